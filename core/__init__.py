@@ -15,26 +15,26 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .errors import SysbenchError as SysbenchError
-    from .record.record import Record as Record
-    from .runs.api import Run as Run
-    from .runs.api import open_run as open_run
-    from .runs.api import run as run
-    from .runs.api import start as start
-    from .runs.library import Library as Library
-    from .spec.spec import RunSpec as RunSpec
-    from .spec.spec import parse_spec as parse_spec
+    from sysbench.core.errors import SysbenchError as SysbenchError
+    from sysbench.core.record.record import Record as Record
+    from sysbench.core.runs.api import Run as Run
+    from sysbench.core.runs.api import open_run as open_run
+    from sysbench.core.runs.api import run as run
+    from sysbench.core.runs.api import start as start
+    from sysbench.core.runs.library import Library as Library
+    from sysbench.core.spec.spec import RunSpec as RunSpec
+    from sysbench.core.spec.spec import parse_spec as parse_spec
 
 _MODULES = {
-    "Library": ".runs.library",
-    "Record": ".record.record",
-    "Run": ".runs.api",
-    "RunSpec": ".spec.spec",
-    "SysbenchError": ".errors",
-    "open_run": ".runs.api",
-    "parse_spec": ".spec.spec",
-    "run": ".runs.api",
-    "start": ".runs.api",
+    "Library": "sysbench.core.runs.library",
+    "Record": "sysbench.core.record.record",
+    "Run": "sysbench.core.runs.api",
+    "RunSpec": "sysbench.core.spec.spec",
+    "SysbenchError": "sysbench.core.errors",
+    "open_run": "sysbench.core.runs.api",
+    "parse_spec": "sysbench.core.spec.spec",
+    "run": "sysbench.core.runs.api",
+    "start": "sysbench.core.runs.api",
 }
 """The module that defines each public name."""
 
@@ -43,5 +43,5 @@ __all__ = [*_MODULES]
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name], __name__), name)
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,8 +15,8 @@ from typing import IO
 
 import msgspec
 
-from .errors import DamagedFileError, DeviceBusyError
-from .formatting import format_bytes
+from sysbench.core.errors import DamagedFileError, DeviceBusyError
+from sysbench.core.formatting import format_bytes
 
 HOME_VARIABLE = "SYSBENCH_HOME"
 MOST_BYTES = 2**28

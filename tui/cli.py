@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ..core.errors import SysbenchError
+from sysbench.core.errors import SysbenchError
 
 INTERRUPTED = 130
 
@@ -37,20 +37,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{error.filename}: " if error.filename else ""
         code = _explain(f"{place}{error.strerror or error}", 1)
     if given:
-        from .commands.report.output import flush
+        from sysbench.tui.commands.report.output import flush
 
         flush()
     return code
 
 
 def _run(given: Sequence[str]) -> int:
-    from .commands.registry import COMMANDS, parse_arguments
+    from sysbench.tui.commands.registry import COMMANDS, parse_arguments
 
     arguments = parse_arguments(given)
     if arguments.command is None:
         return _open_workstation()
     if python := getattr(arguments, "python", None):
-        from ..core.machine.interpreter import named_python, use_python
+        from sysbench.core.machine.interpreter import named_python, use_python
 
         use_python(named_python(python))
     return COMMANDS[arguments.command].load().main(arguments)
@@ -71,7 +71,7 @@ def _open_workstation() -> int:
     # Textual reads it when it is imported. What changes waits for up to two frames to be painted.
     os.environ.setdefault("TEXTUAL_FPS", "120")
     # Imported here: no command needs the interface.
-    from .app import SysbenchApp
+    from sysbench.tui.app import SysbenchApp
 
     app = SysbenchApp()
     app.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..core.estimate.grid import Fit
+    from sysbench.core.estimate.grid import Fit
 
 
 def is_sure(fit: Fit) -> bool:

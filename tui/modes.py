@@ -7,7 +7,7 @@ from typing import Any
 
 from textual.screen import Screen
 
-from .loading import load_class
+from sysbench.tui.loading import load_class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

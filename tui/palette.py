@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
-from .app import SysbenchApp
-from .modes import MODES
-from .screens.base import WorkScreen
+from sysbench.tui.app import SysbenchApp
+from sysbench.tui.modes import MODES
+from sysbench.tui.screens.base import WorkScreen
 
 UNASKED = "theme: "
 """Areas whose commands are listed only in a search: there are many."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..core.analysis.verdict.power import ROUNDS_A_BLOCK, WANTED_POWER
-from ..core.formatting import counted, percent
-from ..core.runs.ab.plan import Plan
+from sysbench.core.analysis.verdict.power import ROUNDS_A_BLOCK, WANTED_POWER
+from sysbench.core.formatting import counted, percent
+from sysbench.core.runs.ab.plan import Plan
 
 
 def plan_facts(plan: Plan, max_minutes: float) -> list[tuple[str, str]]:

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from ..core.runs.library import Entry
-from .text import amount, outcome_text
+from sysbench.core.runs.library import Entry
+from sysbench.tui.text import amount, outcome_text
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 

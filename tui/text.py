@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 
-from ..core import formatting as quantities
-from ..core.formatting import UNKNOWN, format_bytes, format_count
-from ..core.spec.own_model import argument_words
-from ..core.spec.spec import NUMERIC_WORKLOADS, RunSpec
-from .cutting import cut_off
+from sysbench.core import formatting as quantities
+from sysbench.core.formatting import UNKNOWN, format_bytes, format_count
+from sysbench.core.spec.own_model import argument_words
+from sysbench.core.spec.spec import NUMERIC_WORKLOADS, RunSpec
+from sysbench.tui.cutting import cut_off
 
 if TYPE_CHECKING:
-    from ..core.analysis.ranks.rows import Ranks
-    from ..core.inspection.inspection import Inspection
-    from ..core.inspection.messages import Progressed
+    from sysbench.core.analysis.ranks.rows import Ranks
+    from sysbench.core.inspection.inspection import Inspection
+    from sysbench.core.inspection.messages import Progressed
 
 significant = quantities.significant
 
@@ -145,7 +145,7 @@ def headline(spec: Mapping[str, Any]) -> str:
 def _settings(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Pairs of a spec's key and its words, the subject first."""
     # The tables of a record: a screen that shows no run yet appears without them.
-    from ..core.tables.context import bare_attention, ranks_words
+    from sysbench.core.tables.context import bare_attention, ranks_words
 
     workload = spec.get("workload", "transformer")
     if workload in NUMERIC_WORKLOADS:

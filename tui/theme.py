@@ -10,8 +10,8 @@ from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
 
-from ..core.colours import HUES, Look, look_of, place_look
-from .glyphs import to_ascii
+from sysbench.core.colours import HUES, Look, look_of, place_look
+from sysbench.tui.glyphs import to_ascii
 
 
 class Swatch(NamedTuple):

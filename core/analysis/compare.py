@@ -8,7 +8,12 @@ from typing import Any
 
 import msgspec
 
-from ..record.environment import (
+from sysbench.core.analysis.difference.nodes import Difference
+from sysbench.core.analysis.memory.difference import MemoryDifference, memory_difference
+from sysbench.core.analysis.verdict.records import NOTHING_KNOWN, Known, verdict_of
+from sysbench.core.analysis.verdict.text import headline, tested_words
+from sysbench.core.analysis.verdict.verdict import SMALLEST, Verdict, Word
+from sysbench.core.record.environment import (
     SDPA_KERNEL,
     device_name,
     node,
@@ -16,14 +21,9 @@ from ..record.environment import (
     threads,
     torch_version,
 )
-from ..record.record import Record
-from ..spec.fields import differing_keys, keys_deciding, unused_keys
-from ..spec.spec import DIMENSION_NAMES
-from .difference.nodes import Difference
-from .memory.difference import MemoryDifference, memory_difference
-from .verdict.records import NOTHING_KNOWN, Known, verdict_of
-from .verdict.text import headline, tested_words
-from .verdict.verdict import SMALLEST, Verdict, Word
+from sysbench.core.record.record import Record
+from sysbench.core.spec.fields import differing_keys, keys_deciding, unused_keys
+from sysbench.core.spec.spec import DIMENSION_NAMES
 
 OF_OWN_MODELS = ("model_args", "model_source", "trust_code", "workload")
 _PROCEDURE = keys_deciding("procedure")

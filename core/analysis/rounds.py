@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from ..record.timing import Round, Spread, Timing
-from .statistics import spread
+from sysbench.core.analysis.statistics import spread
+from sysbench.core.record.timing import Round, Spread, Timing
 
 LEAST_FOR_INTERVAL = 6
 """Rounds from which on order statistics bound the median with 95 %: 1 - 2 / 2**6 = 97 %."""

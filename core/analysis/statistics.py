@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from functools import cache
 
-from ..record.record import Spread
+from sysbench.core.record.record import Spread
 
 OUTLIER_MADS = 5.0
 MAD_TO_SIGMA = 1.4826  # consistency with the standard deviation of a normal distribution

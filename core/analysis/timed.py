@@ -7,11 +7,11 @@ from typing import Literal
 
 import msgspec
 
-from ..estimate.closed_form import predict
-from ..record.events import StepsTimed
-from ..record.timing import Timing
-from ..spec.spec import RunSpec
-from .statistics import settled, spread
+from sysbench.core.analysis.statistics import settled, spread
+from sysbench.core.estimate.closed_form import predict
+from sysbench.core.record.events import StepsTimed
+from sysbench.core.record.timing import Timing
+from sysbench.core.spec.spec import RunSpec
 
 _NO_FORM = "there is no closed form of this model: `estimate` counts the products of its step"
 _NO_LOSS = "the process was ended before it reported one"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import islice
 
-from .allocator_settings import AllocatorSettings
-from .blocks import (
+from sysbench.core.estimate.allocator_settings import AllocatorSettings
+from sysbench.core.estimate.blocks import (
     PAGE,
     SHARED_SEGMENT,
     SMALL_REQUEST,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-from .allocator_settings import MIB, AllocatorSettings
+from sysbench.core.estimate.allocator_settings import MIB, AllocatorSettings
 
 GRANULE = 512
 """Bytes: every request is rounded up to a multiple (``kMinBlockSize``)."""

@@ -14,13 +14,18 @@ from math import ceil
 
 import msgspec
 
-from ..formatting import format_bytes, format_count
-from ..machine.instructions import has_own_products
-from ..record.record import LedgerRow
-from ..spec.spec import RunSpec
-from .libraries import WORKSPACES, workspaces_bytes
-from .sizes import Sizes
-from .step.step import StepMemory, attention_flops, attention_memory, step_memory
+from sysbench.core.estimate.libraries import WORKSPACES, workspaces_bytes
+from sysbench.core.estimate.sizes import Sizes
+from sysbench.core.estimate.step.step import (
+    StepMemory,
+    attention_flops,
+    attention_memory,
+    step_memory,
+)
+from sysbench.core.formatting import format_bytes, format_count
+from sysbench.core.machine.instructions import has_own_products
+from sysbench.core.record.record import LedgerRow
+from sysbench.core.spec.spec import RunSpec
 
 ROWS = (
     "parameters",

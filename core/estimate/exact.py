@@ -14,15 +14,15 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from ..errors import SpecError, WorkerFailed
-from ..machine.children import child_environment, python_child
-from ..machine.interpreter import ready_python
-from ..record.record import LedgerRow
-from ..record.roof import Roof
-from ..spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
-from .closed_form import Prediction, why_not_predicted
-from .requests import AllocatorPeak, Requests
-from .savings.variant import PLAIN, Variant
+from sysbench.core.errors import SpecError, WorkerFailed
+from sysbench.core.estimate.closed_form import Prediction, why_not_predicted
+from sysbench.core.estimate.requests import AllocatorPeak, Requests
+from sysbench.core.estimate.savings.variant import PLAIN, Variant
+from sysbench.core.machine.children import child_environment, python_child
+from sysbench.core.machine.interpreter import ready_python
+from sysbench.core.record.record import LedgerRow
+from sysbench.core.record.roof import Roof
+from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
 
 TIMEOUT_SECONDS = 120.0
 """Limit for one answer; the first includes the import of torch."""

@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from ..errors import WorkerFailed
-from .trace import Trace
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.estimate.trace import Trace
 
 _Key = TypeVar("_Key")
 

@@ -9,15 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import SpecError
-from ..spec.fields import field_named
-from ..spec.models import find_model
-from ..spec.own_model import canonical_arguments, decoded_arguments, is_own, source_of
-from ..spec.spec import RunSpec
-from .allocator_settings import AllocatorSettings
-from .closed_form import Prediction
-from .exact import ExactPrediction, unsupported_reason
-from .room import (
+from sysbench.core.errors import SpecError
+from sysbench.core.estimate.allocator_settings import AllocatorSettings
+from sysbench.core.estimate.closed_form import Prediction
+from sysbench.core.estimate.exact import ExactPrediction, unsupported_reason
+from sysbench.core.estimate.room import (
     ANY_CARD,
     AvailableMemory,
     Card,
@@ -26,6 +22,10 @@ from .room import (
     missing_bytes,
     verdict_of,
 )
+from sysbench.core.spec.fields import field_named
+from sysbench.core.spec.models import find_model
+from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, is_own, source_of
+from sysbench.core.spec.spec import RunSpec
 
 Predict = Callable[[RunSpec], Prediction]
 """The closed form, or `Estimator.predict`."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..spec.spec import RunSpec
-from .allocator_settings import MIB
+from sysbench.core.estimate.allocator_settings import MIB
+from sysbench.core.spec.spec import RunSpec
 
 WORKSPACES = "workspaces"
 """Name of the ledger's row."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from .allocator import CachingAllocator, Refused
-from .allocator_settings import AllocatorSettings
-from .blocks import Block
+from sysbench.core.estimate.allocator import CachingAllocator, Refused
+from sysbench.core.estimate.allocator_settings import AllocatorSettings
+from sysbench.core.estimate.blocks import Block
 
 PRODUCT = "product"
 """Mark of the first matrix product of the thread that calls the model: its library starts."""

@@ -6,14 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import SpecError
-from ..machine.cards import KnownCard
-from ..spec.spec import RunSpec
-from .allocator_settings import MIB, AllocatorSettings
-from .closed_form import Prediction
-from .exact import ExactPrediction
-from .libraries import CONTEXT_BYTES, DRIVER_BYTES, UNCERTAINTY_SHARE, workspace_bytes
-from .requests import Requests, replay_requests
+from sysbench.core.errors import SpecError
+from sysbench.core.estimate.allocator_settings import MIB, AllocatorSettings
+from sysbench.core.estimate.closed_form import Prediction
+from sysbench.core.estimate.exact import ExactPrediction
+from sysbench.core.estimate.libraries import (
+    CONTEXT_BYTES,
+    DRIVER_BYTES,
+    UNCERTAINTY_SHARE,
+    workspace_bytes,
+)
+from sysbench.core.estimate.requests import Requests, replay_requests
+from sysbench.core.machine.cards import KnownCard
+from sysbench.core.spec.spec import RunSpec
 
 Verdict = Literal["fits", "close", "over"]
 """``close``: within the uncertainty of the device and, in the closed form, of the allocator."""

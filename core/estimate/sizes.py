@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..spec.choices import DTYPE_BYTES
-from ..spec.spec import RunSpec
+from sysbench.core.spec.choices import DTYPE_BYTES
+from sysbench.core.spec.spec import RunSpec
 
 FLOAT_BYTES = DTYPE_BYTES["float32"]
 """Bytes of an element in the dtype to which autocast widens."""

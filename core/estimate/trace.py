@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from ..errors import WorkerFailed
-from .requests import Requests
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.estimate.requests import Requests
 
 SHALLOW = 4
 """Layers of a trace that can be extended: two blocks in the middle, to be told from the ends."""

@@ -8,10 +8,10 @@ import zlib
 from pathlib import Path
 from typing import IO, cast
 
-from ..errors import DamagedFileError, NotFoundError
-from ..runs.directory import RunDirectory
-from ..storage import open_regular
-from .files import copy
+from sysbench.core.errors import DamagedFileError, NotFoundError
+from sysbench.core.export.files import copy
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.storage import open_regular
 
 
 def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:

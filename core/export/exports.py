@@ -8,10 +8,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from ..errors import SpecError
-from ..record.record import Record
-from ..runs.directory import RunDirectory
-from .files import refuse_existing
+from sysbench.core.errors import SpecError
+from sysbench.core.export.files import refuse_existing
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory
 
 
 class Writer(Protocol):

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from ..errors import DamagedFileError, SpecError
-from ..formatting import format_bytes
+from sysbench.core.errors import DamagedFileError, SpecError
+from sysbench.core.formatting import format_bytes
 
 
 def refuse_existing(paths: list[Path], *, force: bool) -> None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..analysis.kernels.tree import TreeNode, from_share, kernel_tree
-from ..errors import SpecError
-from ..formatting import format_bytes
-from ..inspection.entries import Entry
-from ..inspection.inspection import Inspection, encode_inspection
-from ..runs.artifacts import layer_rows
-from ..tables.kernels import top_kernels
-from ..tables.sections import INSPECTED, SECTIONS, TREE_LEAST, Source
-from ..tables.table import Table
-from .files import refuse_existing, write
-from .page.run_page import file_page
-from .text_formats import (
+from sysbench.core.analysis.kernels.tree import TreeNode, from_share, kernel_tree
+from sysbench.core.errors import SpecError
+from sysbench.core.export.files import refuse_existing, write
+from sysbench.core.export.page.run_page import file_page
+from sysbench.core.export.text_formats import (
     escaped,
     findings_as_markdown,
     table_as_csv,
     table_as_markdown,
     tables_as_tidy_csv,
 )
+from sysbench.core.formatting import format_bytes
+from sysbench.core.inspection.entries import Entry
+from sysbench.core.inspection.inspection import Inspection, encode_inspection
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.tables.kernels import top_kernels
+from sysbench.core.tables.sections import INSPECTED, SECTIONS, TREE_LEAST, Source
+from sysbench.core.tables.table import Table
 
 READING_ORDER = tuple(dict.fromkeys(("findings", "kernels", "roofline", *INSPECTED)))
 """The tree, which is long, comes after both."""

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from ..machine.children import PROBE, python_child
-from ..runs.directory import RunDirectory
-from ..spec.spec import RunSpec
-from ..tables.cells import literal
-from .files import refuse_existing, write
+from sysbench.core.export.files import refuse_existing, write
+from sysbench.core.machine.children import PROBE, python_child
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.cells import literal
 
 
 @dataclass(frozen=True, slots=True)

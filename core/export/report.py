@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..analysis.kernels.tree import kernel_tree
-from ..record.record import encode_record
-from ..runs.artifacts import layer_rows
-from ..runs.directory import RunDirectory
-from ..runs.records import load_record
-from ..runs.related import compile_break_even, runs_with_other_steps
-from ..tables.sections import tables_of
-from .files import refuse_existing, write
-from .page.run_page import run_page
-from .text_formats import record_as_markdown, table_as_csv, tables_as_tidy_csv
+from sysbench.core.analysis.kernels.tree import kernel_tree
+from sysbench.core.export.files import refuse_existing, write
+from sysbench.core.export.page.run_page import run_page
+from sysbench.core.export.text_formats import record_as_markdown, table_as_csv, tables_as_tidy_csv
+from sysbench.core.record.record import encode_record
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.records import load_record
+from sysbench.core.runs.related import compile_break_even, runs_with_other_steps
+from sysbench.core.tables.sections import tables_of
 
 
 def run_as_page(run: RunDirectory) -> str:

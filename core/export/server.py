@@ -11,10 +11,10 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from ..errors import SpecError
-from ..runs.directory import RunDirectory
-from ..storage import open_regular
-from .report import run_as_page
+from sysbench.core.errors import SpecError
+from sysbench.core.export.report import run_as_page
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.storage import open_regular
 
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..analysis.verdict.text import describe_verdict
-from ..analysis.verdict.verdict import Verdict
-from ..tables.cells import literal
-from ..tables.table import Table
-from .text_formats import escaped, table_as_markdown
+from sysbench.core.analysis.verdict.text import describe_verdict
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.export.text_formats import escaped, table_as_markdown
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.table import Table
 
 _MARKS = {
     "faster": "🟢",

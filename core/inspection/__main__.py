@@ -14,16 +14,16 @@ from pathlib import Path
 
 import msgspec
 
-from ..analysis.ranks.summary import encode_rank
-from ..errors import ForeignFileError
-from ..formatting import format_bytes
-from ..machine.children import die_with_input
-from ..machine.processes import die_with_parent, limit_data_memory
-from ..storage import write_atomically
-from .entries import Entry, entry_of, forget_oldest
-from .inspection import encode_inspection
-from .messages import Finished, ProgressSender, refusal, send_message
-from .reading import Tables, read_tables
+from sysbench.core.analysis.ranks.summary import encode_rank
+from sysbench.core.errors import ForeignFileError
+from sysbench.core.formatting import format_bytes
+from sysbench.core.inspection.entries import Entry, entry_of, forget_oldest
+from sysbench.core.inspection.inspection import encode_inspection
+from sysbench.core.inspection.messages import Finished, ProgressSender, refusal, send_message
+from sysbench.core.inspection.reading import Tables, read_tables
+from sysbench.core.machine.children import die_with_input
+from sysbench.core.machine.processes import die_with_parent, limit_data_memory
+from sysbench.core.storage import write_atomically
 
 LARGEST_TABLES_BYTES = 64 * 2**20
 """A file with larger tables is hostile: real ones have a few megabytes."""

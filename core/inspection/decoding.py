@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
-from ..errors import ForeignFileError, SysbenchError
-from ..machine.children import python_child
-from ..machine.telemetry.host import memory_capacity_bytes
-from ..storage import make_folder
-from .entries import entry_of
-from .inspection import Inspection
-from .kinds import format_of
-from .messages import Finished, Progressed, Refused, decode_message
+from sysbench.core.errors import ForeignFileError, SysbenchError
+from sysbench.core.inspection.entries import entry_of
+from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.kinds import format_of
+from sysbench.core.inspection.messages import Finished, Progressed, Refused, decode_message
+from sysbench.core.machine.children import python_child
+from sysbench.core.machine.telemetry.host import memory_capacity_bytes
+from sysbench.core.storage import make_folder
 
 MOST_BYTES = 16 * 2**30
 

@@ -11,13 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import DamagedFileError
-from ..runs.directory import RunDirectory
-from ..storage import home
-from .inspection import Inspection, decode_inspection
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.inspection.inspection import Inspection, decode_inspection
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.storage import home
 
 if TYPE_CHECKING:
-    from ..analysis.ranks.summary import RankTrace
+    from sysbench.core.analysis.ranks.summary import RankTrace
 
 KEPT = 32
 """Count of newest entries that are kept."""
@@ -74,7 +74,9 @@ class Entry:
 
     def read_rank(self) -> RankTrace | None:
         """The file as one rank of several, or None if there is none that can be read."""
-        from ..analysis.ranks.summary import decode_rank  # numpy, for which files alone do not ask
+        from sysbench.core.analysis.ranks.summary import (
+            decode_rank,  # numpy, for which files alone do not ask
+        )
 
         try:
             return decode_rank(self.rank_path.read_bytes(), self.rank_path)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import DamagedFileError
-from ..record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx
-from ..record.record import Finding, Kernels, Memory, Nsys, Record
-from ..storage import UNREADABLE_JSON
-from .kinds import Kind
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.inspection.kinds import Kind
+from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx
+from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record
+from sysbench.core.storage import UNREADABLE_JSON
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Literal
 
-from ..errors import ForeignFileError
+from sysbench.core.errors import ForeignFileError
 
 Format = Literal["chrome-trace", "memory-snapshot", "nsys-export"]
 Kind = Format | Literal["profiled-allocations"]

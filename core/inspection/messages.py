@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import DamagedFileError, SysbenchError
-from ..formatting import format_bytes
+from sysbench.core.errors import DamagedFileError, SysbenchError
+from sysbench.core.formatting import format_bytes
 
 PROGRESS_SECONDS = 0.05
 

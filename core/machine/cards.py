@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from ..errors import SpecError
-from ..formatting import BINARY_UNITS
-from .peaks import VENDOR, gpus
+from sysbench.core.errors import SpecError
+from sysbench.core.formatting import BINARY_UNITS
+from sysbench.core.machine.peaks import VENDOR, gpus
 
 FAMILY = re.compile(r"^(GeForce|Tesla)\s+", re.IGNORECASE)
 SOLD_AS = 1.08

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..storage import open_to_append
+from sysbench.core.storage import open_to_append
 
 STANDARD_INPUT = 0
 PYTHON_VARIABLE = "SYSBENCH_PYTHON"

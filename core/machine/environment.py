@@ -15,11 +15,11 @@ from typing import Any
 
 import psutil
 
-from .devices import torch_facts
-from .interpreter import Interpreter, chosen_python, probe_python
-from .node import describe_node
-from .telemetry.host import cpu_quota, memory_capacity_bytes
-from .telemetry.nvml import Nvml
+from sysbench.core.machine.devices import torch_facts
+from sysbench.core.machine.interpreter import Interpreter, chosen_python, probe_python
+from sysbench.core.machine.node import describe_node
+from sysbench.core.machine.telemetry.host import cpu_quota, memory_capacity_bytes
+from sysbench.core.machine.telemetry.nvml import Nvml
 
 PROGRAM = "sysbench-tui"
 PACKAGES = ("torch", "triton", "numpy", "msgspec", "nvtx", "nvidia-ml-py", PROGRAM)

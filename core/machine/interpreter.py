@@ -25,9 +25,9 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import InterpreterError
-from ..storage import UNREADABLE_JSON, home, make_folder, open_to_append, read_regular
-from .children import PROBE, PYTHON_VARIABLE, child_environment
+from sysbench.core.errors import InterpreterError
+from sysbench.core.machine.children import PROBE, PYTHON_VARIABLE, child_environment
+from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, open_to_append, read_regular
 
 NEEDED = {"torch": "2.9", "msgspec": "0.21", "numpy": "1.26", "psutil": "5.9"}
 """What workers import besides this package, with the oldest versions, those of pyproject.toml."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import psutil
 
-from ..record.events import Neighbour as Neighbour
-from .telemetry.host import CpuUse
+from sysbench.core.machine.telemetry.host import CpuUse
+from sysbench.core.record.events import Neighbour as Neighbour
 
 COMM_CHARS = 15
 """Of the name that the kernel shows to everybody; what psutil adds is of the arguments."""

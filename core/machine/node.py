@@ -14,8 +14,8 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from ..errors import ClusterError
-from ..storage import home, make_folder
+from sysbench.core.errors import ClusterError
+from sysbench.core.storage import home, make_folder
 
 ANSWER_SECONDS = 60.0
 

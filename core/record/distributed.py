@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from .timing import Spread
+from sysbench.core.record.timing import Spread
 
 Kind = Literal["all-reduce", "broadcast", "all-gather", "reduce-scatter"]
 Moment = Literal["after init", "before step", "after step"]

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import DamagedFileError
-from ..storage import UNREADABLE_JSON, check_decoded, open_regular
-from .blocks import BlockName
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.record.blocks import BlockName
+from sysbench.core.storage import UNREADABLE_JSON, check_decoded, open_regular
 
 Outcome = Literal[
     "finished", "oom", "cuda-error", "failed", "killed", "hung", "cancelled", "disk-full"

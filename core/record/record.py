@@ -13,13 +13,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..errors import DamagedFileError, NewerFileError
-from ..storage import UNREADABLE_JSON
-from .compile import Compile as Compile
-from .compile import GeneratedKernel as GeneratedKernel
-from .distributed import Distributed as Distributed
-from .events import Neighbour, Outcome
-from .memory import (
+from sysbench.core.errors import DamagedFileError, NewerFileError
+from sysbench.core.record.compile import Compile as Compile
+from sysbench.core.record.compile import GeneratedKernel as GeneratedKernel
+from sysbench.core.record.distributed import Distributed as Distributed
+from sysbench.core.record.events import Neighbour, Outcome
+from sysbench.core.record.memory import (
     LARGER_BLOCKS,
     ClosedForm,
     DeviceMemory,
@@ -29,16 +28,17 @@ from .memory import (
     ReconciledRow,
     prediction_error,
 )
-from .memory import Allocation as Allocation
-from .memory import LedgerRow as LedgerRow
-from .memory import Timeline as Timeline
-from .nsys import NsysFacts
-from .numerics import Numerics as Numerics
-from .roof import Roof
-from .steps import HostSide, MarkedSteps, TracedCollective
-from .timing import Round as Round
-from .timing import Spread as Spread
-from .timing import Timing as Timing
+from sysbench.core.record.memory import Allocation as Allocation
+from sysbench.core.record.memory import LedgerRow as LedgerRow
+from sysbench.core.record.memory import Timeline as Timeline
+from sysbench.core.record.nsys import NsysFacts
+from sysbench.core.record.numerics import Numerics as Numerics
+from sysbench.core.record.roof import Roof
+from sysbench.core.record.steps import HostSide, MarkedSteps, TracedCollective
+from sysbench.core.record.timing import Round as Round
+from sysbench.core.record.timing import Spread as Spread
+from sysbench.core.record.timing import Timing as Timing
+from sysbench.core.storage import UNREADABLE_JSON
 
 SCHEMA = 1
 

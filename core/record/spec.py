@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import DamagedFileError
+from sysbench.core.errors import DamagedFileError
 
 if TYPE_CHECKING:
-    from .record import Record
+    from sysbench.core.record.record import Record
 
 _SPEC_HAS = {
     **dict.fromkeys(("batch", "context"), int),

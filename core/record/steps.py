@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .nsys import KernelSummary
+from sysbench.core.record.nsys import KernelSummary
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from .events import Outcome
-from .roof import Roof
+from sysbench.core.record.events import Outcome
+from sysbench.core.record.roof import Roof
 
 
 class Spread(msgspec.Struct, frozen=True):

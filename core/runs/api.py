@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..record.events import AnyEvent
-from ..record.record import Record
-from ..spec.passes import parse_passes
-from ..spec.resolve import resolved
-from ..spec.spec import RunSpec
-from .directory import RunDirectory, create_run, find_run
-from .records import load_record
-from .supervisor import supervise
+from sysbench.core.record.events import AnyEvent
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory, create_run, find_run
+from sysbench.core.runs.records import load_record
+from sysbench.core.runs.supervisor import supervise
+from sysbench.core.spec.passes import parse_passes
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import RunSpec
 
 if TYPE_CHECKING:
     import pandas
@@ -41,8 +41,8 @@ class Run:
 
     def tables(self) -> dict[str, pandas.DataFrame]:
         """Every table of the record as a data frame, by its name; units are in the columns."""
-        from ..tables.sections import tables_of
-        from ..tables.table import to_frame
+        from sysbench.core.tables.sections import tables_of
+        from sysbench.core.tables.table import to_frame
 
         return {table.name: to_frame(table) for table in tables_of(self.record)}
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from ..analysis.costs.roofline import nsys_under_roof, under_roof, with_mfu
-from ..analysis.memory.oom import describe_oom
-from ..analysis.memory.predicted import reconciled
-from ..analysis.rules.findings import findings_of
-from ..errors import DamagedFileError
-from ..estimate.closed_form import Prediction, predict
-from ..machine.peaks import roof_of
-from ..machine.telemetry.summary import SampleLog
-from ..record.blocks import PASSES
-from ..record.environment import (
+from sysbench.core.analysis.costs.roofline import nsys_under_roof, under_roof, with_mfu
+from sysbench.core.analysis.memory.oom import describe_oom
+from sysbench.core.analysis.memory.predicted import reconciled
+from sysbench.core.analysis.rules.findings import findings_of
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.estimate.closed_form import Prediction, predict
+from sysbench.core.machine.peaks import roof_of
+from sysbench.core.machine.telemetry.summary import SampleLog
+from sysbench.core.record.blocks import PASSES
+from sysbench.core.record.environment import (
     compute_capability,
     device_name,
     merged,
@@ -25,7 +25,7 @@ from ..record.environment import (
     own_parameters,
     torch_version,
 )
-from ..record.events import (
+from sysbench.core.record.events import (
     AnyEvent,
     ClockMoved,
     DeviceDescribed,
@@ -43,15 +43,15 @@ from ..record.events import (
     TelemetrySampled,
     WarmupStepTimed,
 )
-from ..record.memory import Oom, OomSnapshot
-from ..record.record import Distributed, PassRecord, Record, Timing
-from ..record.roof import Roof
-from ..record.timing import Round
-from ..spec.spec import RunSpec
-from ..storage import last_lines
-from .directory import Header, RunDirectory
-from .missing import kept_prediction, lines_lost, reasons_of_missing
-from .rounds import Attempt, RoundLog
+from sysbench.core.record.memory import Oom, OomSnapshot
+from sysbench.core.record.record import Distributed, PassRecord, Record, Timing
+from sysbench.core.record.roof import Roof
+from sysbench.core.record.timing import Round
+from sysbench.core.runs.directory import Header, RunDirectory
+from sysbench.core.runs.missing import kept_prediction, lines_lost, reasons_of_missing
+from sysbench.core.runs.rounds import Attempt, RoundLog
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import last_lines
 
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Record)}
 

@@ -13,17 +13,23 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import DamagedFileError, SysbenchError
-from ..machine.interpreter import note_chosen, ready_python
-from ..machine.node import device_lock
-from ..machine.peaks import Peak
-from ..record.blocks import PassName
-from ..record.events import AnyEvent, EventTail, encode_event
-from ..record.record import Record, decode_record, encode_record
-from ..record.spec import check_spec
-from ..spec.passes import check_passes, check_repeat
-from ..spec.spec import RunSpec, subject
-from ..storage import (
+from sysbench.core.errors import DamagedFileError, SysbenchError
+from sysbench.core.machine.interpreter import note_chosen, ready_python
+from sysbench.core.machine.node import device_lock
+from sysbench.core.machine.peaks import Peak
+from sysbench.core.record.blocks import PassName
+from sysbench.core.record.events import AnyEvent, EventTail, encode_event
+from sysbench.core.record.record import Record, decode_record, encode_record
+from sysbench.core.record.spec import check_spec
+from sysbench.core.runs.job_directory import (
+    JobDirectory,
+    end_torn_line,
+    job_with_id,
+    new_job_folder,
+)
+from sysbench.core.spec.passes import check_passes, check_repeat
+from sysbench.core.spec.spec import RunSpec, subject
+from sysbench.core.storage import (
     UNREADABLE_JSON,
     home,
     lock_holder,
@@ -33,7 +39,6 @@ from ..storage import (
     read_regular,
     write_atomically,
 )
-from .job_directory import JobDirectory, end_torn_line, job_with_id, new_job_folder
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from ..record.blocks import PassName
-from ..record.events import AnyEvent
-from ..spec.spec import RunSpec
+from sysbench.core.record.blocks import PassName
+from sysbench.core.record.events import AnyEvent
+from sysbench.core.spec.spec import RunSpec
 
 Report = Callable[[AnyEvent], None]
 """Sends one fact to the supervisor."""

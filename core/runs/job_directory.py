@@ -15,9 +15,9 @@ from typing import ClassVar, TypeVar
 
 import msgspec
 
-from ..errors import DamagedFileError, DeviceBusyError, NotFoundError
-from ..machine.children import python_child, start_session
-from ..storage import (
+from sysbench.core.errors import DamagedFileError, DeviceBusyError, NotFoundError
+from sysbench.core.machine.children import python_child, start_session
+from sysbench.core.storage import (
     UNREADABLE_JSON,
     has_open,
     lock_holder,

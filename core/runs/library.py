@@ -13,16 +13,16 @@ from typing import Any
 
 import msgspec
 
-from ..analysis.rounds import rounds_counted
-from ..errors import DamagedFileError
-from ..record.environment import device_name
-from ..record.record import Record
-from ..spec.fields import FIELDS
-from ..spec.spec import RunSpec, subject
-from ..storage import UNREADABLE_JSON, home, make_folder
-from .directory import RunDirectory, find_run, list_runs
-from .keeping.labels import label_known, label_version
-from .records import load_record
+from sysbench.core.analysis.rounds import rounds_counted
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.record.environment import device_name
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory, find_run, list_runs
+from sysbench.core.runs.keeping.labels import label_known, label_version
+from sysbench.core.runs.records import load_record
+from sysbench.core.spec.fields import FIELDS
+from sysbench.core.spec.spec import RunSpec, subject
+from sysbench.core.storage import UNREADABLE_JSON, home, make_folder
 
 BUSY_SECONDS = 10.0
 ENTRY_FORMAT = 4

@@ -15,15 +15,15 @@ from typing import IO
 
 import msgspec
 
-from ..errors import WorkerFailed
-from ..machine.children import child_environment, python_child
-from ..machine.devices import sample_of
-from ..machine.environment import cpu_model
-from ..machine.interpreter import ready_python
-from ..machine.processes import kill_descendants
-from ..machine.telemetry.sample import DeviceSample, Sample
-from ..machine.telemetry.sampler import Sampler
-from ..record.rates import (
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.machine.children import child_environment, python_child
+from sysbench.core.machine.devices import sample_of
+from sysbench.core.machine.environment import cpu_model
+from sysbench.core.machine.interpreter import ready_python
+from sysbench.core.machine.processes import kill_descendants
+from sysbench.core.machine.telemetry.sample import DeviceSample, Sample
+from sysbench.core.machine.telemetry.sampler import Sampler
+from sysbench.core.record.rates import (
     PRODUCT,
     DeviceRates,
     Load,
@@ -33,9 +33,9 @@ from ..record.rates import (
     RateRequest,
     RateTimed,
 )
-from .job_directory import Cancellation
-from .rates import device_key
-from .supervisor import locked_devices
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.rates import device_key
+from sysbench.core.runs.supervisor import locked_devices
 
 ROUNDS = 6
 """Least rounds a side at which a rank test of eight rates at 5 % together can tell them apart."""

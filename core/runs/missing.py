@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from ..estimate.closed_form import Prediction, predict, why_not_predicted
-from ..formatting import counted
-from ..record.blocks import PASSES, why_left_out
-from ..record.record import Finding, PassRecord
-from ..spec.spec import RunSpec
-from .directory import Header
+from sysbench.core.estimate.closed_form import Prediction, predict, why_not_predicted
+from sysbench.core.formatting import counted
+from sysbench.core.record.blocks import PASSES, why_left_out
+from sysbench.core.record.record import Finding, PassRecord
+from sysbench.core.runs.directory import Header
+from sysbench.core.spec.spec import RunSpec
 
 RECORD_CHANGED = Finding(
     rule="record-changed",

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import msgspec
 
-from ..errors import DamagedFileError
-from ..formatting import format_bytes, percent
-from ..machine.devices import sample_of
-from ..machine.environment import cpu_model
-from ..record.environment import device_name
-from ..record.memory import prediction_error
-from ..record.record import Record
-from ..spec.own_model import is_own
-from ..spec.spec import RunSpec
-from ..storage import UNREADABLE_JSON, home, locked, read_json, write_atomically
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import format_bytes, percent
+from sysbench.core.machine.devices import sample_of
+from sysbench.core.machine.environment import cpu_model
+from sysbench.core.record.environment import device_name
+from sysbench.core.record.memory import prediction_error
+from sysbench.core.record.record import Record
+from sysbench.core.spec.own_model import is_own
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import UNREADABLE_JSON, home, locked, read_json, write_atomically
 
 KEPT = 200
 """Latest predictions kept, of all machines together."""

@@ -10,18 +10,18 @@ from typing import Any
 
 import msgspec
 
-from ..analysis.verdict.bounds import FALSE_RATE
-from ..analysis.verdict.interval import separate
-from ..analysis.verdict.verdict import Verdict, judge
-from ..errors import DamagedFileError
-from ..formatting import counted, format_count
-from ..machine.devices import sample_of
-from ..machine.doctor.check import Check
-from ..machine.environment import cpu_model
-from ..machine.peaks import find_gpu
-from ..machine.telemetry.sample import DeviceSample
-from ..record.rates import KINDS, PRODUCT, DeviceRates, Load, Unit
-from ..storage import UNREADABLE_JSON, home, make_folder, read_regular, write_atomically
+from sysbench.core.analysis.verdict.bounds import FALSE_RATE
+from sysbench.core.analysis.verdict.interval import separate
+from sysbench.core.analysis.verdict.verdict import Verdict, judge
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import counted, format_count
+from sysbench.core.machine.devices import sample_of
+from sysbench.core.machine.doctor.check import Check
+from sysbench.core.machine.environment import cpu_model
+from sysbench.core.machine.peaks import find_gpu
+from sysbench.core.machine.telemetry.sample import DeviceSample
+from sysbench.core.record.rates import KINDS, PRODUCT, DeviceRates, Load, Unit
+from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, read_regular, write_atomically
 
 DAY_NS = 86_400 * 10**9
 OLD_DAYS = 90

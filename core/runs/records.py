@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import msgspec
 
-from ..errors import DamagedFileError, NewerFileError
-from ..record.record import Record
-from .builder import RecordBuilder, known_environment
-from .directory import RunDirectory
-from .missing import RECORD_CHANGED
+from sysbench.core.errors import DamagedFileError, NewerFileError
+from sysbench.core.record.record import Record
+from sysbench.core.runs.builder import RecordBuilder, known_environment
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.missing import RECORD_CHANGED
 
 
 def replay(run: RunDirectory) -> Record:

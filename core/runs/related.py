@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from ..analysis.compare import BreakEven, break_even
-from ..analysis.kernels.questions import GEMM_STEPS
-from ..analysis.verdict.records import NOTHING_KNOWN
-from ..errors import SysbenchError
-from ..record.environment import device_name, node
-from ..record.record import Record
-from ..spec.command_line import command_line
-from ..spec.fields import COMPILE_KEYS, keys_deciding
-from ..spec.spec import RunSpec
-from .ab.known import known_noise
-from .library import SPEC_COLUMNS, Entry, Library
-from .records import load_record
+from sysbench.core.analysis.compare import BreakEven, break_even
+from sysbench.core.analysis.kernels.questions import GEMM_STEPS
+from sysbench.core.analysis.verdict.records import NOTHING_KNOWN
+from sysbench.core.errors import SysbenchError
+from sysbench.core.record.environment import device_name, node
+from sysbench.core.record.record import Record
+from sysbench.core.runs.ab.known import known_noise
+from sysbench.core.runs.library import SPEC_COLUMNS, Entry, Library
+from sysbench.core.runs.records import load_record
+from sysbench.core.spec.command_line import command_line
+from sysbench.core.spec.fields import COMPILE_KEYS, keys_deciding
+from sysbench.core.spec.spec import RunSpec
 
 
 def eager_spec(record: Record) -> RunSpec:

@@ -8,14 +8,20 @@ from typing import Any
 
 import msgspec
 
-from ..analysis.rounds import combined, counting, middle, with_times
-from ..analysis.timed import partial_block
-from ..machine.telemetry.sample import Sample
-from ..machine.telemetry.summary import conditions
-from ..record.events import PassEnded, PassStarted, StageEntered, StepsTimed, WarmupStepTimed
-from ..record.record import PassRecord
-from ..record.timing import Round
-from ..spec.spec import RunSpec
+from sysbench.core.analysis.rounds import combined, counting, middle, with_times
+from sysbench.core.analysis.timed import partial_block
+from sysbench.core.machine.telemetry.sample import Sample
+from sysbench.core.machine.telemetry.summary import conditions
+from sysbench.core.record.events import (
+    PassEnded,
+    PassStarted,
+    StageEntered,
+    StepsTimed,
+    WarmupStepTimed,
+)
+from sysbench.core.record.record import PassRecord
+from sysbench.core.record.timing import Round
+from sysbench.core.spec.spec import RunSpec
 
 _FOREVER_NS = 2**63 - 1
 

@@ -19,25 +19,25 @@ from typing import Any
 
 import msgspec
 
-from ..errors import (
+from sysbench.core.errors import (
     ClusterError,
     DamagedFileError,
     DeviceBusyError,
     NotFoundError,
     SpecError,
 )
-from ..formatting import format_bytes
-from ..machine.clocks import ClockGuard
-from ..machine.devices import nvml_index
-from ..machine.environment import describe_host
-from ..machine.interpreter import chosen_before
-from ..machine.neighbours import Beside
-from ..machine.node import device_lock, hosts_of, shares
-from ..machine.processes import stopped_process
-from ..machine.telemetry.sample import Sample
-from ..machine.telemetry.sampler import Sampler
-from ..record.blocks import PassName, why_left_out
-from ..record.events import (
+from sysbench.core.formatting import format_bytes
+from sysbench.core.machine.clocks import ClockGuard
+from sysbench.core.machine.devices import nvml_index
+from sysbench.core.machine.environment import describe_host
+from sysbench.core.machine.interpreter import chosen_before
+from sysbench.core.machine.neighbours import Beside
+from sysbench.core.machine.node import device_lock, hosts_of, shares
+from sysbench.core.machine.processes import stopped_process
+from sysbench.core.machine.telemetry.sample import Sample
+from sysbench.core.machine.telemetry.sampler import Sampler
+from sysbench.core.record.blocks import PassName, why_left_out
+from sysbench.core.record.events import (
     AnyEvent,
     ClockMoved,
     Noticed,
@@ -53,15 +53,15 @@ from ..record.events import (
     TelemetrySampled,
     WorkerFailed,
 )
-from ..spec.spec import RunSpec
-from ..storage import locked
-from .builder import RecordBuilder, known_environment
-from .directory import EventLog, Header, RunDirectory
-from .job import CACHE_FOLDER, Job
-from .job_directory import Cancellation, work_until_signal
-from .prediction_errors import keep_error
-from .rates import measured_facts
-from .worker_process import WorkerProcess, signal_name
+from sysbench.core.runs.builder import RecordBuilder, known_environment
+from sysbench.core.runs.directory import EventLog, Header, RunDirectory
+from sysbench.core.runs.job import CACHE_FOLDER, Job
+from sysbench.core.runs.job_directory import Cancellation, work_until_signal
+from sysbench.core.runs.prediction_errors import keep_error
+from sysbench.core.runs.rates import measured_facts
+from sysbench.core.runs.worker_process import WorkerProcess, signal_name
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import locked
 
 HANG_VARIABLE = "SYSBENCH_HANG_SECONDS"
 HANG_SECONDS = 300.0

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import DamagedFileError
-from ..machine.children import child_environment, python_child
-from ..machine.devices import in_bus_order
-from ..machine.processes import kill_descendants
-from ..record.events import AnyEvent, OutOfMemory, decode_event
-from ..spec.spec import RunSpec
-from ..storage import last_bytes, open_to_append
-from .job import Job
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.machine.children import child_environment, python_child
+from sysbench.core.machine.devices import in_bus_order
+from sysbench.core.machine.processes import kill_descendants
+from sysbench.core.record.events import AnyEvent, OutOfMemory, decode_event
+from sysbench.core.runs.job import Job
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import last_bytes, open_to_append
 
 EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"
 PARENT_VARIABLE = "SYSBENCH_PARENT_PID"

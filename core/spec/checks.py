@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import SpecError
-from .choices import ATTENTIONS, PRECISIONS
-from .own_model import ARGUMENT, OWN_MODEL, WAYS, source_of
+from sysbench.core.errors import SpecError
+from sysbench.core.spec.choices import ATTENTIONS, PRECISIONS
+from sysbench.core.spec.own_model import ARGUMENT, OWN_MODEL, WAYS, source_of
 
 if TYPE_CHECKING:
-    from .spec import RunSpec
+    from sysbench.core.spec.spec import RunSpec
 
 
 def check_together(spec: RunSpec) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..errors import SpecError
+from sysbench.core.errors import SpecError
 
 PrecisionName = Literal["fp32", "tf32", "bf16", "fp16", "bf16-pure"]
 AttentionName = Literal[

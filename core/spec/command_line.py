@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ..formatting import BINARY_UNITS
-from .spec import RunSpec
+from sysbench.core.formatting import BINARY_UNITS
+from sysbench.core.spec.spec import RunSpec
 
 
 def command_line(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..errors import SpecError
-from ..formatting import parse_bytes, parse_ratio
+from sysbench.core.errors import SpecError
+from sysbench.core.formatting import parse_bytes, parse_ratio
 
 LARGEST = 2**31 - 1
 

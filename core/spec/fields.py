@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..errors import SpecError
-from .choices import ATTENTIONS, PRECISIONS
-from .field import (
+from sysbench.core.errors import SpecError
+from sysbench.core.spec.choices import ATTENTIONS, PRECISIONS
+from sysbench.core.spec.field import (
     Decides,
     Field,
     Group,
@@ -26,7 +26,7 @@ from .field import (
     decimal,
     switch,
 )
-from .own_model import OWN_MODEL, canonical_arguments, is_own
+from sysbench.core.spec.own_model import OWN_MODEL, canonical_arguments, is_own
 
 
 def field_named(name: str, value: object = "…") -> Field:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import NotFoundError, ProfileError, SpecError
-from ..record.blocks import EVERY_PASS, PassName
-from ..storage import home, make_folder, write_atomically
-from .fields import field_named
-from .own_model import with_arguments
-from .passes import parse_passes
-from .spec import RunSpec, parse_spec
+from sysbench.core.errors import NotFoundError, ProfileError, SpecError
+from sysbench.core.record.blocks import EVERY_PASS, PassName
+from sysbench.core.spec.fields import field_named
+from sysbench.core.spec.own_model import with_arguments
+from sysbench.core.spec.passes import parse_passes
+from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.storage import home, make_folder, write_atomically
 
 LARGEST_FILE_BYTES = 2**18
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -11,8 +11,8 @@ from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from ..errors import SpecError
-from ..machine.interpreter import (
+from sysbench.core.errors import SpecError
+from sysbench.core.machine.interpreter import (
     NEEDED,
     OPTION,
     chosen_python,
@@ -20,8 +20,8 @@ from ..machine.interpreter import (
     missing_libraries,
     probe_python,
 )
-from .own_model import Source, source_of
-from .spec import RunSpec
+from sysbench.core.spec.own_model import Source, source_of
+from sysbench.core.spec.spec import RunSpec
 
 CONFIG = "config.json"
 INSTALLED = {"site-packages", "dist-packages"}

@@ -9,7 +9,7 @@ from importlib import resources
 
 import msgspec
 
-from ..errors import SpecError
+from sysbench.core.errors import SpecError
 
 
 class Dimensions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,8 +10,8 @@ import keyword
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from ..errors import SpecError
-from ..record.spec import OWN_MODEL as OWN_MODEL
+from sysbench.core.errors import SpecError
+from sysbench.core.record.spec import OWN_MODEL as OWN_MODEL
 
 Door = Literal["file", "module", "hf"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
-from ..errors import SpecError
-from ..record.blocks import EVERY_PASS, PASSES, PassName
-from .spec import NUMERIC_WORKLOADS, RunSpec
+from sysbench.core.errors import SpecError
+from sysbench.core.record.blocks import EVERY_PASS, PASSES, PassName
+from sysbench.core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 
 
 def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:

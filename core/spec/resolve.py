@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import ClusterError, SpecError
-from ..machine.devices import resolve_device
-from ..machine.node import hosts_of, shares
-from .model_source import located
-from .spec import RunSpec
+from sysbench.core.errors import ClusterError, SpecError
+from sysbench.core.machine.devices import resolve_device
+from sysbench.core.machine.node import hosts_of, shares
+from sysbench.core.spec.model_source import located
+from sysbench.core.spec.spec import RunSpec
 
 
 def resolved(

@@ -8,11 +8,11 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from ..errors import SpecError
-from ..record.blocks import PASSES, PassName
-from .checks import check_together
-from .choices import OWN_ATTENTION as OWN_ATTENTION
-from .choices import (
+from sysbench.core.errors import SpecError
+from sysbench.core.record.blocks import PASSES, PassName
+from sysbench.core.spec.checks import check_together
+from sysbench.core.spec.choices import OWN_ATTENTION as OWN_ATTENTION
+from sysbench.core.spec.choices import (
     Attention,
     AttentionName,
     Precision,
@@ -20,9 +20,9 @@ from .choices import (
     attention_named,
     precision_named,
 )
-from .fields import FIELDS, field_named, group_keys
-from .models import CUSTOM, Dimensions, find_model
-from .own_model import (
+from sysbench.core.spec.fields import FIELDS, field_named, group_keys
+from sysbench.core.spec.models import CUSTOM, Dimensions, find_model
+from sysbench.core.spec.own_model import (
     ARGUMENT,
     OWN_MODEL,
     argument_settings,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ..record.memory import Allocation, Origin
-from ..record.record import Memory
-from .table import Column, Row, Table, field_of, fields_of, tabulate
+from sysbench.core.record.memory import Allocation, Origin
+from sysbench.core.record.record import Memory
+from sysbench.core.tables.table import Column, Row, Table, field_of, fields_of, tabulate
 
 ORIGIN_COLUMNS: tuple[Column[Origin], ...] = (
     *fields_of(Origin, "bytes"),

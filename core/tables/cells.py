@@ -12,9 +12,9 @@ from math import isnan
 from operator import itemgetter
 from typing import cast
 
-from ..formatting import UNKNOWN, format_bytes, format_count, percent, signed_percent
-from ..spec.fields import FIELDS
-from .table import QUANTITY, Cell, Row, Table, is_number
+from sysbench.core.formatting import UNKNOWN, format_bytes, format_count, percent, signed_percent
+from sysbench.core.spec.fields import FIELDS
+from sysbench.core.tables.table import QUANTITY, Cell, Row, Table, is_number
 
 DASH = "–"
 KEYED = ("spec", "environment")

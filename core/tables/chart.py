@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ..formatting import format_bytes, format_count
+from sysbench.core.formatting import format_bytes, format_count
 
 LOG_FROM = 8.0
 """Ratio of an axis's ends from which it is logarithmic: three doublings."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..analysis.compare import BreakEven
-from ..analysis.kernels.provenance import row_key
-from ..analysis.trace.names import WHOLE_MODEL
-from ..formatting import counted, significant
-from ..record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
-from .table import Cell, Column, Table, facts, fields_of, tabulate
+from sysbench.core.analysis.compare import BreakEven
+from sysbench.core.analysis.kernels.provenance import row_key
+from sysbench.core.analysis.trace.names import WHOLE_MODEL
+from sysbench.core.formatting import counted, significant
+from sysbench.core.record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
+from sysbench.core.tables.table import Cell, Column, Table, facts, fields_of, tabulate
 
 EXTENTS = {
     "whole": "whole: every frame became a graph",

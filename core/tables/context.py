@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..formatting import counted
-from ..record.environment import attention_words, device_name, nodes, threads, torch_version
-from ..record.record import Finding, PassRecord, Record
-from ..spec.own_model import OWN_MODEL, argument_words
-from ..spec.spec import NUMERIC_WORKLOADS
-from .table import Cell, Column, Table, facts, fields_of, is_number, tabulate
+from sysbench.core.formatting import counted
+from sysbench.core.record.environment import (
+    attention_words,
+    device_name,
+    nodes,
+    threads,
+    torch_version,
+)
+from sysbench.core.record.record import Finding, PassRecord, Record
+from sysbench.core.spec.own_model import OWN_MODEL, argument_words
+from sysbench.core.spec.spec import NUMERIC_WORKLOADS
+from sysbench.core.tables.table import Cell, Column, Table, facts, fields_of, is_number, tabulate
 
 
 def spec_table(record: Record) -> Table:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..record.distributed import CollectiveRow, HostRow, MemoryRow, RankRow
-from ..record.record import Distributed, Spread
-from .table import Cell, Column, Table, facts, fields_of, tabulate
+from sysbench.core.record.distributed import CollectiveRow, HostRow, MemoryRow, RankRow
+from sysbench.core.record.record import Distributed, Spread
+from sysbench.core.tables.table import Cell, Column, Table, facts, fields_of, tabulate
 
 SPLIT = ("compute", "waiting", "transfer", "exposed", "communication")
 _WORDS = {

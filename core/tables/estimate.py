@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..estimate.closed_form import Prediction
-from ..estimate.exact import ExactPrediction, PhasePrediction
-from ..estimate.grid import Cell, Fit
-from ..estimate.savings.savings import Saving, Savings
-from ..record.memory import LedgerRow
-from .table import Column, Table, facts, fields_of, tabulate
+from sysbench.core.estimate.closed_form import Prediction
+from sysbench.core.estimate.exact import ExactPrediction, PhasePrediction
+from sysbench.core.estimate.grid import Cell, Fit
+from sysbench.core.estimate.savings.savings import Saving, Savings
+from sysbench.core.record.memory import LedgerRow
+from sysbench.core.tables.table import Column, Table, facts, fields_of, tabulate
 
 
 def predicted_ledger_table(prediction: Prediction) -> Table:

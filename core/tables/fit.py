@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from .table import Table
+from sysbench.core.tables.table import Table
 
 GAP = 2
 """Cells between two columns."""

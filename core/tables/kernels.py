@@ -9,13 +9,22 @@ from operator import attrgetter
 
 import msgspec
 
-from ..analysis.costs.roofline import RoofPoint, roof_points
-from ..analysis.kernels.attention import Answer
-from ..analysis.kernels.tree import known_sum, mean_of_roof
-from ..formatting import format_count
-from ..record.record import KernelRow, Kernels, Record
-from ..record.roof import Roof
-from .table import Cell, Column, Table, field_of, fields_of, folded, tabulate, with_total
+from sysbench.core.analysis.costs.roofline import RoofPoint, roof_points
+from sysbench.core.analysis.kernels.attention import Answer
+from sysbench.core.analysis.kernels.tree import known_sum, mean_of_roof
+from sysbench.core.formatting import format_count
+from sysbench.core.record.record import KernelRow, Kernels, Record
+from sysbench.core.record.roof import Roof
+from sysbench.core.tables.table import (
+    Cell,
+    Column,
+    Table,
+    field_of,
+    fields_of,
+    folded,
+    tabulate,
+    with_total,
+)
 
 ADDITIVE = ("exclusive_ns", "share", "calls")
 

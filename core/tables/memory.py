@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..analysis.memory.difference import MemoryDifference, OriginChange, RowChange
-from ..analysis.memory.oom import out_of_memory
-from ..formatting import format_bytes
-from ..record.memory import (
+from sysbench.core.analysis.memory.difference import MemoryDifference, OriginChange, RowChange
+from sysbench.core.analysis.memory.oom import out_of_memory
+from sysbench.core.formatting import format_bytes
+from sysbench.core.record.memory import (
     ClosedForm,
     DeviceMemory,
     LedgerRow,
@@ -17,9 +17,9 @@ from ..record.memory import (
     ReconciledRow,
     WouldFit,
 )
-from ..record.record import Memory, ModuleMemory, Record
-from .allocations import LARGEST_COLUMNS, ORIGIN_COLUMNS, largest_first
-from .table import Column, Table, facts, fields_of, tabulate
+from sysbench.core.record.record import Memory, ModuleMemory, Record
+from sysbench.core.tables.allocations import LARGEST_COLUMNS, ORIGIN_COLUMNS, largest_first
+from sysbench.core.tables.table import Column, Table, facts, fields_of, tabulate
 
 
 def memory_table(memory: Memory) -> Table:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from ..record.numerics import Accumulated, Numerics, TensorDtype
-from .table import Column, Table, fields_of, tabulate
+from sysbench.core.record.numerics import Accumulated, Numerics, TensorDtype
+from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 """Names of the write-ups."""

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import NotFoundError
-from ..record.record import Record
-from .table import Table
+from sysbench.core.errors import NotFoundError
+from sysbench.core.record.record import Record
+from sysbench.core.tables.table import Table
 
 if TYPE_CHECKING:
-    from ..analysis.compare import BreakEven
-    from ..analysis.kernels.tree import TreeNode
+    from sysbench.core.analysis.compare import BreakEven
+    from sysbench.core.analysis.kernels.tree import TreeNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Section:
 
 
 def _timing(source: Source) -> Iterator[Table]:
-    from . import context, timing
+    from sysbench.core.tables import context, timing
 
     if source.record.timing:
         yield timing.timing_table(source.record.timing)
@@ -66,14 +66,14 @@ def _timing(source: Source) -> Iterator[Table]:
 
 
 def _rounds(source: Source) -> Iterator[Table]:
-    from . import timing
+    from sysbench.core.tables import timing
 
     if source.record.timing:
         yield timing.rounds_table(source.record.timing)
 
 
 def _kernels(source: Source) -> Iterator[Table]:
-    from . import kernels
+    from sysbench.core.tables import kernels
 
     if source.record.kernels:
         yield kernels.kernel_table(source.record.kernels)
@@ -81,57 +81,57 @@ def _kernels(source: Source) -> Iterator[Table]:
 
 
 def _steps(source: Source) -> Iterator[Table]:
-    from .files import steps
+    from sysbench.core.tables.files import steps
 
     if source.record.kernels and source.record.kernels.marked_steps:
         yield steps.steps_table(source.record.kernels.marked_steps)
 
 
 def _collectives(source: Source) -> Iterator[Table]:
-    from .files import collectives
+    from sysbench.core.tables.files import collectives
 
     if source.record.kernels:
         yield collectives.collectives_table(source.record.kernels.collectives)
 
 
 def _annotations(source: Source) -> Iterator[Table]:
-    from .files import host
+    from sysbench.core.tables.files import host
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.annotations_table(source.record.kernels, side)
 
 
 def _python(source: Source) -> Iterator[Table]:
-    from .files import host
+    from sysbench.core.tables.files import host
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.functions_table(source.record.kernels, side)
 
 
 def _api(source: Source) -> Iterator[Table]:
-    from .files import host
+    from sysbench.core.tables.files import host
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.calls_table(side)
 
 
 def _tree(source: Source) -> Iterator[Table]:
-    from . import tree
+    from sysbench.core.tables import tree
 
     if source.tree:
         yield tree.tree_table(source.tree)
 
 
 def _questions(source: Source) -> Iterator[Table]:
-    from ..analysis.kernels.questions import questions_of
-    from . import kernels
+    from sysbench.core.analysis.kernels.questions import questions_of
+    from sysbench.core.tables import kernels
 
     if source.record.kernels:
         yield kernels.question_table(questions_of(source.record, source.others))
 
 
 def _roofline(source: Source) -> Iterator[Table]:
-    from . import kernels
+    from sysbench.core.tables import kernels
 
     if source.record.kernels:
         yield kernels.roofline_table(source.record.kernels)
@@ -139,7 +139,7 @@ def _roofline(source: Source) -> Iterator[Table]:
 
 
 def _memory(source: Source) -> Iterator[Table]:
-    from . import allocations, memory
+    from sysbench.core.tables import allocations, memory
 
     if block := source.record.memory:
         yield memory.memory_table(block)
@@ -155,13 +155,13 @@ def _memory(source: Source) -> Iterator[Table]:
 
 
 def _oom(source: Source) -> Iterator[Table]:
-    from . import memory
+    from sysbench.core.tables import memory
 
     yield from memory.oom_tables(source.record)
 
 
 def _nsys(source: Source) -> Iterator[Table]:
-    from .files import nsys
+    from sysbench.core.tables.files import nsys
 
     if block := source.record.nsys:
         # The kernels of a file are a section already; those of a run are of its trace pass.
@@ -169,40 +169,40 @@ def _nsys(source: Source) -> Iterator[Table]:
 
 
 def _telemetry(source: Source) -> Iterator[Table]:
-    from . import timing
+    from sysbench.core.tables import timing
 
     if source.record.telemetry:
         yield timing.telemetry_table(source.record.telemetry)
 
 
 def _compile(source: Source) -> Iterator[Table]:
-    from . import compile
+    from sysbench.core.tables import compile
 
     yield from compile.compile_tables(source.record, source.worth)
 
 
 def _distributed(source: Source) -> Iterator[Table]:
-    from . import distributed
+    from sysbench.core.tables import distributed
 
     if source.record.distributed:
         yield from distributed.distributed_tables(source.record.distributed)
 
 
 def _numerics(source: Source) -> Iterator[Table]:
-    from . import numerics
+    from sysbench.core.tables import numerics
 
     if source.record.numerics:
         yield from numerics.numerics_tables(source.record.numerics)
 
 
 def _findings(source: Source) -> Iterator[Table]:
-    from . import context
+    from sysbench.core.tables import context
 
     yield context.findings_table(source.record)
 
 
 def _environment(source: Source) -> Iterator[Table]:
-    from . import context
+    from sysbench.core.tables import context
 
     yield context.environment_table(source.record)
 
@@ -256,7 +256,7 @@ def tables_of(
     ``others`` are runs of the same spec with another kind of step, for the questions;
     ``worth`` is the break-even of compiling against an eager run.
     """
-    from .context import spec_table
+    from sysbench.core.tables.context import spec_table
 
     source = Source(record=record, others=others, worth=worth, tree=_short_tree(record))
     tables = [
@@ -271,7 +271,7 @@ def tables_of(
 def _short_tree(record: Record) -> TreeNode | None:
     if record.kernels is None:
         return None
-    from ..analysis.kernels.tree import from_share, kernel_tree
+    from sysbench.core.analysis.kernels.tree import from_share, kernel_tree
 
     return from_share(kernel_tree(record.kernels, record.memory), TREE_LEAST)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..analysis.rounds import LEAST_FOR_INTERVAL, middle
-from ..analysis.statistics import ON_REQUEST, stop_words
-from ..formatting import counted, percent
-from ..record.record import Round, Spread, Telemetry, Timing
-from .table import QUANTITY, Cell, Column, Table, facts, fields_of, tabulate
+from sysbench.core.analysis.rounds import LEAST_FOR_INTERVAL, middle
+from sysbench.core.analysis.statistics import ON_REQUEST, stop_words
+from sysbench.core.formatting import counted, percent
+from sysbench.core.record.record import Round, Spread, Telemetry, Timing
+from sysbench.core.tables.table import QUANTITY, Cell, Column, Table, facts, fields_of, tabulate
 
 _STATISTICS = (
     "median_ms",

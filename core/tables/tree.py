@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..analysis.kernels.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
-from ..analysis.kernels.tree import TreeNode, walk
-from ..formatting import percent
-from .cells import decimal
-from .table import Column, Table, field_of, tabulate
-from .trust import mark_perturbed
+from sysbench.core.analysis.kernels.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
+from sysbench.core.analysis.kernels.tree import TreeNode, walk
+from sysbench.core.formatting import percent
+from sysbench.core.tables.cells import decimal
+from sysbench.core.tables.table import Column, Table, field_of, tabulate
+from sysbench.core.tables.trust import mark_perturbed
 
 SPLIT = ("forward", "backward")
 """Phases that have a column."""

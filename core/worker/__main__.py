@@ -17,15 +17,15 @@ from pathlib import Path
 
 import msgspec
 
-from ..machine.children import die_with_input
-from ..machine.processes import die_with_parent
-from ..record.blocks import PASSES
-from ..record.events import AnyEvent, Noticed, StageEntered, encode_event
-from ..runs.job import CACHE_FOLDER, Job, Report
-from ..runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE, STACKS_SIGNAL
-from ..spec.spec import RunSpec
-from .compile.plain_paths import CACHE_VARIABLE, have_plain_paths
-from .imports import import_compiler, uncollected
+from sysbench.core.machine.children import die_with_input
+from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.record.blocks import PASSES
+from sysbench.core.record.events import AnyEvent, Noticed, StageEntered, encode_event
+from sysbench.core.runs.job import CACHE_FOLDER, Job, Report
+from sysbench.core.runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE, STACKS_SIGNAL
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.compile.plain_paths import CACHE_VARIABLE, have_plain_paths
+from sysbench.core.worker.imports import import_compiler, uncollected
 
 
 def main() -> int:
@@ -97,12 +97,12 @@ def _exit_with_reader(descriptor: int) -> None:
 
 def _run_program(job: Job, report: Report) -> int:
     """Run a pass that needs no torch here: its program starts the worker that measures."""
-    from .passes.registry import measure_of
+    from sysbench.core.worker.passes.registry import measure_of
 
     try:
         return 1 if measure_of(job)(job, report) is False else 0
     except Exception as error:
-        from .failures import report_failure
+        from sysbench.core.worker.failures import report_failure
 
         report_failure(error, job.spec, report)
         return 1
@@ -112,8 +112,8 @@ def _run_ranks(job: Job, report: Report) -> int:
     """Run a pass of several processes: this one starts them, and measures nothing itself."""
     report(StageEntered(stage="import"))
     with uncollected():
-        from .failures import report_failure
-        from .ranks.launcher import measure
+        from sysbench.core.worker.failures import report_failure
+        from sysbench.core.worker.ranks.launcher import measure
 
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
     try:
@@ -135,9 +135,9 @@ def _run(job: Job, report: Report, parent: int) -> int:
         return 1
     # Late, so that the first event is out before the second that importing torch takes.
     with uncollected():
-        from .boot import Measure, run_pass
-        from .limits import leftover_allocation_notice
-        from .passes.registry import measure_of
+        from sysbench.core.worker.boot import Measure, run_pass
+        from sysbench.core.worker.limits import leftover_allocation_notice
+        from sysbench.core.worker.passes.registry import measure_of
 
     die_with_parent(parent)
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..record.events import DeviceDescribed
-from ..runs.job import Job, Report
-from .failures import report_failure
-from .limits import limit_memory
-from .memory.oom import OomObserver
-from .setup import describe_torch, prepare_torch
+from sysbench.core.record.events import DeviceDescribed
+from sysbench.core.runs.job import Job, Report
+from sysbench.core.worker.failures import report_failure
+from sysbench.core.worker.limits import limit_memory
+from sysbench.core.worker.memory.oom import OomObserver
+from sysbench.core.worker.setup import describe_torch, prepare_torch
 
 Measure = Callable[[Job, Report], bool | None]
 """Runs a pass and reports its block; False if it has no result and has reported the reason."""

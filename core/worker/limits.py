@@ -13,9 +13,9 @@ import psutil
 import torch
 from torch.autograd.profiler import profile
 
-from ..formatting import format_bytes
-from ..spec.spec import RunSpec
-from .imports import uncollected
+from sysbench.core.formatting import format_bytes
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.imports import uncollected
 
 M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 * 2**10
 """The parameter's number in malloc.h, and glibc's initial value of it: mallopt(3)."""

@@ -7,7 +7,7 @@ import os
 import traceback
 from typing import cast
 
-from ..spec.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 
 def users_place(error: BaseException, spec: RunSpec) -> str:

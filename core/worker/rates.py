@@ -18,8 +18,8 @@ import psutil
 import torch
 from torch.utils.benchmark import Timer
 
-from ..machine.processes import die_with_parent
-from ..record.rates import (
+from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.record.rates import (
     KINDS,
     RateAnswer,
     RateHost,

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ..machine.instructions import cpu_flags, onednn_instructions
-from ..spec.spec import RunSpec
-from .limits import set_threads
-from .workloads.transformer import set_precision
+from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.limits import set_threads
+from sysbench.core.worker.workloads.transformer import set_precision
 
 
 def prepare_torch(spec: RunSpec) -> dict[str, Any]:

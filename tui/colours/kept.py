@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ...core.storage import UNREADABLE_JSON, home, make_folder, write_atomically
+from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, write_atomically
 
 FILE = "screens.json"
 

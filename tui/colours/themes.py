@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from textual.theme import Theme
 
-from ...core.colours import HUES
+from sysbench.core.colours import HUES
 
 Depth = Literal["full", "256", "16"]
 """The number of colours: 2**24, 256, or 16."""

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...core.errors import SpecError
-from ...core.formatting import parse_bytes, parse_ratio
+from sysbench.core.errors import SpecError
+from sysbench.core.formatting import parse_bytes, parse_ratio
 
 WORDS = "words"
 """Name of the words that a command takes wherever they stand between its options."""

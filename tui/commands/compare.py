@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.errors import NotFoundError, SpecError
-from .arguments import (
+from sysbench.core.errors import NotFoundError, SpecError
+from sysbench.tui.commands.arguments import (
     RUN_HELP,
     add_no_pager,
     add_table_formats,
@@ -18,13 +18,13 @@ from .arguments import (
     share_above_zero,
     share_of_one,
 )
-from .report.output import page_width, print_json, print_paged, say, write
+from sysbench.tui.commands.report.output import page_width, print_json, print_paged, say, write
 
 if TYPE_CHECKING:
-    from ...core.analysis.compare import Comparison
-    from ...core.analysis.difference.difference import Side
-    from ...core.tables.difference.tree import Cut
-    from .report.layout import Line
+    from sysbench.core.analysis.compare import Comparison
+    from sysbench.core.analysis.difference.difference import Side
+    from sysbench.core.tables.difference.tree import Cut
+    from sysbench.tui.commands.report.layout import Line
 
 DEPTH = 2
 LEAST = 0.02
@@ -84,16 +84,16 @@ def main(arguments: argparse.Namespace) -> int:
     """Compare; the gate's exit code, without one 0 when both sides could be read."""
     import msgspec
 
-    from ...core.analysis.compare import compare
-    from ...core.analysis.difference.difference import difference
-    from ...core.analysis.verdict.gate import gate_line, gate_of
-    from ...core.analysis.verdict.records import NOTHING_KNOWN
-    from ...core.analysis.verdict.verdict import SMALLEST
-    from ...core.export.inspection import tables_as_markdown
-    from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
-    from ...core.runs.ab.known import known_noise
-    from ...core.runs.ab.report import shared_experiment
-    from ...core.tables.difference.tree import Cut, change_tables
+    from sysbench.core.analysis.compare import compare
+    from sysbench.core.analysis.difference.difference import difference
+    from sysbench.core.analysis.verdict.gate import gate_line, gate_of
+    from sysbench.core.analysis.verdict.records import NOTHING_KNOWN
+    from sysbench.core.analysis.verdict.verdict import SMALLEST
+    from sysbench.core.export.inspection import tables_as_markdown
+    from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
+    from sysbench.core.runs.ab.known import known_noise
+    from sysbench.core.runs.ab.report import shared_experiment
+    from sysbench.core.tables.difference.tree import Cut, change_tables
 
     (a, a_is_file), (b, b_is_file) = _read_side(arguments.a), _read_side(arguments.b)
     of_files = a_is_file or b_is_file
@@ -148,12 +148,12 @@ def _read_side(text: str) -> tuple[Side, bool]:
     """
     import msgspec
 
-    from ...core.analysis.difference.difference import Side
-    from ...core.inspection.decoding import Decoding
-    from ...core.runs.artifacts import layer_rows
-    from ...core.runs.directory import find_run
-    from ...core.runs.records import load_record
-    from .report.inspection import decoding_progress
+    from sysbench.core.analysis.difference.difference import Side
+    from sysbench.core.inspection.decoding import Decoding
+    from sysbench.core.runs.artifacts import layer_rows
+    from sysbench.core.runs.directory import find_run
+    from sysbench.core.runs.records import load_record
+    from sysbench.tui.commands.report.inspection import decoding_progress
 
     path = Path(text)
     if path.is_file():
@@ -173,8 +173,12 @@ def _read_side(text: str) -> tuple[Side, bool]:
 def _lines(
     comparison: Comparison, sides: tuple[Side, Side], cut: Cut, width: int, *, of_files: bool
 ) -> Iterator[Line]:
-    from ...core.tables.trust import is_perturbed
-    from .report.comparison import comparison_lines, difference_lines, memory_lines
+    from sysbench.core.tables.trust import is_perturbed
+    from sysbench.tui.commands.report.comparison import (
+        comparison_lines,
+        difference_lines,
+        memory_lines,
+    )
 
     yield from comparison_lines(comparison, width, of_files=of_files)
     if comparison.a != comparison.b and comparison.difference is not None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator
 
-from .arguments import examples
-from .report.output import print_json, write
+from sysbench.tui.commands.arguments import examples
+from sysbench.tui.commands.report.output import print_json, write
 
 MAX_RUNS = 100
 """Newest runs that are offered; all runs count that begin as typed."""
@@ -106,7 +106,9 @@ def completion_script(shell: str) -> str:
     """Return the script of ``bash``, ``zsh`` or ``fish``."""
     import shtab  # slow: Tab asks for words without it
 
-    from .registry import whole_parser  # it imports every command, this one too
+    from sysbench.tui.commands.registry import (
+        whole_parser,  # it imports every command, this one too
+    )
 
     preamble = {
         "bash": "".join(_BASH_WORDS.format(kind=kind) for kind in KINDS),
@@ -132,7 +134,7 @@ def words_of(kind: str, begin: str) -> list[str]:
 
 
 def _runs(begin: str) -> Iterator[str]:
-    from ...core.runs.directory import list_runs
+    from sysbench.core.runs.directory import list_runs
 
     ids = [run.id for run in list_runs()]
     yield from ("last", "last~1")[: len(ids)]
@@ -140,8 +142,8 @@ def _runs(begin: str) -> Iterator[str]:
 
 
 def _names_of_specs(begin: str) -> Iterator[str]:
-    from ...core.spec.files import list_profiles
-    from ...core.spec.models import model_presets
+    from sysbench.core.spec.files import list_profiles
+    from sysbench.core.spec.models import model_presets
 
     yield from model_presets()
     yield from list_profiles()
@@ -149,8 +151,8 @@ def _names_of_specs(begin: str) -> Iterator[str]:
 
 def _settings(begin: str) -> Iterator[str]:
     """Keys with their ``=``, or the values of the key that is typed."""
-    from ...core.spec.fields import FIELDS
-    from ...core.spec.models import model_presets
+    from sysbench.core.spec.fields import FIELDS
+    from sysbench.core.spec.models import model_presets
 
     key, equals, _ = begin.partition("=")
     for field in FIELDS:
@@ -173,7 +175,7 @@ def _sides(begin: str) -> Iterator[str]:
 
 
 def _studies(begin: str) -> Iterator[str]:
-    from ...core.studies.file.places import begun_studies, study_files
+    from sysbench.core.studies.file.places import begun_studies, study_files
 
     yield from ("list", "show")
     yield from study_files()
@@ -181,7 +183,7 @@ def _studies(begin: str) -> Iterator[str]:
 
 
 def _baselines(begin: str) -> Iterable[str]:
-    from ...core.runs.ab.places import baselines_folder
+    from sysbench.core.runs.ab.places import baselines_folder
 
     return sorted(path.stem for path in baselines_folder().glob("*.json"))
 

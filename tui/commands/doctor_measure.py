@@ -5,18 +5,25 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 
-from ...core.formatting import counted, format_count, significant
-from ...core.machine.devices import find_cuda, resolve_device
-from ...core.record.rates import UNITS, DeviceRates, Load
-from ...core.runs.job_directory import Cancellation
-from ...core.runs.measure_rates import ROUNDS, RateFound, RateRound, measure_rates
-from ...core.runs.rates import RateRow, RatesReport, keep_rates, kept_rates, report_of, sentences
-from ...core.tables.cells import literal
-from ...core.tables.table import Column, Table, tabulate
-from .report.layout import Line, blank, labelled, prose, table_lines
-from .report.output import page_width, print_json, print_lines
-from .report.progress import Fold, Progress
-from .report.signals import cancelled_by_signals
+from sysbench.core.formatting import counted, format_count, significant
+from sysbench.core.machine.devices import find_cuda, resolve_device
+from sysbench.core.record.rates import UNITS, DeviceRates, Load
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.measure_rates import ROUNDS, RateFound, RateRound, measure_rates
+from sysbench.core.runs.rates import (
+    RateRow,
+    RatesReport,
+    keep_rates,
+    kept_rates,
+    report_of,
+    sentences,
+)
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.table import Column, Table, tabulate
+from sysbench.tui.commands.report.layout import Line, blank, labelled, prose, table_lines
+from sysbench.tui.commands.report.output import page_width, print_json, print_lines
+from sysbench.tui.commands.report.progress import Fold, Progress
+from sysbench.tui.commands.report.signals import cancelled_by_signals
 
 _COLUMN = 16
 

@@ -7,25 +7,25 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from ...core.analysis.verdict.noise import Source
-from ...core.analysis.verdict.text import headline
-from ...core.formatting import counted, milliseconds, percent, signed_percent
-from ...core.machine.devices import resolve_device
-from ...core.record.events import Noticed
-from ...core.runs.ab.noise import NoiseFloor
-from ...core.runs.ab.noise_doctor import ROUND_SECONDS, Examined, default_model, examine_noise
-from ...core.runs.ab.runner import ExperimentEvent, RoundFinished, RoundStarting
-from ...core.runs.job_directory import Cancellation
-from ...core.spec.resolve import resolved
-from ...core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
-from ...core.tables.cells import literal
-from ..text import interval
-from .report import layout
-from .report.layout import Line, blank, prose, titled
-from .report.output import page_width, print_json, print_lines
-from .report.progress import Fold, Progress
-from .report.signals import cancelled_by_signals
-from .spec_arguments import parse_settings
+from sysbench.core.analysis.verdict.noise import Source
+from sysbench.core.analysis.verdict.text import headline
+from sysbench.core.formatting import counted, milliseconds, percent, signed_percent
+from sysbench.core.machine.devices import resolve_device
+from sysbench.core.record.events import Noticed
+from sysbench.core.runs.ab.noise import NoiseFloor
+from sysbench.core.runs.ab.noise_doctor import ROUND_SECONDS, Examined, default_model, examine_noise
+from sysbench.core.runs.ab.runner import ExperimentEvent, RoundFinished, RoundStarting
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
+from sysbench.core.tables.cells import literal
+from sysbench.tui.commands.report import layout
+from sysbench.tui.commands.report.layout import Line, blank, prose, titled
+from sysbench.tui.commands.report.output import page_width, print_json, print_lines
+from sysbench.tui.commands.report.progress import Fold, Progress
+from sysbench.tui.commands.report.signals import cancelled_by_signals
+from sysbench.tui.commands.spec_arguments import parse_settings
+from sysbench.tui.text import interval
 
 MINUTES = 3.0
 _COLUMN = 19

@@ -6,12 +6,12 @@ import argparse
 from contextlib import AbstractContextManager, nullcontext
 from textwrap import wrap
 
-from ...core.estimate.exact import Estimator
-from ...core.formatting import format_bytes
-from ...core.machine.cards import known_cards
-from ...core.spec.models import model_presets
-from .arguments import add_table_formats, examples
-from .spec_arguments import add_spec_arguments, names_own_model
+from sysbench.core.estimate.exact import Estimator
+from sysbench.core.formatting import format_bytes
+from sysbench.core.machine.cards import known_cards
+from sysbench.core.spec.models import model_presets
+from sysbench.tui.commands.arguments import add_table_formats, examples
+from sysbench.tui.commands.spec_arguments import add_spec_arguments, names_own_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +80,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Predict; always 0, since a spec that does not fit is an answer, not a failure."""
     with _exact_mode(arguments) as exact:
         # Imported late: in exact mode another process imports torch meanwhile.
-        from .report.estimate_answers import answer
+        from sysbench.tui.commands.report.estimate_answers import answer
 
         answer(arguments, exact)
     return 0

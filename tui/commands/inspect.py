@@ -7,10 +7,10 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...core.errors import NotFoundError
-from ...core.machine.peaks import parse_peak
-from ...core.tables.sections import INSPECTED, SECTIONS
-from .arguments import (
+from sysbench.core.errors import NotFoundError
+from sysbench.core.machine.peaks import parse_peak
+from sysbench.core.tables.sections import INSPECTED, SECTIONS
+from sysbench.tui.commands.arguments import (
     add_file_choice,
     add_no_pager,
     add_table_formats,
@@ -21,10 +21,10 @@ from .arguments import (
     refuse_wide_report,
     size_bytes,
 )
-from .report.output import page_width, print_json, print_paged, write
+from sysbench.tui.commands.report.output import page_width, print_json, print_paged, write
 
 if TYPE_CHECKING:
-    from ...core.inspection.inspection import Inspection
+    from sysbench.core.inspection.inspection import Inspection
 
 
 NEEDS = {
@@ -98,17 +98,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show the file; 0 when it could be read."""
-    from ...core.export.inspection import (
+    from sysbench.core.export.inspection import (
         inspection_as_markdown,
         inspection_tables,
         tables_as_markdown,
     )
-    from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
-    from ...core.inspection.decoding import Decoding
-    from ...core.inspection.foreign_roof import under_peak
-    from .report.inspection import decoding_progress, inspection_lines
-    from .report.kernel_sections import tree_of, tree_options
-    from .report.sections import section_as_json, section_lines
+    from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
+    from sysbench.core.inspection.decoding import Decoding
+    from sysbench.core.inspection.foreign_roof import under_peak
+    from sysbench.tui.commands.report.inspection import decoding_progress, inspection_lines
+    from sysbench.tui.commands.report.kernel_sections import tree_of, tree_options
+    from sysbench.tui.commands.report.sections import section_as_json, section_lines
 
     refuse_wide_report(arguments)
     if Path(arguments.file).is_dir():
@@ -166,14 +166,14 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _show_folder(arguments: argparse.Namespace) -> int:
     """Show a folder of ranks; 0 when they could be read."""
-    from ...core.export.inspection import tables_as_markdown
-    from ...core.export.text_formats import table_as_csv, tables_as_tidy_csv
-    from ...core.inspection.ranks.folder import FolderError
-    from ...core.inspection.ranks.merging import merge_traces
-    from ...core.inspection.ranks.reading import FolderDecoding
-    from ...core.tables.files.ranks import ranks_tables
-    from .ranks.lines import ranks_lines, ranks_section_lines
-    from .report.inspection import decoding_progress
+    from sysbench.core.export.inspection import tables_as_markdown
+    from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
+    from sysbench.core.inspection.ranks.folder import FolderError
+    from sysbench.core.inspection.ranks.merging import merge_traces
+    from sysbench.core.inspection.ranks.reading import FolderDecoding
+    from sysbench.core.tables.files.ranks import ranks_tables
+    from sysbench.tui.commands.ranks.lines import ranks_lines, ranks_section_lines
+    from sysbench.tui.commands.report.inspection import decoding_progress
 
     folder, section = Path(arguments.file), arguments.section
     refused = [
@@ -214,8 +214,8 @@ def _show_folder(arguments: argparse.Namespace) -> int:
 
 def _require(inspection: Inspection, section: str | None) -> None:
     """Refuse a section for which the file has no data."""
-    from ...core.analysis.costs.roofline import roof_points
-    from ..text import KIND_WORDS
+    from sysbench.core.analysis.costs.roofline import roof_points
+    from sysbench.tui.text import KIND_WORDS
 
     if section is None or section == "findings":
         return
@@ -232,6 +232,6 @@ def _require(inspection: Inspection, section: str | None) -> None:
 
 
 def _is_empty(inspection: Inspection, section: str) -> bool:
-    from ...core.tables.sections import Source
+    from sysbench.core.tables.sections import Source
 
     return not SECTIONS[section].tables(Source(record=inspection.as_record()))

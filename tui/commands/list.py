@@ -6,13 +6,13 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from ...core.runs.directory import runs_folder
-from ...core.tables.table import Table, select
-from .arguments import add_wide, count, examples
-from .report.output import page_width, print_json, print_lines, say
+from sysbench.core.runs.directory import runs_folder
+from sysbench.core.tables.table import Table, select
+from sysbench.tui.commands.arguments import add_wide, count, examples
+from sysbench.tui.commands.report.output import page_width, print_json, print_lines, say
 
 if TYPE_CHECKING:
-    from ...core.runs.library import Entry
+    from sysbench.core.runs.library import Entry
 
 # Dropped from the right; the model's name is in the id as well.
 _DROP = (
@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """List the runs; always 0, with an empty list where there are none."""
-    from ...core.runs.library import Library
-    from .report.layout import table_lines
+    from sysbench.core.runs.library import Library
+    from sysbench.tui.commands.report.layout import table_lines
 
     if arguments.trash:
         return _list_trash(arguments)
@@ -66,8 +66,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _list_trash(arguments: argparse.Namespace) -> int:
     """List the deleted runs, the one deleted last first."""
-    from ...core.runs.keeping.trash import list_trash, trash_folder
-    from .report.layout import table_lines
+    from sysbench.core.runs.keeping.trash import list_trash, trash_folder
+    from sysbench.tui.commands.report.layout import table_lines
 
     found = [
         trashed
@@ -107,7 +107,7 @@ def table_of(entries: list[Entry]) -> Table:
 
 
 def _row(entry: Entry) -> tuple[str | int | float | None, ...]:
-    from ..run_text import state_text
+    from sysbench.tui.run_text import state_text
 
     created = _minute(entry.created_ns)
     return (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
-from .arguments import (
+from sysbench.tui.commands.arguments import (
     EXIT_CODES,
     GATE_CODES,
     PYTHON_HELP,
@@ -140,8 +140,8 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
 
-        from ...core.errors import InterpreterError
-        from ...core.machine.devices import torch_facts
+        from sysbench.core.errors import InterpreterError
+        from sysbench.core.machine.devices import torch_facts
 
         try:
             found = torch_facts()["version"]

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from ...core.machine.peaks import parse_peak
-from ...core.record.blocks import DEFAULT_PASSES, STEP_PASSES
-from ...core.runs.directory import create_run
-from ...core.spec.passes import MOST_ROUNDS
-from .arguments import examples
-from .report.output import print_json, say
-from .spec_arguments import add_spec_arguments, chosen_passes, chosen_spec, spec_keys
+from sysbench.core.machine.peaks import parse_peak
+from sysbench.core.record.blocks import DEFAULT_PASSES, STEP_PASSES
+from sysbench.core.runs.directory import create_run
+from sysbench.core.spec.passes import MOST_ROUNDS
+from sysbench.tui.commands.arguments import examples
+from sysbench.tui.commands.report.output import print_json, say
+from sysbench.tui.commands.spec_arguments import (
+    add_spec_arguments,
+    chosen_passes,
+    chosen_spec,
+    spec_keys,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,11 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run; 0 when finished, 130 when cancelled, 1 otherwise."""
-    from ...core.runs.job_directory import Cancellation
-    from ...core.runs.supervisor import supervise
-    from .report.ending import print_ending
-    from .report.progress import Progress, RunFold
-    from .report.signals import cancelled_by_signals
+    from sysbench.core.runs.job_directory import Cancellation
+    from sysbench.core.runs.supervisor import supervise
+    from sysbench.tui.commands.report.ending import print_ending
+    from sysbench.tui.commands.report.progress import Progress, RunFold
+    from sysbench.tui.commands.report.signals import cancelled_by_signals
 
     spec = chosen_spec(arguments)
     passes = chosen_passes(arguments, spec)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from itertools import dropwhile
 
-from ...core.errors import SpecError
-from ...core.runs.directory import find_run
-from ...core.tables.sections import SECTIONS
-from .arguments import (
+from sysbench.core.errors import SpecError
+from sysbench.core.runs.directory import find_run
+from sysbench.core.tables.sections import SECTIONS
+from sysbench.tui.commands.arguments import (
     add_file_choice,
     add_no_pager,
     add_run_argument,
@@ -19,7 +19,7 @@ from .arguments import (
     refuse_file_choice,
     refuse_wide_report,
 )
-from .report.output import page_width, print_json, print_paged
+from sysbench.tui.commands.report.output import page_width, print_json, print_paged
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show the run; 0 when it could be read, however it ended."""
-    from ...core.runs.records import load_record
-    from .report.ending import full_report
-    from .report.kernel_sections import tree_options
-    from .report.sections import section_as_json, section_lines
+    from sysbench.core.runs.records import load_record
+    from sysbench.tui.commands.report.ending import full_report
+    from sysbench.tui.commands.report.kernel_sections import tree_options
+    from sysbench.tui.commands.report.sections import section_as_json, section_lines
 
     if foreign_file(arguments.run):
         return _show_file(arguments)
@@ -71,7 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _show_file(arguments: argparse.Namespace) -> int:
     """Show a file of others, with the options that `inspect` has beside these at their defaults."""
-    from . import inspect
+    from sysbench.tui.commands import inspect
 
     if arguments.section not in (None, *inspect.OF_FILES):
         raise SpecError("--section", arguments.section, f"of a file {', '.join(inspect.OF_FILES)}")

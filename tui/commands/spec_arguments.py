@@ -11,13 +11,13 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...core.errors import NotFoundError, SpecError
-from ...core.record.blocks import PassName
-from ...core.spec.fields import FIELDS
-from ...core.spec.models import find_model, model_presets
-from ...core.spec.own_model import is_own
-from ...core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
-from .arguments import WORDS, add_settings, complete_with
+from sysbench.core.errors import NotFoundError, SpecError
+from sysbench.core.record.blocks import PassName
+from sysbench.core.spec.fields import FIELDS
+from sysbench.core.spec.models import find_model, model_presets
+from sysbench.core.spec.own_model import is_own
+from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
+from sysbench.tui.commands.arguments import WORDS, add_settings, complete_with
 
 OPTIONS = ("model", "context", "precision", "batch", "compile")
 """Keys that are options, too."""
@@ -71,7 +71,7 @@ def chosen_spec(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         SpecError, ProfileError, NotFoundError: Naming the key or the file at fault.
     """
-    from ...core.spec.resolve import resolved
+    from sysbench.core.spec.resolve import resolved
 
     return resolved(asked_spec(arguments))
 
@@ -103,7 +103,7 @@ def changed_spec(settings: Mapping[str, object], changes: Mapping[str, object]) 
 
 def chosen_passes(arguments: argparse.Namespace, spec: RunSpec) -> list[PassName]:
     """The passes of ``--passes``, else of the file, else the spec's default ones."""
-    from ...core.spec.passes import parse_passes
+    from sysbench.core.spec.passes import parse_passes
 
     if arguments.passes is not None:
         return parse_passes(arguments.passes)
@@ -178,7 +178,7 @@ def from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | 
     """
     if name is None:
         return {}, None
-    from ...core.spec.files import list_profiles, load_profile, read_spec_file
+    from sysbench.core.spec.files import list_profiles, load_profile, read_spec_file
 
     if is_model(name):
         return {"model": name}, None
@@ -198,7 +198,7 @@ def _size_named(name: str) -> str:
     Raises:
         NotFoundError: Another word, with the names that are close to it.
     """
-    from ...core.spec.files import profiles_in_words
+    from sysbench.core.spec.files import profiles_in_words
 
     try:
         return find_model(name).name

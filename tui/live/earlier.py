@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from ...core.errors import SysbenchError
-from ...core.record.compile import Compile
-from ...core.record.environment import node
-from ...core.record.record import Record
-from ...core.runs.directory import RunDirectory
-from ...core.runs.library import Library
-from ...core.runs.records import load_record
-from .run_watch import LiveView
+from sysbench.core.errors import SysbenchError
+from sysbench.core.record.compile import Compile
+from sysbench.core.record.environment import node
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.library import Library
+from sysbench.core.runs.records import load_record
+from sysbench.tui.live.run_watch import LiveView
 
 MOST_RUNS = 5
 """Newest runs of the spec that count: older ones are of another driver, or another torch."""

@@ -11,14 +11,21 @@ from typing import Any
 
 import msgspec
 
-from ...core.errors import DamagedFileError
-from ...core.machine.telemetry.sample import Sample
-from ...core.record import events
-from ...core.record.blocks import why_left_out
-from ...core.runs.directory import RunDirectory
-from ...core.storage import open_regular
-from ...core.tables.cells import literal
-from ..text import STAGE_MARKS, STAGE_WORDS, milliseconds, outcome_text, round_words, time_of_day
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.machine.telemetry.sample import Sample
+from sysbench.core.record import events
+from sysbench.core.record.blocks import why_left_out
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.storage import open_regular
+from sysbench.core.tables.cells import literal
+from sysbench.tui.text import (
+    STAGE_MARKS,
+    STAGE_WORDS,
+    milliseconds,
+    outcome_text,
+    round_words,
+    time_of_day,
+)
 
 KEPT_STEPS = 4000
 KEPT_SAMPLES = 1200

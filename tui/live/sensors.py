@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...core.formatting import UNKNOWN
-from ...core.machine.telemetry.sample import DeviceSample, HostSample, Sample
-from ..text import amount, percent
-from ..widgets.charts.traces import block_rows
-from .steady import Hysteresis
+from sysbench.core.formatting import UNKNOWN
+from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, Sample
+from sysbench.tui.live.steady import Hysteresis
+from sysbench.tui.text import amount, percent
+from sysbench.tui.widgets.charts.traces import block_rows
 
 if TYPE_CHECKING:
-    from ...core.machine.telemetry.sampler import Sampler
-    from .run_watch import RunWatch
+    from sysbench.core.machine.telemetry.sampler import Sampler
+    from sysbench.tui.live.run_watch import RunWatch
 
 HISTORY = 6
 GIB = 2**30
@@ -191,7 +191,7 @@ class StripSampler:
     def latest(self) -> Sample | None:
         """The newest sample that was not taken yet, or None."""
         if self._sampler is None:
-            from ...core.machine.telemetry.sampler import Sampler
+            from sysbench.core.machine.telemetry.sampler import Sampler
 
             self._sampler = Sampler(self._newest.append, interval_seconds=1.0)
             self._sampler.start()

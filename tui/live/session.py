@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .sensors import StripSampler, StripState
+from sysbench.tui.live.sensors import StripSampler, StripState
 
 if TYPE_CHECKING:
-    from ...core.runs.directory import RunDirectory
-    from .pair_watch import Pair
-    from .run_watch import RunWatch
+    from sysbench.core.runs.directory import RunDirectory
+    from sysbench.tui.live.pair_watch import Pair
+    from sysbench.tui.live.run_watch import RunWatch
 
 RECENT_RUNS = 40
 """Newest runs among which a live one is sought."""
@@ -40,7 +40,7 @@ class Session:
     def find_live_run(self) -> RunDirectory | None:
         """A run that outlived an earlier terminal, or was started in another one; a waiting one
         where none measures."""
-        from ...core.runs.directory import list_runs
+        from sysbench.core.runs.directory import list_runs
 
         live = [run for run in list_runs()[:RECENT_RUNS] if run.is_live()]
         return next((run for run in live if not run.is_queued()), live[-1] if live else None)
@@ -48,7 +48,7 @@ class Session:
     @staticmethod
     def newest_run() -> RunDirectory | None:
         """The run that Result shows before any was opened."""
-        from ...core.runs.directory import newest_run
+        from sysbench.core.runs.directory import newest_run
 
         return newest_run()
 
@@ -67,8 +67,8 @@ class Session:
     @staticmethod
     def is_series_live() -> bool:
         """Whether a study or an experiment is running: then new runs are its cells or rounds."""
-        from ...core.runs.ab.experiment import list_experiments
-        from ...core.studies.run.state import list_studies
+        from sysbench.core.runs.ab.experiment import list_experiments
+        from sysbench.core.studies.run.state import list_studies
 
         experiments = list_experiments()[:RECENT_RUNS]
         return any(one.is_live() for one in experiments) or any(
@@ -78,18 +78,18 @@ class Session:
     @staticmethod
     def find_live_pair() -> Pair | None:
         """The runs of an experiment that outlived an earlier terminal."""
-        from ...core.runs.ab.experiment import experiments_folder
+        from sysbench.core.runs.ab.experiment import experiments_folder
 
         if not experiments_folder().is_dir():
             return None
-        from .pair_watch import live_pair
+        from sysbench.tui.live.pair_watch import live_pair
 
         return live_pair()
 
     def follow(self, run: RunDirectory) -> RunWatch:
         """Watch this run from now on."""
         # Imported here: nothing of it is needed before the first run.
-        from .run_watch import RunWatch
+        from sysbench.tui.live.run_watch import RunWatch
 
         self._sampler.stop()
         watch = RunWatch(run)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...core.record.record import Record
-from ...core.runs.directory import RunDirectory
-from ...core.storage import last_lines
-from ...core.studies.file.study import Study
-from ...core.studies.report.report import Report, make_report
-from ...core.studies.run.forecast import Progress, progress_of
-from ...core.studies.run.grid import Cell, expand
-from ...core.studies.run.state import (
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.storage import last_lines
+from sysbench.core.studies.file.study import Study
+from sysbench.core.studies.report.report import Report, make_report
+from sysbench.core.studies.run.forecast import Progress, progress_of
+from sysbench.core.studies.run.grid import Cell, expand
+from sysbench.core.studies.run.state import (
     Entry,
     directory_of,
     open_study,
@@ -19,8 +19,8 @@ from ...core.studies.run.state import (
     unique,
     with_begun_rounds,
 )
-from ...core.studies.values.values import pruner_for
-from .run_watch import RunWatch
+from sysbench.core.studies.values.values import pruner_for
+from sysbench.tui.live.run_watch import RunWatch
 
 Stamp = tuple[int, int]
 

@@ -12,11 +12,11 @@ from textual.geometry import Offset
 from textual.screen import Screen
 from textual.widget import Widget
 
-from ..widgets.bars.key_bar import KeyBar
-from ..widgets.bars.strip import LiveStrip
+from sysbench.tui.widgets.bars.key_bar import KeyBar
+from sysbench.tui.widgets.bars.strip import LiveStrip
 
 if TYPE_CHECKING:
-    from ..app import SysbenchApp
+    from sysbench.tui.app import SysbenchApp
 
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]
 SHORT = 30
@@ -128,7 +128,7 @@ class WorkScreen(Screen[None]):
         self.notify(f"Copied {name}.", markup=False, timeout=2)
 
     def action_explain(self) -> None:
-        from .dialogs.explain import ExplainScreen, columns_in_view
+        from sysbench.tui.screens.dialogs.explain import ExplainScreen, columns_in_view
 
         self.app.push_screen(ExplainScreen(self.explanations(), columns=columns_in_view(self)))
 

@@ -7,7 +7,7 @@ from typing import Any
 from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen, Screen, ScreenResultType
 
-from ..textual_patches import GuardedPalette
+from sysbench.tui.textual_patches import GuardedPalette
 
 AMPLE = "-ample"
 WIDTHS = [(0, "-slim"), (60, AMPLE)]

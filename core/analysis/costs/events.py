@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.classify import classify_operator
-from ..trace.events import NONE, Index, Kind, Trace, follow, nearest
-from ..trace.intervals import Times
-from ..trace.scopes import Scopes
-from .operands import parse_operands
-from .operators import COUNTED_CATEGORIES, Cost, operator_cost
+from sysbench.core.analysis.costs.operands import parse_operands
+from sysbench.core.analysis.costs.operators import COUNTED_CATEGORIES, Cost, operator_cost
+from sysbench.core.analysis.kernels.classify import classify_operator
+from sysbench.core.analysis.trace.events import NONE, Index, Kind, Trace, follow, nearest
+from sysbench.core.analysis.trace.intervals import Times
+from sysbench.core.analysis.trace.scopes import Scopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..trace.json import Args
+from sysbench.core.analysis.trace.json import Args
 
 ITEM_BYTES = {
     "double": 8,

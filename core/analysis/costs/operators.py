@@ -17,8 +17,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..kernels.classify import classify_operator
-from .operands import TENSORS, Operand, broadcast, result_bytes
+from sysbench.core.analysis.costs.operands import TENSORS, Operand, broadcast, result_bytes
+from sysbench.core.analysis.kernels.classify import classify_operator
 
 COUNTED_CATEGORIES = ("gemm", "attention", "convolution")
 MOVES_ONLY = ("roll", "flip", "tril", "triu", "where", "masked_fill")

@@ -13,11 +13,11 @@ from typing import Literal
 
 import msgspec
 
-from ...formatting import format_count
-from ...record.record import KernelRow, Kernels, Nsys, Timing
-from ...record.roof import Roof
-from ..kernels.attention import is_product
-from .operators import COUNTED_CATEGORIES
+from sysbench.core.analysis.costs.operators import COUNTED_CATEGORIES
+from sysbench.core.analysis.kernels.attention import is_product
+from sysbench.core.formatting import format_count
+from sysbench.core.record.record import KernelRow, Kernels, Nsys, Timing
+from sysbench.core.record.roof import Roof
 
 ATTENTION_PRODUCTS = "attention products"
 

@@ -9,24 +9,24 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formatting import percent
-from ...record.record import KernelRow, Kernels
-from ..kernels.captures import Joined
-from ..kernels.classify import classify
-from ..kernels.layers import fold_layer_numbers
-from ..kernels.time_ledger import TimeLedger, Window, steps_window
-from ..trace.activities import launches_of
-from ..trace.events import NONE, Index, Kind, Trace, follow, nearest
-from ..trace.intervals import Times
-from ..trace.scopes import Scopes, host_scopes
-from .events import (
+from sysbench.core.analysis.costs.events import (
     EventCosts,
     costs_from_other_trace,
     costs_from_shapes,
     count_operator_calls,
     uncounted,
 )
-from .operators import COUNTED_CATEGORIES
+from sysbench.core.analysis.costs.operators import COUNTED_CATEGORIES
+from sysbench.core.analysis.kernels.captures import Joined
+from sysbench.core.analysis.kernels.classify import classify
+from sysbench.core.analysis.kernels.layers import fold_layer_numbers
+from sysbench.core.analysis.kernels.time_ledger import TimeLedger, Window, steps_window
+from sysbench.core.analysis.trace.activities import launches_of
+from sysbench.core.analysis.trace.events import NONE, Index, Kind, Trace, follow, nearest
+from sysbench.core.analysis.trace.intervals import Times
+from sysbench.core.analysis.trace.scopes import Scopes, host_scopes
+from sysbench.core.formatting import percent
+from sysbench.core.record.record import KernelRow, Kernels
 
 RowKey = tuple[str, str, str, str]
 """Name, phase, module (with the layer's number) and operator of a row."""

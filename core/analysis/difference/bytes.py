@@ -7,9 +7,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...record.memory import Origin
-from ...record.record import Memory
-from .nodes import ByteNode, Kind, group_by, in_order, name_sides, pair_by
+from sysbench.core.analysis.difference.nodes import (
+    ByteNode,
+    Kind,
+    group_by,
+    in_order,
+    name_sides,
+    pair_by,
+)
+from sysbench.core.record.memory import Origin
+from sysbench.core.record.record import Memory
 
 LINE = re.compile(r":\d+(?= |$)")
 UNLISTED = "smaller allocations, and what has no stack"

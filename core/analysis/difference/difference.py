@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...formatting import signed_percent
-from ...record.record import Kernels, Record
-from .bytes import memory_difference_tree
-from .nodes import Difference
-from .summary import memory_summary, time_summary
-from .times import levels_of, time_difference
+from sysbench.core.analysis.difference.bytes import memory_difference_tree
+from sysbench.core.analysis.difference.nodes import Difference
+from sysbench.core.analysis.difference.summary import memory_summary, time_summary
+from sysbench.core.analysis.difference.times import levels_of, time_difference
+from sysbench.core.formatting import signed_percent
+from sysbench.core.record.record import Kernels, Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..trace.names import WHOLE_MODEL
-from .nodes import pair_by
-from .rows import FUSED, VIEWS, Row, may_be_one_phase, plain_word
+from sysbench.core.analysis.difference.nodes import pair_by
+from sysbench.core.analysis.difference.rows import FUSED, VIEWS, Row, may_be_one_phase, plain_word
+from sysbench.core.analysis.trace.names import WHOLE_MODEL
 
 
 @dataclass(eq=False)

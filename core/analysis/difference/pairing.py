@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from .nodes import Key, Kind, TimeNode, group_by, in_order, name_sides
-from .rows import FUSED, Row, may_be_one_phase, unnumbered
+from sysbench.core.analysis.difference.nodes import (
+    Key,
+    Kind,
+    TimeNode,
+    group_by,
+    in_order,
+    name_sides,
+)
+from sysbench.core.analysis.difference.rows import FUSED, Row, may_be_one_phase, unnumbered
 
 Pair = tuple[list[Row], list[Row]]
 """A's rows and B's; one of them may be empty."""

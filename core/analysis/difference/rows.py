@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...record.record import KernelRow, Kernels
-from ..kernels.classify import FUSED as FUSED_NAME
-from ..kernels.classify import classify_operator, plain_operator
-from ..kernels.layers import fold_layer_numbers
-from ..kernels.tree import place_outside_modules
-from ..trace.names import MODEL_PHASES, WHOLE_MODEL
+from sysbench.core.analysis.kernels.classify import FUSED as FUSED_NAME
+from sysbench.core.analysis.kernels.classify import classify_operator, plain_operator
+from sysbench.core.analysis.kernels.layers import fold_layer_numbers
+from sysbench.core.analysis.kernels.tree import place_outside_modules
+from sysbench.core.analysis.trace.names import MODEL_PHASES, WHOLE_MODEL
+from sysbench.core.record.record import KernelRow, Kernels
 
 ANY_LAYER = "*"
 WRAPPERS = re.compile(

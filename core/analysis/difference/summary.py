@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ...formatting import counted, format_bytes, shortened
-from ..kernels.classify import fused_operators
-from ..kernels.tree import UNLINKED
-from .nodes import ByteNode, TimeNode, differs, group_by, walk
+from sysbench.core.analysis.difference.nodes import ByteNode, TimeNode, differs, group_by, walk
+from sysbench.core.analysis.kernels.classify import fused_operators
+from sysbench.core.analysis.kernels.tree import UNLINKED
+from sysbench.core.formatting import counted, format_bytes, shortened
 
 EXPLAINED = 0.5
 """Part of the change that the named parts make up at least."""

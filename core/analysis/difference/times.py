@@ -11,12 +11,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from ...record.record import Kernels
-from ..kernels.layers import LAYER_NUMBER, ODD_DEVIATIONS, ODD_SHARE, fold_layer_numbers, ranges
-from .fusions import with_fusions
-from .nodes import Kind, TimeNode, group_by, in_order, name_sides, pair_by
-from .pairing import operator_nodes
-from .rows import Row, has_layers, module_paths, rows_of, same_modules
+from sysbench.core.analysis.difference.fusions import with_fusions
+from sysbench.core.analysis.difference.nodes import (
+    Kind,
+    TimeNode,
+    group_by,
+    in_order,
+    name_sides,
+    pair_by,
+)
+from sysbench.core.analysis.difference.pairing import operator_nodes
+from sysbench.core.analysis.difference.rows import (
+    Row,
+    has_layers,
+    module_paths,
+    rows_of,
+    same_modules,
+)
+from sysbench.core.analysis.kernels.layers import (
+    LAYER_NUMBER,
+    ODD_DEVIATIONS,
+    ODD_SHARE,
+    fold_layer_numbers,
+    ranges,
+)
+from sysbench.core.record.record import Kernels
 
 FEWEST_LAYERS = 3
 """Of fewer layers none can be an outlier among the others."""

@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from ...errors import SpecError
-from ...formatting import format_count, milliseconds
-from ...record.record import KernelRow, Kernels, Record
-from ...spec.command_line import command_line
-from ...spec.spec import RunSpec
+from sysbench.core.errors import SpecError
+from sysbench.core.formatting import format_count, milliseconds
+from sysbench.core.record.record import KernelRow, Kernels, Record
+from sysbench.core.spec.command_line import command_line
+from sysbench.core.spec.spec import RunSpec
 
 Numbers: TypeAlias = dict[str, float | int | str]
 

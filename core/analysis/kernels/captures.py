@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..trace.activities import launches_of
-from ..trace.events import NONE, Index, Kind, Trace, follow, nearest
-from ..trace.launches import BEGIN_CAPTURE, END_CAPTURE
-from ..trace.scopes import OTHER_PHASE, Scopes, host_scopes
-from .classify import classify, classify_operator
-from .idle_causes import LAUNCH
-from .time_ledger import TimeLedger
+from sysbench.core.analysis.kernels.classify import classify, classify_operator
+from sysbench.core.analysis.kernels.idle_causes import LAUNCH
+from sysbench.core.analysis.kernels.time_ledger import TimeLedger
+from sysbench.core.analysis.trace.activities import launches_of
+from sysbench.core.analysis.trace.events import NONE, Index, Kind, Trace, follow, nearest
+from sysbench.core.analysis.trace.launches import BEGIN_CAPTURE, END_CAPTURE
+from sysbench.core.analysis.trace.scopes import OTHER_PHASE, Scopes, host_scopes
 
 LONGEST_CHAIN = 64
 """Operators around a launch that are compared: real ones are nested some ten deep."""

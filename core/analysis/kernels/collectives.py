@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...record.steps import TracedCollective
-from ..trace.events import NONE, CollectiveCall, occurring
-from .classify import classify
-from .time_ledger import TimeLedger
+from sysbench.core.analysis.kernels.classify import classify
+from sysbench.core.analysis.kernels.time_ledger import TimeLedger
+from sysbench.core.analysis.trace.events import NONE, CollectiveCall, occurring
+from sysbench.core.record.steps import TracedCollective
 
 KINDS = (
     ("all-reduce", r"all_?reduce|cross_device_reduce|(one|two)_?shot"),

@@ -15,8 +15,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ...record.distributed import Kind
-from ..trace.intervals import Cover, Times
+from sysbench.core.analysis.trace.intervals import Cover, Times
+from sysbench.core.record.distributed import Kind
 
 
 class Collective(msgspec.Struct, frozen=True):

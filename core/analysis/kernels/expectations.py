@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from ...record.record import KernelRow, Kernels
-from ...spec.choices import PRECISIONS, Precision, attention_named, precision_named
-from .attention import is_product
+from sysbench.core.analysis.kernels.attention import is_product
+from sysbench.core.record.record import KernelRow, Kernels
+from sysbench.core.spec.choices import PRECISIONS, Precision, attention_named, precision_named
 
 FORWARD = "forward"
 WRAPPERS = ("aten::linear", "aten::matmul", "aten::einsum")

@@ -14,11 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formatting import HOMES, slashed
-from ...record.nsys import KernelSummary
-from ...record.steps import HostRange, HostSide
-from ..trace.activities import launches_of
-from ..trace.events import (
+from sysbench.core.analysis.kernels.time_ledger import TimeLedger
+from sysbench.core.analysis.trace.activities import launches_of
+from sysbench.core.analysis.trace.events import (
     NONE,
     HostEvents,
     Index,
@@ -32,10 +30,12 @@ from ..trace.events import (
     occurring,
     parents,
 )
-from ..trace.intervals import Cover, Times
-from ..trace.markers import read_marker
-from ..trace.scopes import RANGES
-from .time_ledger import TimeLedger
+from sysbench.core.analysis.trace.intervals import Cover, Times
+from sysbench.core.analysis.trace.markers import read_marker
+from sysbench.core.analysis.trace.scopes import RANGES
+from sysbench.core.formatting import HOMES, slashed
+from sysbench.core.record.nsys import KernelSummary
+from sysbench.core.record.steps import HostRange, HostSide
 
 Flags = NDArray[np.bool_]
 

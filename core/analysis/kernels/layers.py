@@ -10,7 +10,7 @@ from math import fsum
 
 import msgspec
 
-from ...record.record import KernelRow
+from sysbench.core.record.record import KernelRow
 
 ODD_SHARE = 0.10
 ODD_DEVIATIONS = 5

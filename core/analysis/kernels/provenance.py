@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from ...record.record import GeneratedKernel, KernelRow, Kernels
-from ..trace.names import WHOLE_MODEL
-from .classify import FUSED
-from .layers import fold_layer_numbers
+from sysbench.core.analysis.kernels.classify import FUSED
+from sysbench.core.analysis.kernels.layers import fold_layer_numbers
+from sysbench.core.analysis.trace.names import WHOLE_MODEL
+from sysbench.core.record.record import GeneratedKernel, KernelRow, Kernels
 
 GRAPH_PREFIX = re.compile(r"^graph_\d+_(?=cpp_fused_)")
 """Prefix with the number of the graph, which the profiler records for the CPU's kernels."""

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from math import fsum
 from typing import NamedTuple
 
-from ...formatting import milliseconds, percent, percent_of, shortened
-from ...record.record import KernelRow, Kernels, Record
-from .attention import (
+from sysbench.core.analysis.kernels.attention import (
     Answer,
     Numbers,
     command_for,
     softmax_against_matmuls,
 )
+from sysbench.core.formatting import milliseconds, percent, percent_of, shortened
+from sysbench.core.record.record import KernelRow, Kernels, Record
 
 FORWARD = ("forward",)
 FORWARD_BACKWARD = ("forward", "loss", "backward")

@@ -14,12 +14,12 @@ from itertools import chain
 import msgspec
 import numpy as np
 
-from ...errors import DamagedFileError
-from ...record.steps import MarkedSteps, StepRow
-from ..trace.activities import COMPUTE, MEMORY, Activities
-from ..trace.intervals import Cover, Times
-from ..trace.markers import Steps
-from .layers import odd_ones
+from sysbench.core.analysis.kernels.layers import odd_ones
+from sysbench.core.analysis.trace.activities import COMPUTE, MEMORY, Activities
+from sysbench.core.analysis.trace.intervals import Cover, Times
+from sysbench.core.analysis.trace.markers import Steps
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.record.steps import MarkedSteps, StepRow
 
 OUTSIDE = "outside the steps"
 

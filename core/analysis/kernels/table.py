@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ...record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
-from ..trace.events import NONE, Index, follow
-from ..trace.intervals import Times
-from ..trace.names import GRAD_ACCUMULATE, LOSS, MODEL_PHASES, WHOLE_MODEL
-from .classify import classify, classify_operator, fused_operators
-from .layers import fold_layer_numbers
-from .time_ledger import TimeLedger
+from sysbench.core.analysis.kernels.classify import classify, classify_operator, fused_operators
+from sysbench.core.analysis.kernels.layers import fold_layer_numbers
+from sysbench.core.analysis.kernels.time_ledger import TimeLedger
+from sysbench.core.analysis.trace.events import NONE, Index, follow
+from sysbench.core.analysis.trace.intervals import Times
+from sysbench.core.analysis.trace.names import GRAD_ACCUMULATE, LOSS, MODEL_PHASES, WHOLE_MODEL
+from sysbench.core.record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
 
 OTHER = "other"
 NO_KERNELS = (

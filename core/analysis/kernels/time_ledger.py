@@ -12,15 +12,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ...errors import DamagedFileError
-from ...record.steps import MarkedSteps
-from ..trace.activities import Activities, device_activities, host_activities
-from ..trace.events import NONE, Trace
-from ..trace.intervals import Cover, Times, exclusive
-from ..trace.launches import FILL_LAUNCH, KERNEL_LAUNCH, Launches
-from ..trace.markers import find_steps
-from ..trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
-from .idle_causes import (
+from sysbench.core.analysis.kernels.idle_causes import (
     BETWEEN,
     HOST_LATE,
     LAUNCHING,
@@ -29,7 +21,21 @@ from .idle_causes import (
     SYNC,
     UNKNOWN,
 )
-from .steps import Gaps, device_cuts, host_cuts, marked_steps, rows_between
+from sysbench.core.analysis.kernels.steps import (
+    Gaps,
+    device_cuts,
+    host_cuts,
+    marked_steps,
+    rows_between,
+)
+from sysbench.core.analysis.trace.activities import Activities, device_activities, host_activities
+from sysbench.core.analysis.trace.events import NONE, Trace
+from sysbench.core.analysis.trace.intervals import Cover, Times, exclusive
+from sysbench.core.analysis.trace.launches import FILL_LAUNCH, KERNEL_LAUNCH, Launches
+from sysbench.core.analysis.trace.markers import find_steps
+from sysbench.core.analysis.trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.record.steps import MarkedSteps
 
 
 def gaps_of(launches: Launches, work: Activities, low: int, high: int) -> Gaps:

@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from ...record.record import KernelRow, Kernels, Memory, ModuleMemory
-from ..trace.names import GRAD_ACCUMULATE, LOSS, MODEL_PHASES, WHOLE_MODEL
-from .layers import LayerGroup, LayerSpread, fold_layers, module_tree
+from sysbench.core.analysis.kernels.layers import LayerGroup, LayerSpread, fold_layers, module_tree
+from sysbench.core.analysis.trace.names import GRAD_ACCUMULATE, LOSS, MODEL_PHASES, WHOLE_MODEL
+from sysbench.core.record.record import KernelRow, Kernels, Memory, ModuleMemory
 
 Kind = Literal[
     "step", "module", "layers", "operator", "kernel", "phase", "idle", "unattributed", "rest"

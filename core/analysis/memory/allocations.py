@@ -7,11 +7,19 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from ...record.memory import LIBRARY_WORKSPACE
-from ...record.record import LedgerRow
-from .card import Segments
-from .history import History, Integers, Lifetimes, pair
-from .owners import BEFORE, KEPT, OWNERS, UNKNOWN, WORKSPACES, Notes, attribute
+from sysbench.core.analysis.memory.card import Segments
+from sysbench.core.analysis.memory.history import History, Integers, Lifetimes, pair
+from sysbench.core.analysis.memory.owners import (
+    BEFORE,
+    KEPT,
+    OWNERS,
+    UNKNOWN,
+    WORKSPACES,
+    Notes,
+    attribute,
+)
+from sysbench.core.record.memory import LIBRARY_WORKSPACE
+from sysbench.core.record.record import LedgerRow
 
 HELD_BY_GRAPHS = "held by CUDA graphs"
 """Category of what is reserved for CUDA graphs and not handed out: a replay works in it unseen."""

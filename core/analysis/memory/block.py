@@ -13,22 +13,27 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from ...estimate.closed_form import ROWS
-from ...record.memory import (
+from sysbench.core.analysis.memory.allocations import HELD_BY_GRAPHS, AllocationHistory, replay
+from sysbench.core.analysis.memory.allocations import UNSPLIT as UNSPLIT
+from sysbench.core.analysis.memory.card import CardReading, Segments, card_rows
+from sysbench.core.analysis.memory.clock_join import joined
+from sysbench.core.analysis.memory.history import History, OomEvent
+from sysbench.core.analysis.memory.lists import (
+    draw_timeline,
+    largest_alive,
+    module_table,
+    origins_alive,
+)
+from sysbench.core.analysis.memory.owners import Notes
+from sysbench.core.analysis.memory.predicted import NOT_PREDICTED
+from sysbench.core.analysis.trace.names import LOSS
+from sysbench.core.estimate.closed_form import ROWS
+from sysbench.core.record.memory import (
     LIBRARY_WORKSPACE,
     RESIDUAL,
     Pool,
 )
-from ...record.record import LedgerRow, Memory
-from ..trace.names import LOSS
-from .allocations import HELD_BY_GRAPHS, AllocationHistory, replay
-from .allocations import UNSPLIT as UNSPLIT
-from .card import CardReading, Segments, card_rows
-from .clock_join import joined
-from .history import History, OomEvent
-from .lists import draw_timeline, largest_alive, module_table, origins_alive
-from .owners import Notes
-from .predicted import NOT_PREDICTED
+from sysbench.core.record.record import LedgerRow, Memory
 
 LAST_READING = "steady end"
 """The reading that stands for instants without one, on a device: within a step only the bytes

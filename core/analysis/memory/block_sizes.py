@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...errors import DamagedFileError
-from ...estimate.allocator_settings import AllocatorSettings
-from ...estimate.blocks import SMALL_REQUEST, round_size, should_split
-from .card import SIGNS, WHOLE
-from .history import Integers
-from .snapshot.contents import MOVES, Segment
+from sysbench.core.analysis.memory.card import SIGNS, WHOLE
+from sysbench.core.analysis.memory.history import Integers
+from sysbench.core.analysis.memory.snapshot.contents import MOVES, Segment
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.estimate.allocator_settings import AllocatorSettings
+from sysbench.core.estimate.blocks import SMALL_REQUEST, round_size, should_split
 
 
 class _Settings(msgspec.Struct):

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DamagedFileError
-from ...record.memory import RESIDUAL, Pool
-from ...record.record import LedgerRow
-from .history import Integers
+from sysbench.core.analysis.memory.history import Integers
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.record.memory import RESIDUAL, Pool
+from sysbench.core.record.record import LedgerRow
 
 
 class CardReading(msgspec.Struct, frozen=True, kw_only=True):

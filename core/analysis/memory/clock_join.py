@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
-from .history import History
-from .owners import Note, Notes, Sounding
+from sysbench.core.analysis.memory.history import History
+from sysbench.core.analysis.memory.owners import Note, Notes, Sounding
 
 WITHIN_US = 20.0
 """A larger difference deserves a notice."""

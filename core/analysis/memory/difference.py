@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ...record.record import Memory
+from sysbench.core.record.record import Memory
 
 KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from ...errors import DamagedFileError
-from ...formatting import format_bytes
-from ...record.memory import DeviceMemory
-from ...record.record import Memory
-from .block import NO_COUNTER, Counters, Recording, describe_memory
-from .history import History, pair
-from .owners import Notes
-from .profiled import CountedHistory
-from .snapshot.contents import Snapshot
+from sysbench.core.analysis.memory.block import NO_COUNTER, Counters, Recording, describe_memory
+from sysbench.core.analysis.memory.history import History, pair
+from sysbench.core.analysis.memory.owners import Notes
+from sysbench.core.analysis.memory.profiled import CountedHistory
+from sysbench.core.analysis.memory.snapshot.contents import Snapshot
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import format_bytes
+from sysbench.core.record.memory import DeviceMemory
+from sysbench.core.record.record import Memory
 
 FREED_BLOCKS = (
     "blocks in use at the end are as the file has them; of those freed before, a snapshot has only "

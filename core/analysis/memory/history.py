@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DamagedFileError
+from sysbench.core.errors import DamagedFileError
 
 Integers = NDArray[np.int64]
 

@@ -10,12 +10,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...formatting import short_path, slashed
-from ...record.memory import Origin
-from ...record.record import Allocation, ModuleMemory, Timeline
-from ..trace.names import WHOLE_MODEL
-from .allocations import AllocationHistory
-from .history import Frame, Stack, is_python
+from sysbench.core.analysis.memory.allocations import AllocationHistory
+from sysbench.core.analysis.memory.history import Frame, Stack, is_python
+from sysbench.core.analysis.trace.names import WHOLE_MODEL
+from sysbench.core.formatting import short_path, slashed
+from sysbench.core.record.memory import Origin
+from sysbench.core.record.record import Allocation, ModuleMemory, Timeline
 
 STACK_DEPTH = 16
 RECORDING_MODULES = (

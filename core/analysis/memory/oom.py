@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from ...estimate.closed_form import predict, why_not_predicted
-from ...estimate.grid import FitKey, fit
-from ...estimate.room import AvailableMemory
-from ...formatting import format_bytes
-from ...record.events import OutOfMemory
-from ...record.memory import Oom, OomSnapshot, WouldFit
-from ...record.record import PassRecord, Record
-from ...spec.spec import RunSpec
+from sysbench.core.estimate.closed_form import predict, why_not_predicted
+from sysbench.core.estimate.grid import FitKey, fit
+from sysbench.core.estimate.room import AvailableMemory
+from sysbench.core.formatting import format_bytes
+from sysbench.core.record.events import OutOfMemory
+from sysbench.core.record.memory import Oom, OomSnapshot, WouldFit
+from sysbench.core.record.record import PassRecord, Record
+from sysbench.core.spec.spec import RunSpec
 
 KEYS: tuple[FitKey, ...] = ("batch", "context")
 NOT_RECORDED = "only the memory pass records allocations, and it did not run out of memory"

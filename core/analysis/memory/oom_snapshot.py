@@ -7,14 +7,14 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from ...record.memory import RESIDUAL, OomSnapshot
-from ...record.record import LedgerRow
-from .allocations import AllocationHistory, replay
-from .block import Recording
-from .clock_join import joined
-from .history import History, OomEvent, pair
-from .lists import draw_timeline, largest_alive, origins_alive
-from .owners import NEVER, Notes, PhaseMark
+from sysbench.core.analysis.memory.allocations import AllocationHistory, replay
+from sysbench.core.analysis.memory.block import Recording
+from sysbench.core.analysis.memory.clock_join import joined
+from sysbench.core.analysis.memory.history import History, OomEvent, pair
+from sysbench.core.analysis.memory.lists import draw_timeline, largest_alive, origins_alive
+from sysbench.core.analysis.memory.owners import NEVER, Notes, PhaseMark
+from sysbench.core.record.memory import RESIDUAL, OomSnapshot
+from sysbench.core.record.record import LedgerRow
 
 LARGEST, ORIGINS = 50, 200
 NOT_SEEN = "no allocator of torch's saw a refusal: this is the fullest instant of the phase"

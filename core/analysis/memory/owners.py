@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...record.memory import LIBRARY_WORKSPACE
-from ..trace.names import WHOLE_MODEL
-from .history import History, Lifetimes
+from sysbench.core.analysis.memory.history import History, Lifetimes
+from sysbench.core.analysis.trace.names import WHOLE_MODEL
+from sysbench.core.record.memory import LIBRARY_WORKSPACE
 
 Owner = Literal[
     "parameters",

@@ -11,10 +11,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...estimate.closed_form import ROWS, Prediction, predict, why_not_predicted
-from ...record.memory import LIBRARY_WORKSPACE, ClosedForm, ReconciledRow, prediction_error
-from ...record.record import LedgerRow, Memory
-from ...spec.spec import RunSpec
+from sysbench.core.estimate.closed_form import ROWS, Prediction, predict, why_not_predicted
+from sysbench.core.record.memory import (
+    LIBRARY_WORKSPACE,
+    ClosedForm,
+    ReconciledRow,
+    prediction_error,
+)
+from sysbench.core.record.record import LedgerRow, Memory
+from sysbench.core.spec.spec import RunSpec
 
 MATCH_WITHIN = 0.25
 """Largest relative error of a match; beyond it temporaries and logits dominate the peak."""

@@ -21,10 +21,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DamagedFileError
-from ..trace.json import Args, JsonEvent, Text, read_events
-from ..trace.numbers import durations, nanoseconds
-from .history import Frame, History, Integers, OomEvent, Stack, pair
+from sysbench.core.analysis.memory.history import Frame, History, Integers, OomEvent, Stack, pair
+from sysbench.core.analysis.trace.json import Args, JsonEvent, Text, read_events
+from sysbench.core.analysis.trace.numbers import durations, nanoseconds
+from sysbench.core.errors import DamagedFileError
 
 GZIP_MAGIC = b"\x1f\x8b"
 MEMORY, REFUSED = "[memory]", "[OutOfMemory]"

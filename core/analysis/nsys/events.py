@@ -10,10 +10,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DamagedFileError
-from ..trace.events import Columns, Kind
-from ..trace.intervals import Times
-from .file import NULL, ExportFile, Integers
+from sysbench.core.analysis.nsys.file import NULL, ExportFile, Integers
+from sysbench.core.analysis.trace.events import Columns, Kind
+from sysbench.core.analysis.trace.intervals import Times
+from sysbench.core.errors import DamagedFileError
 
 KERNEL, COPY, FILL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("KERNEL", "MEMCPY", "MEMSET"))
 GRAPH, CALL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("GRAPH_TRACE", "RUNTIME"))

@@ -10,20 +10,20 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from ...errors import DamagedFileError
-from ...record.nsys import NsysFacts
-from ...record.record import Kernels, Nsys
-from ..kernels.collectives import collective_rows
-from ..kernels.host_side import host_side
-from ..kernels.table import kernel_table
-from ..kernels.time_ledger import chosen_device, time_ledger
-from ..ranks.summary import RankTrace, rank_trace
-from ..trace.events import NONE, DeviceEvents, HostEvents, Kind, Trace
-from ..trace.origin import Origin
-from .events import Events, joined, read_events
-from .file import ExportFile, Progress, open_export
-from .projection import OPERATOR_FACTS, nvtx_of
-from .summaries import call_summary, clocks_of, devices_of, work_summary
+from sysbench.core.analysis.kernels.collectives import collective_rows
+from sysbench.core.analysis.kernels.host_side import host_side
+from sysbench.core.analysis.kernels.table import kernel_table
+from sysbench.core.analysis.kernels.time_ledger import chosen_device, time_ledger
+from sysbench.core.analysis.nsys.events import Events, joined, read_events
+from sysbench.core.analysis.nsys.file import ExportFile, Progress, open_export
+from sysbench.core.analysis.nsys.projection import OPERATOR_FACTS, nvtx_of
+from sysbench.core.analysis.nsys.summaries import call_summary, clocks_of, devices_of, work_summary
+from sysbench.core.analysis.ranks.summary import RankTrace, rank_trace
+from sysbench.core.analysis.trace.events import NONE, DeviceEvents, HostEvents, Kind, Trace
+from sysbench.core.analysis.trace.origin import Origin
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.record.nsys import NsysFacts
+from sysbench.core.record.record import Kernels, Nsys
 
 OPERATOR = re.compile(r"[a-z_][a-z0-9_]*::\w")
 """A namespace in small letters: aten::mm, c10d::allreduce_. FSDP::forward is a range."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DamagedFileError, NotFoundError
+from sysbench.core.errors import DamagedFileError, NotFoundError
 
 NULL = int(np.iinfo(np.int64).min)
 """Stands for SQL's null in columns of integers."""

@@ -14,11 +14,11 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ...record.nsys import Nvtx, NvtxRange, Style
-from ..trace.events import Index, Kind
-from ..trace.intervals import Cover, Times
-from .events import Calls, Events, Ranges, Work
-from .summaries import by_group
+from sysbench.core.analysis.nsys.events import Calls, Events, Ranges, Work
+from sysbench.core.analysis.nsys.summaries import by_group
+from sysbench.core.analysis.trace.events import Index, Kind
+from sysbench.core.analysis.trace.intervals import Cover, Times
+from sysbench.core.record.nsys import Nvtx, NvtxRange, Style
 
 OPERATOR_FACTS = re.compile(r", (seq|op_id|sizes) = (\d{0,18})")
 """Suffix that torch's emit_nvtx adds to an operator's name; it differs from call to call."""

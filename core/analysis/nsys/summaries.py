@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DamagedFileError
-from ...record.nsys import Clocks, KernelSummary, NsysDevice
-from ..kernels.classify import classify
-from ..trace.events import Index, Kind
-from ..trace.intervals import Cover, Times
-from .events import MOST_DEVICES, Calls, Events, Work, joined
+from sysbench.core.analysis.kernels.classify import classify
+from sysbench.core.analysis.nsys.events import MOST_DEVICES, Calls, Events, Work, joined
+from sysbench.core.analysis.trace.events import Index, Kind
+from sysbench.core.analysis.trace.intervals import Cover, Times
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice
 
 Floats = NDArray[np.float64]
 

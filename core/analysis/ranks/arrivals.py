@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .clocks import Clocks
-from .matching import Match
+from sysbench.core.analysis.ranks.clocks import Clocks
+from sysbench.core.analysis.ranks.matching import Match
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,17 @@ from math import fsum
 
 import numpy as np
 
-from ...formatting import counted
-from ...record.record import Finding
-from ..kernels.collectives import bus_factor
-from ..trace.intervals import Cover
-from .arrivals import Arrivals, arrivals, last_arrivals, late_by_rank
-from .clocks import Clocks, aligned
-from .matching import Match, matched
-from .rows import MatchedCollective, RankRow, Ranks, RankStepRow
-from .split import Split
-from .straggler import begins, late_causes, straggler
-from .summary import RankTrace
+from sysbench.core.analysis.kernels.collectives import bus_factor
+from sysbench.core.analysis.ranks.arrivals import Arrivals, arrivals, last_arrivals, late_by_rank
+from sysbench.core.analysis.ranks.clocks import Clocks, aligned
+from sysbench.core.analysis.ranks.matching import Match, matched
+from sysbench.core.analysis.ranks.rows import MatchedCollective, RankRow, Ranks, RankStepRow
+from sysbench.core.analysis.ranks.split import Split
+from sysbench.core.analysis.ranks.straggler import begins, late_causes, straggler
+from sysbench.core.analysis.ranks.summary import RankTrace
+from sysbench.core.analysis.trace.intervals import Cover
+from sysbench.core.formatting import counted
+from sysbench.core.record.record import Finding
 
 LARGEST_CONFLICT_NS = 1_000_000
 """Clocks of one machine agree to microseconds; more than this tells of wrong matches."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..kernels.communication import RankStep
+from sysbench.core.analysis.kernels.communication import RankStep
 
 FASTEST = 5
 """Round trips that count: one that took longer than these says less, and was taken at another

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..trace.events import NONE
-from .summary import RankTrace, TracedCall
+from sysbench.core.analysis.ranks.summary import RankTrace, TracedCall
+from sysbench.core.analysis.trace.events import NONE
 
 SYNCHRONISING = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")
 """Kinds in which every rank needs something of every other: none can end before all have come."""

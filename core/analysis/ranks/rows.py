@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ...record.record import Finding
+from sysbench.core.record.record import Finding
 
 Cause = Literal["idle", "compute", "communication"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..trace.intervals import Cover
-from .summary import RankTrace
+from sysbench.core.analysis.ranks.summary import RankTrace
+from sysbench.core.analysis.trace.intervals import Cover
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from ...formatting import counted, percent
-from ...record.record import Finding
-from .arrivals import Arrivals
-from .rows import Cause, RankRow
-from .split import Split
-from .summary import RankTrace
+from sysbench.core.analysis.ranks.arrivals import Arrivals
+from sysbench.core.analysis.ranks.rows import Cause, RankRow
+from sysbench.core.analysis.ranks.split import Split
+from sysbench.core.analysis.ranks.summary import RankTrace
+from sysbench.core.formatting import counted, percent
+from sysbench.core.record.record import Finding
 
 LEAST_SHARE = 0.05
 """Part of the span from which lateness is worth a sentence."""

@@ -9,15 +9,15 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ...errors import DamagedFileError
-from ..costs.operands import parse_operands
-from ..kernels.classify import classify_operator
-from ..kernels.collectives import collective_bytes, kind_of
-from ..kernels.time_ledger import TimeLedger
-from ..trace.activities import COMMUNICATION, COMPUTE
-from ..trace.events import NONE, CollectiveCall, Kind, Trace
-from ..trace.intervals import Cover, Times
-from ..trace.origin import Origin
+from sysbench.core.analysis.costs.operands import parse_operands
+from sysbench.core.analysis.kernels.classify import classify_operator
+from sysbench.core.analysis.kernels.collectives import collective_bytes, kind_of
+from sysbench.core.analysis.kernels.time_ledger import TimeLedger
+from sysbench.core.analysis.trace.activities import COMMUNICATION, COMPUTE
+from sysbench.core.analysis.trace.events import NONE, CollectiveCall, Kind, Trace
+from sysbench.core.analysis.trace.intervals import Cover, Times
+from sysbench.core.analysis.trace.origin import Origin
+from sysbench.core.errors import DamagedFileError
 
 ON_HOST = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 """Annotations of torch around a collective that host threads run."""

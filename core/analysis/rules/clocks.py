@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...formatting import percent
-from ...record.clock_reasons import holding
-from ...record.record import Finding, Record
-from .rule import Rule
+from sysbench.core.analysis.rules.rule import Rule
+from sysbench.core.formatting import percent
+from sysbench.core.record.clock_reasons import holding
+from sysbench.core.record.record import Finding, Record
 
 HELD_LIMIT = 0.01
 STEADY = ("power cap", "application clocks", "sync boost")

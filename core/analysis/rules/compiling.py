@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...record.record import Finding, Record
-from .rule import Rule
+from sysbench.core.analysis.rules.rule import Rule
+from sysbench.core.record.record import Finding, Record
 
 VERDICTS = {
     "none": "Labelled compiled, but nothing ran compiled: this is an eager row.",

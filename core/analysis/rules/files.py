@@ -11,11 +11,18 @@ import statistics
 from collections.abc import Callable
 from math import fsum
 
-from ...formatting import percent
-from ...record.record import Finding, Kernels
-from ...record.steps import MarkedSteps, StepRow
-from ..kernels.idle_causes import BETWEEN, HOST_LATE, LAUNCH, LAUNCHING, ON_SYNC, SYNC
-from .kernels import IDLE_LIMIT
+from sysbench.core.analysis.kernels.idle_causes import (
+    BETWEEN,
+    HOST_LATE,
+    LAUNCH,
+    LAUNCHING,
+    ON_SYNC,
+    SYNC,
+)
+from sysbench.core.analysis.rules.kernels import IDLE_LIMIT
+from sysbench.core.formatting import percent
+from sysbench.core.record.record import Finding, Kernels
+from sysbench.core.record.steps import MarkedSteps, StepRow
 
 EXPOSED_LIMIT = 0.10
 MAIN_CAUSE = 0.5

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...formatting import percent, signed_percent
-from ...record.record import Finding, Record
-from ..rounds import inside
-from . import clocks, compiling, kernels, measuring, memory, ranks, roof
-from .rule import Rule
+from sysbench.core.analysis.rounds import inside
+from sysbench.core.analysis.rules import clocks, compiling, kernels, measuring, memory, ranks, roof
+from sysbench.core.analysis.rules.rule import Rule
+from sysbench.core.formatting import percent, signed_percent
+from sysbench.core.record.record import Finding, Record
 
 SEVERITIES = ("problem", "warning", "note", "good")
 RULES: tuple[Rule, ...] = (

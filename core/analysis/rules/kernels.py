@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import fsum
 
-from ...formatting import percent, signed_percent
-from ...record.record import Finding, Kernels, Record
-from ..kernels.idle_causes import HOST_LATE, ON_SYNC
-from .rule import Rule
+from sysbench.core.analysis.kernels.idle_causes import HOST_LATE, ON_SYNC
+from sysbench.core.analysis.rules.rule import Rule
+from sysbench.core.formatting import percent, signed_percent
+from sysbench.core.record.record import Finding, Kernels, Record
 
 PERTURBATION_LIMIT = 0.10
 COVERAGE_LIMIT = 0.98

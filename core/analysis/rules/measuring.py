@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import re
 
-from ...formatting import counted, format_bytes, percent, signed_percent
-from ...record.environment import device_name, is_simulated, threads
-from ...record.memory import Oom
-from ...record.record import Finding, PassRecord, Record, Timing
-from ..memory.oom import asked_by, held, out_of_memory, place, refused, what_fits
-from ..rounds import inside, middle
-from .rule import Rule
+from sysbench.core.analysis.memory.oom import (
+    asked_by,
+    held,
+    out_of_memory,
+    place,
+    refused,
+    what_fits,
+)
+from sysbench.core.analysis.rounds import inside, middle
+from sysbench.core.analysis.rules.rule import Rule
+from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
+from sysbench.core.record.environment import device_name, is_simulated, threads
+from sysbench.core.record.memory import Oom
+from sysbench.core.record.record import Finding, PassRecord, Record, Timing
 
 DRIFT_LIMIT = 0.02
 LEAST_CORES = 0.1

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ...estimate.closed_form import predict, why_not_predicted
-from ...formatting import format_bytes, percent, signed_percent
-from ...record.environment import compute_capability
-from ...record.memory import RESIDUAL
-from ...record.record import Finding, Memory, Record
-from ...spec.spec import RunSpec
-from ..memory.predicted import COPIES, amount
-from .rule import Rule
+from sysbench.core.analysis.memory.predicted import COPIES, amount
+from sysbench.core.analysis.rules.rule import Rule
+from sysbench.core.estimate.closed_form import predict, why_not_predicted
+from sysbench.core.formatting import format_bytes, percent, signed_percent
+from sysbench.core.record.environment import compute_capability
+from sysbench.core.record.memory import RESIDUAL
+from sysbench.core.record.record import Finding, Memory, Record
+from sysbench.core.spec.spec import RunSpec
 
 PREDICTION_LIMIT = 0.05
 LEFTOVER_LIMIT = 0.01

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...formatting import percent
-from ...record.record import Distributed, Finding, Record
-from .rule import Rule
+from sysbench.core.analysis.rules.rule import Rule
+from sysbench.core.formatting import percent
+from sysbench.core.record.record import Distributed, Finding, Record
 
 WAITING_LIMIT = 0.05
 LAST_LIMIT = 0.9

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from ...formatting import format_count
-from ...record.record import Finding, Record
-from ...record.roof import Roof
-from ...spec.choices import attention_named
-from ..kernels.expectations import (
+from sysbench.core.analysis.kernels.expectations import (
     Expected,
     above_peak,
     attention_products,
@@ -14,7 +10,11 @@ from ..kernels.expectations import (
     is_checkable,
     weight_products,
 )
-from .rule import Rule
+from sysbench.core.analysis.rules.rule import Rule
+from sysbench.core.formatting import format_count
+from sysbench.core.record.record import Finding, Record
+from sysbench.core.record.roof import Roof
+from sysbench.core.spec.choices import attention_named
 
 COUNT_TOLERANCE = 0.01
 """Calls: the table's counts are means over the traced steps."""

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...record.record import Finding, Record
+from sysbench.core.record.record import Finding, Record
 
 Rule = Callable[[Record], Finding | None]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.classify import classify
-from .events import (
+from sysbench.core.analysis.kernels.classify import classify
+from sysbench.core.analysis.trace.events import (
     NONE,
     DeviceEvents,
     HostEvents,
@@ -22,8 +22,8 @@ from .events import (
     occurring,
     self_times,
 )
-from .intervals import Times
-from .scopes import UNKNOWN_PHASE, Scopes
+from sysbench.core.analysis.trace.intervals import Times
+from sysbench.core.analysis.trace.scopes import UNKNOWN_PHASE, Scopes
 
 ENGINE_NAME = "autograd engine"
 COMPUTE, COMMUNICATION, MEMORY = range(3)

@@ -11,8 +11,8 @@ import numpy as np
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from ..costs.operands import operands_text
-from .events import (
+from sysbench.core.analysis.costs.operands import operands_text
+from sysbench.core.analysis.trace.events import (
     MODULE_PREFIX,
     DeviceEvents,
     HostEvents,
@@ -21,9 +21,9 @@ from .events import (
     Trace,
     no_ranges,
 )
-from .json import Args, JsonEvent
-from .numbers import durations, integers, nanoseconds
-from .profiler_terms import (
+from sysbench.core.analysis.trace.json import Args, JsonEvent
+from sysbench.core.analysis.trace.numbers import durations, integers, nanoseconds
+from sysbench.core.analysis.trace.profiler_terms import (
     INSTALLED_TORCH,
     INSTANT,
     MOST_ELEMENTS,

@@ -9,7 +9,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import Times
+from sysbench.core.analysis.trace.intervals import Times
 
 MODULE_PREFIX = "nn.Module: "
 """Prefix of the names of torch.profiler's module ranges."""

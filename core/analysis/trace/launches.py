@@ -7,9 +7,9 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.idle_causes import LAUNCH
-from .events import Index, Kind, Trace
-from .intervals import Times
+from sysbench.core.analysis.kernels.idle_causes import LAUNCH
+from sysbench.core.analysis.trace.events import Index, Kind, Trace
+from sysbench.core.analysis.trace.intervals import Times
 
 KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
 BEGIN_CAPTURE = re.compile(r"StreamBeginCapture")

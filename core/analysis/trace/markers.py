@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .events import Kind, Trace, occurring
-from .intervals import Times
+from sysbench.core.analysis.trace.events import Kind, Trace, occurring
+from sysbench.core.analysis.trace.intervals import Times
 
 SERVING = ("SGLang", "ATOM", "vLLM")
 """Families of engines that serve."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .intervals import Times
+from sysbench.core.analysis.trace.intervals import Times
 
 # 31 years before the Unix epoch to 126 after it: differences in nanoseconds fit 63 bits.
 EARLIEST_US = -(10**15)

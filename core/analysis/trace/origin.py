@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .json import EVENTS_KEY
+from sysbench.core.analysis.trace.json import EVENTS_KEY
 
 GZIP_MAGIC = b"\x1f\x8b"
 MOST_HEAD_BYTES = 2**22

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .events import CollectiveCall, Kind
-from .json import Args
+from sysbench.core.analysis.trace.events import CollectiveCall, Kind
+from sysbench.core.analysis.trace.json import Args
 
 KIND_OF = {
     "cpu_op": Kind.OPERATOR,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from ...errors import DamagedFileError, NotFoundError
-from .columns import Collector
-from .events import Trace
-from .json import Readable, Text, read_events
+from sysbench.core.analysis.trace.columns import Collector
+from sysbench.core.analysis.trace.events import Trace
+from sysbench.core.analysis.trace.json import Readable, Text, read_events
+from sysbench.core.errors import DamagedFileError, NotFoundError
 
 GZIP_MAGIC = b"\x1f\x8b"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .events import (
+from sysbench.core.analysis.trace.events import (
     MODULE_PREFIX,
     NONE,
     HostEvents,
@@ -28,9 +28,9 @@ from .events import (
     occurring,
     parents,
 )
-from .intervals import Times
-from .markers import is_served_step
-from .names import GRAD_ACCUMULATE, LOSS, WHOLE_MODEL
+from sysbench.core.analysis.trace.intervals import Times
+from sysbench.core.analysis.trace.markers import is_served_step
+from sysbench.core.analysis.trace.names import GRAD_ACCUMULATE, LOSS, WHOLE_MODEL
 
 PART_RANGE = "part:"
 """Prefix of a range in generated code. One graph serves every layer, so the path in its name

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from ...formatting import counted, percent, signed_percent
-from ...record.timing import Round
-from ..statistics import median_interval
-from .interval import separate
+from sysbench.core.analysis.statistics import median_interval
+from sysbench.core.analysis.verdict.interval import separate
+from sysbench.core.formatting import counted, percent, signed_percent
+from sysbench.core.record.timing import Round
 
 NO_DATA = "not enough data"
 _LEAST_BLOCKS = 6  # fewer medians have no 95 % interval

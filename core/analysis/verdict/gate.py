@@ -9,14 +9,14 @@ from typing import Literal
 
 import msgspec
 
-from ...errors import WorkerFailed
-from ...formatting import percent, signed_percent
-from ...record.record import Record
-from .bounds import FALSE_RATE, MOST_BLOCKS
-from .interval import Block, residuals
-from .power import ROUNDS_A_BLOCK, WANTED_POWER, more_rounds
-from .records import NOTHING_KNOWN, Known, blocks_of, counted_ms
-from .verdict import Verdict
+from sysbench.core.analysis.verdict.bounds import FALSE_RATE, MOST_BLOCKS
+from sysbench.core.analysis.verdict.interval import Block, residuals
+from sysbench.core.analysis.verdict.power import ROUNDS_A_BLOCK, WANTED_POWER, more_rounds
+from sysbench.core.analysis.verdict.records import NOTHING_KNOWN, Known, blocks_of, counted_ms
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.formatting import percent, signed_percent
+from sysbench.core.record.record import Record
 
 USUAL_ROUNDS = 6
 """Default number of rounds a side, and the minimum that a gate recommends."""

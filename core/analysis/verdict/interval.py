@@ -10,7 +10,13 @@ from typing import Literal
 
 import msgspec
 
-from .bounds import FALSE_RATE, MOST_BLOCKS, block_bound, rank_bound, signed_rank_bound
+from sysbench.core.analysis.verdict.bounds import (
+    FALSE_RATE,
+    MOST_BLOCKS,
+    block_bound,
+    rank_bound,
+    signed_rank_bound,
+)
 
 Basis = Literal["interleaved rounds", "paired rounds", "separate rounds", "known spread", "none"]
 """Evidence of a verdict: rounds in ABBA blocks, rounds in the same passes over a study's grid,

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...formatting import counted, percent
-from ...record.timing import Round
-from ..statistics import interval_rank, quantile
-from .bounds import FALSE_RATE, rank_bound
-from .conditions import others_load
+from sysbench.core.analysis.statistics import interval_rank, quantile
+from sysbench.core.analysis.verdict.bounds import FALSE_RATE, rank_bound
+from sysbench.core.analysis.verdict.conditions import others_load
+from sysbench.core.formatting import counted, percent
+from sysbench.core.record.timing import Round
 
 LEAST_ROUNDS = 8
 """Rounds below which no floor is written: the spread of fewer is a guess."""

@@ -7,8 +7,8 @@ import random
 import statistics
 from functools import cache
 
-from .bounds import FALSE_RATE, least_pairs, signed_rank_bound
-from .power import WANTED_POWER
+from sysbench.core.analysis.verdict.bounds import FALSE_RATE, least_pairs, signed_rank_bound
+from sysbench.core.analysis.verdict.power import WANTED_POWER
 
 MOST_PAIRS = 10_000
 """Pairs beyond which no number is told."""

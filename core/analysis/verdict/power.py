@@ -14,8 +14,8 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from .bounds import MOST_BLOCKS, block_bound, walk_on
-from .interval import Block
+from sysbench.core.analysis.verdict.bounds import MOST_BLOCKS, block_bound, walk_on
+from sysbench.core.analysis.verdict.interval import Block
 
 WANTED_POWER = 0.8
 """Chance to find a difference from which rounds are called enough for it."""

@@ -8,17 +8,24 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...formatting import percent, significant
-from ...record.environment import is_simulated
-from ...record.record import Record, Timing
-from ...record.timing import Round
-from ...spec.choices import precision_named
-from ...spec.fields import keys_deciding
-from .bounds import FALSE_RATE, FIRST_LOOK, MOST_BLOCKS, least_pairs
-from .interval import Block, from_known_spread, interleaved, paired, residuals, separate
-from .pairs import pairs_needed
-from .power import ROUNDS_A_BLOCK, more_rounds
-from .verdict import NO_TIMES, SMALLEST, Verdict, judge
+from sysbench.core.analysis.verdict.bounds import FALSE_RATE, FIRST_LOOK, MOST_BLOCKS, least_pairs
+from sysbench.core.analysis.verdict.interval import (
+    Block,
+    from_known_spread,
+    interleaved,
+    paired,
+    residuals,
+    separate,
+)
+from sysbench.core.analysis.verdict.pairs import pairs_needed
+from sysbench.core.analysis.verdict.power import ROUNDS_A_BLOCK, more_rounds
+from sysbench.core.analysis.verdict.verdict import NO_TIMES, SMALLEST, Verdict, judge
+from sysbench.core.formatting import percent, significant
+from sysbench.core.record.environment import is_simulated
+from sysbench.core.record.record import Record, Timing
+from sysbench.core.record.timing import Round
+from sysbench.core.spec.choices import precision_named
+from sysbench.core.spec.fields import keys_deciding
 
 NO_ROUND = "no round counts in"
 _SIDES_TO_BLOCK = 2  # rounds of one side in an ABBA block

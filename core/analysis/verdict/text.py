@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...formatting import percent, signed_percent
-from .verdict import Verdict
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.formatting import percent, signed_percent
 
 NOT_TESTED = "one process each: not tested"
 GLYPHS = {

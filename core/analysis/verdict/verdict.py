@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from ...formatting import percent
-from .interval import Interval
+from sysbench.core.analysis.verdict.interval import Interval
+from sysbench.core.formatting import percent
 
 Word = Literal["faster", "slower", "same", "not decidable", "not the same computation"]
 """B against A. ``same`` means within the smallest difference that matters."""

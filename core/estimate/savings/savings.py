@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from ...errors import SpecError, WorkerFailed
-from ...formatting import percent
-from ...spec.spec import RunSpec
-from ..closed_form import Prediction
-from ..exact import ExactPrediction, unsupported_reason
-from ..grid import Predict, reserved_bytes
-from .variant import PLAIN, Variant
+from sysbench.core.errors import SpecError, WorkerFailed
+from sysbench.core.estimate.closed_form import Prediction
+from sysbench.core.estimate.exact import ExactPrediction, unsupported_reason
+from sysbench.core.estimate.grid import Predict, reserved_bytes
+from sysbench.core.estimate.savings.variant import PLAIN, Variant
+from sysbench.core.formatting import percent
+from sysbench.core.spec.spec import RunSpec
 
 Play = Callable[[RunSpec, Variant], ExactPrediction]
 """`Estimator.predict` with a variant."""

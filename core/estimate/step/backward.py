@@ -6,9 +6,16 @@ its name there, at the end of its operation. Names of gradients in flight begin 
 
 from __future__ import annotations
 
-from ..sizes import Sizes
-from .forward import COPIES, LOGITS, blocks_of, play_block, play_each, segments_of
-from .tape import ACTIVATIONS, TEMPORARIES, Tape
+from sysbench.core.estimate.sizes import Sizes
+from sysbench.core.estimate.step.forward import (
+    COPIES,
+    LOGITS,
+    blocks_of,
+    play_block,
+    play_each,
+    segments_of,
+)
+from sysbench.core.estimate.step.tape import ACTIVATIONS, TEMPORARIES, Tape
 
 GRADIENTS = "gradients"
 

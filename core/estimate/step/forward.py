@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..sizes import Sizes
-from .tape import Tape
+from sysbench.core.estimate.sizes import Sizes
+from sysbench.core.estimate.step.tape import Tape
 
 COPIES, LOGITS = "autocast weight copies", "logits and loss"
 

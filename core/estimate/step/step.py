@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...spec.spec import RunSpec
-from ..sizes import Sizes
-from .backward import play_backward
-from .forward import LOGITS, play_forward, play_loss, softmax_of_scores
-from .tape import ACTIVATIONS, Moment, Tape
+from sysbench.core.estimate.sizes import Sizes
+from sysbench.core.estimate.step.backward import play_backward
+from sysbench.core.estimate.step.forward import LOGITS, play_forward, play_loss, softmax_of_scores
+from sysbench.core.estimate.step.tape import ACTIVATIONS, Moment, Tape
+from sysbench.core.spec.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)

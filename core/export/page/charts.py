@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from itertools import accumulate
 
-from ...colours import HUES, Look, look_of
-from ...formatting import format_bytes
-from ...record.record import Timeline
-from .document import tag, text
+from sysbench.core.colours import HUES, Look, look_of
+from sysbench.core.export.page.document import tag, text
+from sysbench.core.formatting import format_bytes
+from sysbench.core.record.record import Timeline
 
 WIDTH, HEIGHT = 1100, 320
 LEFT, RIGHT, TOP, BOTTOM = 70, 10, 12, 34

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
-from ...tables.cells import cells_as_text, heading_of, is_numeric, literal
-from ...tables.table import Table
+from sysbench.core.tables.cells import cells_as_text, heading_of, is_numeric, literal
+from sysbench.core.tables.table import Table
 
 HEADING = re.compile(r"<h2>(.*?)</h2>")
 BREAK = re.compile(r"[:;,] ")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ...colours import place_look
-from ...tables.cells import heading
-from ...tables.chart import Figure, Series
-from .charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, paint
-from .document import tag, text
+from sysbench.core.colours import place_look
+from sysbench.core.export.page.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, paint
+from sysbench.core.export.page.document import tag, text
+from sysbench.core.tables.cells import heading
+from sysbench.core.tables.chart import Figure, Series
 
 TICKS = 5
 BOTTOM_LINE = HEIGHT - BOTTOM + 15

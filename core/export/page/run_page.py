@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...analysis.kernels.tree import TreeNode
-from ...analysis.rounds import inside, middle
-from ...formatting import format_bytes, milliseconds, percent
-from ...record.record import Finding, Memory, ModuleMemory, Record
-from ...tables.context import headline
-from ...tables.kernels import top_kernels
-from ...tables.table import Table
-from ...tables.timing import known_words
-from ...tables.trust import trust_lines
-from .charts import memory_chart, steps_chart
-from .document import branch, document, section, table, tag, text
+from sysbench.core.analysis.kernels.tree import TreeNode
+from sysbench.core.analysis.rounds import inside, middle
+from sysbench.core.export.page.charts import memory_chart, steps_chart
+from sysbench.core.export.page.document import branch, document, section, table, tag, text
+from sysbench.core.formatting import format_bytes, milliseconds, percent
+from sysbench.core.record.record import Finding, Memory, ModuleMemory, Record
+from sysbench.core.tables.context import headline
+from sysbench.core.tables.kernels import top_kernels
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.timing import known_words
+from sysbench.core.tables.trust import trust_lines
 
 KERNEL_ROWS = 200
 OPEN_LEVELS = 3

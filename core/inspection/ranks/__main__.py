@@ -21,12 +21,12 @@ from typing import IO, Any, NamedTuple, Protocol
 
 import msgspec
 
-from ...analysis.trace.json import EVENTS_KEY, LONGEST_PENDING_BYTES
-from ...analysis.trace.origin import GZIP_MAGIC, read_origin
-from ...errors import DamagedFileError
-from ...machine.children import die_with_input
-from ...machine.processes import die_with_parent, limit_data_memory
-from ..messages import Finished, ProgressSender, refusal, send_message
+from sysbench.core.analysis.trace.json import EVENTS_KEY, LONGEST_PENDING_BYTES
+from sysbench.core.analysis.trace.origin import GZIP_MAGIC, read_origin
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.inspection.messages import Finished, ProgressSender, refusal, send_message
+from sysbench.core.machine.children import die_with_input
+from sysbench.core.machine.processes import die_with_parent, limit_data_memory
 
 CHUNK_BYTES = 2**20
 PIDS_OF_RANK = 2**16

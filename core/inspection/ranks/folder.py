@@ -10,10 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...analysis.trace.json import EVENTS_KEY
-from ...errors import ForeignFileError
-from ...formatting import counted
-from ..kinds import BYTE_ORDER_MARK, GZIP, HEAD_BYTES, READABLE, Format, format_of
+from sysbench.core.analysis.trace.json import EVENTS_KEY
+from sysbench.core.errors import ForeignFileError
+from sysbench.core.formatting import counted
+from sysbench.core.inspection.kinds import (
+    BYTE_ORDER_MARK,
+    GZIP,
+    HEAD_BYTES,
+    READABLE,
+    Format,
+    format_of,
+)
 
 RANK_IN_NAME = (
     re.compile(r"rank[-_.= ]?(\d{1,6})(?!\d)", re.IGNORECASE),

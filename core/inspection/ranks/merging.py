@@ -6,12 +6,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from ...analysis.ranks.rows import Ranks
-from ...errors import ForeignFileError
-from ...machine.children import python_child
-from ..decoding import default_limit_bytes, follow
-from ..messages import Finished, Progressed, Refused
-from .folder import FolderError, as_text
+from sysbench.core.analysis.ranks.rows import Ranks
+from sysbench.core.errors import ForeignFileError
+from sysbench.core.inspection.decoding import default_limit_bytes, follow
+from sysbench.core.inspection.messages import Finished, Progressed, Refused
+from sysbench.core.inspection.ranks.folder import FolderError, as_text
+from sysbench.core.machine.children import python_child
 
 
 def merge_traces(

@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ...analysis.ranks.rows import RankMemoryRow, Ranks
-from ...record.record import Memory
-from ..decoding import Decoding, DecodingCancelled
-from ..messages import Progressed
-from .folder import FolderError, RankFiles, as_text, by_rank, rank_files
+from sysbench.core.analysis.ranks.rows import RankMemoryRow, Ranks
+from sysbench.core.inspection.decoding import Decoding, DecodingCancelled
+from sysbench.core.inspection.messages import Progressed
+from sysbench.core.inspection.ranks.folder import (
+    FolderError,
+    RankFiles,
+    as_text,
+    by_rank,
+    rank_files,
+)
+from sysbench.core.record.record import Memory
 
 if TYPE_CHECKING:
-    from ...analysis.ranks.summary import RankTrace
+    from sysbench.core.analysis.ranks.summary import RankTrace
 
 MOST_BYTES = 2**31
 """Of all summaries as they are stored; in memory they take about as much."""
@@ -55,7 +61,7 @@ class FolderDecoding:
             DecodingCancelled: `cancel` was called.
         """
         # numpy comes with it, which a screen should not wait for.
-        from ...analysis.ranks.summary import MOST_CALLS, MOST_INTERVALS
+        from sysbench.core.analysis.ranks.summary import MOST_CALLS, MOST_INTERVALS
 
         folder, files = self.folder, rank_files(self.folder)
         summaries: dict[Path, RankTrace] = {}
@@ -104,7 +110,7 @@ def _side_by_side(
     Raises:
         FolderError: The files are not those of one job's ranks.
     """
-    from ...analysis.ranks.block import ranks_block
+    from sysbench.core.analysis.ranks.block import ranks_block
 
     folder = files.folder
     traces = by_rank((path, summaries[path].rank) for path in files.traces)

@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from ...storage import HOME_VARIABLE
-from ..children import PYTHON_VARIABLE
-from ..interpreter import OPTION
+from sysbench.core.machine.children import PYTHON_VARIABLE
+from sysbench.core.machine.interpreter import OPTION
+from sysbench.core.storage import HOME_VARIABLE
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):

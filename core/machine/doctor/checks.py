@@ -9,14 +9,14 @@ from pathlib import Path
 
 import psutil
 
-from ...formatting import format_bytes
-from ...storage import home
-from ..devices import torch_facts
-from ..environment import is_wsl
-from ..telemetry.host import memory_capacity_bytes
-from . import gpu as doctor_gpu
-from . import tools as doctor_tools
-from .check import Check, row
+from sysbench.core.formatting import format_bytes
+from sysbench.core.machine.devices import torch_facts
+from sysbench.core.machine.doctor import gpu as doctor_gpu
+from sysbench.core.machine.doctor import tools as doctor_tools
+from sysbench.core.machine.doctor.check import Check, row
+from sysbench.core.machine.environment import is_wsl
+from sysbench.core.machine.telemetry.host import memory_capacity_bytes
+from sysbench.core.storage import home
 
 LITTLE_DISK_BYTES = 2 * 2**30
 LITTLE_MEMORY_BYTES = 2 * 2**30

@@ -8,11 +8,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...formatting import format_bytes, percent
-from ..peaks import find_gpu
-from ..telemetry.nvml import MIN_GPM_NS, Nvml
-from ..telemetry.sample import DeviceSample
-from .check import Check, row
+from sysbench.core.formatting import format_bytes, percent
+from sysbench.core.machine.doctor.check import Check, row
+from sysbench.core.machine.peaks import find_gpu
+from sysbench.core.machine.telemetry.nvml import MIN_GPM_NS, Nvml
+from sysbench.core.machine.telemetry.sample import DeviceSample
 
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 OWN_STATUS = Path("/proc/self/status")

@@ -10,12 +10,12 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...errors import InterpreterError
-from ..children import PYTHON_VARIABLE
-from ..environment import workers_package
-from ..interpreter import OPTION, chosen_python, probe_python, why_not_ready
-from .check import Check, row
-from .gpu import Survey
+from sysbench.core.errors import InterpreterError
+from sysbench.core.machine.children import PYTHON_VARIABLE
+from sysbench.core.machine.doctor.check import Check, row
+from sysbench.core.machine.doctor.gpu import Survey
+from sysbench.core.machine.environment import workers_package
+from sysbench.core.machine.interpreter import OPTION, chosen_python, probe_python, why_not_ready
 
 BROKEN_NVTX = (0, 2, 12)
 """From this version on nsys of 2022 and 2023 records no ranges of the nvtx package."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from .sample import HostSample
+from sysbench.core.machine.telemetry.sample import HostSample
 
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")

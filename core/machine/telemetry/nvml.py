@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .host import process_name
-from .sample import DeviceSample, ProcessUse
+from sysbench.core.machine.telemetry.host import process_name
+from sysbench.core.machine.telemetry.sample import DeviceSample, ProcessUse
 
 WHY_CLOSED = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "no NVIDIA driver: libnvidia-ml.so.1 was not found",

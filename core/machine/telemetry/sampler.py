@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from ...errors import SpecError
-from .host import Host
-from .nvml import Nvml
-from .sample import MIN_INTERVAL_SECONDS, Sample
+from sysbench.core.errors import SpecError
+from sysbench.core.machine.telemetry.host import Host
+from sysbench.core.machine.telemetry.nvml import Nvml
+from sysbench.core.machine.telemetry.sample import MIN_INTERVAL_SECONDS, Sample
 
 SLOW_INTERVAL_SECONDS = 5.0
 """Interval of the costly queries: processes, temperature, limits."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from ...record.clock_reasons import holding
-from ...record.events import ClockMoved, TelemetrySampled
-from ...record.record import Telemetry
-from ..devices import nvml_index
-from .sample import MIN_INTERVAL_SECONDS, DeviceSample, Sample
+from sysbench.core.machine.devices import nvml_index
+from sysbench.core.machine.telemetry.sample import MIN_INTERVAL_SECONDS, DeviceSample, Sample
+from sysbench.core.record.clock_reasons import holding
+from sysbench.core.record.events import ClockMoved, TelemetrySampled
+from sysbench.core.record.record import Telemetry
 
 DEVICE_FIELDS = (
     "utilization",

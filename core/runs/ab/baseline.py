@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from ...analysis.verdict.gate import check_timed
-from ...analysis.verdict.records import counted_ms
-from ...errors import DamagedFileError, NotFoundError, SpecError, SysbenchError
-from ...record.environment import machine
-from ...record.record import SCHEMA, Record
-from ...spec.spec import RunSpec, parse_spec
-from ...storage import UNREADABLE_JSON, make_folder, read_json, write_atomically
-from .places import baselines_folder as baselines_folder
+from sysbench.core.analysis.verdict.gate import check_timed
+from sysbench.core.analysis.verdict.records import counted_ms
+from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError, SysbenchError
+from sysbench.core.record.environment import machine
+from sysbench.core.record.record import SCHEMA, Record
+from sysbench.core.runs.ab.places import baselines_folder as baselines_folder
+from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.storage import UNREADABLE_JSON, make_folder, read_json, write_atomically
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NAME_ALLOWED = "up to 64 letters, digits, dots, dashes and underscores, a letter or digit first"

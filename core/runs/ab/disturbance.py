@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from ...analysis.verdict.conditions import others_load
-from ...formatting import percent
-from ...record.timing import Round
+from sysbench.core.analysis.verdict.conditions import others_load
+from sysbench.core.formatting import percent
+from sysbench.core.record.timing import Round
 
 MOST_REPEATS = 2
 """Repeats of one disturbed round; after them the neighbour is part of the machine."""

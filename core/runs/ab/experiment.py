@@ -17,16 +17,16 @@ from typing import Literal
 
 import msgspec
 
-from ...analysis.verdict.verdict import SMALLEST, Verdict
-from ...errors import DamagedFileError, NotFoundError
-from ...machine.interpreter import ready_python
-from ...spec.passes import check_passes
-from ...spec.spec import RunSpec
-from ..directory import RunDirectory, create_run, find_run, is_run_id, runs_folder
-from ..job_directory import JobDirectory, job_with_id, new_job_folder
-from .places import experiment_folders
-from .places import experiments_folder as experiments_folder
-from .plan import Plan
+from sysbench.core.analysis.verdict.verdict import SMALLEST, Verdict
+from sysbench.core.errors import DamagedFileError, NotFoundError
+from sysbench.core.machine.interpreter import ready_python
+from sysbench.core.runs.ab.places import experiment_folders
+from sysbench.core.runs.ab.places import experiments_folder as experiments_folder
+from sysbench.core.runs.ab.plan import Plan
+from sysbench.core.runs.directory import RunDirectory, create_run, find_run, is_run_id, runs_folder
+from sysbench.core.runs.job_directory import JobDirectory, job_with_id, new_job_folder
+from sysbench.core.spec.passes import check_passes
+from sysbench.core.spec.spec import RunSpec
 
 Side = Literal["A", "B"]
 Purpose = Literal["ab", "noise"]

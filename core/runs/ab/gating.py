@@ -7,20 +7,20 @@ from pathlib import Path
 
 import msgspec
 
-from ...analysis.compare import Factor, differing, differing_facts
-from ...analysis.verdict.gate import Gate, check_timed, gate_of, undecided
-from ...analysis.verdict.records import counted_ms, verdict_of
-from ...analysis.verdict.text import headline
-from ...analysis.verdict.verdict import SMALLEST, Verdict
-from ...errors import SpecError
-from ...formatting import percent
-from ...machine.environment import cpu_model, workers_package
-from ...record.environment import machine, other_facts
-from ...record.record import Record
-from ...spec.passes import MOST_ROUNDS
-from ...spec.resolve import resolved
-from .baseline import Baseline
-from .known import known_noise
+from sysbench.core.analysis.compare import Factor, differing, differing_facts
+from sysbench.core.analysis.verdict.gate import Gate, check_timed, gate_of, undecided
+from sysbench.core.analysis.verdict.records import counted_ms, verdict_of
+from sysbench.core.analysis.verdict.text import headline
+from sysbench.core.analysis.verdict.verdict import SMALLEST, Verdict
+from sysbench.core.errors import SpecError
+from sysbench.core.formatting import percent
+from sysbench.core.machine.environment import cpu_model, workers_package
+from sysbench.core.record.environment import machine, other_facts
+from sysbench.core.record.record import Record
+from sysbench.core.runs.ab.baseline import Baseline
+from sysbench.core.runs.ab.known import known_noise
+from sysbench.core.spec.passes import MOST_ROUNDS
+from sysbench.core.spec.resolve import resolved
 
 MACHINE_FACTS = ("device_name", "torch", "threads")
 """Facts that make another machine, unless the user judges across them."""

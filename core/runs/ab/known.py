@@ -10,15 +10,15 @@ from statistics import fmean
 
 import msgspec
 
-from ...analysis.verdict.interval import LEAST_KNOWN
-from ...analysis.verdict.records import Known, counted_ms
-from ...errors import SysbenchError
-from ...formatting import percent
-from ...record.environment import device_name, node, threads, torch_version
-from ...record.record import Record
-from ..library import Library
-from ..records import load_record
-from .noise import NoiseFloor, noise_floors
+from sysbench.core.analysis.verdict.interval import LEAST_KNOWN
+from sysbench.core.analysis.verdict.records import Known, counted_ms
+from sysbench.core.errors import SysbenchError
+from sysbench.core.formatting import percent
+from sysbench.core.record.environment import device_name, node, threads, torch_version
+from sysbench.core.record.record import Record
+from sysbench.core.runs.ab.noise import NoiseFloor, noise_floors
+from sysbench.core.runs.library import Library
+from sysbench.core.runs.records import load_record
 
 MOST_RUNS = 50
 

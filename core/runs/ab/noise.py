@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from ...analysis.verdict.noise import Source
-from ...errors import DamagedFileError
-from ...formatting import counted, percent
-from ...machine.doctor.check import Check
-from ...storage import UNREADABLE_JSON, home, make_folder, read_json, write_atomically
+from sysbench.core.analysis.verdict.noise import Source
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import counted, percent
+from sysbench.core.machine.doctor.check import Check
+from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, read_json, write_atomically
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,23 +14,23 @@ from pathlib import Path
 
 import msgspec
 
-from ...analysis.verdict.conditions import others_load
-from ...analysis.verdict.noise import LEAST_ROUNDS, Noise, Observed, noise_of
-from ...analysis.verdict.power import ROUNDS_A_BLOCK, smallest_difference
-from ...analysis.verdict.verdict import Verdict
-from ...errors import WorkerFailed
-from ...formatting import counted, percent, signed_percent
-from ...machine.clocks import host_tick_ns, processor_mhz
-from ...machine.neighbours import Neighbour, Neighbours
-from ...record.environment import device_name, torch_version
-from ...record.events import StageEntered, TelemetrySampled
-from ...record.record import Record
-from ...spec.models import CUSTOM
-from ...spec.spec import RunSpec
-from ..job_directory import Cancellation
-from .experiment import Ending, ExperimentDirectory, Side, create_experiment
-from .noise import NoiseFloor, Remedy, keep_noise_floor
-from .runner import ExperimentEvent, ExperimentRun, RoundFinished, Stopped
+from sysbench.core.analysis.verdict.conditions import others_load
+from sysbench.core.analysis.verdict.noise import LEAST_ROUNDS, Noise, Observed, noise_of
+from sysbench.core.analysis.verdict.power import ROUNDS_A_BLOCK, smallest_difference
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.formatting import counted, percent, signed_percent
+from sysbench.core.machine.clocks import host_tick_ns, processor_mhz
+from sysbench.core.machine.neighbours import Neighbour, Neighbours
+from sysbench.core.record.environment import device_name, torch_version
+from sysbench.core.record.events import StageEntered, TelemetrySampled
+from sysbench.core.record.record import Record
+from sysbench.core.runs.ab.experiment import Ending, ExperimentDirectory, Side, create_experiment
+from sysbench.core.runs.ab.noise import NoiseFloor, Remedy, keep_noise_floor
+from sysbench.core.runs.ab.runner import ExperimentEvent, ExperimentRun, RoundFinished, Stopped
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.spec.models import CUSTOM
+from sysbench.core.spec.spec import RunSpec
 
 ROUND_SECONDS = 2.0
 """Longest measurement of a round: a floor needs many processes rather than long ones."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...storage import home
+from sysbench.core.storage import home
 
 
 def experiments_folder(root: Path | None = None) -> Path:

@@ -7,16 +7,16 @@ from statistics import fmean
 
 import msgspec
 
-from ...analysis.verdict.bounds import FIRST_LOOK, MOST_BLOCKS
-from ...analysis.verdict.interval import LEAST_KNOWN
-from ...analysis.verdict.power import ROUNDS_A_BLOCK, power_after, smallest_difference
-from ...machine.devices import sample_of
-from ...machine.environment import cpu_model
-from ...record.environment import device_name
-from ...record.record import Record
-from ...spec.spec import RunSpec
-from .known import noise_to_plan_with, runs_of
-from .noise import noise_floors
+from sysbench.core.analysis.verdict.bounds import FIRST_LOOK, MOST_BLOCKS
+from sysbench.core.analysis.verdict.interval import LEAST_KNOWN
+from sysbench.core.analysis.verdict.power import ROUNDS_A_BLOCK, power_after, smallest_difference
+from sysbench.core.machine.devices import sample_of
+from sysbench.core.machine.environment import cpu_model
+from sysbench.core.record.environment import device_name
+from sysbench.core.record.record import Record
+from sysbench.core.runs.ab.known import noise_to_plan_with, runs_of
+from sysbench.core.runs.ab.noise import noise_floors
+from sysbench.core.spec.spec import RunSpec
 
 DIFFERENCES = (0.01, 0.02, 0.03, 0.05, 0.10)
 """Slowdowns for which a plan promises a chance to be found."""

@@ -9,20 +9,20 @@ from typing import Any
 
 import msgspec
 
-from ...analysis.compare import Factor, differing
-from ...analysis.verdict.conditions import Condition, conditions_of
-from ...analysis.verdict.gate import Gate, gate_of, undecided
-from ...analysis.verdict.records import last_experiment, verdict_of
-from ...analysis.verdict.text import headline
-from ...analysis.verdict.verdict import Verdict
-from ...errors import NotFoundError, WorkerFailed
-from ...formatting import counted
-from ...record.record import Record
-from ...record.timing import Round
-from ..records import load_record
-from .disturbance import MOST_REPEATS, accepted
-from .experiment import Ended, Experiment, ExperimentDirectory, find_experiment
-from .plan import Plan
+from sysbench.core.analysis.compare import Factor, differing
+from sysbench.core.analysis.verdict.conditions import Condition, conditions_of
+from sysbench.core.analysis.verdict.gate import Gate, gate_of, undecided
+from sysbench.core.analysis.verdict.records import last_experiment, verdict_of
+from sysbench.core.analysis.verdict.text import headline
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.errors import NotFoundError, WorkerFailed
+from sysbench.core.formatting import counted
+from sysbench.core.record.record import Record
+from sysbench.core.record.timing import Round
+from sysbench.core.runs.ab.disturbance import MOST_REPEATS, accepted
+from sysbench.core.runs.ab.experiment import Ended, Experiment, ExperimentDirectory, find_experiment
+from sysbench.core.runs.ab.plan import Plan
+from sysbench.core.runs.records import load_record
 
 
 class RoundsOf(msgspec.Struct, frozen=True, kw_only=True):

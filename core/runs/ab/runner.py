@@ -13,22 +13,22 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ...analysis.verdict.bounds import MOST_BLOCKS
-from ...analysis.verdict.gate import gate
-from ...analysis.verdict.power import ROUNDS_A_BLOCK
-from ...analysis.verdict.records import blocks_of, other_computation, verdict_of
-from ...analysis.verdict.verdict import Verdict
-from ...errors import DamagedFileError, DeviceBusyError
-from ...formatting import counted
-from ...record.events import AnyEvent, PassEnded
-from ...record.record import Record
-from ...record.timing import Round
-from ..directory import BEGIN_SECONDS, RunDirectory
-from ..job_directory import Cancellation, work_until_signal
-from ..records import load_record
-from ..supervisor import add_round, disturb_round
-from .disturbance import MOST_REPEATS, disturbance
-from .experiment import Ended, Ending, Experiment, ExperimentDirectory, Side
+from sysbench.core.analysis.verdict.bounds import MOST_BLOCKS
+from sysbench.core.analysis.verdict.gate import gate
+from sysbench.core.analysis.verdict.power import ROUNDS_A_BLOCK
+from sysbench.core.analysis.verdict.records import blocks_of, other_computation, verdict_of
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.errors import DamagedFileError, DeviceBusyError
+from sysbench.core.formatting import counted
+from sysbench.core.record.events import AnyEvent, PassEnded
+from sysbench.core.record.record import Record
+from sysbench.core.record.timing import Round
+from sysbench.core.runs.ab.disturbance import MOST_REPEATS, disturbance
+from sysbench.core.runs.ab.experiment import Ended, Ending, Experiment, ExperimentDirectory, Side
+from sysbench.core.runs.directory import BEGIN_SECONDS, RunDirectory
+from sysbench.core.runs.job_directory import Cancellation, work_until_signal
+from sysbench.core.runs.records import load_record
+from sysbench.core.runs.supervisor import add_round, disturb_round
 
 NO_WAIT = "--no-wait"
 _POLL_SECONDS = 0.3

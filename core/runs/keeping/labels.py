@@ -8,8 +8,8 @@ from typing import Annotated
 
 import msgspec
 
-from ...errors import DamagedFileError, SpecError
-from ...storage import UNREADABLE_JSON, read_json, write_atomically
+from sysbench.core.errors import DamagedFileError, SpecError
+from sysbench.core.storage import UNREADABLE_JSON, read_json, write_atomically
 
 FILE = "label.json"
 LONGEST_NAME = 40

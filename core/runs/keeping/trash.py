@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from ...errors import DamagedFileError, DeviceBusyError, NotFoundError, SysbenchError
-from ...storage import home, make_folder
-from ..ab.experiment import experiment_meant
-from ..directory import RunDirectory, is_run_id, runs_folder
+from sysbench.core.errors import DamagedFileError, DeviceBusyError, NotFoundError, SysbenchError
+from sysbench.core.runs.ab.experiment import experiment_meant
+from sysbench.core.runs.directory import RunDirectory, is_run_id, runs_folder
+from sysbench.core.storage import home, make_folder
 
 
 class KeptRunError(SysbenchError):

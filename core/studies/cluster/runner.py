@@ -12,12 +12,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from ...errors import ClusterError, DamagedFileError
-from ...runs.directory import RunDirectory, create_run, runs_folder
-from ...runs.job_directory import Cancellation
-from ...runs.records import load_record
-from ..run.grid import Cell
-from ..run.runner import (
+from sysbench.core.errors import ClusterError, DamagedFileError
+from sysbench.core.runs.directory import RunDirectory, create_run, runs_folder
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.records import load_record
+from sysbench.core.studies.run.grid import Cell
+from sysbench.core.studies.run.runner import (
     CellEnded,
     CellsElsewhere,
     CellStarted,
@@ -28,7 +28,7 @@ from ..run.runner import (
     cells_to_run,
     entry_of,
 )
-from ..run.state import FINAL_STATUSES, Entry, StudyDirectory, unique
+from sysbench.core.studies.run.state import FINAL_STATUSES, Entry, StudyDirectory, unique
 
 JobState = Literal["waiting", "running"]
 

@@ -19,14 +19,14 @@ from typing import Any
 
 import msgspec
 
-from ...errors import ClusterError, DamagedFileError, DeviceBusyError, SpecError
-from ...formatting import counted
-from ...machine.children import python_child
-from ...runs.directory import RunDirectory
-from ...storage import HOME_VARIABLE, UNREADABLE_JSON, open_to_append, read_regular
-from ..file.study import Study
-from ..run.state import StudyDirectory
-from .runner import JobState
+from sysbench.core.errors import ClusterError, DamagedFileError, DeviceBusyError, SpecError
+from sysbench.core.formatting import counted
+from sysbench.core.machine.children import python_child
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.storage import HOME_VARIABLE, UNREADABLE_JSON, open_to_append, read_regular
+from sysbench.core.studies.cluster.runner import JobState
+from sysbench.core.studies.file.study import Study
+from sysbench.core.studies.run.state import StudyDirectory
 
 OPTION = "--slurm"
 MOST_TASKS = 1000

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from ...storage import home
+from sysbench.core.storage import home
 
 
 def studies_folder(root: Path | None = None) -> Path:

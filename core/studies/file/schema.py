@@ -13,16 +13,26 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from ...errors import NotFoundError, ProfileError, SpecError
-from ...record.blocks import EVERY_PASS, PassName
-from ...spec.fields import field_named
-from ...spec.files import NAME
-from ...spec.models import find_model
-from ...spec.own_model import is_own
-from ..report.details import EACH
-from ..values.formula import check_formula, check_template, is_fact
-from .places import study_files as study_files
-from .study import Axis, Column, Layout, Line, Part, Point, Study, Text, Variant
+from sysbench.core.errors import NotFoundError, ProfileError, SpecError
+from sysbench.core.record.blocks import EVERY_PASS, PassName
+from sysbench.core.spec.fields import field_named
+from sysbench.core.spec.files import NAME
+from sysbench.core.spec.models import find_model
+from sysbench.core.spec.own_model import is_own
+from sysbench.core.studies.file.places import study_files as study_files
+from sysbench.core.studies.file.study import (
+    Axis,
+    Column,
+    Layout,
+    Line,
+    Part,
+    Point,
+    Study,
+    Text,
+    Variant,
+)
+from sysbench.core.studies.report.details import EACH
+from sysbench.core.studies.values.formula import check_formula, check_template, is_fact
 
 MAX_FILE_BYTES = 2**18
 MAX_POINTS = 1000

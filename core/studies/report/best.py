@@ -7,14 +7,14 @@ from itertools import product
 
 import msgspec
 
-from ...formatting import counted
-from ...record.record import Record
-from ...spec.fields import COMPILE_KEYS
-from ..file.study import Axis, Study
-from ..run.grid import Cell
-from ..values.formula import source_unit
-from ..values.values import Value, values_of
-from .ratios import Ratio, ratio_of, rounds_of
+from sysbench.core.formatting import counted
+from sysbench.core.record.record import Record
+from sysbench.core.spec.fields import COMPILE_KEYS
+from sysbench.core.studies.file.study import Axis, Study
+from sysbench.core.studies.report.ratios import Ratio, ratio_of, rounds_of
+from sysbench.core.studies.run.grid import Cell
+from sysbench.core.studies.values.formula import source_unit
+from sysbench.core.studies.values.values import Value, values_of
 
 WAYS = {
     *("precision", "attention", "optimizer", "checkpoint", "device", "threads", *COMPILE_KEYS),

@@ -6,14 +6,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ...record.record import Record
-from ...spec.models import find_model
-from ...spec.own_model import is_own
-from ...tables.chart import Figure, Series
-from ...tables.table import is_number
-from ..file.study import Axis, Point, Study
-from ..run.grid import Cell
-from ..values.values import Value, values_of
+from sysbench.core.record.record import Record
+from sysbench.core.spec.models import find_model
+from sysbench.core.spec.own_model import is_own
+from sysbench.core.studies.file.study import Axis, Point, Study
+from sysbench.core.studies.run.grid import Cell
+from sysbench.core.studies.values.values import Value, values_of
+from sysbench.core.tables.chart import Figure, Series
+from sysbench.core.tables.table import is_number
 
 
 class Across(NamedTuple):

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from math import fsum
 from typing import Any
 
-from ...analysis.compare import break_even
-from ...analysis.kernels.questions import by_name, questions_of
-from ...record.memory import Origin
-from ...record.record import Kernels, Memory, Record
-from ...spec.fields import COMPILE_KEYS
-from ...spec.spec import RunSpec
-from ...tables.allocations import largest_table
-from ...tables.kernels import question_table
-from ...tables.memory import ledger_table
-from ...tables.numerics import accumulation_table, dtypes_table
-from ...tables.table import Cell, Row, Table
+from sysbench.core.analysis.compare import break_even
+from sysbench.core.analysis.kernels.questions import by_name, questions_of
+from sysbench.core.record.memory import Origin
+from sysbench.core.record.record import Kernels, Memory, Record
+from sysbench.core.spec.fields import COMPILE_KEYS
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.allocations import largest_table
+from sysbench.core.tables.kernels import question_table
+from sysbench.core.tables.memory import ledger_table
+from sysbench.core.tables.numerics import accumulation_table, dtypes_table
+from sysbench.core.tables.table import Cell, Row, Table
 
 MATRICES_AT_ONCE = 2
 """Matrices of B S S alive in forward, at least: softmax reads one and writes another."""

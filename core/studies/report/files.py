@@ -6,14 +6,19 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ...export.page.charts import memory_chart
-from ...export.page.document import document, section, table, tag, text
-from ...export.page.line_chart import line_chart
-from ...export.text_formats import escaped, table_as_csv, table_as_markdown, tables_as_tidy_csv
-from ...tables.table import Table
-from ..values.values import Value
-from .best import Best
-from .report import Report
+from sysbench.core.export.page.charts import memory_chart
+from sysbench.core.export.page.document import document, section, table, tag, text
+from sysbench.core.export.page.line_chart import line_chart
+from sysbench.core.export.text_formats import (
+    escaped,
+    table_as_csv,
+    table_as_markdown,
+    tables_as_tidy_csv,
+)
+from sysbench.core.studies.report.best import Best
+from sysbench.core.studies.report.report import Report
+from sysbench.core.studies.values.values import Value
+from sysbench.core.tables.table import Table
 
 
 def study_page(report: Report) -> str:

@@ -9,22 +9,22 @@ from typing import Literal
 
 import msgspec
 
-from ...analysis.rounds import combined, counting, with_times
-from ...analysis.statistics import spread
-from ...analysis.verdict.bounds import FALSE_RATE, least_pairs, rank_bound
-from ...analysis.verdict.interval import separate
-from ...analysis.verdict.pairs import decided_by
-from ...analysis.verdict.records import of_pairs
-from ...analysis.verdict.text import NOT_TESTED
-from ...analysis.verdict.verdict import SMALLEST, Verdict, judge
-from ...formatting import counted, percent
-from ...record.environment import node
-from ...record.record import Record
-from ...record.timing import Round, Timing
-from ...tables.table import Cell as Content
-from ...tables.table import is_number
-from ..file.schema import MAX_REPEATS
-from ..run.grid import Cell
+from sysbench.core.analysis.rounds import combined, counting, with_times
+from sysbench.core.analysis.statistics import spread
+from sysbench.core.analysis.verdict.bounds import FALSE_RATE, least_pairs, rank_bound
+from sysbench.core.analysis.verdict.interval import separate
+from sysbench.core.analysis.verdict.pairs import decided_by
+from sysbench.core.analysis.verdict.records import of_pairs
+from sysbench.core.analysis.verdict.text import NOT_TESTED
+from sysbench.core.analysis.verdict.verdict import SMALLEST, Verdict, judge
+from sysbench.core.formatting import counted, percent
+from sysbench.core.record.environment import node
+from sysbench.core.record.record import Record
+from sysbench.core.record.timing import Round, Timing
+from sysbench.core.studies.file.schema import MAX_REPEATS
+from sysbench.core.studies.run.grid import Cell
+from sysbench.core.tables.table import Cell as Content
+from sysbench.core.tables.table import is_number
 
 COUNTED = "counted bytes"
 

@@ -7,22 +7,28 @@ from itertools import islice
 
 import msgspec
 
-from ...formatting import UNKNOWN
-from ...record.memory import Oom, Timeline
-from ...record.record import Record
-from ...spec.command_line import command_line
-from ...tables.chart import Figure
-from ...tables.context import environment_table
-from ...tables.table import QUANTITY, Cell, Row, Table
-from ..file.study import Study
-from ..run import grid
-from ..run.forecast import Forecast, Forecaster, Progress, past_entries, progress_in
-from ..run.state import CellStatus, Entry, StudyDirectory, records_of
-from ..values.values import Value, pruner_for, values_of
-from .best import Best, best_of, sentence_of
-from .charts import figures_of
-from .table import fillings
-from .text import cautions_of, sentences_of
+from sysbench.core.formatting import UNKNOWN
+from sysbench.core.record.memory import Oom, Timeline
+from sysbench.core.record.record import Record
+from sysbench.core.spec.command_line import command_line
+from sysbench.core.studies.file.study import Study
+from sysbench.core.studies.report.best import Best, best_of, sentence_of
+from sysbench.core.studies.report.charts import figures_of
+from sysbench.core.studies.report.table import fillings
+from sysbench.core.studies.report.text import cautions_of, sentences_of
+from sysbench.core.studies.run import grid
+from sysbench.core.studies.run.forecast import (
+    Forecast,
+    Forecaster,
+    Progress,
+    past_entries,
+    progress_in,
+)
+from sysbench.core.studies.run.state import CellStatus, Entry, StudyDirectory, records_of
+from sysbench.core.studies.values.values import Value, pruner_for, values_of
+from sysbench.core.tables.chart import Figure
+from sysbench.core.tables.context import environment_table
+from sysbench.core.tables.table import QUANTITY, Cell, Row, Table
 
 MOST_NAMED = 3
 """Most values of one fact that are named; more are only counted."""

@@ -9,14 +9,13 @@ from itertools import islice, product
 
 import msgspec
 
-from ...formatting import UNKNOWN, format_bytes
-from ...record.record import Record
-from ...tables.chart import with_unit
-from ...tables.table import Cell as Content
-from ...tables.table import Row, Table, is_number, select
-from ..file.study import Column, Layout, Line, Study
-from ..run.grid import Cell
-from ..values.formula import (
+from sysbench.core.formatting import UNKNOWN, format_bytes
+from sysbench.core.record.record import Record
+from sysbench.core.studies.file.study import Column, Layout, Line, Study
+from sysbench.core.studies.report.details import EACH
+from sysbench.core.studies.report.ratios import Ratio, Rounds, merged, ratio_of, rounds_of
+from sysbench.core.studies.run.grid import Cell
+from sysbench.core.studies.values.formula import (
     evaluate,
     is_counted,
     is_fact,
@@ -25,9 +24,10 @@ from ..values.formula import (
     shown_unit,
     written,
 )
-from ..values.measures import instruction_set, machine, sdpa_kernel
-from .details import EACH
-from .ratios import Ratio, Rounds, merged, ratio_of, rounds_of
+from sysbench.core.studies.values.measures import instruction_set, machine, sdpa_kernel
+from sysbench.core.tables.chart import with_unit
+from sysbench.core.tables.table import Cell as Content
+from sysbench.core.tables.table import Row, Table, is_number, select
 
 CONTEXT = {
     "hardware": "measures.hardware",

@@ -8,24 +8,24 @@ from pathlib import Path
 
 import msgspec
 
-from ...errors import SysbenchError
-from ...formatting import counted
-from ...record.environment import (
+from sysbench.core.errors import SysbenchError
+from sysbench.core.formatting import counted
+from sysbench.core.record.environment import (
     device_name,
     instruction_set,
     node,
     threads,
     torch_version,
 )
-from ...record.record import Record
-from ...spec.command_line import as_typed
-from ...spec.fields import differing_keys, field_named
-from ...spec.spec import RunSpec
-from ..file.schema import load_study, study_files
-from ..file.study import Axis, Layout, Study
-from ..run.grid import Cell, with_variant
-from .ratios import Ratio
-from .table import fillings, outcome
+from sysbench.core.record.record import Record
+from sysbench.core.spec.command_line import as_typed
+from sysbench.core.spec.fields import differing_keys, field_named
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.file.schema import load_study, study_files
+from sysbench.core.studies.file.study import Axis, Layout, Study
+from sysbench.core.studies.report.ratios import Ratio
+from sysbench.core.studies.report.table import fillings, outcome
+from sysbench.core.studies.run.grid import Cell, with_variant
 
 MOST_PER_COLUMN = 12
 MOST_DIGITS = 4

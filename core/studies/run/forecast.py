@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...errors import DamagedFileError
-from ...estimate.closed_form import predict, why_not_predicted
-from ...estimate.room import AvailableMemory, available_memory, card_here, is_room
-from ...machine.devices import device_capacity
-from ...spec.spec import RunSpec
-from ..report.details import score_matrices_bytes
-from .grid import MOST_CELLS, Cell
-from .state import (
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.estimate.closed_form import predict, why_not_predicted
+from sysbench.core.estimate.room import AvailableMemory, available_memory, card_here, is_room
+from sysbench.core.machine.devices import device_capacity
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.report.details import score_matrices_bytes
+from sysbench.core.studies.run.grid import MOST_CELLS, Cell
+from sysbench.core.studies.run.state import (
     FINAL_STATUSES,
     CellStatus,
     Entry,

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from ...errors import SpecError
-from ...machine.devices import resolve_device
-from ...record.blocks import PassName
-from ...spec.fields import field_named
-from ...spec.resolve import resolved
-from ...spec.spec import RunSpec, parse_spec
-from ..file.schema import parse_points
-from ..file.study import Axis, Point, Study
+from sysbench.core.errors import SpecError
+from sysbench.core.machine.devices import resolve_device
+from sysbench.core.record.blocks import PassName
+from sysbench.core.spec.fields import field_named
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.studies.file.schema import parse_points
+from sysbench.core.studies.file.study import Axis, Point, Study
 
 MOST_CELLS = 10_000
 

@@ -13,17 +13,17 @@ from typing import Literal
 
 import msgspec
 
-from ...errors import DamagedFileError
-from ...machine.interpreter import chosen_before, ready_python, use_python
-from ...record.events import AnyEvent
-from ...record.record import Record
-from ...runs.directory import RunDirectory, create_run
-from ...runs.job_directory import Cancellation, work_until_signal
-from ...runs.records import load_record
-from ...runs.supervisor import supervise
-from ...spec.passes import parse_passes
-from ...spec.spec import RunSpec
-from .forecast import (
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.machine.interpreter import chosen_before, ready_python, use_python
+from sysbench.core.record.events import AnyEvent
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.runs.job_directory import Cancellation, work_until_signal
+from sysbench.core.runs.records import load_record
+from sysbench.core.runs.supervisor import supervise
+from sysbench.core.spec.passes import parse_passes
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.run.forecast import (
     Forecaster,
     kind_of,
     past_entries,
@@ -31,8 +31,15 @@ from .forecast import (
     total_seconds,
     work_of,
 )
-from .grid import Cell, expand
-from .state import FINAL_STATUSES, CellStatus, Entry, StudyDirectory, status_of, unique
+from sysbench.core.studies.run.grid import Cell, expand
+from sysbench.core.studies.run.state import (
+    FINAL_STATUSES,
+    CellStatus,
+    Entry,
+    StudyDirectory,
+    status_of,
+    unique,
+)
 
 
 class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +134,7 @@ def run_study(
         SpecError: A pass that this machine cannot run.
     """
     # Whatever runs there imports this module.
-    from ..cluster.slurm import refuse_while_queued
+    from sysbench.core.studies.cluster.slurm import refuse_while_queued
 
     with directory.hold():
         refuse_while_queued(directory)

@@ -16,25 +16,25 @@ from typing import Literal
 
 import msgspec
 
-from ...errors import DamagedFileError, NotFoundError
-from ...machine.interpreter import chosen_before, ready_python
-from ...record.blocks import PassName
-from ...record.events import Outcome
-from ...record.record import Record
-from ...runs.directory import RunDirectory, is_run_id, runs_folder
-from ...runs.job_directory import JobDirectory, end_torn_line
-from ...runs.records import load_record
-from ...storage import (
+from sysbench.core.errors import DamagedFileError, NotFoundError
+from sysbench.core.machine.interpreter import chosen_before, ready_python
+from sysbench.core.record.blocks import PassName
+from sysbench.core.record.events import Outcome
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory, is_run_id, runs_folder
+from sysbench.core.runs.job_directory import JobDirectory, end_torn_line
+from sysbench.core.runs.records import load_record
+from sysbench.core.storage import (
     UNREADABLE_JSON,
     make_folder,
     open_to_append,
     read_json,
     read_regular,
 )
-from ..file.places import begun_studies
-from ..file.places import studies_folder as studies_folder
-from ..file.study import Study
-from .grid import Cell
+from sysbench.core.studies.file.places import begun_studies
+from sysbench.core.studies.file.places import studies_folder as studies_folder
+from sysbench.core.studies.file.study import Study
+from sysbench.core.studies.run.grid import Cell
 
 CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]
 """Status of a cell. ``waiting`` did not run yet, or a crash cut it short; ``refused`` cannot be

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from ...errors import DamagedFileError
-from ...runs.ab.baseline import list_baselines
-from ...runs.ab.experiment import list_experiments
-from .state import studies_with
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.runs.ab.baseline import list_baselines
+from sysbench.core.runs.ab.experiment import list_experiments
+from sysbench.core.studies.run.state import studies_with
 
 
 def uses_of(run_id: str, root: Path | None = None) -> list[str]:

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ...errors import SpecError
-from ...record.record import Record, Spread
-from ...spec.spec import RunSpec
-from ...tables.table import Cell, is_number
-from .measures import MEASURES
+from sysbench.core.errors import SpecError
+from sysbench.core.record.record import Record, Spread
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.values.measures import MEASURES
+from sysbench.core.tables.table import Cell, is_number
 
 FACT_ROOTS = ("spec", "parameters")
 """Paths that a cell's spec answers: they need no record, and cells of a row may share them."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import fsum
 
-from ...analysis.kernels.attention import is_product, is_softmax
-from ...analysis.kernels.questions import by_name
-from ...analysis.rounds import rounds_counted
-from ...errors import SpecError
-from ...estimate.sizes import Sizes
-from ...record.environment import device_name
-from ...record.environment import instruction_set as instructions_of
-from ...record.environment import node as node_of
-from ...record.environment import sdpa_kernel as sdpa_kernel_of
-from ...record.record import Allocation, KernelRow, Record
-from ...spec.spec import RunSpec
-from ...tables.table import Cell
+from sysbench.core.analysis.kernels.attention import is_product, is_softmax
+from sysbench.core.analysis.kernels.questions import by_name
+from sysbench.core.analysis.rounds import rounds_counted
+from sysbench.core.errors import SpecError
+from sysbench.core.estimate.sizes import Sizes
+from sysbench.core.record.environment import device_name
+from sysbench.core.record.environment import instruction_set as instructions_of
+from sysbench.core.record.environment import node as node_of
+from sysbench.core.record.environment import sdpa_kernel as sdpa_kernel_of
+from sysbench.core.record.record import Allocation, KernelRow, Record
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.table import Cell
 
 Measure = Callable[[Record], Cell]
 

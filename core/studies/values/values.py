@@ -7,14 +7,12 @@ from typing import Any
 
 import msgspec
 
-from ...record.blocks import RECORD_BLOCKS
-from ...record.memory import Timeline
-from ...record.record import Record
-from ...tables.chart import with_unit
-from ...tables.table import is_number
-from ..file.study import Layout, Line, Study
-from ..run.grid import Cell
-from .formula import (
+from sysbench.core.record.blocks import RECORD_BLOCKS
+from sysbench.core.record.memory import Timeline
+from sysbench.core.record.record import Record
+from sysbench.core.studies.file.study import Layout, Line, Study
+from sysbench.core.studies.run.grid import Cell
+from sysbench.core.studies.values.formula import (
     UNITS,
     is_fact,
     is_spread,
@@ -22,6 +20,8 @@ from .formula import (
     read_cell,
     shown_unit,
 )
+from sysbench.core.tables.chart import with_unit
+from sysbench.core.tables.table import is_number
 
 _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "distributed")
 """Parts of a path that a name leaves out."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic
 
-from ...analysis.difference.nodes import (
+from sysbench.core.analysis.difference.nodes import (
     AnyNode,
     ByteNode,
     Difference,
@@ -17,8 +17,8 @@ from ...analysis.difference.nodes import (
     to_depth,
     walk,
 )
-from ..cells import SIGNED
-from ..table import Column, Table, fields_of, tabulate
+from sysbench.core.tables.cells import SIGNED
+from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 
 @dataclass(frozen=True, slots=True)

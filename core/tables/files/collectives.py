@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...record.steps import TracedCollective
-from ..table import Column, Table, fields_of, tabulate
+from sysbench.core.record.steps import TracedCollective
+from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 NOTE = (
     "one file does not tell waiting for another rank from moving data: bandwidths are at least "

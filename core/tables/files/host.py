@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...record.nsys import KernelSummary
-from ...record.record import Kernels
-from ...record.steps import HostRange, HostSide
-from ..table import Cell, Column, Table, field_of, tabulate
+from sysbench.core.record.nsys import KernelSummary
+from sysbench.core.record.record import Kernels
+from sysbench.core.record.steps import HostRange, HostSide
+from sysbench.core.tables.table import Cell, Column, Table, field_of, tabulate
 
 NOTE = (
     "own: of work launched in it and in no range inside; any thread: launched by others too while "

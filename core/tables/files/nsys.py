@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ...record.nsys import KernelSummary, NsysDevice, NsysFacts, NvtxRange
-from ...record.record import Nsys
-from ..kernels import kernel_table
-from ..table import Row, Table, facts, field_of, fields_of, tabulate
+from sysbench.core.record.nsys import KernelSummary, NsysDevice, NsysFacts, NvtxRange
+from sysbench.core.record.record import Nsys
+from sysbench.core.tables.kernels import kernel_table
+from sysbench.core.tables.table import Row, Table, facts, field_of, fields_of, tabulate
 
 
 def record_tables(nsys: Nsys) -> list[Table]:

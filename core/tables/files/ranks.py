@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ...analysis.ranks.rows import (
+from sysbench.core.analysis.ranks.rows import (
     MatchedCollective,
     RankMemoryRow,
     RankRow,
     Ranks,
     RankStepRow,
 )
-from ..table import Column, Table, fields_of, tabulate
+from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 RANKS_TITLE = (
     "Ranks: computing, waiting, transfer, undivided and idle add up to the span of each; ms"

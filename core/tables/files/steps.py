@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...record.steps import MarkedSteps, StepRow
-from ..table import Column, Table, fields_of, tabulate
+from sysbench.core.record.steps import MarkedSteps, StepRow
+from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 ODD = "odd"
 """Mark of a step unlike the others of its kind."""

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...analysis.compare import Factor
-from ...analysis.statistics import median_interval
-from ...analysis.verdict.conditions import Condition
-from ...record.timing import Round
-from ..cells import one_figure
-from ..table import Column, Table, tabulate
+from sysbench.core.analysis.compare import Factor
+from sysbench.core.analysis.statistics import median_interval
+from sysbench.core.analysis.verdict.conditions import Condition
+from sysbench.core.record.timing import Round
+from sysbench.core.tables.cells import one_figure
+from sysbench.core.tables.table import Column, Table, tabulate
 
 CAUSE, PROCEDURE = "may be the cause", "only how long it was measured"
 _LEAST_ROUNDS = 6  # fewer have no 95 % interval of their median

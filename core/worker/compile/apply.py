@@ -7,11 +7,16 @@ from typing import Any
 import msgspec
 from torch import nn
 
-from ...errors import SpecError
-from ...record.compile import Extent
-from ...record.record import Compile
-from ...spec.spec import RunSpec
-from .metrics import eager_parts, graph_breaks, parts_seconds, recompiles
+from sysbench.core.errors import SpecError
+from sysbench.core.record.compile import Extent
+from sysbench.core.record.record import Compile
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.compile.metrics import (
+    eager_parts,
+    graph_breaks,
+    parts_seconds,
+    recompiles,
+)
 
 DYNAMIC = {"auto": None, "on": True, "off": False}
 LOADING = "PyCodeCache.load_by_key_path"

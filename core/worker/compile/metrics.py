@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...formatting import short_path
-from ...record.compile import Cause, EagerPart, GraphBreak, Recompile
+from sysbench.core.formatting import short_path
+from sysbench.core.record.compile import Cause, EagerPart, GraphBreak, Recompile
 
 DISABLING = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 LIMITS = ("recompile limit exceeded", "recompile_limit reached")

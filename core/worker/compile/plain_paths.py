@@ -17,8 +17,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from ...errors import SysbenchError, WorkerFailed
-from ...runs.job import Job, Report
+from sysbench.core.errors import SysbenchError, WorkerFailed
+from sysbench.core.runs.job import Job, Report
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 PYTHON_FOLDERS = ("LIBDIR", "installed_base")
@@ -57,7 +57,7 @@ def have_plain_paths(job: Job, report: Report) -> bool:
     try:
         use_plain_paths()
     except (SysbenchError, OSError) as error:
-        from ..failures import report_failure  # imports torch
+        from sysbench.core.worker.failures import report_failure  # imports torch
 
         report_failure(error, job.spec, report)
         return False

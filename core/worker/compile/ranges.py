@@ -10,9 +10,9 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ...analysis.kernels.provenance import GeneratedGraph
-from ...analysis.trace.scopes import PART_RANGE
-from ..ranges import MakeRange
+from sysbench.core.analysis.kernels.provenance import GeneratedGraph
+from sysbench.core.analysis.trace.scopes import PART_RANGE
+from sysbench.core.worker.ranges import MakeRange
 
 CALL_NUMBER = re.compile(r"^(\s*)# \[Provenance debug handles\] \S+:(\d+)\s*$", re.MULTILINE)
 """The compiler's comment before a kernel call, which is replaced by a change of ranges."""

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from ...formatting import format_bytes
-from ...machine.children import python_child
-from ...machine.processes import die_with_parent
-from ...record.record import Compile
-from ...runs.job import Job
-from ...spec.spec import RunSpec
-from ..imports import uncollected
-from .plain_paths import use_plain_paths
+from sysbench.core.formatting import format_bytes
+from sysbench.core.machine.children import python_child
+from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.record.record import Compile
+from sysbench.core.runs.job import Job
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.compile.plain_paths import use_plain_paths
+from sysbench.core.worker.imports import uncollected
 
 MODULE = "sysbench.core.worker.compile.warm"
 RESULT = "compiled-again.json"
@@ -76,10 +76,10 @@ def main() -> None:
     with uncollected():
         import torch
 
-        from ..limits import limit_memory
-        from ..setup import prepare_torch
-        from ..workloads.transformer import make_workload
-        from .apply import describe_compilation
+        from sysbench.core.worker.compile.apply import describe_compilation
+        from sysbench.core.worker.limits import limit_memory
+        from sysbench.core.worker.setup import prepare_torch
+        from sysbench.core.worker.workloads.transformer import make_workload
 
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=RunSpec)
     prepare_torch(spec)

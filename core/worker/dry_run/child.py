@@ -17,18 +17,24 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...errors import ModelError
-from ...estimate.allocator_settings import settings_of
-from ...estimate.closed_form import ROWS, predict
-from ...estimate.exact import Answer, ExactPrediction, PhasePrediction, ProductCount, Question
-from ...estimate.extend import Amounts, DryRun, Moment
-from ...estimate.libraries import workspace_bytes
-from ...estimate.requests import replay_requests
-from ...estimate.savings.variant import PLAIN, Variant
-from ...machine.processes import die_with_parent
-from ...record.record import LedgerRow
-from ...spec.spec import RunSpec
-from ..places import users_place
+from sysbench.core.errors import ModelError
+from sysbench.core.estimate.allocator_settings import settings_of
+from sysbench.core.estimate.closed_form import ROWS, predict
+from sysbench.core.estimate.exact import (
+    Answer,
+    ExactPrediction,
+    PhasePrediction,
+    ProductCount,
+    Question,
+)
+from sysbench.core.estimate.extend import Amounts, DryRun, Moment
+from sysbench.core.estimate.libraries import workspace_bytes
+from sysbench.core.estimate.requests import replay_requests
+from sysbench.core.estimate.savings.variant import PLAIN, Variant
+from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.record.record import LedgerRow
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.places import users_place
 
 
 def exact_prediction(
@@ -40,7 +46,9 @@ def exact_prediction(
         capability: As `closed_form.predict` takes it.
         variant: Of a training step.
     """
-    from .depth import dry_run_at_depth  # `main` times the import of torch
+    from sysbench.core.worker.dry_run.depth import (
+        dry_run_at_depth,  # `main` times the import of torch
+    )
 
     run, how = dry_run_at_depth(spec, capability, variant)
     sizes = Sizes(run.parameters, run.parameter_bytes, None, {}) if spec.is_own else _built_in(spec)
@@ -141,7 +149,7 @@ def main() -> int:
     began = time.perf_counter()
     import torch
 
-    from . import depth  # noqa: F401
+    from sysbench.core.worker.dry_run import depth  # noqa: F401
 
     import_seconds = time.perf_counter() - began
     die_with_parent(int(sys.argv[1]))
@@ -157,7 +165,9 @@ def main() -> int:
 
 def _import_model(spec: RunSpec) -> None:
     """Import what the model needs, and exempt it from the collection before each step."""
-    from ..workloads.own import import_own_model  # `main` times the import of torch
+    from sysbench.core.worker.workloads.own import (
+        import_own_model,  # `main` times the import of torch
+    )
 
     import_own_model(spec)
     gc.freeze()

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...estimate.extend import DryRun, Moment, extended
-from ...estimate.savings.variant import PLAIN, Variant
-from ...estimate.trace import SHALLOW, Trace, extended_trace
-from ...spec.own_model import canonical_arguments, decoded_arguments, source_of
-from ...spec.spec import RunSpec
-from ..workloads.huggingface import model_class
-from ..workloads.own import parts_of
-from .results import PLAIN_VALUES
-from .step import Places, dry_run
-from .storages import Place
+from sysbench.core.estimate.extend import DryRun, Moment, extended
+from sysbench.core.estimate.savings.variant import PLAIN, Variant
+from sysbench.core.estimate.trace import SHALLOW, Trace, extended_trace
+from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, source_of
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.dry_run.results import PLAIN_VALUES
+from sysbench.core.worker.dry_run.step import Places, dry_run
+from sysbench.core.worker.dry_run.storages import Place
+from sysbench.core.worker.workloads.huggingface import model_class
+from sysbench.core.worker.workloads.own import parts_of
 
 DEPTHS = (SHALLOW - 1, SHALLOW, SHALLOW + 1)
 """Two that are extended, and a third that has to confirm them."""

@@ -17,12 +17,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from ...spec.choices import Attention
-from ...spec.spec import RunSpec
-from ..workloads.base import autocast_dtype
-from ..workloads.models.transformer import matmul_dtype
-from ..workloads.sdpa import AttentionCall
-from .kernels import (
+from sysbench.core.spec.choices import Attention
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.dry_run.kernels import (
     FusedNorm,
     attention_layer,
     cpu_attention,
@@ -33,6 +30,9 @@ from .kernels import (
     is_grouped_product,
     masked_cuda_attention,
 )
+from sysbench.core.worker.workloads.base import autocast_dtype
+from sysbench.core.worker.workloads.models.transformer import matmul_dtype
+from sysbench.core.worker.workloads.sdpa import AttentionCall
 
 
 def _named(*names: str) -> frozenset[Any]:

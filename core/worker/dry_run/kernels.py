@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...spec.choices import Attention
-from ..workloads.sdpa import AttentionCall, fused_choice
+from sysbench.core.spec.choices import Attention
+from sysbench.core.worker.workloads.sdpa import AttentionCall, fused_choice
 
 _aten = torch.ops.aten
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from ...estimate.extend import Product
-from .scratch import marks_bytes, softmax_product_bytes, strided_bytes
+from sysbench.core.estimate.extend import Product
+from sysbench.core.worker.dry_run.scratch import marks_bytes, softmax_product_bytes, strided_bytes
 
 _aten = torch.ops.aten
 _CPU_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu

@@ -7,16 +7,16 @@ import os
 import msgspec
 import torch
 
-from ...analysis.memory.predicted import row_by_row
-from ...errors import SysbenchError
-from ...estimate.allocator_settings import settings_of
-from ...estimate.closed_form import why_not_predicted
-from ...estimate.exact import ExactPrediction, canonical_spec, unsupported_reason
-from ...estimate.libraries import workspace_bytes
-from ...estimate.requests import Shortage, replay_requests
-from ...formatting import format_bytes
-from ...record.record import Memory
-from ...spec.spec import RunSpec
+from sysbench.core.analysis.memory.predicted import row_by_row
+from sysbench.core.errors import SysbenchError
+from sysbench.core.estimate.allocator_settings import settings_of
+from sysbench.core.estimate.closed_form import why_not_predicted
+from sysbench.core.estimate.exact import ExactPrediction, canonical_spec, unsupported_reason
+from sysbench.core.estimate.libraries import workspace_bytes
+from sysbench.core.estimate.requests import Shortage, replay_requests
+from sysbench.core.formatting import format_bytes
+from sysbench.core.record.record import Memory
+from sysbench.core.spec.spec import RunSpec
 
 
 class ShortInModel(Exception):
@@ -49,7 +49,7 @@ def with_own_prediction(memory: Memory, spec: RunSpec) -> Memory:
 
 
 def _with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
-    from .child import exact_prediction
+    from sysbench.core.worker.dry_run.child import exact_prediction
 
     prediction = exact_prediction(canonical_spec(spec))
     return msgspec.structs.replace(
@@ -80,7 +80,7 @@ def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
 
 def _reserved_bytes(spec: RunSpec) -> int:
     # Late: only CUDA runs need the dry run.
-    from .child import exact_prediction
+    from sysbench.core.worker.dry_run.child import exact_prediction
 
     return _held(exact_prediction(canonical_spec(spec)), spec)
 

@@ -11,20 +11,24 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from ...analysis.trace.scopes import MODULE_RANGE
-from ...estimate.extend import DryRun
-from ...estimate.savings.variant import PLAIN, Variant
-from ...estimate.step.backward import GRADIENTS
-from ...estimate.step.forward import LOGITS
-from ...estimate.trace import STEP
-from ...spec.spec import RunSpec
-from ..ranges import MakeRange, module_ranges
-from ..workloads.base import tensors_in
-from .building import BuildTracker
-from .storages import OUTSIDE, Place, StorageTracker
-from .variants.sharding import fake_process_group, local_shard, track_resizes
-from .variants.vary import trained_of
-from .workload import DryRunWorkload
+from sysbench.core.analysis.trace.scopes import MODULE_RANGE
+from sysbench.core.estimate.extend import DryRun
+from sysbench.core.estimate.savings.variant import PLAIN, Variant
+from sysbench.core.estimate.step.backward import GRADIENTS
+from sysbench.core.estimate.step.forward import LOGITS
+from sysbench.core.estimate.trace import STEP
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.dry_run.building import BuildTracker
+from sysbench.core.worker.dry_run.storages import OUTSIDE, Place, StorageTracker
+from sysbench.core.worker.dry_run.variants.sharding import (
+    fake_process_group,
+    local_shard,
+    track_resizes,
+)
+from sysbench.core.worker.dry_run.variants.vary import trained_of
+from sysbench.core.worker.dry_run.workload import DryRunWorkload
+from sysbench.core.worker.ranges import MakeRange, module_ranges
+from sysbench.core.worker.workloads.base import tensors_in
 
 MODEL = "model"
 """Name of the place outside every module of the model."""

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...estimate.blocks import GRANULE
-from ...estimate.closed_form import ROWS
-from ...estimate.extend import Moment, Product
-from ...estimate.libraries import WORKSPACES, workspace_bytes
-from ...estimate.requests import BACKWARD_PRODUCT, PRODUCT
-from ...estimate.step.forward import COPIES, LOGITS
-from ...estimate.step.tape import ACTIVATIONS, TEMPORARIES
-from ...estimate.trace import STATE, Trace
-from .building import BuildTracker
-from .operations import (
+from sysbench.core.estimate.blocks import GRANULE
+from sysbench.core.estimate.closed_form import ROWS
+from sysbench.core.estimate.extend import Moment, Product
+from sysbench.core.estimate.libraries import WORKSPACES, workspace_bytes
+from sysbench.core.estimate.requests import BACKWARD_PRODUCT, PRODUCT
+from sysbench.core.estimate.step.forward import COPIES, LOGITS
+from sysbench.core.estimate.step.tape import ACTIVATIONS, TEMPORARIES
+from sysbench.core.estimate.trace import STATE, Trace
+from sysbench.core.worker.dry_run.building import BuildTracker
+from sysbench.core.worker.dry_run.operations import (
     flops_of,
     hidden_bytes,
     in_kernel_s_layout,
@@ -31,8 +31,8 @@ from .operations import (
     results_on_device,
     tensors_in,
 )
-from .results import Results
-from .scratch import scratch_after, scratch_before
+from sysbench.core.worker.dry_run.results import Results
+from sysbench.core.worker.dry_run.scratch import scratch_after, scratch_before
 
 _aten = torch.ops.aten
 LOSS = "loss"

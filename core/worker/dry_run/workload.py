@@ -17,16 +17,16 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 from torch.overrides import TorchFunctionMode
 
-from ...estimate.savings.variant import PLAIN, Variant
-from ...spec.choices import without_autocast
-from ...spec.own_model import source_of
-from ...spec.spec import RunSpec
-from ..workloads.factory import Parts
-from ..workloads.own import Workload
-from .building import request_initialisation
-from .device import device_semantics
-from .variants.sharding import local_shard
-from .variants.vary import vary
+from sysbench.core.estimate.savings.variant import PLAIN, Variant
+from sysbench.core.spec.choices import without_autocast
+from sysbench.core.spec.own_model import source_of
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.dry_run.building import request_initialisation
+from sysbench.core.worker.dry_run.device import device_semantics
+from sysbench.core.worker.dry_run.variants.sharding import local_shard
+from sysbench.core.worker.dry_run.variants.vary import vary
+from sysbench.core.worker.workloads.factory import Parts
+from sysbench.core.worker.workloads.own import Workload
 
 
 class DryRunOptimizer:

@@ -11,14 +11,14 @@ from typing import Self
 import psutil
 from torch.autograd.profiler import profile
 
-from ...analysis.memory.block import NO_COUNTER, Recording
-from ...analysis.memory.card import CardReading
-from ...analysis.memory.owners import Sounding
-from ...analysis.memory.profiled import decode_profiled_allocations, decode_refusal
-from ...errors import WorkerFailed
-from ...runs.job import Job
-from ...storage import write_atomically
-from ..limits import OOM_RESERVE_BYTES, lift_memory_limit
+from sysbench.core.analysis.memory.block import NO_COUNTER, Recording
+from sysbench.core.analysis.memory.card import CardReading
+from sysbench.core.analysis.memory.owners import Sounding
+from sysbench.core.analysis.memory.profiled import decode_profiled_allocations, decode_refusal
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.runs.job import Job
+from sysbench.core.storage import write_atomically
+from sysbench.core.worker.limits import OOM_RESERVE_BYTES, lift_memory_limit
 
 CLEAR_PEAK_RESIDENT = "5"
 """Value to write into ``clear_refs`` to reset the peak resident set: proc(5)."""

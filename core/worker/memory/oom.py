@@ -8,7 +8,7 @@ import msgspec
 import psutil
 import torch
 
-from ...spec.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec
 
 CPU_REASONS = {
     "free_bytes": "only the memory pass can tell on the CPU",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from ...record.events import MemoryRead
-from ...runs.job import Report
-from ...spec.spec import RunSpec
-from ..workloads.base import EnterPhase
+from sysbench.core.record.events import MemoryRead
+from sysbench.core.runs.job import Report
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.workloads.base import EnterPhase
 
 STATUS = Path("/proc/self/status")
 

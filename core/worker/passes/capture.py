@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch.autograd.profiler import emit_nvtx
 
-from ...analysis.trace.scopes import STEPS_RANGE
-from ...record.events import Noticed, StageEntered, StepCounted
-from ...runs.job import Job, Report
-from ..ranges import PhaseRanges, module_ranges, nvtx_ranges
-from ..workloads.transformer import make_workload
+from sysbench.core.analysis.trace.scopes import STEPS_RANGE
+from sysbench.core.record.events import Noticed, StageEntered, StepCounted
+from sysbench.core.runs.job import Job, Report
+from sysbench.core.worker.ranges import PhaseRanges, module_ranges, nvtx_ranges
+from sysbench.core.worker.workloads.transformer import make_workload
 
 WARMUP_STEPS = 5
 STEPS = 5

@@ -6,26 +6,32 @@ import time
 
 import msgspec
 
-from ...analysis.memory.block import describe_memory
-from ...analysis.memory.clock_join import WITHIN_US
-from ...analysis.memory.oom_snapshot import snapshot_at_oom
-from ...analysis.memory.owners import Notes
-from ...errors import SysbenchError
-from ...record.events import Noticed, ResultReported, StageEntered, StepCounted, WorkStepped
-from ...runs.job import Job, Report
-from ...spec.spec import DIMENSION_NAMES, RunSpec
-from ...storage import write_atomically
-from ..dry_run.reserve import with_own_prediction, with_predicted_reserve
-from ..failures import ran_out_of_memory
-from ..limits import OOM_RESERVE_BYTES, without_limit
-from ..memory.cpu_recorder import CpuRecorder
-from ..memory.cuda_recorder import CudaRecorder
-from ..memory.readings import Readings
-from ..memory.tagger import Tagger
-from ..workloads.base import EnterPhase, SteppedWorkload
-from ..workloads.own import import_own_model, report_own_model
-from ..workloads.sdpa import report_sdpa_kernel
-from ..workloads.transformer import make_workload
+from sysbench.core.analysis.memory.block import describe_memory
+from sysbench.core.analysis.memory.clock_join import WITHIN_US
+from sysbench.core.analysis.memory.oom_snapshot import snapshot_at_oom
+from sysbench.core.analysis.memory.owners import Notes
+from sysbench.core.errors import SysbenchError
+from sysbench.core.record.events import (
+    Noticed,
+    ResultReported,
+    StageEntered,
+    StepCounted,
+    WorkStepped,
+)
+from sysbench.core.runs.job import Job, Report
+from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec
+from sysbench.core.storage import write_atomically
+from sysbench.core.worker.dry_run.reserve import with_own_prediction, with_predicted_reserve
+from sysbench.core.worker.failures import ran_out_of_memory
+from sysbench.core.worker.limits import OOM_RESERVE_BYTES, without_limit
+from sysbench.core.worker.memory.cpu_recorder import CpuRecorder
+from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
+from sysbench.core.worker.memory.readings import Readings
+from sysbench.core.worker.memory.tagger import Tagger
+from sysbench.core.worker.workloads.base import EnterPhase, SteppedWorkload
+from sysbench.core.worker.workloads.own import import_own_model, report_own_model
+from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
+from sysbench.core.worker.workloads.transformer import make_workload
 
 
 def report_oom_snapshot(

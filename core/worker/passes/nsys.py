@@ -20,16 +20,16 @@ from pathlib import Path
 
 import msgspec
 
-from ...analysis.nsys.export import NsysExport, read_export
-from ...errors import NotFoundError, WorkerFailed
-from ...export.nsys_script import flags_for, installed_options
-from ...machine.children import python_child
-from ...machine.processes import adopt_orphans, kill_descendants
-from ...record import events
-from ...record.events import ResultReported, StageEntered
-from ...record.record import Nsys
-from ...runs.job import Job, Report
-from ...storage import write_atomically
+from sysbench.core.analysis.nsys.export import NsysExport, read_export
+from sysbench.core.errors import NotFoundError, WorkerFailed
+from sysbench.core.export.nsys_script import flags_for, installed_options
+from sysbench.core.machine.children import python_child
+from sysbench.core.machine.processes import adopt_orphans, kill_descendants
+from sysbench.core.record import events
+from sysbench.core.record.events import ResultReported, StageEntered
+from sysbench.core.record.record import Nsys
+from sysbench.core.runs.job import Job, Report
+from sysbench.core.storage import write_atomically
 
 REPORT, EXPORT = "nsys.nsys-rep", "nsys.sqlite"
 TABLES, LAYERS = "nsys.json", "kernels.json"

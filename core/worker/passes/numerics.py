@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ...record.events import ResultReported, StageEntered
-from ...record.numerics import Accumulated, Numerics, TensorDtype
-from ...runs.job import Job, Report
-from ...spec.spec import RunSpec
-from ..workloads.models.autocast_toy import ToyWeights, toy_step, toy_weights
+from sysbench.core.record.events import ResultReported, StageEntered
+from sysbench.core.record.numerics import Accumulated, Numerics, TensorDtype
+from sysbench.core.runs.job import Job, Report
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.workloads.models.autocast_toy import ToyWeights, toy_step, toy_weights
 
 COUNT, ADDEND = 1000, 0.01
 EXACT = 10.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ...runs.job import Job
+from sysbench.core.runs.job import Job
 
 if TYPE_CHECKING:
-    from ..boot import Measure
+    from sysbench.core.worker.boot import Measure
 
 
 def measure_of(job: Job) -> Measure:

@@ -11,10 +11,10 @@ from typing import Literal, Protocol
 import msgspec
 import torch
 
-from ...analysis.statistics import half_width, settled, stop_reason
-from ...analysis.timed import timed_block
-from ...machine.telemetry.nvml import ThrottleTime, read_throttle_time, throttle_shares
-from ...record.events import (
+from sysbench.core.analysis.statistics import half_width, settled, stop_reason
+from sysbench.core.analysis.timed import timed_block
+from sysbench.core.machine.telemetry.nvml import ThrottleTime, read_throttle_time, throttle_shares
+from sysbench.core.record.events import (
     FirstStepTimed,
     ResultReported,
     StageEntered,
@@ -22,16 +22,16 @@ from ...record.events import (
     WarmupSettled,
     WarmupStepTimed,
 )
-from ...record.record import Timing
-from ...runs.job import Job, Report
-from ...spec.spec import RunSpec
-from ..clocks import MAX_BATCH_STEPS, Clock, clock_for
-from ..compile.apply import describe_compilation
-from ..compile.warm import with_warm_seconds
-from ..workloads.base import EnterPhase
-from ..workloads.own import report_own_model
-from ..workloads.sdpa import report_sdpa_kernel
-from ..workloads.transformer import make_workload
+from sysbench.core.record.record import Timing
+from sysbench.core.runs.job import Job, Report
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.clocks import MAX_BATCH_STEPS, Clock, clock_for
+from sysbench.core.worker.compile.apply import describe_compilation
+from sysbench.core.worker.compile.warm import with_warm_seconds
+from sysbench.core.worker.workloads.base import EnterPhase
+from sysbench.core.worker.workloads.own import report_own_model
+from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
+from sysbench.core.worker.workloads.transformer import make_workload
 
 BATCH_SECONDS = 0.25
 WARMUP_LEAST, WARMUP_MOST = 5, 20

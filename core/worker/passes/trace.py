@@ -12,32 +12,32 @@ import msgspec
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from ...analysis.costs.rows import borrowed_work, with_costs
-from ...analysis.kernels.provenance import GeneratedGraph, with_provenance
-from ...analysis.kernels.table import kernel_table
-from ...analysis.kernels.time_ledger import time_ledger
-from ...analysis.trace.reader import read_trace
-from ...analysis.trace.scopes import STEPS_RANGE
-from ...errors import WorkerFailed
-from ...record.events import (
+from sysbench.core.analysis.costs.rows import borrowed_work, with_costs
+from sysbench.core.analysis.kernels.provenance import GeneratedGraph, with_provenance
+from sysbench.core.analysis.kernels.table import kernel_table
+from sysbench.core.analysis.kernels.time_ledger import time_ledger
+from sysbench.core.analysis.trace.reader import read_trace
+from sysbench.core.analysis.trace.scopes import STEPS_RANGE
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.record.events import (
     Noticed,
     ResultReported,
     StageEntered,
     StepCounted,
     WorkStepped,
 )
-from ...runs.job import Job, Report
-from ...spec.spec import RunSpec
-from ...storage import write_atomically
-from ..compile.apply import compiled_modules
-from ..compile.graphs import made_kernels, watched_graphs
-from ..compile.ranges import part_ranges
-from ..limits import lift_memory_limit
-from ..ranges import PhaseRanges, module_ranges
-from ..workloads.base import SteppedWorkload
-from ..workloads.own import report_own_model
-from ..workloads.sdpa import report_sdpa_kernel
-from ..workloads.transformer import make_workload
+from sysbench.core.runs.job import Job, Report
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import write_atomically
+from sysbench.core.worker.compile.apply import compiled_modules
+from sysbench.core.worker.compile.graphs import made_kernels, watched_graphs
+from sysbench.core.worker.compile.ranges import part_ranges
+from sysbench.core.worker.limits import lift_memory_limit
+from sysbench.core.worker.ranges import PhaseRanges, module_ranges
+from sysbench.core.worker.workloads.base import SteppedWorkload
+from sysbench.core.worker.workloads.own import report_own_model
+from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
+from sysbench.core.worker.workloads.transformer import make_workload
 
 WARMUP_STEPS = 3
 TRACED_STEPS = 3

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import msgspec
 
-from ...machine.children import die_with_input
-from ...record.events import EventTail, OutOfMemory, WorkerFailed
-from ...runs.job import Job
-from ..imports import uncollected
-from .rank import JOB, MEETING, events_name
+from sysbench.core.machine.children import die_with_input
+from sysbench.core.record.events import EventTail, OutOfMemory, WorkerFailed
+from sysbench.core.runs.job import Job
+from sysbench.core.worker.imports import uncollected
+from sysbench.core.worker.ranks.rank import JOB, MEETING, events_name
 
 PEER_VARIABLE = "SYSBENCH_PEER_ADDRESS"
 """An address of another host, on the first one; on the others Slurm names the first one's."""
@@ -62,7 +62,7 @@ def main() -> int:
     said.write(msgspec.json.encode(Began()) + b"\n")
     job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
     with uncollected():
-        from .torchrun import Place, environment_of, torchrun
+        from sysbench.core.worker.ranks.torchrun import Place, environment_of, torchrun
 
     place = Place(host, hosts)
     os.environ.update(environment_of(job.spec, os.environ, place, own_address()))

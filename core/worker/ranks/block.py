@@ -10,7 +10,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from ...analysis.kernels.communication import (
+from sysbench.core.analysis.kernels.communication import (
     Collective,
     RankStep,
     Split,
@@ -19,8 +19,8 @@ from ...analysis.kernels.communication import (
     split_step,
     transfer_times,
 )
-from ...analysis.statistics import spread
-from ...record.distributed import (
+from sysbench.core.analysis.statistics import spread
+from sysbench.core.record.distributed import (
     AllReduce,
     CollectiveRow,
     Distributed,
@@ -30,10 +30,10 @@ from ...record.distributed import (
     Moment,
     RankRow,
 )
-from ...record.timing import Spread
-from ...spec.spec import RunSpec
-from ..clocks import TimedSteps
-from ..workloads.base import EnterPhase
+from sysbench.core.record.timing import Spread
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.clocks import TimedSteps
+from sysbench.core.worker.workloads.base import EnterPhase
 
 NONE = "none: loopback of one host"
 

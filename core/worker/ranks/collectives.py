@@ -8,9 +8,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...analysis.kernels.communication import Collective, RankStep
-from ...record.distributed import Kind
-from .stamps import CudaStamps, DevicePending, HostPending, HostStamps, Mark, Pending, Stamp, Stamps
+from sysbench.core.analysis.kernels.communication import Collective, RankStep
+from sysbench.core.record.distributed import Kind
+from sysbench.core.worker.ranks.stamps import (
+    CudaStamps,
+    DevicePending,
+    HostPending,
+    HostStamps,
+    Mark,
+    Pending,
+    Stamp,
+    Stamps,
+)
 
 Launch = Callable[[], dist.Work | None]
 

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
-from ...record.distributed import Kind
-from ..workloads.blocks import blocks_of
-from .collectives import Collectives, Launch
+from sysbench.core.record.distributed import Kind
+from sysbench.core.worker.ranks.collectives import Collectives, Launch
+from sysbench.core.worker.workloads.blocks import blocks_of
 
 UNSEEN = "on CUDA the streams of fully_shard do not tell when computing waits for them; see a trace"
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...analysis.kernels.communication import RankStep
-from ...analysis.ranks.exchange import Reading, RoundTrip, on_reference, reading
+from sysbench.core.analysis.kernels.communication import RankStep
+from sysbench.core.analysis.ranks.exchange import Reading, RoundTrip, on_reference, reading
 
 TRIPS = 40
 

@@ -26,14 +26,14 @@ from pathlib import Path
 
 import msgspec
 
-from ...machine.children import python_child
-from ...machine.node import ANSWER_SECONDS, alias, hosts_of
-from ...record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
-from ...runs.job import Job, Report
-from ...storage import last_lines, write_atomically
-from .agent import PEER_VARIABLE, PULSE, PULSE_SECONDS, Began, Ended
-from .rank import JOB, MEETING, events_name, log_name
-from .torchrun import SHUTDOWN_SECONDS, Place, environment_of, torchrun
+from sysbench.core.machine.children import python_child
+from sysbench.core.machine.node import ANSWER_SECONDS, alias, hosts_of
+from sysbench.core.record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
+from sysbench.core.runs.job import Job, Report
+from sysbench.core.storage import last_lines, write_atomically
+from sysbench.core.worker.ranks.agent import PEER_VARIABLE, PULSE, PULSE_SECONDS, Began, Ended
+from sysbench.core.worker.ranks.rank import JOB, MEETING, events_name, log_name
+from sysbench.core.worker.ranks.torchrun import SHUTDOWN_SECONDS, Place, environment_of, torchrun
 
 POLL_SECONDS = 0.1
 TAIL_LINES = 40

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from ...machine.processes import die_with_parent
-from ...record.events import AnyEvent, StageEntered, encode_event
-from ...runs.job import Job, Report
-from ..compile.plain_paths import have_plain_paths
-from ..imports import import_compiler, uncollected
+from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.record.events import AnyEvent, StageEntered, encode_event
+from sysbench.core.runs.job import Job, Report
+from sysbench.core.worker.compile.plain_paths import have_plain_paths
+from sysbench.core.worker.imports import import_compiler, uncollected
 
 JOB, MEETING = "job.json", "meeting"
 """The job's file, and the folder that exists while ranks meet and run."""
@@ -55,8 +55,8 @@ def main() -> int:
         with uncollected():
             import torch.distributed as dist
 
-            from ..boot import Measure, run_pass
-            from .timing import join, measure
+            from sysbench.core.worker.boot import Measure, run_pass
+            from sysbench.core.worker.ranks.timing import join, measure
 
             import_compiler(job)
 

@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ...spec.spec import RunSpec
-from .collectives import Collectives
-from .stamps import Mark, Pending, Stamp
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.ranks.collectives import Collectives
+from sysbench.core.worker.ranks.stamps import Mark, Pending, Stamp
 
 SYNC = "sync"
 
@@ -50,7 +50,7 @@ def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> 
             return TorchDdp(model, collectives, spec.bucket_mib)
         case "fsdp2":
             # Late: torch imports much for it that no other strategy needs.
-            from .fsdp2 import Fsdp2
+            from sysbench.core.worker.ranks.fsdp2 import Fsdp2
 
             return Fsdp2(model, collectives)
         case other:

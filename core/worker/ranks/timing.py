@@ -20,21 +20,26 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from ...analysis.kernels.communication import RankStep
-from ...analysis.ranks.exchange import Reading
-from ...machine.node import describe_node
-from ...record.distributed import MemoryRow
-from ...record.events import ResultReported, StageEntered
-from ...record.record import Timing
-from ...runs.job import Job, Report
-from ...spec.spec import RunSpec
-from ..clocks import TimedSteps, clock_for
-from ..passes.timing import timed
-from ..workloads.own import report_own_model
-from .block import RankFacts, merged_block, slowest
-from .collectives import Collectives
-from .host_clocks import HostClocks, own_host
-from .workloads import AllReduceWorkload, OfRanks, ParallelOwnWorkload, ParallelWorkload
+from sysbench.core.analysis.kernels.communication import RankStep
+from sysbench.core.analysis.ranks.exchange import Reading
+from sysbench.core.machine.node import describe_node
+from sysbench.core.record.distributed import MemoryRow
+from sysbench.core.record.events import ResultReported, StageEntered
+from sysbench.core.record.record import Timing
+from sysbench.core.runs.job import Job, Report
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.clocks import TimedSteps, clock_for
+from sysbench.core.worker.passes.timing import timed
+from sysbench.core.worker.ranks.block import RankFacts, merged_block, slowest
+from sysbench.core.worker.ranks.collectives import Collectives
+from sysbench.core.worker.ranks.host_clocks import HostClocks, own_host
+from sysbench.core.worker.ranks.workloads import (
+    AllReduceWorkload,
+    OfRanks,
+    ParallelOwnWorkload,
+    ParallelWorkload,
+)
+from sysbench.core.worker.workloads.own import report_own_model
 
 STOP, MEMORY = 0, -1
 TIMEOUT = timedelta(hours=1)

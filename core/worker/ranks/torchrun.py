@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import psutil
 
-from ...machine.node import shares
-from ...runs.job import Job
-from ...spec.spec import RunSpec
-from ..limits import OMP_VARIABLE, available_threads
-from .rank import MEETING, PARENT_VARIABLE
+from sysbench.core.machine.node import shares
+from sysbench.core.runs.job import Job
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.limits import OMP_VARIABLE, available_threads
+from sysbench.core.worker.ranks.rank import MEETING, PARENT_VARIABLE
 
 SHUTDOWN_SECONDS = 5
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

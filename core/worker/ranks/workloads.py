@@ -13,14 +13,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...errors import ModelError
-from ...record.distributed import MemoryRow, Moment
-from ...spec.spec import RunSpec
-from ..workloads.base import EnterPhase, SteppedWorkload, optimizer_over
-from ..workloads.own import Workload
-from .block import resident_row, rows_around_optimizer
-from .collectives import Collectives
-from .strategies import Strategy, make_strategy, trained
+from sysbench.core.errors import ModelError
+from sysbench.core.record.distributed import MemoryRow, Moment
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.ranks.block import resident_row, rows_around_optimizer
+from sysbench.core.worker.ranks.collectives import Collectives
+from sysbench.core.worker.ranks.strategies import Strategy, make_strategy, trained
+from sysbench.core.worker.workloads.base import EnterPhase, SteppedWorkload, optimizer_over
+from sysbench.core.worker.workloads.own import Workload
 
 
 def make_sharded_optimizer(

@@ -7,10 +7,15 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor
 
-from ...spec.spec import RunSpec
-from ..compile.apply import compiled
-from .base import EnterPhase, SteppedWorkload, autocast_dtype, weight_dtype
-from .models.attention import BareAttention
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.compile.apply import compiled
+from sysbench.core.worker.workloads.base import (
+    EnterPhase,
+    SteppedWorkload,
+    autocast_dtype,
+    weight_dtype,
+)
+from sysbench.core.worker.workloads.models.attention import BareAttention
 
 
 class AttentionWorkload(SteppedWorkload):

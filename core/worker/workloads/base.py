@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ...spec.choices import DtypeName
-from ...spec.spec import RunSpec
+from sysbench.core.spec.choices import DtypeName
+from sysbench.core.spec.spec import RunSpec
 
 EnterPhase = Callable[[str], None]
 """Called with the name of each phase as it begins, and with ``""`` when the step is over."""

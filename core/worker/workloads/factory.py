@@ -16,10 +16,10 @@ from typing import Any
 
 from torch import nn
 
-from ...errors import ModelError, SpecError
-from ...spec.model_source import digest_of, root_of
-from ...spec.own_model import ARGUMENT, Source, decoded_arguments, source_of
-from ...spec.spec import RunSpec
+from sysbench.core.errors import ModelError, SpecError
+from sysbench.core.spec.model_source import digest_of, root_of
+from sysbench.core.spec.own_model import ARGUMENT, Source, decoded_arguments, source_of
+from sysbench.core.spec.spec import RunSpec
 
 SIZES = ("batch", "context")
 """Keys of a spec that a factory or its ``batch`` takes as arguments of that name."""

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from ...errors import ModelError, SpecError
-from ...record.events import DeviceDescribed
-from ...runs.job import Report
-from ...spec.model_source import libraries_of
-from ...spec.own_model import source_of
-from ...spec.spec import RunSpec
-from ..compile.apply import compiled
-from .base import (
+from sysbench.core.errors import ModelError, SpecError
+from sysbench.core.record.events import DeviceDescribed
+from sysbench.core.runs.job import Report
+from sysbench.core.spec.model_source import libraries_of
+from sysbench.core.spec.own_model import source_of
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.compile.apply import compiled
+from sysbench.core.worker.workloads.base import (
     EnterPhase,
     MakeOptimizer,
     SteppedWorkload,
@@ -29,8 +29,14 @@ from .base import (
     tensors_in,
     weight_dtype,
 )
-from .factory import SIZES, Parts, built_parts, guarded, import_factory
-from .models.transformer import Transformer
+from sysbench.core.worker.workloads.factory import (
+    SIZES,
+    Parts,
+    built_parts,
+    guarded,
+    import_factory,
+)
+from sysbench.core.worker.workloads.models.transformer import Transformer
 
 CROSS_ENTROPY = "cross-entropy of the logits with random targets"
 OF_OUTPUT = "the loss of the output"
@@ -252,7 +258,7 @@ def parts_of(spec: RunSpec) -> Parts:
         return Parts(model=model, takes=frozenset(SIZES))
     if source_of(spec.model).door != "hf":
         return built_parts(spec)
-    from .huggingface import configured_parts
+    from sysbench.core.worker.workloads.huggingface import configured_parts
 
     return configured_parts(spec)
 
@@ -262,7 +268,7 @@ def import_own_model(spec: RunSpec) -> None:
     if source_of(spec.model).door != "hf":
         import_factory(spec)
         return
-    from .huggingface import model_class
+    from sysbench.core.worker.workloads.huggingface import model_class
 
     model_class(spec)
 

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
-from ...record.environment import SDPA_KERNEL
-from ...record.events import DeviceDescribed, Noticed
-from ...runs.job import Report
-from .base import StepError, SteppedWorkload
+from sysbench.core.record.environment import SDPA_KERNEL
+from sysbench.core.record.events import DeviceDescribed, Noticed
+from sysbench.core.runs.job import Report
+from sysbench.core.worker.workloads.base import StepError, SteppedWorkload
 
 
 class _Asked(BaseException):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from ...spec.spec import RunSpec
-from .attention import AttentionWorkload
-from .base import EnterPhase as EnterPhase
-from .base import StepError as StepError
-from .base import SteppedWorkload
-from .base import phases_of as phases_of
-from .own import Workload as Workload
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.workloads.attention import AttentionWorkload
+from sysbench.core.worker.workloads.base import EnterPhase as EnterPhase
+from sysbench.core.worker.workloads.base import StepError as StepError
+from sysbench.core.worker.workloads.base import SteppedWorkload
+from sysbench.core.worker.workloads.base import phases_of as phases_of
+from sysbench.core.worker.workloads.own import Workload as Workload
 
 
 def make_workload(spec: RunSpec) -> SteppedWorkload:

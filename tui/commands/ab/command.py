@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ....core.analysis.verdict.verdict import SMALLEST
-from ....core.errors import SpecError
-from ..arguments import add_settings, complete_with, examples, share_above_zero, share_of_one
-from ..report.output import print_json, say
+from sysbench.core.analysis.verdict.verdict import SMALLEST
+from sysbench.core.errors import SpecError
+from sysbench.tui.commands.arguments import (
+    add_settings,
+    complete_with,
+    examples,
+    share_above_zero,
+    share_of_one,
+)
+from sysbench.tui.commands.report.output import print_json, say
 
 if TYPE_CHECKING:
-    from ....core.runs.ab.experiment import ExperimentDirectory
+    from sysbench.core.runs.ab.experiment import ExperimentDirectory
 
 MAX_MINUTES = 15.0
 
@@ -75,12 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Measure; the exit code is that of the gate, else 0 for any verdict."""
-    from ....core.runs.ab.runner import NO_WAIT, run_experiment
-    from ....core.runs.job_directory import Cancellation
-    from ..report.progress import Progress
-    from ..report.signals import cancelled_by_signals
-    from .progress import ExperimentFold
-    from .report import print_experiment
+    from sysbench.core.runs.ab.runner import NO_WAIT, run_experiment
+    from sysbench.core.runs.job_directory import Cancellation
+    from sysbench.tui.commands.ab.progress import ExperimentFold
+    from sysbench.tui.commands.ab.report import print_experiment
+    from sysbench.tui.commands.report.progress import Progress
+    from sysbench.tui.commands.report.signals import cancelled_by_signals
 
     directory = _resumed(arguments) if arguments.resume else _created(arguments)
     if arguments.detach:
@@ -103,10 +109,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
     """Follow an experiment of another process until it stops; the exit code that it returns."""
-    from ....core.runs.ab.runner import follow_experiment
-    from ..report.progress import Progress
-    from .progress import ExperimentFold
-    from .report import print_experiment
+    from sysbench.core.runs.ab.runner import follow_experiment
+    from sysbench.tui.commands.ab.progress import ExperimentFold
+    from sysbench.tui.commands.ab.report import print_experiment
+    from sysbench.tui.commands.report.progress import Progress
 
     try:
         with Progress(ExperimentFold(directory.experiment()), json=json) as progress:
@@ -120,11 +126,11 @@ def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
 
 def _created(arguments: argparse.Namespace) -> ExperimentDirectory:
     """A new experiment, after its plan was printed."""
-    from ....core.runs.ab.experiment import create_experiment
-    from ....core.runs.ab.plan import plan_of
-    from ....core.spec.passes import check_passes
-    from .report import print_plan
-    from .sides import both_pythons, both_specs
+    from sysbench.core.runs.ab.experiment import create_experiment
+    from sysbench.core.runs.ab.plan import plan_of
+    from sysbench.core.spec.passes import check_passes
+    from sysbench.tui.commands.ab.report import print_plan
+    from sysbench.tui.commands.ab.sides import both_pythons, both_specs
 
     a, b = arguments.a, arguments.b
     pythons = both_pythons(a, b, arguments.python, arguments.python_b)
@@ -151,7 +157,7 @@ def _resumed(arguments: argparse.Namespace) -> ExperimentDirectory:
     """The experiment of ``--resume``, with the limits that were given anew."""
     import msgspec
 
-    from ....core.runs.ab.experiment import find_experiment
+    from sysbench.core.runs.ab.experiment import find_experiment
 
     kept = {
         "A": arguments.a,

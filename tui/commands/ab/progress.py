@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ....core.analysis.verdict.power import ROUNDS_A_BLOCK
-from ....core.analysis.verdict.text import headline, interval_line
-from ....core.analysis.verdict.verdict import Verdict
-from ....core.record.events import (
+from sysbench.core.analysis.verdict.power import ROUNDS_A_BLOCK
+from sysbench.core.analysis.verdict.text import headline, interval_line
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.record.events import (
     FirstStepTimed,
     Noticed,
     PassEnded,
@@ -16,19 +16,19 @@ from ....core.record.events import (
     StepsTimed,
     WarmupSettled,
 )
-from ....core.record.timing import Round
-from ....core.runs.ab.experiment import Experiment, Side
-from ....core.runs.ab.runner import (
+from sysbench.core.record.timing import Round
+from sysbench.core.runs.ab.experiment import Experiment, Side
+from sysbench.core.runs.ab.runner import (
     ExperimentEvent,
     Judged,
     RoundFinished,
     RoundStarting,
     Stopped,
 )
-from ...text import STAGE_WORDS, elapsed, milliseconds, outcome_glyph
-from ...widgets.charts.traces import gauge
-from ..report.comparison import picture_line
-from ..report.progress import BAR_CELLS, Fold, describe
+from sysbench.tui.commands.report.comparison import picture_line
+from sysbench.tui.commands.report.progress import BAR_CELLS, Fold, describe
+from sysbench.tui.text import STAGE_WORDS, elapsed, milliseconds, outcome_glyph
+from sysbench.tui.widgets.charts.traces import gauge
 
 
 class ExperimentFold(Fold[ExperimentEvent]):

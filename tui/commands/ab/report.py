@@ -8,27 +8,27 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ....core.analysis.verdict.gate import gate_line
-from ....core.export.verdict import verdict_as_markdown
-from ....core.runs.ab.experiment import ExperimentDirectory
-from ....core.runs.ab.plan import Plan
-from ....core.runs.ab.report import Report, RoundsOf, report_of
-from ....core.spec.fields import differing_keys
-from ....core.spec.spec import RunSpec
-from ....core.tables.cells import literal, one_figure
-from ....core.tables.table import Table
-from ....core.tables.verdict.sides import (
+from sysbench.core.analysis.verdict.gate import gate_line
+from sysbench.core.export.verdict import verdict_as_markdown
+from sysbench.core.runs.ab.experiment import ExperimentDirectory
+from sysbench.core.runs.ab.plan import Plan
+from sysbench.core.runs.ab.report import Report, RoundsOf, report_of
+from sysbench.core.spec.fields import differing_keys
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.cells import literal, one_figure
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.verdict.sides import (
     Side,
     conditions_table,
     factor_table,
     left_out_table,
     sides_table,
 )
-from ...plan_text import finds_words, plan_facts
-from ...text import elapsed, headline
-from ..report.comparison import verdict_lines
-from ..report.layout import Line, blank, labelled, prose, table_lines, titled
-from ..report.output import page_width, print_json, print_lines, write
+from sysbench.tui.commands.report.comparison import verdict_lines
+from sysbench.tui.commands.report.layout import Line, blank, labelled, prose, table_lines, titled
+from sysbench.tui.commands.report.output import page_width, print_json, print_lines, write
+from sysbench.tui.plan_text import finds_words, plan_facts
+from sysbench.tui.text import elapsed, headline
 
 _LABEL = 14
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ....core.errors import NotFoundError
-from ....core.machine.interpreter import chosen_before, named_python
-from ....core.runs.directory import RunDirectory, find_run
-from ....core.spec.files import list_profiles, profiles_in_words
-from ....core.spec.resolve import resolved
-from ....core.spec.spec import RunSpec
-from ..spec_arguments import changed_spec, from_file, is_model, parse_settings
+from sysbench.core.errors import NotFoundError
+from sysbench.core.machine.interpreter import chosen_before, named_python
+from sysbench.core.runs.directory import RunDirectory, find_run
+from sysbench.core.spec.files import list_profiles, profiles_in_words
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import RunSpec
+from sysbench.tui.commands.spec_arguments import changed_spec, from_file, is_model, parse_settings
 
 
 def both_specs(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ....core.runs.directory import find_run
-from ..arguments import add_run_argument, complete_with, examples
-from ..report.output import page_width, print_json, print_lines, say
+from sysbench.core.runs.directory import find_run
+from sysbench.tui.commands.arguments import add_run_argument, complete_with, examples
+from sysbench.tui.commands.report.output import page_width, print_json, print_lines, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,10 +64,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _save(arguments: argparse.Namespace) -> None:
-    from ....core.analysis.verdict.gate import USUAL_ROUNDS
-    from ....core.formatting import counted
-    from ....core.runs.ab.baseline import load_baseline, save_baseline
-    from ....core.runs.records import load_record
+    from sysbench.core.analysis.verdict.gate import USUAL_ROUNDS
+    from sysbench.core.formatting import counted
+    from sysbench.core.runs.ab.baseline import load_baseline, save_baseline
+    from sysbench.core.runs.records import load_record
 
     record = load_record(find_run(arguments.run))
     path = save_baseline(arguments.name, record, file=arguments.file, force=arguments.force)
@@ -81,14 +81,14 @@ def _save(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    from ....core.runs.ab.baseline import list_baselines
-    from .tables import listed_rows, listed_table
+    from sysbench.core.runs.ab.baseline import list_baselines
+    from sysbench.tui.commands.gate.tables import listed_rows, listed_table
 
     rows = list_baselines()
     if arguments.json:
         print_json(listed_rows(rows))
     elif rows:
-        from ..report.layout import table_lines
+        from sysbench.tui.commands.report.layout import table_lines
 
         print_lines(table_lines(listed_table(rows), page_width()))
     else:
@@ -96,19 +96,19 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    from ....core.runs.ab.baseline import load_baseline
+    from sysbench.core.runs.ab.baseline import load_baseline
 
     baseline = load_baseline(arguments.name, file=arguments.file)
     if arguments.json:
         print_json(baseline)
         return
-    from .tables import baseline_lines
+    from sysbench.tui.commands.gate.tables import baseline_lines
 
     print_lines(baseline_lines(baseline, page_width()))
 
 
 def _delete(arguments: argparse.Namespace) -> None:
-    from ....core.runs.ab.baseline import delete_baseline
+    from sysbench.core.runs.ab.baseline import delete_baseline
 
     path = delete_baseline(arguments.name)
     if arguments.json:

@@ -7,13 +7,19 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ....core.runs.directory import find_run
-from ..arguments import RUN_HELP, complete_with, examples, share_above_zero, share_of_one
-from ..report.output import page_width, print_json, print_lines, write
+from sysbench.core.runs.directory import find_run
+from sysbench.tui.commands.arguments import (
+    RUN_HELP,
+    complete_with,
+    examples,
+    share_above_zero,
+    share_of_one,
+)
+from sysbench.tui.commands.report.output import page_width, print_json, print_lines, write
 
 if TYPE_CHECKING:
-    from ....core.record.record import Record
-    from ....core.runs.ab.baseline import Baseline
+    from sysbench.core.record.record import Record
+    from sysbench.core.runs.ab.baseline import Baseline
 
 MARGIN = 0.03
 CANCELLED = 130
@@ -75,11 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Judge; the gate's exit code, 130 if the measurement was cancelled."""
-    from ....core.analysis.verdict.verdict import SMALLEST
-    from ....core.errors import SpecError
-    from ....core.runs.ab.baseline import load_baseline
-    from ....core.runs.ab.gating import foreign_here, judge_here, judge_run
-    from ....core.runs.records import load_record
+    from sysbench.core.analysis.verdict.verdict import SMALLEST
+    from sysbench.core.errors import SpecError
+    from sysbench.core.runs.ab.baseline import load_baseline
+    from sysbench.core.runs.ab.gating import foreign_here, judge_here, judge_run
+    from sysbench.core.runs.records import load_record
 
     if arguments.run is not None and arguments.repeat is not None:
         raise SpecError("--repeat", arguments.repeat, "left out with RUN, which is measured")
@@ -112,11 +118,11 @@ def main(arguments: argparse.Namespace) -> int:
 
         print_json({**msgspec.to_builtins(judgement), "command": command})
     elif arguments.md:
-        from .tables import judgement_markdown
+        from sysbench.tui.commands.gate.tables import judgement_markdown
 
         write(judgement_markdown(judgement, command))
     else:
-        from .tables import judgement_lines
+        from sysbench.tui.commands.gate.tables import judgement_lines
 
         print_lines(judgement_lines(judgement, command, page_width()))
     return judgement.gate.exit_code
@@ -124,13 +130,13 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _measured(arguments: argparse.Namespace, baseline: Baseline) -> Record | None:
     """The record of a new run of the baseline's spec; None if it was cancelled."""
-    from ....core.analysis.verdict.gate import USUAL_ROUNDS
-    from ....core.runs.directory import create_run
-    from ....core.runs.job_directory import Cancellation
-    from ....core.runs.records import load_record
-    from ....core.runs.supervisor import supervise
-    from ..report.progress import Progress, RunFold
-    from ..report.signals import cancelled_by_signals
+    from sysbench.core.analysis.verdict.gate import USUAL_ROUNDS
+    from sysbench.core.runs.directory import create_run
+    from sysbench.core.runs.job_directory import Cancellation
+    from sysbench.core.runs.records import load_record
+    from sysbench.core.runs.supervisor import supervise
+    from sysbench.tui.commands.report.progress import Progress, RunFold
+    from sysbench.tui.commands.report.signals import cancelled_by_signals
 
     repeat = USUAL_ROUNDS if arguments.repeat is None else arguments.repeat
     run = create_run(baseline.spec, ["timing"], repeat=repeat)

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ....core.analysis.verdict.gate import gate_line
-from ....core.export.text_formats import escaped, table_as_markdown
-from ....core.formatting import percent
-from ....core.runs.ab.baseline import Baseline, Listed
-from ....core.runs.ab.gating import Judgement
-from ....core.tables.cells import literal
-from ....core.tables.context import settings_line
-from ....core.tables.table import Cell, Table
-from ....core.tables.verdict.sides import factor_table
-from ..report.comparison import verdict_lines
-from ..report.layout import Line, blank, labelled, prose, table_lines, titled
+from sysbench.core.analysis.verdict.gate import gate_line
+from sysbench.core.export.text_formats import escaped, table_as_markdown
+from sysbench.core.formatting import percent
+from sysbench.core.runs.ab.baseline import Baseline, Listed
+from sysbench.core.runs.ab.gating import Judgement
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.context import settings_line
+from sysbench.core.tables.table import Cell, Table
+from sysbench.core.tables.verdict.sides import factor_table
+from sysbench.tui.commands.report.comparison import verdict_lines
+from sysbench.tui.commands.report.layout import Line, blank, labelled, prose, table_lines, titled
 
 _SIDE_COLUMNS = ("side", "run", "median_ms", "ci_low_ms", "ci_high_ms", "interval_of", "rounds")
 _LABEL_CELLS = 10

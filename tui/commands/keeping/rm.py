@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from ....core.errors import SpecError
-from ..arguments import RUN_HELP, complete_with, examples
-from ..report.output import print_json, say
+from sysbench.core.errors import SpecError
+from sysbench.tui.commands.arguments import RUN_HELP, complete_with, examples
+from sysbench.tui.commands.report.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,11 +34,11 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.empty == bool(arguments.runs) or (arguments.empty and arguments.restore):
         raise SpecError("RUN", "", "name the runs, or give --empty alone")
     if arguments.empty:
-        from ....core.runs.keeping.trash import empty_trash
+        from sysbench.core.runs.keeping.trash import empty_trash
 
         done, word = [trashed.id for trashed in empty_trash()], "removed for good"
     elif arguments.restore:
-        from ....core.runs.keeping.trash import find_trashed, restore
+        from sysbench.core.runs.keeping.trash import find_trashed, restore
 
         done, word = [restore(find_trashed(text)).id for text in arguments.runs], "restored"
     else:
@@ -55,9 +55,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _delete(arguments: argparse.Namespace) -> list[str]:
     """Delete the runs, all of them or none but for a failing disk; returns their ids."""
-    from ....core.runs.directory import find_run
-    from ....core.runs.keeping.trash import KeptRunError, trash_run
-    from ....core.studies.run.uses import uses_of
+    from sysbench.core.runs.directory import find_run
+    from sysbench.core.runs.keeping.trash import KeptRunError, trash_run
+    from sysbench.core.studies.run.uses import uses_of
 
     runs = {run.id: run for run in map(find_run, arguments.runs)}
     for run_id in runs:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....core.analysis.ranks.rows import Ranks
-from ....core.tables.cells import literal
-from ....core.tables.files.ranks import ranks_notes, ranks_tables
-from ....core.tables.table import folded
-from ...text import folder_text
-from ..report.layout import INDENT, Line, blank, prose, table_lines, titled
-from ..report.report import finding_lines, full_table
+from sysbench.core.analysis.ranks.rows import Ranks
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.files.ranks import ranks_notes, ranks_tables
+from sysbench.core.tables.table import folded
+from sysbench.tui.commands.report.layout import INDENT, Line, blank, prose, table_lines, titled
+from sysbench.tui.commands.report.report import finding_lines, full_table
+from sysbench.tui.text import folder_text
 
 STEPS_SHOWN = 12
 DROPPED = {

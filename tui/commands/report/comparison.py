@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ....core.analysis.compare import Comparison, describe_factors
-from ....core.analysis.difference.nodes import Difference
-from ....core.analysis.verdict.text import describe_verdict
-from ....core.analysis.verdict.verdict import Verdict
-from ....core.tables.cells import literal
-from ....core.tables.difference.tree import Cut, change_tables
-from ....core.tables.memory import difference_tables
-from ....core.tables.table import Table
-from ....core.tables.verdict.sides import factor_table
-from ...glyphs import ascii_only, to_ascii
-from .layout import Line, blank, note, prose, table_lines, titled
+from sysbench.core.analysis.compare import Comparison, describe_factors
+from sysbench.core.analysis.difference.nodes import Difference
+from sysbench.core.analysis.verdict.text import describe_verdict
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.difference.tree import Cut, change_tables
+from sysbench.core.tables.memory import difference_tables
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.verdict.sides import factor_table
+from sysbench.tui.commands.report.layout import Line, blank, note, prose, table_lines, titled
+from sysbench.tui.glyphs import ascii_only, to_ascii
 
 LARGEST_CHANGES = 10
 LEDGERS = "ledger-difference"

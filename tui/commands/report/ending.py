@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from ....core.export.exports import EXPORTS
-from ....core.record.record import Record
-from ....core.runs.directory import RunDirectory
-from ....core.runs.records import load_record
-from .layout import Line, titled
-from .output import page_width, print_json, print_lines
-from .report import report_lines
+from sysbench.core.export.exports import EXPORTS
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.records import load_record
+from sysbench.tui.commands.report.layout import Line, titled
+from sysbench.tui.commands.report.output import page_width, print_json, print_lines
+from sysbench.tui.commands.report.report import report_lines
 
 _CODES = {"finished": 0, "running": 0, "cancelled": 130}
 

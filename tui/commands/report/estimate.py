@@ -8,11 +8,11 @@ from functools import cached_property
 
 import msgspec
 
-from ....core.estimate.allocator_settings import AllocatorSettings
-from ....core.estimate.closed_form import Prediction, predict
-from ....core.estimate.exact import ExactPrediction, roof_ms
-from ....core.estimate.grid import EXPANDABLE, Cell, Fit, reserved_bytes, with_value
-from ....core.estimate.room import (
+from sysbench.core.estimate.allocator_settings import AllocatorSettings
+from sysbench.core.estimate.closed_form import Prediction, predict
+from sysbench.core.estimate.exact import ExactPrediction, roof_ms
+from sysbench.core.estimate.grid import EXPANDABLE, Cell, Fit, reserved_bytes, with_value
+from sysbench.core.estimate.room import (
     FRAGMENTS_BYTES,
     FRAGMENTS_SHARE,
     AvailableMemory,
@@ -23,15 +23,15 @@ from ....core.estimate.room import (
     spare_bytes,
     verdict_of,
 )
-from ....core.estimate.savings.savings import Savings
-from ....core.formatting import format_bytes, format_count, percent, signed_percent
-from ....core.record.memory import LIBRARY_WORKSPACE
-from ....core.record.roof import Roof
-from ....core.runs.prediction_errors import error_note, this_machine
-from ....core.spec.models import model_presets
-from ....core.spec.spec import RunSpec
-from ....core.tables.context import model_line, settings_line
-from ....core.tables.estimate import (
+from sysbench.core.estimate.savings.savings import Savings
+from sysbench.core.formatting import format_bytes, format_count, percent, signed_percent
+from sysbench.core.record.memory import LIBRARY_WORKSPACE
+from sysbench.core.record.roof import Roof
+from sysbench.core.runs.prediction_errors import error_note, this_machine
+from sysbench.core.spec.models import model_presets
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.context import model_line, settings_line
+from sysbench.core.tables.estimate import (
     fit_table,
     fit_words,
     grid_table,
@@ -39,9 +39,9 @@ from ....core.tables.estimate import (
     predicted_phases_table,
     savings_table,
 )
-from ....core.tables.table import Table, with_total
-from ...fit_text import is_sure, may_fit, nothing_fits
-from .layout import Line, blank, prose, table_lines, titled
+from sysbench.core.tables.table import Table, with_total
+from sysbench.tui.commands.report.layout import Line, blank, prose, table_lines, titled
+from sysbench.tui.fit_text import is_sure, may_fit, nothing_fits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from ....core.errors import SpecError
-from ....core.estimate.allocator_settings import settings_of
-from ....core.estimate.closed_form import predict, why_no_workspace, why_not_predicted
-from ....core.estimate.exact import Estimator, ExactPrediction, unsupported_reason
-from ....core.estimate.grid import Predict, cells_of, fit, parse_axes
-from ....core.estimate.room import (
+from sysbench.core.errors import SpecError
+from sysbench.core.estimate.allocator_settings import settings_of
+from sysbench.core.estimate.closed_form import predict, why_no_workspace, why_not_predicted
+from sysbench.core.estimate.exact import Estimator, ExactPrediction, unsupported_reason
+from sysbench.core.estimate.grid import Predict, cells_of, fit, parse_axes
+from sysbench.core.estimate.room import (
     ANY_CARD,
     Card,
     available_memory,
@@ -26,24 +26,23 @@ from ....core.estimate.room import (
     card_here,
     spec_elsewhere,
 )
-from ....core.estimate.savings.savings import Play, savings_of
-from ....core.estimate.savings.variant import Variant
-from ....core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
-from ....core.formatting import DECIMAL_UNITS, format_bytes, parse_size
-from ....core.machine.cards import KnownCard, find_card, sold_as
-from ....core.machine.devices import DeviceCapacity, device_capacity
-from ....core.machine.instructions import cpu_flags, onednn_instructions
-from ....core.machine.peaks import parse_peak, roof_of
-from ....core.record.roof import Roof
-from ....core.runs.prediction_errors import this_machine
-from ....core.runs.rates import measured_facts
-from ....core.spec.model_source import located
-from ....core.spec.resolve import resolved
-from ....core.spec.spec import RunSpec
-from ....core.tables.estimate import fit_table, grid_table, savings_table
-from ....core.tables.table import Table
-from ..spec_arguments import asked_spec
-from .estimate import (
+from sysbench.core.estimate.savings.savings import Play, savings_of
+from sysbench.core.estimate.savings.variant import Variant
+from sysbench.core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
+from sysbench.core.formatting import DECIMAL_UNITS, format_bytes, parse_size
+from sysbench.core.machine.cards import KnownCard, find_card, sold_as
+from sysbench.core.machine.devices import DeviceCapacity, device_capacity
+from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
+from sysbench.core.machine.peaks import parse_peak, roof_of
+from sysbench.core.record.roof import Roof
+from sysbench.core.runs.prediction_errors import this_machine
+from sysbench.core.runs.rates import measured_facts
+from sysbench.core.spec.model_source import located
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.estimate import fit_table, grid_table, savings_table
+from sysbench.core.tables.table import Table
+from sysbench.tui.commands.report.estimate import (
     Estimate,
     estimate_lines,
     estimate_tables,
@@ -51,8 +50,9 @@ from .estimate import (
     grid_lines,
     savings_lines,
 )
-from .layout import Line, prose
-from .output import page_width, print_json, print_lines, write
+from sysbench.tui.commands.report.layout import Line, prose
+from sysbench.tui.commands.report.output import page_width, print_json, print_lines, write
+from sysbench.tui.commands.spec_arguments import asked_spec
 
 CLOSED_FORM = "closed form"
 

@@ -8,17 +8,19 @@ from contextlib import contextmanager
 
 import msgspec
 
-from ....core.inspection.inspection import Inspection
-from ....core.inspection.messages import Progressed
-from ....core.tables.allocations import largest_alike_table
-from ....core.tables.cells import literal
-from ....core.tables.kernels import top_kernels
-from ...text import decoding_text, file_text
-from ...widgets.charts.traces import gauge
-from .kernel_sections import collectives_section, host_sections, steps_section
-from .layout import Line, blank, note, prose, table_lines, titled
-from .progress import BAR_CELLS
-from .report import (
+from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.messages import Progressed
+from sysbench.core.tables.allocations import largest_alike_table
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.kernels import top_kernels
+from sysbench.tui.commands.report.kernel_sections import (
+    collectives_section,
+    host_sections,
+    steps_section,
+)
+from sysbench.tui.commands.report.layout import Line, blank, note, prose, table_lines, titled
+from sysbench.tui.commands.report.progress import BAR_CELLS
+from sysbench.tui.commands.report.report import (
     KERNEL_ROWS,
     LARGEST_ROWS,
     category_section,
@@ -28,6 +30,8 @@ from .report import (
     memory_section,
     nsys_section,
 )
+from sysbench.tui.text import decoding_text, file_text
+from sysbench.tui.widgets.charts.traces import gauge
 
 CLEAR_LINE = "\r\x1b[K"
 

@@ -8,29 +8,35 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ....core.analysis.kernels.attention import Answer
-from ....core.analysis.kernels.questions import questions_of
-from ....core.analysis.kernels.tree import TreeNode, from_share, kernel_tree, matching, to_depth
-from ....core.errors import SpecError
-from ....core.formatting import parse_ratio
-from ....core.record.record import Kernels, Record
-from ....core.record.steps import MarkedSteps, TracedCollective
-from ....core.runs.artifacts import layer_rows
-from ....core.runs.directory import RunDirectory
-from ....core.runs.related import runs_with_other_steps
-from ....core.tables.cells import literal
-from ....core.tables.files.collectives import NOTE, collectives_table
-from ....core.tables.files.host import (
+from sysbench.core.analysis.kernels.attention import Answer
+from sysbench.core.analysis.kernels.questions import questions_of
+from sysbench.core.analysis.kernels.tree import (
+    TreeNode,
+    from_share,
+    kernel_tree,
+    matching,
+    to_depth,
+)
+from sysbench.core.errors import SpecError
+from sysbench.core.formatting import parse_ratio
+from sysbench.core.record.record import Kernels, Record
+from sysbench.core.record.steps import MarkedSteps, TracedCollective
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.related import runs_with_other_steps
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.files.collectives import NOTE, collectives_table
+from sysbench.core.tables.files.host import (
     NOTE as RANGES_NOTE,
 )
-from ....core.tables.files.host import annotations_table, calls_table, functions_table
-from ....core.tables.files.steps import steps_notes, steps_table
-from ....core.tables.kernels import kernel_table
-from ....core.tables.table import Table
-from ....core.tables.tree import tree_table
-from ....core.tables.trust import coverage_words, is_perturbed, steps_words
-from .layout import Line, blank, note, prose, table_lines, titled
-from .report import category_section, kernel_warnings, perturbed_columns
+from sysbench.core.tables.files.host import annotations_table, calls_table, functions_table
+from sysbench.core.tables.files.steps import steps_notes, steps_table
+from sysbench.core.tables.kernels import kernel_table
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.tree import tree_table
+from sysbench.core.tables.trust import coverage_words, is_perturbed, steps_words
+from sysbench.tui.commands.report.layout import Line, blank, note, prose, table_lines, titled
+from sysbench.tui.commands.report.report import category_section, kernel_warnings, perturbed_columns
 
 MOST_STEPS = 12
 MOST_COLLECTIVES = 8

@@ -19,7 +19,7 @@ import msgspec
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .layout import Line
+    from sysbench.tui.commands.report.layout import Line
 
 PIPE_WIDTH = 100
 FULL_PIPE_WIDTH = 120
@@ -67,7 +67,7 @@ def _json_literal(line: str) -> str:
 
 def say(*texts: object, to_stderr: bool = False) -> None:
     """Print one line each, with names of runs and files literal."""
-    from ....core.tables.cells import literal
+    from sysbench.core.tables.cells import literal
 
     for text in texts:
         print(literal(str(text)), file=sys.stderr if to_stderr else sys.stdout)
@@ -95,7 +95,7 @@ def print_lines(lines: Iterable[Line]) -> None:
     if sys.stdout.isatty():
         _print_styled(_console(), lines)
         return
-    from ....core.tables.cells import literal
+    from sysbench.core.tables.cells import literal
 
     for line in lines:
         write(literal("".join(text for text, _ in line).rstrip()) + "\n")
@@ -156,7 +156,7 @@ def _console() -> Console:
 def _print_styled(console: Console, lines: Iterable[Line]) -> None:
     from rich.text import Text
 
-    from ....core.tables.cells import literal
+    from sysbench.core.tables.cells import literal
 
     for line in lines:
         # Nothing is wrapped or cut here: tables fit already, and commands are for copying.

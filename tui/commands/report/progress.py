@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from ....core.record.events import (
+from sysbench.core.record.events import (
     AnyEvent,
     FirstStepTimed,
     Noticed,
@@ -20,17 +20,17 @@ from ....core.record.events import (
     WarmupSettled,
     WorkStepped,
 )
-from ....core.tables.cells import literal
-from ....core.tables.context import settings_line
-from ...live.run_watch import LiveView
-from ...text import (
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.context import settings_line
+from sysbench.tui.live.run_watch import LiveView
+from sysbench.tui.text import (
     STAGE_WORDS,
     elapsed,
     median_text,
     milliseconds,
     outcome_glyph,
 )
-from ...widgets.charts.traces import block_rows, gauge
+from sysbench.tui.widgets.charts.traces import block_rows, gauge
 
 if TYPE_CHECKING:
     from rich.live import Live

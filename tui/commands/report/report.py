@@ -7,19 +7,34 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 from rich.cells import cell_len
 
-from ....core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
-from ....core.tables.allocations import largest_table
-from ....core.tables.cells import heading, literal, one_figure
-from ....core.tables.compile import compile_table, gaps_table
-from ....core.tables.context import headline
-from ....core.tables.files.nsys import clock_table, range_table
-from ....core.tables.kernels import category_table, top_kernels
-from ....core.tables.memory import card_table, ledger_table, recording_notes
-from ....core.tables.numerics import numerics_tables
-from ....core.tables.table import Cell, Table, is_number, select, with_column, with_total
-from ....core.tables.timing import rounds_table, timing_table
-from ....core.tables.trust import coverage_warning, is_perturbed, perturbation_note, trust_lines
-from .layout import Line, blank, flowing, labelled, note, prose, shortened, table_lines, titled
+from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
+from sysbench.core.tables.allocations import largest_table
+from sysbench.core.tables.cells import heading, literal, one_figure
+from sysbench.core.tables.compile import compile_table, gaps_table
+from sysbench.core.tables.context import headline
+from sysbench.core.tables.files.nsys import clock_table, range_table
+from sysbench.core.tables.kernels import category_table, top_kernels
+from sysbench.core.tables.memory import card_table, ledger_table, recording_notes
+from sysbench.core.tables.numerics import numerics_tables
+from sysbench.core.tables.table import Cell, Table, is_number, select, with_column, with_total
+from sysbench.core.tables.timing import rounds_table, timing_table
+from sysbench.core.tables.trust import (
+    coverage_warning,
+    is_perturbed,
+    perturbation_note,
+    trust_lines,
+)
+from sysbench.tui.commands.report.layout import (
+    Line,
+    blank,
+    flowing,
+    labelled,
+    note,
+    prose,
+    shortened,
+    table_lines,
+    titled,
+)
 
 KERNEL_ROWS = 15
 LARGEST_ROWS = 8

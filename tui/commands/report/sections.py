@@ -9,19 +9,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ....core.analysis.costs.roofline import roof_points
-from ....core.analysis.memory.oom import out_of_memory
-from ....core.errors import DamagedFileError
-from ....core.formatting import format_bytes
-from ....core.record.record import Record
-from ....core.runs.artifacts import logs_of
-from ....core.runs.directory import RunDirectory
-from ....core.runs.related import compile_break_even
-from ....core.storage import last_bytes, open_regular
-from ....core.tables.cells import literal
-from ....core.tables.sections import SECTIONS, Source
-from ....core.tables.table import Table
-from .kernel_sections import (
+from sysbench.core.analysis.costs.roofline import roof_points
+from sysbench.core.analysis.memory.oom import out_of_memory
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import format_bytes
+from sysbench.core.record.record import Record
+from sysbench.core.runs.artifacts import logs_of
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.related import compile_break_even
+from sysbench.core.storage import last_bytes, open_regular
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.sections import SECTIONS, Source
+from sysbench.core.tables.table import Table
+from sysbench.tui.commands.report.kernel_sections import (
     TreeOptions,
     answers_of,
     collectives_section,
@@ -31,8 +31,14 @@ from .kernel_sections import (
     tree_of,
     tree_section,
 )
-from .layout import Line, blank, prose, titled
-from .report import finding_lines, full_table, memory_section, rounds_section, timing_section
+from sysbench.tui.commands.report.layout import Line, blank, prose, titled
+from sysbench.tui.commands.report.report import (
+    finding_lines,
+    full_table,
+    memory_section,
+    rounds_section,
+    timing_section,
+)
 
 _SHOWN_WITHOUT_ROWS = (
     *("origins", "largest", "telemetry", "environment", "nvtx", "nsys-devices"),

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ....core.runs.job_directory import Cancellation
+from sysbench.core.runs.job_directory import Cancellation
 
 
 @contextmanager

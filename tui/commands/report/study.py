@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ....core.analysis.verdict.bounds import least_pairs
-from ....core.formatting import counted, format_bytes
-from ....core.machine.devices import resolve_device
-from ....core.studies.file.study import Study
-from ....core.studies.report.best import ways_in
-from ....core.studies.report.report import Report
-from ....core.studies.report.text import cautions_of
-from ....core.studies.run.grid import Cell
-from ....core.tables.table import Table, is_number
-from ...widgets.charts.line_drawing import figure_rows
-from .layout import Line, blank, prose, table_lines, titled
+from sysbench.core.analysis.verdict.bounds import least_pairs
+from sysbench.core.formatting import counted, format_bytes
+from sysbench.core.machine.devices import resolve_device
+from sysbench.core.studies.file.study import Study
+from sysbench.core.studies.report.best import ways_in
+from sysbench.core.studies.report.report import Report
+from sysbench.core.studies.report.text import cautions_of
+from sysbench.core.studies.run.grid import Cell
+from sysbench.core.tables.table import Table, is_number
+from sysbench.tui.commands.report.layout import Line, blank, prose, table_lines, titled
+from sysbench.tui.widgets.charts.line_drawing import figure_rows
 
 PLOT_ROWS = 14
 

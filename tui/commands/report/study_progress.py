@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....core.formatting import counted
-from ....core.studies.run.runner import (
+from sysbench.core.formatting import counted
+from sysbench.core.studies.run.runner import (
     CellEnded,
     CellsElsewhere,
     CellStarted,
@@ -13,9 +13,9 @@ from ....core.studies.run.runner import (
     StudyEvent,
     StudyStarted,
 )
-from ...text import elapsed, forecast_text, milliseconds
-from ...widgets.charts.traces import gauge
-from .progress import BAR_CELLS, Fold
+from sysbench.tui.commands.report.progress import BAR_CELLS, Fold
+from sysbench.tui.text import elapsed, forecast_text, milliseconds
+from sysbench.tui.widgets.charts.traces import gauge
 
 
 class StudyFold(Fold[StudyEvent]):

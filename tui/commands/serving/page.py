@@ -7,9 +7,9 @@ import getpass
 import socket
 import sys
 
-from ....core.runs.directory import find_run
-from ..arguments import add_run_argument, examples
-from ..report.output import print_json, say
+from sysbench.core.runs.directory import find_run
+from sysbench.tui.commands.arguments import add_run_argument, examples
+from sysbench.tui.commands.report.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve until interrupted; 0 then."""
-    from ....core.export.server import PageServer
+    from sysbench.core.export.server import PageServer
 
     run = find_run(arguments.run)
     server = PageServer(run, arguments.port)
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def tunnel_command(port: int) -> str:
     """The command that brings a port of this machine to where the user sits."""
-    from ....core.export.server import LOOPBACK
+    from sysbench.core.export.server import LOOPBACK
 
     return f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"
 

@@ -11,10 +11,10 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ....core.errors import MissingLibraryError, SpecError
-from ..arguments import examples
-from ..report.output import print_json, say
-from .page import tunnel_command
+from sysbench.core.errors import MissingLibraryError, SpecError
+from sysbench.tui.commands.arguments import examples
+from sysbench.tui.commands.report.output import print_json, say
+from sysbench.tui.commands.serving.page import tunnel_command
 
 if TYPE_CHECKING:
     from aiohttp.web import Application
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve until interrupted; 0 then."""
-    from ....core.export.server import LOOPBACK
+    from sysbench.core.export.server import LOOPBACK
 
     _require_library()
     try:
@@ -99,7 +99,7 @@ def _application(port: int, token: str) -> Application:
     from aiohttp import web
     from textual_serve.server import Server
 
-    from ....core.export.server import HOSTS, LOOPBACK
+    from sysbench.core.export.server import HOSTS, LOOPBACK
 
     @web.middleware
     async def guarded(request: web.Request, handler: Any) -> web.StreamResponse:

@@ -8,12 +8,12 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from ....core.analysis.compare import Comparison, describe_factors
-from ....core.tables.cells import literal
-from ....core.tables.verdict.sides import factor_table
-from ...keys import give_focus
-from ...widgets.tables.table_view import TableView
-from .text import QUIET
+from sysbench.core.analysis.compare import Comparison, describe_factors
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.verdict.sides import factor_table
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.compare.text import QUIET
+from sysbench.tui.widgets.tables.table_view import TableView
 
 
 class DiffersView(Vertical):

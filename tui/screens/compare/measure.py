@@ -17,22 +17,22 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Static
 
-from ....core.analysis.verdict.verdict import SMALLEST
-from ....core.errors import SpecError, SysbenchError
-from ....core.formatting import parse_ratio
-from ....core.machine.interpreter import chosen_before
-from ....core.runs.ab.plan import Plan, plan_of
-from ....core.runs.directory import Header
-from ....core.spec.command_line import as_typed
-from ....core.spec.fields import differing_keys, field_named
-from ....core.spec.resolve import resolved
-from ....core.spec.spec import RunSpec
-from ...plan_text import plan_facts
-from ...text import headline
-from ...widgets.bars.command_line import CommandLine
-from ...widgets.dialog import Dialog
-from ...widgets.inputs.setting_suggester import SettingSuggester
-from ...widgets.tables.facts import Pair, dialog_room, pair_lines
+from sysbench.core.analysis.verdict.verdict import SMALLEST
+from sysbench.core.errors import SpecError, SysbenchError
+from sysbench.core.formatting import parse_ratio
+from sysbench.core.machine.interpreter import chosen_before
+from sysbench.core.runs.ab.plan import Plan, plan_of
+from sysbench.core.runs.directory import Header
+from sysbench.core.spec.command_line import as_typed
+from sysbench.core.spec.fields import differing_keys, field_named
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import RunSpec
+from sysbench.tui.plan_text import plan_facts
+from sysbench.tui.text import headline
+from sysbench.tui.widgets.bars.command_line import CommandLine
+from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.inputs.setting_suggester import SettingSuggester
+from sysbench.tui.widgets.tables.facts import Pair, dialog_room, pair_lines
 
 MINUTES = 15.0
 PAUSE_SECONDS = 0.3

@@ -13,15 +13,15 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
 
-from ....core.analysis.difference.nodes import ByteNode, Difference, TimeNode
-from ....core.formatting import counted
-from ....core.tables.cells import literal
-from ....core.tables.table import Column
-from ...keys import give_focus
-from ...text import amount
-from ...widgets.charts.drawing import Folding
-from ...widgets.tables.difference_view import ChangeBranch, DifferenceView
-from .text import QUIET
+from sysbench.core.analysis.difference.nodes import ByteNode, Difference, TimeNode
+from sysbench.core.formatting import counted
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.table import Column
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.compare.text import QUIET
+from sysbench.tui.text import amount
+from sysbench.tui.widgets.charts.drawing import Folding
+from sysbench.tui.widgets.tables.difference_view import ChangeBranch, DifferenceView
 
 READING = "Reading both runs …"
 NOT_TESTED = "one traced process each: not tested"

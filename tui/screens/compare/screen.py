@@ -17,28 +17,28 @@ from textual.events import Resize
 from textual.message import Message
 from textual.widgets import Static
 
-from ....core.analysis.compare import Factor, PhaseChange
-from ....core.analysis.difference.difference import Side, difference
-from ....core.analysis.difference.nodes import Difference
-from ....core.analysis.verdict.power import ROUNDS_A_BLOCK
-from ....core.errors import SysbenchError
-from ....core.runs.ab.report import Report
-from ....core.runs.artifacts import layer_rows
-from ....core.tables.trust import is_perturbed
-from ...keys import give_focus
-from ...live.pair_watch import PairWatch, Reading
-from ...text import elapsed, significant
-from ...widgets.bars.command_line import CommandLine
-from ...widgets.bars.tab_bar import KEYS, TabBar
-from ...widgets.charts.drawing import Drawing
-from ...widgets.tables.difference_view import BYTE_COLUMNS, TIME_COLUMNS
-from ..base import WorkScreen, unfold_binding
-from ..dialogs.ask import Answer, AskScreen
-from .differs import DiffersView
-from .rows import NOT_TESTED, RowsView, show_difference
-from .start import ask_to_measure
-from .text import ended_line, side_lines, subject_line
-from .verdict import VerdictView
+from sysbench.core.analysis.compare import Factor, PhaseChange
+from sysbench.core.analysis.difference.difference import Side, difference
+from sysbench.core.analysis.difference.nodes import Difference
+from sysbench.core.analysis.verdict.power import ROUNDS_A_BLOCK
+from sysbench.core.errors import SysbenchError
+from sysbench.core.runs.ab.report import Report
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.tables.trust import is_perturbed
+from sysbench.tui.keys import give_focus
+from sysbench.tui.live.pair_watch import PairWatch, Reading
+from sysbench.tui.screens.base import WorkScreen, unfold_binding
+from sysbench.tui.screens.compare.differs import DiffersView
+from sysbench.tui.screens.compare.rows import NOT_TESTED, RowsView, show_difference
+from sysbench.tui.screens.compare.start import ask_to_measure
+from sysbench.tui.screens.compare.text import ended_line, side_lines, subject_line
+from sysbench.tui.screens.compare.verdict import VerdictView
+from sysbench.tui.screens.dialogs.ask import Answer, AskScreen
+from sysbench.tui.text import elapsed, significant
+from sysbench.tui.widgets.bars.command_line import CommandLine
+from sysbench.tui.widgets.bars.tab_bar import KEYS, TabBar
+from sysbench.tui.widgets.charts.drawing import Drawing
+from sysbench.tui.widgets.tables.difference_view import BYTE_COLUMNS, TIME_COLUMNS
 
 VIEWS = {
     "verdict": "the verdict, its interval, the rounds and their conditions",
@@ -327,7 +327,7 @@ class CompareScreen(WorkScreen):
         return list(EXPLAINS.get(self.bar.active, ()))
 
     def action_explain(self) -> None:
-        from ..dialogs.explain import ExplainScreen, columns_in_view
+        from sysbench.tui.screens.dialogs.explain import ExplainScreen, columns_in_view
 
         views = (view for view in self.query(RowsView) if view.display)
         subject = next((view.in_full() for view in views), "")

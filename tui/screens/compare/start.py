@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....core.errors import SysbenchError
-from ....core.runs.ab.experiment import create_experiment
-from ....core.runs.directory import Header
-from ...live.pair_watch import pair_of
-from .measure import MeasureScreen, Order
+from sysbench.core.errors import SysbenchError
+from sysbench.core.runs.ab.experiment import create_experiment
+from sysbench.core.runs.directory import Header
+from sysbench.tui.live.pair_watch import pair_of
+from sysbench.tui.screens.compare.measure import MeasureScreen, Order
 
 if TYPE_CHECKING:
-    from ...app import SysbenchApp
+    from sysbench.tui.app import SysbenchApp
 
 
 def ask_to_measure(app: SysbenchApp, a: Header, b: Header | None) -> None:

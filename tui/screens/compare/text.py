@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 from textual.content import Content
 
-from ....core.analysis.compare import Factor
-from ....core.analysis.verdict.conditions import Condition
-from ....core.analysis.verdict.text import GLYPHS, describe_verdict
-from ....core.analysis.verdict.verdict import Verdict
-from ....core.formatting import counted, shortened
-from ....core.record.record import Record
-from ....core.runs.ab.report import Report
-from ....core.tables.cells import literal, one_figure
-from ...text import (
+from sysbench.core.analysis.compare import Factor
+from sysbench.core.analysis.verdict.conditions import Condition
+from sysbench.core.analysis.verdict.text import GLYPHS, describe_verdict
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.formatting import counted, shortened
+from sysbench.core.record.record import Record
+from sysbench.core.runs.ab.report import Report
+from sysbench.core.tables.cells import literal, one_figure
+from sysbench.tui.text import (
     amount,
     fitted_headline,
     interval,
@@ -24,7 +24,7 @@ from ...text import (
     outcome_text,
     percent,
 )
-from ...widgets.tables.facts import hanging
+from sysbench.tui.widgets.tables.facts import hanging
 
 QUIET = "$foreground 60%"
 STYLES = dict.fromkeys(GLYPHS, "bold") | {"faster": "bold $success", "slower": "bold $warning"}

@@ -11,15 +11,24 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ....core.analysis.verdict.bounds import FIRST_LOOK
-from ....core.analysis.verdict.gate import gate_line
-from ....core.formatting import counted
-from ....core.record.environment import is_simulated
-from ....core.record.timing import Round
-from ....core.tables.cells import literal
-from ...live.pair_watch import Reading, block_changes
-from ...text import signed_percent, time_of_day
-from ...widgets.charts.number_line import (
+from sysbench.core.analysis.verdict.bounds import FIRST_LOOK
+from sysbench.core.analysis.verdict.gate import gate_line
+from sysbench.core.formatting import counted
+from sysbench.core.record.environment import is_simulated
+from sysbench.core.record.timing import Round
+from sysbench.core.tables.cells import literal
+from sysbench.tui.live.pair_watch import Reading, block_changes
+from sysbench.tui.screens.base import UNFOLDED
+from sysbench.tui.screens.compare.text import (
+    QUIET,
+    STYLES,
+    condition_lines,
+    rounds_words,
+    spread_words,
+    verdict_lines,
+)
+from sysbench.tui.text import signed_percent, time_of_day
+from sysbench.tui.widgets.charts.number_line import (
     BAND,
     DOT,
     ESTIMATE,
@@ -31,17 +40,8 @@ from ...widgets.charts.number_line import (
     look_row,
     spaced,
 )
-from ...widgets.charts.round_plot import PlacedRound, round_rows
-from ...widgets.tables.facts import hanging
-from ..base import UNFOLDED
-from .text import (
-    QUIET,
-    STYLES,
-    condition_lines,
-    rounds_words,
-    spread_words,
-    verdict_lines,
-)
+from sysbench.tui.widgets.charts.round_plot import PlacedRound, round_rows
+from sysbench.tui.widgets.tables.facts import hanging
 
 FAINT = "$foreground 40%"
 MARGIN = 5

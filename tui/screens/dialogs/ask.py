@@ -12,7 +12,7 @@ from textual.containers import Horizontal, Vertical
 from textual.events import Key
 from textual.widgets import Button, Static
 
-from ...widgets.dialog import Dialog
+from sysbench.tui.widgets.dialog import Dialog
 
 
 class Answer(NamedTuple):

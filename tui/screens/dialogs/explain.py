@@ -12,11 +12,11 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
-from ....core.tables.cells import heading_of
-from ...explanations import EXPLANATIONS, Explanation, explain_column
-from ...widgets.dialog import Dialog
-from ...widgets.tables.facts import Pair, dialog_room, pair_lines
-from ...widgets.tables.table_view import TableView
+from sysbench.core.tables.cells import heading_of
+from sysbench.tui.explanations import EXPLANATIONS, Explanation, explain_column
+from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.tables.facts import Pair, dialog_room, pair_lines
+from sysbench.tui.widgets.tables.table_view import TableView
 
 
 class ExplainScreen(Dialog[None]):

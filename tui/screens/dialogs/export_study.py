@@ -11,11 +11,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from ....core.errors import SpecError, SysbenchError
-from ....core.export.files import refuse_existing, write
-from ....core.studies.report.files import STUDY_FORMATS, study_as
-from ....core.studies.report.report import Report
-from ...widgets.dialog import Dialog
+from sysbench.core.errors import SpecError, SysbenchError
+from sysbench.core.export.files import refuse_existing, write
+from sysbench.core.studies.report.files import STUDY_FORMATS, study_as
+from sysbench.core.studies.report.report import Report
+from sysbench.tui.widgets.dialog import Dialog
 
 
 class StudyExportScreen(Dialog[None]):

@@ -11,9 +11,9 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from ...modes import MODES
-from ...widgets.dialog import Dialog
-from ...widgets.tables.facts import dialog_room, hanging
+from sysbench.tui.modes import MODES
+from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.tables.facts import dialog_room, hanging
 
 KEY_WIDTH = 10
 

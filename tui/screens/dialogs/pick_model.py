@@ -15,14 +15,14 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ....core.errors import SysbenchError
-from ....core.runs.directory import find_run
-from ....core.runs.library import Library
-from ....core.spec.model_source import CONFIG, factories_in
-from ....core.spec.own_model import HF, is_own, model_setting, source_of
-from ...widgets.dialog import Dialog
-from ...widgets.inputs.options import Options
-from .profiles import CANCEL
+from sysbench.core.errors import SysbenchError
+from sysbench.core.runs.directory import find_run
+from sysbench.core.runs.library import Library
+from sysbench.core.spec.model_source import CONFIG, factories_in
+from sysbench.core.spec.own_model import HF, is_own, model_setting, source_of
+from sysbench.tui.screens.dialogs.profiles import CANCEL
+from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.inputs.options import Options
 
 MOST_RECENT = 5
 MOST_NAMES = 10_000

@@ -11,11 +11,11 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from ....core.runs.library import Entry, Library
-from ...text import amount, day_and_time, milliseconds
-from ...widgets.dialog import Dialog
-from ...widgets.inputs.options import Options
-from .profiles import CANCEL
+from sysbench.core.runs.library import Entry, Library
+from sysbench.tui.screens.dialogs.profiles import CANCEL
+from sysbench.tui.text import amount, day_and_time, milliseconds
+from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.inputs.options import Options
 
 MOST = 200
 

@@ -12,12 +12,12 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from ....core.errors import SysbenchError
-from ....core.record.blocks import PassName
-from ....core.spec.files import list_profiles, load_profile, save_profile
-from ....core.spec.spec import RunSpec
-from ...widgets.dialog import Dialog
-from ...widgets.inputs.options import Options
+from sysbench.core.errors import SysbenchError
+from sysbench.core.record.blocks import PassName
+from sysbench.core.spec.files import list_profiles, load_profile, save_profile
+from sysbench.core.spec.spec import RunSpec
+from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.inputs.options import Options
 
 CANCEL: list[BindingType] = [Binding("escape", "dismiss", "Cancel", id="dialog.cancel")]
 

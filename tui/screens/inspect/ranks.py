@@ -13,15 +13,15 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from ....core.analysis.ranks.rows import Ranks
-from ....core.export.text_formats import findings_as_markdown
-from ....core.inspection.ranks.folder import as_text
-from ....core.tables.cells import cells_as_text, heading_of, literal
-from ....core.tables.files.ranks import ranks_notes, ranks_tables
-from ...keys import give_focus
-from ...widgets.tables.facts import Facts
-from ...widgets.tables.table_view import TableView
-from ..result.tabs.findings import FoundInFile
+from sysbench.core.analysis.ranks.rows import Ranks
+from sysbench.core.export.text_formats import findings_as_markdown
+from sysbench.core.inspection.ranks.folder import as_text
+from sysbench.core.tables.cells import cells_as_text, heading_of, literal
+from sysbench.core.tables.files.ranks import ranks_notes, ranks_tables
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.result.tabs.findings import FoundInFile
+from sysbench.tui.widgets.tables.facts import Facts
+from sysbench.tui.widgets.tables.table_view import TableView
 
 ORDER = {
     "ranks": (

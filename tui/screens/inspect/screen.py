@@ -22,25 +22,25 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, ProgressBar, Static
 
-from ....core.analysis.ranks.rows import Ranks
-from ....core.errors import SpecError, SysbenchError
-from ....core.inspection.decoding import Decoding
-from ....core.inspection.inspection import Inspection
-from ....core.inspection.kinds import READABLE
-from ....core.inspection.messages import Progressed
-from ....core.inspection.ranks.folder import FolderError
-from ....core.inspection.ranks.reading import FolderDecoding
-from ....core.tables.cells import literal
-from ...keys import give_focus
-from ...text import decoding_text, file_text, folder_text
-from ...widgets.bars.command_line import CommandLine
-from ...widgets.bars.tab_bar import TabBar
-from ...widgets.inputs.path_suggester import PathSuggester
-from ..result.registry import STYLES, TABS
-from ..result.tabbed import TabbedScreen
+from sysbench.core.analysis.ranks.rows import Ranks
+from sysbench.core.errors import SpecError, SysbenchError
+from sysbench.core.inspection.decoding import Decoding
+from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.kinds import READABLE
+from sysbench.core.inspection.messages import Progressed
+from sysbench.core.inspection.ranks.folder import FolderError
+from sysbench.core.inspection.ranks.reading import FolderDecoding
+from sysbench.core.tables.cells import literal
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.result.registry import STYLES, TABS
+from sysbench.tui.screens.result.tabbed import TabbedScreen
+from sysbench.tui.text import decoding_text, file_text, folder_text
+from sysbench.tui.widgets.bars.command_line import CommandLine
+from sysbench.tui.widgets.bars.tab_bar import TabBar
+from sysbench.tui.widgets.inputs.path_suggester import PathSuggester
 
 if TYPE_CHECKING:
-    from .ranks import RanksPanel
+    from sysbench.tui.screens.inspect.ranks import RanksPanel
 
 INSPECTED = tuple(
     sorted(
@@ -240,7 +240,7 @@ class InspectScreen(TabbedScreen):
         self.refresh_bindings()
 
     async def _show_ranks(self, folder: Path, ranks: Ranks) -> None:
-        from .ranks import RanksPanel  # numpy comes with its tables
+        from sysbench.tui.screens.inspect.ranks import RanksPanel  # numpy comes with its tables
 
         self._folder, self._panel = folder, RanksPanel(ranks, folder)
         self.bar.names = self._panel.names

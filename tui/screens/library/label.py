@@ -12,17 +12,17 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
 
-from ....core.errors import SysbenchError
-from ....core.runs.directory import RunDirectory
-from ....core.runs.keeping.labels import (
+from sysbench.core.errors import SysbenchError
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.keeping.labels import (
     LONGEST_NAME,
     LONGEST_NOTE,
     label_known,
     write_label,
 )
-from ....core.tables.cells import literal
-from ...widgets.dialog import Dialog
-from ..dialogs.profiles import CANCEL
+from sysbench.core.tables.cells import literal
+from sysbench.tui.screens.dialogs.profiles import CANCEL
+from sysbench.tui.widgets.dialog import Dialog
 
 
 class LabelScreen(Dialog[None]):

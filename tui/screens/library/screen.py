@@ -14,24 +14,24 @@ from textual.content import Content
 from textual.events import ScreenResume
 from textual.widgets import Input, Static
 
-from ....core.analysis.verdict.records import verdict_of
-from ....core.analysis.verdict.verdict import Verdict
-from ....core.errors import SysbenchError
-from ....core.formatting import counted
-from ....core.runs.ab.experiment import ExperimentDirectory
-from ....core.runs.ab.known import known_noise
-from ....core.runs.directory import RunDirectory
-from ....core.runs.keeping.trash import Trashed, restore, trash_run
-from ....core.runs.library import Entry, Library
-from ....core.runs.records import load_record
-from ...keys import give_focus
-from ...run_text import age
-from ...widgets.bars.command_line import CommandLine
-from ...widgets.tables.table_view import TableView
-from ..base import WorkScreen
-from ..dialogs.ask import Answer, AskScreen
-from .label import ask_for_label
-from .text import IN_VIEW, comparison, runs_table, usual_text
+from sysbench.core.analysis.verdict.records import verdict_of
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.errors import SysbenchError
+from sysbench.core.formatting import counted
+from sysbench.core.runs.ab.experiment import ExperimentDirectory
+from sysbench.core.runs.ab.known import known_noise
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.keeping.trash import Trashed, restore, trash_run
+from sysbench.core.runs.library import Entry, Library
+from sysbench.core.runs.records import load_record
+from sysbench.tui.keys import give_focus
+from sysbench.tui.run_text import age
+from sysbench.tui.screens.base import WorkScreen
+from sysbench.tui.screens.dialogs.ask import Answer, AskScreen
+from sysbench.tui.screens.library.label import ask_for_label
+from sysbench.tui.screens.library.text import IN_VIEW, comparison, runs_table, usual_text
+from sysbench.tui.widgets.bars.command_line import CommandLine
+from sysbench.tui.widgets.tables.table_view import TableView
 
 RECENT_EXPERIMENTS = 5
 """Newest experiments that the palette offers."""
@@ -241,7 +241,7 @@ class LibraryScreen(WorkScreen):
 
     def action_delete(self) -> None:
         """Move the run under the cursor to the trash; ask first if anything else needs it."""
-        from ....core.studies.run.uses import uses_of
+        from sysbench.core.studies.run.uses import uses_of
 
         entry = self.selected
         if entry is None:
@@ -289,14 +289,14 @@ class LibraryScreen(WorkScreen):
 
     def action_compare(self) -> None:
         """Show the two marked runs side by side."""
-        from ...live.pair_watch import Pair
+        from sysbench.tui.live.pair_watch import Pair
 
         a, b = (self._library.open(entry.id) for entry in self.pair)
         self.app.open_comparison(Pair(a, b))
 
     def action_measure(self) -> None:
         """Measure the two marked specs in turn; with one mark or none, that spec and a change."""
-        from ..compare.start import ask_to_measure
+        from sysbench.tui.screens.compare.start import ask_to_measure
 
         entries = self.pair or ([self.selected] if self.selected is not None else [])
         if not entries:
@@ -348,7 +348,7 @@ class LibraryScreen(WorkScreen):
         if len(self.pair) == 2:
             about = "verdict, time and memory row by row"
             commands.append(("library: Compare marked runs", about, self.action_compare))
-        from ...live.pair_watch import recent_experiments
+        from sysbench.tui.live.pair_watch import recent_experiments
 
         commands += [
             (f"library: Show experiment {directory.id}", "", partial(self._show_pair, directory))
@@ -358,7 +358,7 @@ class LibraryScreen(WorkScreen):
 
     def _show_pair(self, directory: ExperimentDirectory) -> None:
         """Show an experiment's two runs side by side."""
-        from ...live.pair_watch import pair_of
+        from sysbench.tui.live.pair_watch import pair_of
 
         try:
             self.app.open_comparison(pair_of(directory))

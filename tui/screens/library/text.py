@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import msgspec
 from textual.content import Content
 
-from ....core.analysis.verdict.verdict import Verdict
-from ....core.runs.library import SPEC_COLUMNS, Entry
-from ....core.tables.cells import literal
-from ....core.tables.table import Table
-from ...run_text import age, spec_text, state_text, usual_settings
-from ...text import amount, day_and_time, interval, milliseconds, outcome_glyph
-from ..compare.text import verdict_lines
+from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.runs.library import SPEC_COLUMNS, Entry
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.table import Table
+from sysbench.tui.run_text import age, spec_text, state_text, usual_settings
+from sysbench.tui.screens.compare.text import verdict_lines
+from sysbench.tui.text import amount, day_and_time, interval, milliseconds, outcome_glyph
 
 IN_VIEW = ("age", "spec", "step time", "name", "peak", "status", "note", "parameters", "run")
 """Columns on the screen, the most important first."""

@@ -8,16 +8,16 @@ from typing import get_args
 
 from textual.content import Content
 
-from ....core.estimate.closed_form import predict, why_not_predicted
-from ....core.record.compile import Compile
-from ....core.record.events import Stage
-from ....core.spec.spec import RunSpec
-from ....core.tables.compile import caches_in_words
-from ...live.earlier import Earlier
-from ...live.run_watch import LiveView
-from ...text import STAGE_WORDS, amount, significant
-from ...widgets.charts.traces import gauge
-from .text import NO_EARLIER, duration
+from sysbench.core.estimate.closed_form import predict, why_not_predicted
+from sysbench.core.record.compile import Compile
+from sysbench.core.record.events import Stage
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.compile import caches_in_words
+from sysbench.tui.live.earlier import Earlier
+from sysbench.tui.live.run_watch import LiveView
+from sysbench.tui.screens.live.text import NO_EARLIER, duration
+from sysbench.tui.text import STAGE_WORDS, amount, significant
+from sysbench.tui.widgets.charts.traces import gauge
 
 BAR = 20
 ROOMY = 60

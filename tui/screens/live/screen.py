@@ -16,20 +16,14 @@ from textual.events import ScreenResume
 from textual.message import Message
 from textual.widgets import Static
 
-from ....core.errors import SysbenchError
-from ....core.runs.directory import RunDirectory
-from ....core.spec.command_line import command_line
-from ...live.earlier import Earlier, earlier_runs
-from ...live.run_watch import LiveView, RunWatch
-from ...text import amount, fitted_headline, significant
-from ...widgets.bars.command_line import CommandLine
-from ...widgets.bars.tab_bar import after
-from ...widgets.charts.drawing import Drawing, Folding
-from ...widgets.charts.plot import Plot
-from ...widgets.charts.telemetry_rows import telemetry_lines
-from ..base import WorkScreen
-from ..dialogs.ask import ask_before_stopping
-from .pictures import (
+from sysbench.core.errors import SysbenchError
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.spec.command_line import command_line
+from sysbench.tui.live.earlier import Earlier, earlier_runs
+from sysbench.tui.live.run_watch import LiveView, RunWatch
+from sysbench.tui.screens.base import WorkScreen
+from sysbench.tui.screens.dialogs.ask import ask_before_stopping
+from sysbench.tui.screens.live.pictures import (
     memory_line,
     memory_note,
     peak_label,
@@ -37,7 +31,7 @@ from .pictures import (
     reading_marks,
     stage_lines,
 )
-from .text import (
+from sysbench.tui.screens.live.text import (
     cursor_line,
     index_at,
     median_line,
@@ -45,6 +39,12 @@ from .text import (
     phases_line,
     sensor_words,
 )
+from sysbench.tui.text import amount, fitted_headline, significant
+from sysbench.tui.widgets.bars.command_line import CommandLine
+from sysbench.tui.widgets.bars.tab_bar import after
+from sysbench.tui.widgets.charts.drawing import Drawing, Folding
+from sysbench.tui.widgets.charts.plot import Plot
+from sysbench.tui.widgets.charts.telemetry_rows import telemetry_lines
 
 
 class LiveScreen(WorkScreen):

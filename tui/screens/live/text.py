@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from ....core.formatting import counted
-from ....core.record.clock_reasons import holding
-from ....core.tables.timing import ending_words
-from ...live.earlier import Earlier, left_seconds
-from ...live.run_watch import LiveView
-from ...live.sensors import device_of, readings
-from ...text import (
+from sysbench.core.formatting import counted
+from sysbench.core.record.clock_reasons import holding
+from sysbench.core.tables.timing import ending_words
+from sysbench.tui.live.earlier import Earlier, left_seconds
+from sysbench.tui.live.run_watch import LiveView
+from sysbench.tui.live.sensors import device_of, readings
+from sysbench.tui.text import (
     STAGE_WORDS,
     amount,
     elapsed,
@@ -26,8 +26,8 @@ from ...text import (
     significant,
     time_of_day,
 )
-from ...widgets.charts.telemetry_rows import place_at
-from ...widgets.charts.traces import gauge
+from sysbench.tui.widgets.charts.telemetry_rows import place_at
+from sysbench.tui.widgets.charts.traces import gauge
 
 BAR = 16
 NO_EARLIER = "no earlier run of this spec"

@@ -12,19 +12,19 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
 
-from ....core.errors import SysbenchError
-from ....core.record.record import Record
-from ....core.runs.keeping.labels import UNLABELLED, Label, label_known
-from ....core.runs.records import load_record
-from ....core.spec.command_line import command_line
-from ....core.tables.cells import literal
-from ...cutting import cut_off
-from ...text import day_and_time, fitted_headline, outcome_glyph, outcome_text
-from ...widgets.bars.command_line import CommandLine
-from ...widgets.bars.tab_bar import KEYS, TabBar
-from ...widgets.charts.drawing import Drawing
-from .registry import STYLES, TABS, USUAL_TABS, Tab
-from .tabbed import TabbedScreen
+from sysbench.core.errors import SysbenchError
+from sysbench.core.record.record import Record
+from sysbench.core.runs.keeping.labels import UNLABELLED, Label, label_known
+from sysbench.core.runs.records import load_record
+from sysbench.core.spec.command_line import command_line
+from sysbench.core.tables.cells import literal
+from sysbench.tui.cutting import cut_off
+from sysbench.tui.screens.result.registry import STYLES, TABS, USUAL_TABS, Tab
+from sysbench.tui.screens.result.tabbed import TabbedScreen
+from sysbench.tui.text import day_and_time, fitted_headline, outcome_glyph, outcome_text
+from sysbench.tui.widgets.bars.command_line import CommandLine
+from sysbench.tui.widgets.bars.tab_bar import KEYS, TabBar
+from sysbench.tui.widgets.charts.drawing import Drawing
 
 
 class ResultScreen(TabbedScreen):
@@ -99,7 +99,7 @@ class ResultScreen(TabbedScreen):
 
     def action_again(self) -> None:
         """Put this run's spec into the form."""
-        from ..run.screen import RunScreen
+        from sysbench.tui.screens.run.screen import RunScreen
 
         if self._run is None:
             return

@@ -7,11 +7,11 @@ from typing import Any
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from ....core.record.record import Record
-from ....core.runs.directory import RunDirectory
-from ...keys import give_focus
-from ...text import outcome_text
-from .registry import Tab
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.result.registry import Tab
+from sysbench.tui.text import outcome_text
 
 
 class ResultTab(Vertical):

@@ -9,13 +9,13 @@ from textual import getters, on
 from textual.binding import BindingType
 from textual.containers import Container
 
-from ....core.record.record import Record
-from ....core.runs.directory import RunDirectory
-from ...loading import load_class
-from ...widgets.bars.tab_bar import TabBar
-from ..base import WorkScreen, unfold_binding
-from .registry import TABS
-from .tab import ResultTab
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.tui.loading import load_class
+from sysbench.tui.screens.base import WorkScreen, unfold_binding
+from sysbench.tui.screens.result.registry import TABS
+from sysbench.tui.screens.result.tab import ResultTab
+from sysbench.tui.widgets.bars.tab_bar import TabBar
 
 
 class TabbedScreen(WorkScreen):
@@ -68,7 +68,7 @@ class TabbedScreen(WorkScreen):
         return list(self.tab.row.explains) if self.tab else []
 
     def action_explain(self) -> None:
-        from ..dialogs.explain import ExplainScreen, columns_in_view
+        from sysbench.tui.screens.dialogs.explain import ExplainScreen, columns_in_view
 
         subject = self.tab.subject() if self.tab else ""
         self.app.push_screen(ExplainScreen(self.explanations(), subject, columns_in_view(self)))

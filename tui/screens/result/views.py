@@ -12,14 +12,14 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from ....core.record.record import Record
-from ....core.runs.directory import RunDirectory
-from ....core.tables.table import Table
-from ...keys import give_focus
-from ...widgets.bars.tab_bar import ViewBar, after
-from ...widgets.tables.table_view import TableView
-from .registry import Tab
-from .tab import ResultTab
+from sysbench.core.record.record import Record
+from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.tables.table import Table
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.result.registry import Tab
+from sysbench.tui.screens.result.tab import ResultTab
+from sysbench.tui.widgets.bars.tab_bar import ViewBar, after
+from sysbench.tui.widgets.tables.table_view import TableView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,30 +6,30 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from ....core.errors import SpecError
-from ....core.estimate.closed_form import (
+from sysbench.core.errors import SpecError
+from sysbench.core.estimate.closed_form import (
     Prediction,
     predict,
     why_no_workspace,
     why_not_predicted,
 )
-from ....core.estimate.grid import Fit, fit
-from ....core.estimate.room import (
+from sysbench.core.estimate.grid import Fit, fit
+from sysbench.core.estimate.room import (
     AvailableMemory,
     available_memory,
     card_elsewhere,
     card_here,
     spec_elsewhere,
 )
-from ....core.machine.cards import KnownCard, find_card
-from ....core.machine.devices import DeviceCapacity, device_capacity, resolve_device
-from ....core.machine.environment import cpu_model
-from ....core.machine.instructions import cpu_flags, onednn_instructions
-from ....core.machine.telemetry.sample import Sample
-from ....core.runs.prediction_errors import error_note
-from ....core.spec.spec import RunSpec
-from ...live.sensors import device_of
-from ...text import amount
+from sysbench.core.machine.cards import KnownCard, find_card
+from sysbench.core.machine.devices import DeviceCapacity, device_capacity, resolve_device
+from sysbench.core.machine.environment import cpu_model
+from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
+from sysbench.core.machine.telemetry.sample import Sample
+from sysbench.core.runs.prediction_errors import error_note
+from sysbench.core.spec.spec import RunSpec
+from sysbench.tui.live.sensors import device_of
+from sysbench.tui.text import amount
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096)

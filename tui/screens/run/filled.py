@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ....core.errors import SpecError
-from ....core.formatting import parse_ratio
-from ....core.record.blocks import PassName
-from ....core.spec.command_line import as_typed
-from ....core.spec.fields import field_named, unused_keys
-from ....core.spec.models import CUSTOM
-from ....core.spec.own_model import is_own, model_setting
-from ....core.spec.passes import check_repeat
-from ....core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
+from sysbench.core.errors import SpecError
+from sysbench.core.formatting import parse_ratio
+from sysbench.core.record.blocks import PassName
+from sysbench.core.spec.command_line import as_typed
+from sysbench.core.spec.fields import field_named, unused_keys
+from sysbench.core.spec.models import CUSTOM
+from sysbench.core.spec.own_model import is_own, model_setting
+from sysbench.core.spec.passes import check_repeat
+from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
 
 CARD, HERE = "card", ""
 """The row of the card to predict for, and its value for this machine."""

@@ -17,18 +17,27 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
-from ....core.record.blocks import DEFAULT_PASSES, PassName
-from ....core.spec.field import Field
-from ....core.spec.fields import field_named, group_keys, unused_keys
-from ....core.spec.models import CUSTOM, model_presets
-from ....core.spec.own_model import WAYS, is_own
-from ....core.spec.spec import DIMENSION_NAMES, RunSpec
-from ...keys import give_focus
-from ...text import amount, short_count
-from ...widgets.inputs.choice import Choice
-from ...widgets.inputs.path_suggester import PathSuggester
-from ...widgets.inputs.tick import Tick
-from .filled import CARD, HERE, ONE, ROUNDS, Filled, FormState, checked, field_texts
+from sysbench.core.record.blocks import DEFAULT_PASSES, PassName
+from sysbench.core.spec.field import Field
+from sysbench.core.spec.fields import field_named, group_keys, unused_keys
+from sysbench.core.spec.models import CUSTOM, model_presets
+from sysbench.core.spec.own_model import WAYS, is_own
+from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.run.filled import (
+    CARD,
+    HERE,
+    ONE,
+    ROUNDS,
+    Filled,
+    FormState,
+    checked,
+    field_texts,
+)
+from sysbench.tui.text import amount, short_count
+from sysbench.tui.widgets.inputs.choice import Choice
+from sysbench.tui.widgets.inputs.path_suggester import PathSuggester
+from sysbench.tui.widgets.inputs.tick import Tick
 
 UPDATE = group_keys("update")
 Group = tuple[str, tuple[str, ...]]
@@ -69,7 +78,7 @@ PASSES_HELP = "each pass is a fresh process: timing is bare, trace and memory ar
 
 def _card_choices() -> list[tuple[str, str]]:
     # Asked for after the first frame, so its imports come then.
-    from ....core.machine.cards import known_cards
+    from sysbench.core.machine.cards import known_cards
 
     cards = [(f"{key}  {amount(known.memory_bytes)}", key) for key, known in known_cards().items()]
     return [THIS_MACHINE, *cards]
@@ -110,7 +119,7 @@ class TextField(Input):
         return Strip.join(parts).crop(0, line.cell_length)
 
     def on_paste(self, event: Paste) -> None:
-        from .pasted import is_command  # not before the first frame
+        from sysbench.tui.screens.run.pasted import is_command  # not before the first frame
 
         if is_command(event.text):
             event.prevent_default()
@@ -268,7 +277,9 @@ class SpecForm(VerticalScroll, can_focus=False):
     @on(Input.Submitted, f"#field-{CODE}")
     def _pick_code(self, event: Input.Submitted) -> None:
         """Ask for the code among earlier models and files."""
-        from ..dialogs.pick_model import PickModelScreen  # not before the first frame
+        from sysbench.tui.screens.dialogs.pick_model import (
+            PickModelScreen,  # not before the first frame
+        )
 
         box = event.input
 

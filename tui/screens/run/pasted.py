@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ....core.errors import SpecError
-from ....core.machine.cards import known_cards
-from ....core.record.blocks import DEFAULT_PASSES, PassName
-from ....core.spec.fields import FIELDS
-from ....core.spec.own_model import ARGUMENT
-from ....core.spec.spec import RunSpec
-from ...commands.arguments import WORDS
-from ...commands.spec_arguments import (
+from sysbench.core.errors import SpecError
+from sysbench.core.machine.cards import known_cards
+from sysbench.core.record.blocks import DEFAULT_PASSES, PassName
+from sysbench.core.spec.fields import FIELDS
+from sysbench.core.spec.own_model import ARGUMENT
+from sysbench.core.spec.spec import RunSpec
+from sysbench.tui.commands.arguments import WORDS
+from sysbench.tui.commands.spec_arguments import (
     SETTING,
     add_spec_arguments,
     asked_spec,

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
-from ....core.formatting import signed_percent
-from ....core.spec.command_line import command_line
-from ...fit_text import is_sure, may_fit, nothing_fits
-from ...text import amount, operations, shape
-from ...theme import swatch_of
-from ...widgets.charts.traces import bar, gauge
+from sysbench.core.formatting import signed_percent
+from sysbench.core.spec.command_line import command_line
+from sysbench.tui.fit_text import is_sure, may_fit, nothing_fits
+from sysbench.tui.text import amount, operations, shape
+from sysbench.tui.theme import swatch_of
+from sysbench.tui.widgets.charts.traces import bar, gauge
 
 if TYPE_CHECKING:
-    from ....core.estimate.closed_form import Prediction
-    from ....core.spec.spec import RunSpec
-    from .device_prediction import DevicePrediction
+    from sysbench.core.estimate.closed_form import Prediction
+    from sysbench.core.spec.spec import RunSpec
+    from sysbench.tui.screens.run.device_prediction import DevicePrediction
 
 FIGURE_WIDTH = 10
 WIDEST = 60
@@ -174,8 +174,8 @@ def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
 
 def exact_verdict(predicted: DevicePrediction, exact: Prediction) -> str:
     """Whether exact mode's step fits, which plays the allocator: ``; does not fit cuda:0``."""
-    from ....core.estimate.allocator_settings import settings_of
-    from ....core.estimate.room import verdict_of
+    from sysbench.core.estimate.allocator_settings import settings_of
+    from sysbench.core.estimate.room import verdict_of
 
     if predicted.room is None:
         return ""
@@ -186,8 +186,8 @@ def exact_verdict(predicted: DevicePrediction, exact: Prediction) -> str:
 
 def grid_lines(predicted: DevicePrediction, width: int) -> list[Content]:
     """The predicted peak at other batches and contexts; this spec's is marked."""
-    from ....core.estimate.room import is_room
-    from .device_prediction import peak_grid
+    from sysbench.core.estimate.room import is_room
+    from sysbench.tui.screens.run.device_prediction import peak_grid
 
     spec, capacity, room = predicted.spec, predicted.capacity_bytes, predicted.room
     batches, contexts, peaks = peak_grid(predicted)
@@ -251,7 +251,7 @@ def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
 
 
 def _verdict(predicted: DevicePrediction) -> Content:
-    from ....core.estimate.room import is_room, spare_bytes
+    from sysbench.core.estimate.room import is_room, spare_bytes
 
     peak, room = predicted.prediction.peak_bytes, predicted.room
     if predicted.why_unknown:

@@ -15,23 +15,29 @@ from textual.widget import Widget
 from textual.widgets import Button, Static
 from textual.worker import get_current_worker
 
-from ....core.errors import SysbenchError
-from ....core.formatting import counted
-from ....core.machine.children import PYTHON_VARIABLE
-from ....core.record.blocks import PassName
-from ....core.spec.command_line import command_line
-from ....core.spec.spec import RunSpec
-from ...widgets.bars.command_line import CommandLine
-from ...widgets.bars.key_bar import KeyBar
-from ..base import WorkScreen
-from .filled import Filled, FormState
-from .form import FieldRow, SpecForm
-from .prediction import PredictionView, estimate_command, exact_text, exact_verdict, in_a_line
+from sysbench.core.errors import SysbenchError
+from sysbench.core.formatting import counted
+from sysbench.core.machine.children import PYTHON_VARIABLE
+from sysbench.core.record.blocks import PassName
+from sysbench.core.spec.command_line import command_line
+from sysbench.core.spec.spec import RunSpec
+from sysbench.tui.screens.base import WorkScreen
+from sysbench.tui.screens.run.filled import Filled, FormState
+from sysbench.tui.screens.run.form import FieldRow, SpecForm
+from sysbench.tui.screens.run.prediction import (
+    PredictionView,
+    estimate_command,
+    exact_text,
+    exact_verdict,
+    in_a_line,
+)
+from sysbench.tui.widgets.bars.command_line import CommandLine
+from sysbench.tui.widgets.bars.key_bar import KeyBar
 
 if TYPE_CHECKING:
-    from ....core.estimate.exact import Estimator
-    from ....core.runs.directory import RunDirectory
-    from .device_prediction import DevicePrediction
+    from sysbench.core.estimate.exact import Estimator
+    from sysbench.core.runs.directory import RunDirectory
+    from sysbench.tui.screens.run.device_prediction import DevicePrediction
 
 
 SLIM = 60
@@ -108,7 +114,7 @@ class RunScreen(WorkScreen):
     def _show_prediction(self, message: SpecForm.Edited) -> None:
         """Predict the form's present spec."""
         # Comes after the first frame, so its imports do.
-        from .device_prediction import predict_on_device
+        from sysbench.tui.screens.run.device_prediction import predict_on_device
 
         self.filled = message.filled
         spec = self.filled.spec
@@ -178,7 +184,7 @@ class RunScreen(WorkScreen):
                 self.form.focus_row(next(iter(errors)))
             return
         if self.app.session.live:
-            from ..dialogs.ask import ask_before_queueing
+            from sysbench.tui.screens.dialogs.ask import ask_before_queueing
 
             self.app.push_screen(ask_before_queueing(), partial(self._queue, self.filled))
             return
@@ -199,13 +205,13 @@ class RunScreen(WorkScreen):
 
     def _started(self, filled: Filled) -> RunDirectory | None:
         """A new run of what the form said, and its supervisor; none where that failed."""
-        from ....core.spec.resolve import resolved
+        from sysbench.core.spec.resolve import resolved
 
         if filled.spec is None:
             return None
         try:
             # Nothing of a run is needed before the first frame.
-            from ....core.runs.directory import create_run
+            from sysbench.core.runs.directory import create_run
 
             run = create_run(resolved(filled.spec), filled.passes, repeat=filled.repeat)
             run.start()
@@ -216,10 +222,10 @@ class RunScreen(WorkScreen):
 
     def action_exact(self) -> None:
         """Play the form's step on meta tensors, in a separate process."""
-        from ....core.estimate.exact import Estimator
+        from sysbench.core.estimate.exact import Estimator
 
         predicted = self.prediction.predicted
-        from ....core.estimate.exact import unsupported_reason
+        from sysbench.core.estimate.exact import unsupported_reason
 
         why = unsupported_reason(predicted.spec) if predicted else "the form is not complete"
         if predicted is None or why:
@@ -233,7 +239,7 @@ class RunScreen(WorkScreen):
     @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
     def _predict_exactly(self, predicted: DevicePrediction, estimator: Estimator) -> None:
         spec = predicted.spec.changed(device=predicted.device or predicted.spec.device)
-        from ....core.spec.model_source import located
+        from sysbench.core.spec.model_source import located
 
         try:
             with estimator:
@@ -259,7 +265,7 @@ class RunScreen(WorkScreen):
 
     @on(Button.Pressed, "#save")
     def action_save(self) -> None:
-        from ..dialogs.profiles import SaveScreen
+        from sysbench.tui.screens.dialogs.profiles import SaveScreen
 
         if self.filled.spec is None:
             self.notify("Only a valid form can be saved.", severity="error", markup=False)
@@ -268,7 +274,7 @@ class RunScreen(WorkScreen):
 
     @on(Button.Pressed, "#load")
     def action_load(self) -> None:
-        from ..dialogs.profiles import LoadScreen
+        from sysbench.tui.screens.dialogs.profiles import LoadScreen
 
         self.app.push_screen(LoadScreen(), self._fill)
 
@@ -282,7 +288,10 @@ class RunScreen(WorkScreen):
 
     def on_paste(self, event: Paste) -> None:
         """Fill the form from a command line; the fields leave such a text to the screen."""
-        from .pasted import is_command, read_command  # not before the first frame
+        from sysbench.tui.screens.run.pasted import (  # not before the first frame
+            is_command,
+            read_command,
+        )
 
         if not is_command(event.text):
             return

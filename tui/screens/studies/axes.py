@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from ....core.studies.file.study import Axis, Study
-from ....core.studies.run.grid import Cell
+from sysbench.core.studies.file.study import Axis, Study
+from sysbench.core.studies.run.grid import Cell
 
 Place = tuple[int, int]
 """Row and column."""

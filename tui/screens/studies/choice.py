@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ....core.machine.devices import resolve_device
-from ....core.studies.file.schema import load_study, study_files
-from ....core.studies.file.study import Study
-from ....core.studies.run.state import list_studies
+from sysbench.core.machine.devices import resolve_device
+from sysbench.core.studies.file.schema import load_study, study_files
+from sysbench.core.studies.file.study import Study
+from sysbench.core.studies.run.state import list_studies
 
 SMALL = "small"
 """The variant that a CPU can take."""

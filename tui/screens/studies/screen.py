@@ -13,22 +13,28 @@ from textual.events import ScreenResume
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from ....core.errors import SysbenchError
-from ....core.export.text_formats import table_as_markdown
-from ....core.studies.report.report import Report
-from ....core.studies.report.text import study_command
-from ....core.studies.run.grid import Cell, with_variant
-from ...keys import give_focus
-from ...live.study_watch import StudyWatch
-from ...widgets.bars.command_line import CommandLine
-from ...widgets.bars.tab_bar import after
-from ...widgets.inputs.options import Options
-from ..base import WorkScreen
-from .axes import Arrangement, arrange
-from .choice import Choice, choices, suggested_variant
-from .grid import Grid, StudyGrid
-from .text import cell_text, grid_cell, grid_title, heading, literal_lines
-from .views import StudyViews
+from sysbench.core.errors import SysbenchError
+from sysbench.core.export.text_formats import table_as_markdown
+from sysbench.core.studies.report.report import Report
+from sysbench.core.studies.report.text import study_command
+from sysbench.core.studies.run.grid import Cell, with_variant
+from sysbench.tui.keys import give_focus
+from sysbench.tui.live.study_watch import StudyWatch
+from sysbench.tui.screens.base import WorkScreen
+from sysbench.tui.screens.studies.axes import Arrangement, arrange
+from sysbench.tui.screens.studies.choice import Choice, choices, suggested_variant
+from sysbench.tui.screens.studies.grid import Grid, StudyGrid
+from sysbench.tui.screens.studies.text import (
+    cell_text,
+    grid_cell,
+    grid_title,
+    heading,
+    literal_lines,
+)
+from sysbench.tui.screens.studies.views import StudyViews
+from sysbench.tui.widgets.bars.command_line import CommandLine
+from sysbench.tui.widgets.bars.tab_bar import after
+from sysbench.tui.widgets.inputs.options import Options
 
 START_SECONDS = 10.0
 """A runner that has not taken its lock by then has ended; its log has the reason."""
@@ -299,7 +305,7 @@ class StudiesScreen(WorkScreen):
             self.app.open_result(runs[-1])
 
     def action_export(self) -> None:
-        from ..dialogs.export_study import StudyExportScreen
+        from sysbench.tui.screens.dialogs.export_study import StudyExportScreen
 
         if self.report is not None:
             self.app.push_screen(StudyExportScreen(self.report))

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 
 from textual.content import Content
 
-from ....core.studies.file.study import Study
-from ....core.studies.report.best import ways_in
-from ....core.studies.report.report import Report
-from ....core.studies.run.forecast import Forecast, total_seconds, waiting_forecasts
-from ....core.studies.run.grid import Cell
-from ....core.studies.run.state import CellStatus
-from ....core.studies.values.values import Value
-from ....core.tables.cells import literal
-from ....core.tables.chart import digits
-from ...live.run_watch import LiveView
-from ...live.study_watch import StudyWatch
-from ...text import STAGE_WORDS, amount, forecast_text, outcome_text
-from .axes import Arrangement, fixed_axes
-from .grid import GridCell
+from sysbench.core.studies.file.study import Study
+from sysbench.core.studies.report.best import ways_in
+from sysbench.core.studies.report.report import Report
+from sysbench.core.studies.run.forecast import Forecast, total_seconds, waiting_forecasts
+from sysbench.core.studies.run.grid import Cell
+from sysbench.core.studies.run.state import CellStatus
+from sysbench.core.studies.values.values import Value
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.chart import digits
+from sysbench.tui.live.run_watch import LiveView
+from sysbench.tui.live.study_watch import StudyWatch
+from sysbench.tui.screens.studies.axes import Arrangement, fixed_axes
+from sysbench.tui.screens.studies.grid import GridCell
+from sysbench.tui.text import STAGE_WORDS, amount, forecast_text, outcome_text
 
 NO_VALUE = "–"
 LEAST = "▼"

@@ -9,13 +9,13 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import Resize
 from textual.widgets import Static
 
-from ....core.studies.report.report import Report
-from ....core.tables.chart import Figure
-from ....core.tables.table import Table
-from ...widgets.bars.tab_bar import ViewBar, after
-from ...widgets.charts.line_plot import LinePlot
-from ...widgets.tables.table_view import TableView
-from .text import introduction, literal_lines, said
+from sysbench.core.studies.report.report import Report
+from sysbench.core.tables.chart import Figure
+from sysbench.core.tables.table import Table
+from sysbench.tui.screens.studies.text import introduction, literal_lines, said
+from sysbench.tui.widgets.bars.tab_bar import ViewBar, after
+from sysbench.tui.widgets.charts.line_plot import LinePlot
+from sysbench.tui.widgets.tables.table_view import TableView
 
 PLOT, FINDINGS, NOTES = "plot", "findings", "notes"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widget import Widget
 
-from ...live.sensors import StripState
-from ...text import elapsed
+from sysbench.tui.live.sensors import StripState
+from sysbench.tui.text import elapsed
 
 SEPARATOR = " │ "
 

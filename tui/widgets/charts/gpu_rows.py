@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from ....core.formatting import UNKNOWN
-from ....core.machine.telemetry.sample import DeviceSample
-from ...text import percent
-from .traces import EIGHTHS, gauge
+from sysbench.core.formatting import UNKNOWN
+from sysbench.core.machine.telemetry.sample import DeviceSample
+from sysbench.tui.text import percent
+from sysbench.tui.widgets.charts.traces import EIGHTHS, gauge
 
 GIB = 2**30
 BAR = 8

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from rich.cells import cell_len, set_cell_size
 
-from ....core.tables.cells import literal
-from ....core.tables.chart import Figure, Series
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.chart import Figure, Series
 
 Span = tuple[str, int | None]
 """A text, and the index of its line; None for axes and words."""

@@ -8,9 +8,9 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ....core.tables.chart import Figure
-from ...theme import rich_colour, swatch
-from .line_drawing import Span, figure_rows
+from sysbench.core.tables.chart import Figure
+from sysbench.tui.theme import rich_colour, swatch
+from sysbench.tui.widgets.charts.line_drawing import Span, figure_rows
 
 
 class LinePlot(Widget):

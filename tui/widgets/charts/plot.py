@@ -11,7 +11,7 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from .traces import extent, line_rows
+from sysbench.tui.widgets.charts.traces import extent, line_rows
 
 
 def mark_row(marks: Sequence[tuple[int, str]], width: int) -> str:

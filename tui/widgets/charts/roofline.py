@@ -26,9 +26,9 @@ from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ....core.analysis.costs.roofline import RoofPoint
-from ....core.formatting import format_count, percent
-from ....core.record.roof import Roof
+from sysbench.core.analysis.costs.roofline import RoofPoint
+from sysbench.core.formatting import format_count, percent
+from sysbench.core.record.roof import Roof
 
 Span = tuple[str, str]
 """A text and its kind, which decides its style."""

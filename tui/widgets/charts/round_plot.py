@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...text import significant
-from .traces import extent
+from sysbench.tui.text import significant
+from sysbench.tui.widgets.charts.traces import extent
 
 MOST_APART = 4
 """Cells between two rounds where there is room."""

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from textual.content import Content
 
-from ...text import percent
-from ...theme import Swatch
-from .drawing import Folding
+from sysbench.tui.text import percent
+from sysbench.tui.theme import Swatch
+from sysbench.tui.widgets.charts.drawing import Folding
 
 ROOMY = 100
 """From this width on the legend has amounts next to the shares."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from ....core.machine.telemetry.sample import Sample
-from ...live.sensors import Reading, device_of, readings
-from ..charts.gpu_rows import gpu_lines
-from .plot import mark_row
-from .traces import block_rows, fitted, line_rows
+from sysbench.core.machine.telemetry.sample import Sample
+from sysbench.tui.live.sensors import Reading, device_of, readings
+from sysbench.tui.widgets.charts.gpu_rows import gpu_lines
+from sysbench.tui.widgets.charts.plot import mark_row
+from sysbench.tui.widgets.charts.traces import block_rows, fitted, line_rows
 
 NAME_WIDTH = 9
 TEXT_WIDTH = 10

@@ -16,11 +16,11 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ....core.record.record import Timeline
-from ...text import amount
-from ...theme import Swatch, rich_colour, swatch_of
-from .plot import mark_row
-from .traces import EIGHTHS
+from sysbench.core.record.record import Timeline
+from sysbench.tui.text import amount
+from sysbench.tui.theme import Swatch, rich_colour, swatch_of
+from sysbench.tui.widgets.charts.plot import mark_row
+from sysbench.tui.widgets.charts.traces import EIGHTHS
 
 Window = tuple[float, float]
 """Begin and end of what is in sight, in milliseconds."""

@@ -21,8 +21,8 @@ from textual.widget import Widget
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from ..dialog import Dialog
-from .options import Options
+from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.inputs.options import Options
 
 Named = tuple[str, str]
 """The text of a choice, and its value."""

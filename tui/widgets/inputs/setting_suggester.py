@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textual.suggester import Suggester
 
-from ....core.spec.fields import FIELDS, field_named
-from ....core.spec.models import model_presets
+from sysbench.core.spec.fields import FIELDS, field_named
+from sysbench.core.spec.models import model_presets
 
 
 class SettingSuggester(Suggester):

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from rich.text import Text
 
-from ....core.analysis.difference.nodes import NOT_RUNNING, ByteNode, TimeNode
-from ....core.tables.cells import SIGNED
-from ....core.tables.difference.tree import label
-from ....core.tables.table import Cell, Column, Table, tabulate
-from ...theme import IDLE, rich_colour
-from .kernel_table import perturbed_cell, perturbed_room
-from .outline_view import OutlineView
+from sysbench.core.analysis.difference.nodes import NOT_RUNNING, ByteNode, TimeNode
+from sysbench.core.tables.cells import SIGNED
+from sysbench.core.tables.difference.tree import label
+from sysbench.core.tables.table import Cell, Column, Table, tabulate
+from sysbench.tui.theme import IDLE, rich_colour
+from sysbench.tui.widgets.tables.kernel_table import perturbed_cell, perturbed_room
+from sysbench.tui.widgets.tables.outline_view import OutlineView
 
 BAR = " "
 """Name and heading of the column of bars."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from ....core.tables.trust import PERTURBED_MARK, mark_perturbed
-from ...theme import Swatch, rich_colour
-from .table_view import TableView
+from sysbench.core.tables.trust import PERTURBED_MARK, mark_perturbed
+from sysbench.tui.theme import Swatch, rich_colour
+from sysbench.tui.widgets.tables.table_view import TableView
 
 SWATCH_WIDTH = 2
 

@@ -9,8 +9,8 @@ from rich.text import Text
 from textual import on
 from textual.binding import Binding, BindingType
 
-from ....core.tables.table import Table
-from .table_view import TableView
+from sysbench.core.tables.table import Table
+from sysbench.tui.widgets.tables.table_view import TableView
 
 
 class Branch(Protocol):

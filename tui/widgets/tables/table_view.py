@@ -11,12 +11,19 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from ....core.export.text_formats import table_as_markdown
-from ....core.tables.cells import NUMBERS, Contents, columns_of, heading_of, literal, row_writer
-from ....core.tables.fit import FLEXIBLE_SHARE, fit_columns
-from ....core.tables.table import Cell, Row, Table
-from ...cutting import cut_off, told_apart
-from .virtual_rows import VirtualRows
+from sysbench.core.export.text_formats import table_as_markdown
+from sysbench.core.tables.cells import (
+    NUMBERS,
+    Contents,
+    columns_of,
+    heading_of,
+    literal,
+    row_writer,
+)
+from sysbench.core.tables.fit import FLEXIBLE_SHARE, fit_columns
+from sysbench.core.tables.table import Cell, Row, Table
+from sysbench.tui.cutting import cut_off, told_apart
+from sysbench.tui.widgets.tables.virtual_rows import VirtualRows
 
 MEASURED = 1000
 """Most rows whose texts are all made to find a column's width; of more these are looked at, and the

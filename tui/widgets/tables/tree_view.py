@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from rich.text import Text
 
-from ....core.analysis.kernels.tree import NOT_RUNNING, TreeNode, matching
-from ....core.tables.table import Column, Table, tabulate
-from ....core.tables.tree import NODE_COLUMNS, PlacedNode
-from ...theme import IDLE, rich_colour
-from ..charts.traces import bar
-from .kernel_table import perturbed_cell, perturbed_room
-from .outline_view import OutlineView
+from sysbench.core.analysis.kernels.tree import NOT_RUNNING, TreeNode, matching
+from sysbench.core.tables.table import Column, Table, tabulate
+from sysbench.core.tables.tree import NODE_COLUMNS, PlacedNode
+from sysbench.tui.theme import IDLE, rich_colour
+from sysbench.tui.widgets.charts.traces import bar
+from sysbench.tui.widgets.tables.kernel_table import perturbed_cell, perturbed_room
+from sysbench.tui.widgets.tables.outline_view import OutlineView
 
 BAR = " "
 """Name and heading of the column of bars."""

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from ....estimate.blocks import GRANULE
-from ..history import History, Integers, Stack
+from sysbench.core.analysis.memory.history import History, Integers, Stack
+from sysbench.core.estimate.blocks import GRANULE
 
 MOVES = {"alloc": 1, "free_completed": -1}
 """Events that change the allocated bytes, with their sign."""

@@ -20,9 +20,8 @@ from typing import Any, BinaryIO, NoReturn, cast
 import msgspec
 import numpy as np
 
-from ....errors import DamagedFileError
-from ..history import Integers, Stacks
-from .contents import (
+from sysbench.core.analysis.memory.history import Integers, Stacks
+from sysbench.core.analysis.memory.snapshot.contents import (
     ALLOCATED,
     MAX_DEVICES,
     MOVES,
@@ -33,6 +32,7 @@ from .contents import (
     Segment,
     Snapshot,
 )
+from sysbench.core.errors import DamagedFileError
 
 ACTIONS = {action: number for number, action in enumerate((*MOVES, *RESERVING))}
 OTHER = len(ACTIONS)

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ....errors import ModelError
+from sysbench.core.errors import ModelError
 
 SCALE = 2.0
 """Factor of the adapters' part: alpha over rank, of no weight for memory."""

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ....errors import ModelError
-from ...workloads.blocks import blocks_of
+from sysbench.core.errors import ModelError
+from sysbench.core.worker.workloads.blocks import blocks_of
 
 if TYPE_CHECKING:
-    from ..storages import StorageTracker
+    from sysbench.core.worker.dry_run.storages import StorageTracker
 
 
 @contextmanager

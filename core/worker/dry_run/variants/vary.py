@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from ....estimate.savings.variant import Variant
-from .adapters import adapt
-from .sharding import shard
+from sysbench.core.estimate.savings.variant import Variant
+from sysbench.core.worker.dry_run.variants.adapters import adapt
+from sysbench.core.worker.dry_run.variants.sharding import shard
 
 
 def vary(model: nn.Module, variant: Variant) -> None:

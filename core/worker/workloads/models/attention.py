@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ....spec.choices import Kernel
+from sysbench.core.spec.choices import Kernel
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

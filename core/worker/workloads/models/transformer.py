@@ -12,9 +12,13 @@ from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
-from ....spec.choices import Kernel
-from ....spec.models import Dimensions
-from .attention import CausalSelfAttention, causal_mask, rotary_table
+from sysbench.core.spec.choices import Kernel
+from sysbench.core.spec.models import Dimensions
+from sysbench.core.worker.workloads.models.attention import (
+    CausalSelfAttention,
+    causal_mask,
+    rotary_table,
+)
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

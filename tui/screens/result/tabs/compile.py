@@ -13,27 +13,27 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Static
 
-from .....core.analysis.compare import BreakEven
-from .....core.errors import NotFoundError
-from .....core.export.text_formats import table_as_markdown
-from .....core.formatting import counted
-from .....core.record.record import Compile
-from .....core.runs.artifacts import generated_code
-from .....core.runs.related import compile_break_even
-from .....core.tables.cells import literal
-from .....core.tables.compile import (
+from sysbench.core.analysis.compare import BreakEven
+from sysbench.core.errors import NotFoundError
+from sysbench.core.export.text_formats import table_as_markdown
+from sysbench.core.formatting import counted
+from sysbench.core.record.record import Compile
+from sysbench.core.runs.artifacts import generated_code
+from sysbench.core.runs.related import compile_break_even
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.compile import (
     caches_in_words,
     compile_table,
     gaps_table,
     generated_table,
 )
-from .....core.tables.table import Table
-from ....keys import give_focus
-from ....text import milliseconds, significant
-from ....theme import swatch_of
-from ....widgets.charts.stack_bar import Part, StackBar
-from ....widgets.tables.table_view import TableView
-from ..views import View, ViewsTab
+from sysbench.core.tables.table import Table
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.result.views import View, ViewsTab
+from sysbench.tui.text import milliseconds, significant
+from sysbench.tui.theme import swatch_of
+from sysbench.tui.widgets.charts.stack_bar import Part, StackBar
+from sysbench.tui.widgets.tables.table_view import TableView
 
 GENERATED_ORDER = (
     *("exclusive_ns", "name", "module", "calls", "per_call_bytes", "phase", "ops", "sources"),

@@ -12,11 +12,11 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from .....core.errors import SysbenchError
-from .....core.export.exports import EXPORTS, default_path, write_export
-from ....text import amount
-from ....widgets.inputs.options import Options
-from ..tab import ResultTab
+from sysbench.core.errors import SysbenchError
+from sysbench.core.export.exports import EXPORTS, default_path, write_export
+from sysbench.tui.screens.result.tab import ResultTab
+from sysbench.tui.text import amount
+from sysbench.tui.widgets.inputs.options import Options
 
 KIND_WIDTH = 12
 

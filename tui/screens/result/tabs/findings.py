@@ -8,13 +8,13 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 
-from .....core.export.text_formats import findings_as_markdown
-from .....core.record.record import Finding
-from .....core.tables.cells import literal
-from .....core.tables.trust import trust_lines
-from ....widgets.tables.facts import Facts, Wrapped, hanging
-from ..tab import ResultTab
-from .summary import SEVERITY
+from sysbench.core.export.text_formats import findings_as_markdown
+from sysbench.core.record.record import Finding
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.trust import trust_lines
+from sysbench.tui.screens.result.tab import ResultTab
+from sysbench.tui.screens.result.tabs.summary import SEVERITY
+from sysbench.tui.widgets.tables.facts import Facts, Wrapped, hanging
 
 
 class FoundInFile(Wrapped):

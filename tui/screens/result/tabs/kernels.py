@@ -16,28 +16,27 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from .....core.analysis.costs.roofline import roof_points
-from .....core.analysis.kernels.attention import Answer
-from .....core.analysis.kernels.questions import questions_of
-from .....core.analysis.kernels.tree import kernel_tree
-from .....core.errors import SysbenchError
-from .....core.export.text_formats import table_as_markdown
-from .....core.record.record import Kernels, Record
-from .....core.runs.artifacts import layer_rows
-from .....core.runs.related import runs_with_other_steps
-from .....core.tables.cells import literal
-from .....core.tables.kernels import group_by_name, kernel_table, noun, roof_words, roofline_table
-from .....core.tables.sections import SECTIONS, Source
-from .....core.tables.table import Table
-from .....core.tables.trust import coverage_warning, coverage_words, is_perturbed, steps_words
-from ....widgets.bars.tab_bar import ViewBar, after
-from ....widgets.charts.roofline import RooflinePlot
-from ....widgets.charts.stack_bar import StackBar
-from ....widgets.tables.kernel_table import KernelTable
-from ....widgets.tables.table_view import TableView
-from ....widgets.tables.tree_view import TreeView
-from ..views import View, ViewsTab, view_bindings
-from .kernels_text import (
+from sysbench.core.analysis.costs.roofline import roof_points
+from sysbench.core.analysis.kernels.attention import Answer
+from sysbench.core.analysis.kernels.questions import questions_of
+from sysbench.core.analysis.kernels.tree import kernel_tree
+from sysbench.core.errors import SysbenchError
+from sysbench.core.export.text_formats import table_as_markdown
+from sysbench.core.record.record import Kernels, Record
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.runs.related import runs_with_other_steps
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.kernels import (
+    group_by_name,
+    kernel_table,
+    noun,
+    roof_words,
+    roofline_table,
+)
+from sysbench.core.tables.sections import SECTIONS, Source
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.trust import coverage_warning, coverage_words, is_perturbed, steps_words
+from sysbench.tui.screens.result.tabs.kernels_text import (
     AnswersView,
     brief_line,
     category_looks,
@@ -46,6 +45,13 @@ from .kernels_text import (
     row_text,
     sum_line,
 )
+from sysbench.tui.screens.result.views import View, ViewsTab, view_bindings
+from sysbench.tui.widgets.bars.tab_bar import ViewBar, after
+from sysbench.tui.widgets.charts.roofline import RooflinePlot
+from sysbench.tui.widgets.charts.stack_bar import StackBar
+from sysbench.tui.widgets.tables.kernel_table import KernelTable
+from sysbench.tui.widgets.tables.table_view import TableView
+from sysbench.tui.widgets.tables.tree_view import TreeView
 
 ALL = "all"
 

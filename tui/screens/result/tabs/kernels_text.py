@@ -8,22 +8,22 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from .....core.analysis.kernels.attention import Answer
-from .....core.analysis.kernels.tree import TreeNode
-from .....core.export.text_formats import table_as_markdown
-from .....core.record.record import Kernels
-from .....core.tables.cells import literal
-from .....core.tables.kernels import averaged, category_table, question_table
-from .....core.tables.table import Table
-from .....core.tables.tree import layer_words
-from .....core.tables.trust import (
+from sysbench.core.analysis.kernels.attention import Answer
+from sysbench.core.analysis.kernels.tree import TreeNode
+from sysbench.core.export.text_formats import table_as_markdown
+from sysbench.core.record.record import Kernels
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.kernels import averaged, category_table, question_table
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.tree import layer_words
+from sysbench.core.tables.trust import (
     coverage_warning,
     coverage_words,
     is_perturbed,
     mark_perturbed,
 )
-from ....cutting import cut_off
-from ....text import (
+from sysbench.tui.cutting import cut_off
+from sysbench.tui.text import (
     amount,
     milliseconds,
     operations,
@@ -31,9 +31,9 @@ from ....text import (
     signed_percent,
     significant,
 )
-from ....theme import Swatch, swatch_of
-from ....widgets.charts.stack_bar import Part
-from ....widgets.tables.facts import hanging
+from sysbench.tui.theme import Swatch, swatch_of
+from sysbench.tui.widgets.charts.stack_bar import Part
+from sysbench.tui.widgets.tables.facts import hanging
 
 REST = ("idle", "unattributed")
 

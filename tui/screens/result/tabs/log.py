@@ -10,11 +10,11 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Log
 
-from .....core.errors import DamagedFileError
-from .....core.runs.artifacts import logs_of
-from .....core.storage import last_bytes
-from .....core.tables.cells import literal
-from ..tab import ResultTab
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.runs.artifacts import logs_of
+from sysbench.core.storage import last_bytes
+from sysbench.core.tables.cells import literal
+from sysbench.tui.screens.result.tab import ResultTab
 
 TAIL_BYTES = 2**20
 

@@ -15,21 +15,21 @@ from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import Static
 
-from .....core.analysis.memory.difference import memory_difference
-from .....core.errors import SysbenchError
-from .....core.runs.library import Library
-from .....core.runs.records import load_record
-from .....core.tables.cells import cells_as_text, heading
-from .....core.tables.memory import difference_tables
-from .....core.tables.table import Table
-from ....keys import give_focus
-from ....text import amount
-from ....widgets.bars.tab_bar import ViewBar
-from ....widgets.charts.timeline import TimelineView
-from ....widgets.tables.table_view import TableView
-from ...base import SHORT
-from ..views import View, ViewsTab, show_table, view_bindings
-from .memory_view import MemoryView, cursor_text, memory_view_of
+from sysbench.core.analysis.memory.difference import memory_difference
+from sysbench.core.errors import SysbenchError
+from sysbench.core.runs.library import Library
+from sysbench.core.runs.records import load_record
+from sysbench.core.tables.cells import cells_as_text, heading
+from sysbench.core.tables.memory import difference_tables
+from sysbench.core.tables.table import Table
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.base import SHORT
+from sysbench.tui.screens.result.tabs.memory_view import MemoryView, cursor_text, memory_view_of
+from sysbench.tui.screens.result.views import View, ViewsTab, show_table, view_bindings
+from sysbench.tui.text import amount
+from sysbench.tui.widgets.bars.tab_bar import ViewBar
+from sysbench.tui.widgets.charts.timeline import TimelineView
+from sysbench.tui.widgets.tables.table_view import TableView
 
 ROOMY = 150
 NARROWEST = 60
@@ -163,7 +163,7 @@ class MemoryTab(ViewsTab):
 
     def action_against(self) -> None:
         """Choose another run; the tables of differences join the views."""
-        from ...dialogs.pick_run import PickRunScreen
+        from sysbench.tui.screens.dialogs.pick_run import PickRunScreen
 
         if self.is_blank:
             return

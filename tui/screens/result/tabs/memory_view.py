@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from .....core.analysis.memory.oom import held, out_of_memory, refused
-from .....core.record.memory import Oom, prediction_error
-from .....core.record.record import Memory, Record, Timeline
-from .....core.tables.memory import (
+from sysbench.core.analysis.memory.oom import held, out_of_memory, refused
+from sysbench.core.record.memory import Oom, prediction_error
+from sysbench.core.record.record import Memory, Record, Timeline
+from sysbench.core.tables.memory import (
     oom_largest_table,
     oom_ledger_table,
     oom_origins_table,
@@ -17,10 +17,10 @@ from .....core.tables.memory import (
     recording_notes,
     would_fit_table,
 )
-from .....core.tables.sections import SECTIONS, Source
-from .....core.tables.table import Table
-from ....text import amount, signed_percent, significant
-from ....widgets.charts.timeline import TimelineView
+from sysbench.core.tables.sections import SECTIONS, Source
+from sysbench.core.tables.table import Table
+from sysbench.tui.text import amount, signed_percent, significant
+from sysbench.tui.widgets.charts.timeline import TimelineView
 
 SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
 

@@ -8,11 +8,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
 
-from .....core.tables.cells import cells_as_text, heading
-from .....core.tables.files.nsys import nsys_tables
-from .....core.tables.table import Table
-from ....widgets.tables.table_view import TableView
-from ..views import View, ViewsTab, view_bindings
+from sysbench.core.tables.cells import cells_as_text, heading
+from sysbench.core.tables.files.nsys import nsys_tables
+from sysbench.core.tables.table import Table
+from sysbench.tui.screens.result.views import View, ViewsTab, view_bindings
+from sysbench.tui.widgets.tables.table_view import TableView
 
 
 class NsysTab(ViewsTab):

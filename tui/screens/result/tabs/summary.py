@@ -8,16 +8,17 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 
-from .....core.analysis.memory.oom import asked_by, held, largest_rows, out_of_memory, place
-from .....core.record.blocks import PASSES, why_left_out
-from .....core.record.memory import Oom
-from .....core.record.record import Numerics, Record
-from .....core.tables.cells import cells_as_text
-from .....core.tables.context import environment_table
-from .....core.tables.numerics import dtypes_table, tensor_columns
-from .....core.tables.timing import known_words
-from .....core.tables.trust import trust_lines
-from ....text import (
+from sysbench.core.analysis.memory.oom import asked_by, held, largest_rows, out_of_memory, place
+from sysbench.core.record.blocks import PASSES, why_left_out
+from sysbench.core.record.memory import Oom
+from sysbench.core.record.record import Numerics, Record
+from sysbench.core.tables.cells import cells_as_text
+from sysbench.core.tables.context import environment_table
+from sysbench.core.tables.numerics import dtypes_table, tensor_columns
+from sysbench.core.tables.timing import known_words
+from sysbench.core.tables.trust import trust_lines
+from sysbench.tui.screens.result.tab import ResultTab
+from sysbench.tui.text import (
     amount,
     interval,
     milliseconds,
@@ -26,8 +27,7 @@ from ....text import (
     percent,
     signed_percent,
 )
-from ....widgets.tables.facts import Facts, Pair, Wrapped, hanging
-from ..tab import ResultTab
+from sysbench.tui.widgets.tables.facts import Facts, Pair, Wrapped, hanging
 
 SEVERITY = {
     "problem": ("✗", "$error"),
@@ -69,7 +69,7 @@ class SummaryTab(ResultTab):
             yield Facts("Machine", machine(record))
 
     def copyable(self) -> tuple[str, str]:
-        from .....core.export.text_formats import record_as_markdown
+        from sysbench.core.export.text_formats import record_as_markdown
 
         return "the report as Markdown", record_as_markdown(self.record)
 

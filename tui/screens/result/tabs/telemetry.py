@@ -9,17 +9,17 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from .....core.errors import DamagedFileError
-from .....core.export.text_formats import table_as_markdown
-from .....core.machine.telemetry.sample import Sample
-from .....core.record.clock_reasons import holding
-from .....core.record.events import PassStarted, TelemetrySampled
-from .....core.tables.timing import telemetry_table
-from ....live.run_watch import mark_of
-from ....widgets.charts.drawing import Drawing
-from ....widgets.charts.telemetry_rows import telemetry_lines
-from ....widgets.tables.table_view import TableView
-from ..tab import ResultTab
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.export.text_formats import table_as_markdown
+from sysbench.core.machine.telemetry.sample import Sample
+from sysbench.core.record.clock_reasons import holding
+from sysbench.core.record.events import PassStarted, TelemetrySampled
+from sysbench.core.tables.timing import telemetry_table
+from sysbench.tui.live.run_watch import mark_of
+from sysbench.tui.screens.result.tab import ResultTab
+from sysbench.tui.widgets.charts.drawing import Drawing
+from sysbench.tui.widgets.charts.telemetry_rows import telemetry_lines
+from sysbench.tui.widgets.tables.table_view import TableView
 
 
 class TelemetryTab(ResultTab):

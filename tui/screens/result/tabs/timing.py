@@ -10,25 +10,25 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from .....core.analysis.rounds import inside, middle
-from .....core.formatting import counted
-from .....core.record.record import Spread, Timing
-from .....core.tables.cells import cells_as_text
-from .....core.tables.table import Table
-from .....core.tables.timing import (
+from sysbench.core.analysis.rounds import inside, middle
+from sysbench.core.formatting import counted
+from sysbench.core.record.record import Spread, Timing
+from sysbench.core.tables.cells import cells_as_text
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.timing import (
     ending_words,
     known_words,
     rounds_table,
     speed_table,
     timing_table,
 )
-from ....text import ending_part, interval, milliseconds, significant
-from ....widgets.charts.drawing import Drawing
-from ....widgets.charts.plot import Plot
-from ....widgets.charts.traces import bar
-from ....widgets.tables.facts import Facts, Pair
-from ....widgets.tables.table_view import TableView
-from ..tab import ResultTab
+from sysbench.tui.screens.result.tab import ResultTab
+from sysbench.tui.text import ending_part, interval, milliseconds, significant
+from sysbench.tui.widgets.charts.drawing import Drawing
+from sysbench.tui.widgets.charts.plot import Plot
+from sysbench.tui.widgets.charts.traces import bar
+from sysbench.tui.widgets.tables.facts import Facts, Pair
+from sysbench.tui.widgets.tables.table_view import TableView
 
 BINS = 12
 COLUMNS = (
