@@ -21,7 +21,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sysbench.core.analysis.nsys.export import read_export
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.machine.devices import sample_of
@@ -43,9 +42,10 @@ from sysbench.core.record.record import (
     Timeline,
     Timing,
 )
-from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
+from sysbench.core.runs.run_directory import RunDirectory, create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
+from sysbench.core.trace.nsys_export import read_export
 
 from . import factories
 from .null_gpu.place import is_null

@@ -8,11 +8,11 @@ import msgspec
 
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import PassRecord, Record, Timing
-from sysbench.core.runs.directory import create_run
+from sysbench.core.runs.run_directory import create_run
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.run.grid import Cell, expand
-from sysbench.core.studies.run.state import Entry, StudyDirectory, open_study, studies_folder
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.study_directory import Entry, StudyDirectory, open_study, studies_folder
+from sysbench.core.studies.study_grid import Cell, expand
 
 from . import factories
 

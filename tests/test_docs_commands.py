@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.own_model import is_own
-from sysbench.core.studies.file.places import study_files
+from sysbench.core.studies.study_places import study_files
 from sysbench.core.tables.sections import SECTIONS
 from sysbench.tui.cli import main
 from sysbench.tui.commands.registry import parse_arguments

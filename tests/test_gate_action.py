@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sysbench.core.analysis.verdict.gate import separate_rounds
+from sysbench.core.compare.gate_rule import separate_rounds
 from sysbench.tui.commands.registry import COMMANDS, parse_arguments
 
 ROOT = Path(__file__).parents[1]

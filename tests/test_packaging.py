@@ -22,11 +22,11 @@ WITHOUT_TORCH = (
     "sysbench.core.runs.supervisor",
     "sysbench.core.runs.library",
     "sysbench.core.runs.api",
-    "sysbench.core.runs.records",
-    "sysbench.core.machine.doctor.checks",
+    "sysbench.core.runs.stored_records",
+    "sysbench.core.machine.doctor_checks",
     "sysbench.core.export.exports",
-    "sysbench.core.estimate.closed_form",
-    "sysbench.core.machine.telemetry.sampler",
+    "sysbench.core.predict.closed_form",
+    "sysbench.core.machine.sampler",
     "sysbench.tui.cli",
     "sysbench.tui.app",
 )
@@ -97,7 +97,7 @@ def test_only_the_worker_loads_torch(module: str) -> None:
 
 
 def test_the_first_screen_loads_nothing_slow() -> None:
-    loaded = loaded_by("import sysbench.tui.app, sysbench.tui.screens.run.screen")
+    loaded = loaded_by("import sysbench.tui.app, sysbench.tui.screens.run_screen")
     assert not {"email", "numpy", "psutil"} & loaded
 
 
@@ -107,7 +107,7 @@ def test_the_list_of_runs_loads_no_numpy() -> None:
 
 def test_the_engine_loads_nothing_of_the_screens() -> None:
     loaded = loaded_by(
-        "import sysbench.core.runs.api, sysbench.core.machine.doctor.checks;"
+        "import sysbench.core.runs.api, sysbench.core.machine.doctor_checks;"
         "import sysbench.core.export.exports"
     )
     assert not {"textual", "rich"} & loaded

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.export.page import charts
+from sysbench.core.export import page_charts as charts
 from sysbench.tui.cli import main
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -18,24 +18,24 @@ from textual.timer import Timer
 
 from sysbench.core.errors import SysbenchError
 from sysbench.tui import modes
-from sysbench.tui.colours.kept import Choices, keep, kept_choices
-from sysbench.tui.colours.themes import DARK, LIGHT, depth_of, hue_variables, theme_of
 from sysbench.tui.glyphs import ascii_only
+from sysbench.tui.kept_theme import Choices, keep, kept_choices
 from sysbench.tui.keys import KeyQueue
 from sysbench.tui.live.sensors import StripSampler
 from sysbench.tui.live.session import Session
 from sysbench.tui.live.terminal import has_hung_up, stay_off_a_lost_terminal
 from sysbench.tui.loading import load_class
-from sysbench.tui.screens.base import WorkScreen
+from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.textual_patches import FrameDiffApp
 from sysbench.tui.theme import AsciiFilter, PrintableFilter
+from sysbench.tui.themes import DARK, LIGHT, depth_of, hue_variables, theme_of
 from sysbench.tui.widgets import dialog
 
 if TYPE_CHECKING:
-    from sysbench.core.runs.directory import RunDirectory
-    from sysbench.tui.colours.themes import Depth
+    from sysbench.core.runs.run_directory import RunDirectory
     from sysbench.tui.live.pair_watch import Pair
     from sysbench.tui.live.run_watch import RunWatch
+    from sysbench.tui.themes import Depth
 
 REFRESH_SECONDS = 0.5
 REDRAW_SECONDS = 0.2
@@ -253,7 +253,7 @@ class SysbenchApp(FrameDiffApp[None]):
                 screen.refresh_bindings()
 
     def _tell_end(self, run: RunDirectory) -> None:
-        from sysbench.tui.screens.dialogs.ask import AskScreen
+        from sysbench.tui.screens.ask_dialog import AskScreen
 
         asks = isinstance(self.screen, AskScreen)
         # Who reads another dialog is not taken elsewhere.
@@ -287,7 +287,7 @@ class SysbenchApp(FrameDiffApp[None]):
             screen.catch_up()
 
     def action_help(self) -> None:
-        from sysbench.tui.screens.dialogs.help import HelpScreen
+        from sysbench.tui.screens.help_dialog import HelpScreen
 
         self.push_screen(HelpScreen())
 
@@ -297,7 +297,7 @@ class SysbenchApp(FrameDiffApp[None]):
         if watch is None or watch.over:
             self.exit()
             return
-        from sysbench.tui.screens.dialogs.ask import AskScreen, ask_before_leaving
+        from sysbench.tui.screens.ask_dialog import AskScreen, ask_before_leaving
 
         def leave(choice: str | None) -> None:
             try:

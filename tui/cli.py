@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{error.filename}: " if error.filename else ""
         code = _explain(f"{place}{error.strerror or error}", 1)
     if given:
-        from sysbench.tui.commands.report.output import flush
+        from sysbench.tui.commands.output import flush
 
         flush()
     return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sysbench.core.estimate.grid import Fit
+    from sysbench.core.predict.fit_grid import Fit
 
 
 def is_sure(fit: Fit) -> bool:

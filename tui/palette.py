@@ -11,7 +11,7 @@ from textual.content import Content
 
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.modes import MODES
-from sysbench.tui.screens.base import WorkScreen
+from sysbench.tui.screens.work_screen import WorkScreen
 
 UNASKED = "theme: "
 """Areas whose commands are listed only in a search: there are many."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sysbench.core.analysis.verdict.power import ROUNDS_A_BLOCK, WANTED_POWER
+from sysbench.core.compare.power import ROUNDS_A_BLOCK, WANTED_POWER
+from sysbench.core.experiments.plan import Plan
 from sysbench.core.formatting import counted, percent
-from sysbench.core.runs.ab.plan import Plan
 
 
 def plan_facts(plan: Plan, max_minutes: float) -> list[tuple[str, str]]:

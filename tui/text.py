@@ -15,9 +15,9 @@ from sysbench.core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 from sysbench.tui.cutting import cut_off
 
 if TYPE_CHECKING:
-    from sysbench.core.analysis.ranks.rows import Ranks
     from sysbench.core.inspection.inspection import Inspection
     from sysbench.core.inspection.messages import Progressed
+    from sysbench.core.ranks.rank_rows import Ranks
 
 significant = quantities.significant
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from sysbench.core.errors import SpecError
-from sysbench.core.export.files import refuse_existing
+from sysbench.core.export.written_files import refuse_existing
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 
 
 class Writer(Protocol):

@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from sysbench.core.errors import SpecError
-from sysbench.core.export.report import run_as_page
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.export.report_document import run_as_page
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import open_regular
 
 LOOPBACK = "127.0.0.1"

@@ -6,11 +6,11 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 
-from sysbench.core.analysis.compare import BreakEven
+from sysbench.core.compare.comparison import BreakEven
 from sysbench.core.record.record import Finding, Record
 from sysbench.core.tables.cells import cells_as_text, heading_of, is_numeric, literal
 from sysbench.core.tables.context import headline
-from sysbench.core.tables.kernels import top_kernels
+from sysbench.core.tables.kernel_tables import top_kernels
 from sysbench.core.tables.sections import tables_of
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.trust import trust_lines

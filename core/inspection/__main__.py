@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.analysis.ranks.summary import encode_rank
 from sysbench.core.errors import ForeignFileError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.inspection.entries import Entry, entry_of, forget_oldest
@@ -23,6 +22,7 @@ from sysbench.core.inspection.messages import Finished, ProgressSender, refusal,
 from sysbench.core.inspection.reading import Tables, read_tables
 from sysbench.core.machine.children import die_with_input
 from sysbench.core.machine.processes import die_with_parent, limit_data_memory
+from sysbench.core.ranks.rank_summary import encode_rank
 from sysbench.core.storage import write_atomically
 
 LARGEST_TABLES_BYTES = 64 * 2**20

@@ -14,7 +14,7 @@ from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.kinds import format_of
 from sysbench.core.inspection.messages import Finished, Progressed, Refused, decode_message
 from sysbench.core.machine.children import python_child
-from sysbench.core.machine.telemetry.host import memory_capacity_bytes
+from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.storage import make_folder
 
 MOST_BYTES = 16 * 2**30

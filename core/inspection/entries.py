@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.inspection import Inspection, decode_inspection
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import home
 
 if TYPE_CHECKING:
-    from sysbench.core.analysis.ranks.summary import RankTrace
+    from sysbench.core.ranks.rank_summary import RankTrace
 
 KEPT = 32
 """Count of newest entries that are kept."""
@@ -74,7 +74,7 @@ class Entry:
 
     def read_rank(self) -> RankTrace | None:
         """The file as one rank of several, or None if there is none that can be read."""
-        from sysbench.core.analysis.ranks.summary import (
+        from sysbench.core.ranks.rank_summary import (
             decode_rank,  # numpy, for which files alone do not ask
         )
 

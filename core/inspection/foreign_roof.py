@@ -6,13 +6,13 @@ from math import fsum
 
 import msgspec
 
-from sysbench.core.analysis.costs.operators import COUNTED_CATEGORIES
-from sysbench.core.analysis.costs.roofline import with_roof
-from sysbench.core.analysis.kernels.expectations import precision_from_kernel_names
 from sysbench.core.formatting import percent
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.machine.peaks import REMEDY, Peak, roof_of
 from sysbench.core.record.record import Kernels
+from sysbench.core.trace.expectations import precision_from_kernel_names
+from sysbench.core.trace.operators import COUNTED_CATEGORIES
+from sysbench.core.trace.roofline import with_roof
 
 MOSTLY = 0.95
 """Part of the time of products whose FLOPs must be known, or the table says how much it is."""

@@ -9,36 +9,36 @@ from typing import NamedTuple
 
 import msgspec
 
-from sysbench.core.analysis.costs.rows import both_works, captured_work, noted_work, with_costs
-from sysbench.core.analysis.kernels.captures import join_replays, with_captured
-from sysbench.core.analysis.kernels.collectives import collective_rows
-from sysbench.core.analysis.kernels.host_side import host_side
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import TimeLedger, chosen_device, time_ledger
-from sysbench.core.analysis.memory.foreign import (
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.findings.files_rules import findings_of_file
+from sysbench.core.inspection.foreign_roof import under_roof, with_known_share
+from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.kinds import format_of, program_of
+from sysbench.core.memory.foreign import (
     describe_counted,
     describe_profiled,
     describe_snapshot,
 )
-from sysbench.core.analysis.memory.profiled import (
+from sysbench.core.memory.profiled import (
     read_counted_allocations,
     read_profiled_allocations,
 )
-from sysbench.core.analysis.memory.snapshot.reading import read_snapshot
-from sysbench.core.analysis.nsys.export import export_of, read_contents
-from sysbench.core.analysis.nsys.summaries import summary
-from sysbench.core.analysis.ranks.summary import RankTrace, rank_trace
-from sysbench.core.analysis.rules.files import findings_of_file
-from sysbench.core.analysis.trace.events import Kind, Trace
-from sysbench.core.analysis.trace.launches import BEGIN_CAPTURE
-from sysbench.core.analysis.trace.origin import read_origin
-from sysbench.core.analysis.trace.reader import read_trace
-from sysbench.core.errors import DamagedFileError
-from sysbench.core.inspection.foreign_roof import under_roof, with_known_share
-from sysbench.core.inspection.inspection import Inspection
-from sysbench.core.inspection.kinds import format_of, program_of
+from sysbench.core.memory.snapshot_reading import read_snapshot
+from sysbench.core.ranks.rank_summary import RankTrace, rank_trace
 from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.record import Kernels, Memory
+from sysbench.core.trace.captures import join_replays, with_captured
+from sysbench.core.trace.collective_kernels import collective_rows
+from sysbench.core.trace.cost_rows import both_works, captured_work, noted_work, with_costs
+from sysbench.core.trace.host_side import host_side
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.launches import BEGIN_CAPTURE
+from sysbench.core.trace.nsys_export import export_of, read_contents
+from sysbench.core.trace.nsys_summaries import summary
+from sysbench.core.trace.origin import read_origin
+from sysbench.core.trace.time_ledger import TimeLedger, chosen_device, time_ledger
+from sysbench.core.trace.trace_events import Kind, Trace
+from sysbench.core.trace.trace_reader import read_trace
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage, the amount done and the total: ``decode`` in bytes, ``rows`` of an nsys

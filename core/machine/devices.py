@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sysbench.core.errors import SpecError
+from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.machine.interpreter import chosen_python, probe_python
-from sysbench.core.machine.telemetry.host import memory_capacity_bytes
-from sysbench.core.machine.telemetry.nvml import Nvml
-from sysbench.core.machine.telemetry.sample import DeviceSample
+from sysbench.core.machine.nvml import Nvml
+from sysbench.core.machine.sample import DeviceSample
 
 DEVICE_ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 """Variable by which CUDA numbers its devices, and the value with which it numbers as NVML does.

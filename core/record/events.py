@@ -197,7 +197,7 @@ class ResultReported(Event, frozen=True):
 
 
 class TelemetrySampled(Event, frozen=True):
-    """One sample of devices and host: a `sysbench.core.machine.telemetry.sample.Sample`.
+    """One sample of devices and host: a `sysbench.core.machine.sample.Sample`.
 
     ``device_index`` is the measured device's as NVML counts, null on the CPU and where NVML cannot
     identify it; unset in events of a version that did not keep it.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.analysis.costs.roofline import with_roof
-from sysbench.core.analysis.kernels.provenance import kernel_source
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.record.record import Kernels, Record
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import UNREADABLE_JSON, read_json
+from sysbench.core.trace.provenance import kernel_source
+from sysbench.core.trace.roofline import with_roof
 
 FILE = "kernels.json"
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.analysis.costs.roofline import nsys_under_roof, under_roof, with_mfu
-from sysbench.core.analysis.memory.oom import describe_oom
-from sysbench.core.analysis.memory.predicted import reconciled
-from sysbench.core.analysis.rules.findings import findings_of
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.estimate.closed_form import Prediction, predict
+from sysbench.core.findings.findings_rules import findings_of
 from sysbench.core.machine.peaks import roof_of
-from sysbench.core.machine.telemetry.summary import SampleLog
+from sysbench.core.machine.telemetry_summary import SampleLog
+from sysbench.core.memory.oom import describe_oom
+from sysbench.core.memory.predicted import reconciled
+from sysbench.core.predict.closed_form import Prediction, predict
 from sysbench.core.record.blocks import PASSES
 from sysbench.core.record.environment import (
     compute_capability,
@@ -47,11 +46,12 @@ from sysbench.core.record.memory import Oom, OomSnapshot
 from sysbench.core.record.record import Distributed, PassRecord, Record, Timing
 from sysbench.core.record.roof import Roof
 from sysbench.core.record.timing import Round
-from sysbench.core.runs.directory import Header, RunDirectory
+from sysbench.core.runs.added_rounds import Attempt, RoundLog
 from sysbench.core.runs.missing import kept_prediction, lines_lost, reasons_of_missing
-from sysbench.core.runs.rounds import Attempt, RoundLog
+from sysbench.core.runs.run_directory import Header, RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import last_lines
+from sysbench.core.trace.roofline import nsys_under_roof, under_roof, with_mfu
 
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Record)}
 

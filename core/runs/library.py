@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.analysis.rounds import rounds_counted
+from sysbench.core.compare.rounds import rounds_counted
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.environment import device_name
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory, find_run, list_runs
-from sysbench.core.runs.keeping.labels import label_known, label_version
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.labels import label_known, label_version
+from sysbench.core.runs.run_directory import RunDirectory, find_run, list_runs
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.fields import FIELDS
 from sysbench.core.spec.spec import RunSpec, subject
 from sysbench.core.storage import UNREADABLE_JSON, home, make_folder

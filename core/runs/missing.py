@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.estimate.closed_form import Prediction, predict, why_not_predicted
 from sysbench.core.formatting import counted
+from sysbench.core.predict.closed_form import Prediction, predict, why_not_predicted
 from sysbench.core.record.blocks import PASSES, why_left_out
 from sysbench.core.record.record import Finding, PassRecord
-from sysbench.core.runs.directory import Header
+from sysbench.core.runs.run_directory import Header
 from sysbench.core.spec.spec import RunSpec
 
 RECORD_CHANGED = Finding(

@@ -10,7 +10,7 @@ import msgspec
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.formatting import format_bytes, percent
 from sysbench.core.machine.devices import sample_of
-from sysbench.core.machine.environment import cpu_model
+from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.record.environment import device_name
 from sysbench.core.record.memory import prediction_error
 from sysbench.core.record.record import Record

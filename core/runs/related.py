@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from sysbench.core.analysis.compare import BreakEven, break_even
-from sysbench.core.analysis.kernels.questions import GEMM_STEPS
-from sysbench.core.analysis.verdict.records import NOTHING_KNOWN
+from sysbench.core.compare.compared_records import NOTHING_KNOWN
+from sysbench.core.compare.comparison import BreakEven, break_even
 from sysbench.core.errors import SysbenchError
+from sysbench.core.experiments.known import known_noise
 from sysbench.core.record.environment import device_name, node
 from sysbench.core.record.record import Record
-from sysbench.core.runs.ab.known import known_noise
 from sysbench.core.runs.library import SPEC_COLUMNS, Entry, Library
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.fields import COMPILE_KEYS, keys_deciding
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.trace.questions import GEMM_STEPS
 
 
 def eager_spec(record: Record) -> RunSpec:

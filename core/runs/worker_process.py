@@ -19,7 +19,7 @@ from sysbench.core.machine.children import child_environment, python_child
 from sysbench.core.machine.devices import in_bus_order
 from sysbench.core.machine.processes import kill_descendants
 from sysbench.core.record.events import AnyEvent, OutOfMemory, decode_event
-from sysbench.core.runs.job import Job
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import last_bytes, open_to_append
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from sysbench.core.errors import SpecError
-from sysbench.core.record.spec import OWN_MODEL as OWN_MODEL
+from sysbench.core.record.recorded_spec import OWN_MODEL as OWN_MODEL
 
 Door = Literal["file", "module", "hf"]
 

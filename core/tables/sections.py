@@ -15,8 +15,8 @@ from sysbench.core.record.record import Record
 from sysbench.core.tables.table import Table
 
 if TYPE_CHECKING:
-    from sysbench.core.analysis.compare import BreakEven
-    from sysbench.core.analysis.kernels.tree import TreeNode
+    from sysbench.core.compare.comparison import BreakEven
+    from sysbench.core.trace.module_tree import TreeNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,8 @@ class Section:
 
 
 def _timing(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import context, timing
+    from sysbench.core.tables import context
+    from sysbench.core.tables import timing_tables as timing
 
     if source.record.timing:
         yield timing.timing_table(source.record.timing)
@@ -66,14 +67,14 @@ def _timing(source: Source) -> Iterator[Table]:
 
 
 def _rounds(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import timing
+    from sysbench.core.tables import timing_tables as timing
 
     if source.record.timing:
         yield timing.rounds_table(source.record.timing)
 
 
 def _kernels(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import kernels
+    from sysbench.core.tables import kernel_tables as kernels
 
     if source.record.kernels:
         yield kernels.kernel_table(source.record.kernels)
@@ -81,57 +82,57 @@ def _kernels(source: Source) -> Iterator[Table]:
 
 
 def _steps(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables.files import steps
+    from sysbench.core.tables import steps_tables as steps
 
     if source.record.kernels and source.record.kernels.marked_steps:
         yield steps.steps_table(source.record.kernels.marked_steps)
 
 
 def _collectives(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables.files import collectives
+    from sysbench.core.tables import collectives_tables as collectives
 
     if source.record.kernels:
         yield collectives.collectives_table(source.record.kernels.collectives)
 
 
 def _annotations(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables.files import host
+    from sysbench.core.tables import host_tables as host
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.annotations_table(source.record.kernels, side)
 
 
 def _python(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables.files import host
+    from sysbench.core.tables import host_tables as host
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.functions_table(source.record.kernels, side)
 
 
 def _api(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables.files import host
+    from sysbench.core.tables import host_tables as host
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.calls_table(side)
 
 
 def _tree(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import tree
+    from sysbench.core.tables import tree_rows as tree
 
     if source.tree:
         yield tree.tree_table(source.tree)
 
 
 def _questions(source: Source) -> Iterator[Table]:
-    from sysbench.core.analysis.kernels.questions import questions_of
-    from sysbench.core.tables import kernels
+    from sysbench.core.tables import kernel_tables as kernels
+    from sysbench.core.trace.questions import questions_of
 
     if source.record.kernels:
         yield kernels.question_table(questions_of(source.record, source.others))
 
 
 def _roofline(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import kernels
+    from sysbench.core.tables import kernel_tables as kernels
 
     if source.record.kernels:
         yield kernels.roofline_table(source.record.kernels)
@@ -139,7 +140,8 @@ def _roofline(source: Source) -> Iterator[Table]:
 
 
 def _memory(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import allocations, memory
+    from sysbench.core.tables import allocations_tables as allocations
+    from sysbench.core.tables import memory_tables as memory
 
     if block := source.record.memory:
         yield memory.memory_table(block)
@@ -155,13 +157,13 @@ def _memory(source: Source) -> Iterator[Table]:
 
 
 def _oom(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import memory
+    from sysbench.core.tables import memory_tables as memory
 
     yield from memory.oom_tables(source.record)
 
 
 def _nsys(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables.files import nsys
+    from sysbench.core.tables import nsys_tables as nsys
 
     if block := source.record.nsys:
         # The kernels of a file are a section already; those of a run are of its trace pass.
@@ -169,27 +171,27 @@ def _nsys(source: Source) -> Iterator[Table]:
 
 
 def _telemetry(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import timing
+    from sysbench.core.tables import timing_tables as timing
 
     if source.record.telemetry:
         yield timing.telemetry_table(source.record.telemetry)
 
 
 def _compile(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import compile
+    from sysbench.core.tables import compile_tables as compile
 
     yield from compile.compile_tables(source.record, source.worth)
 
 
 def _distributed(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import distributed
+    from sysbench.core.tables import distributed_tables as distributed
 
     if source.record.distributed:
         yield from distributed.distributed_tables(source.record.distributed)
 
 
 def _numerics(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import numerics
+    from sysbench.core.tables import numerics_tables as numerics
 
     if source.record.numerics:
         yield from numerics.numerics_tables(source.record.numerics)
@@ -271,7 +273,7 @@ def tables_of(
 def _short_tree(record: Record) -> TreeNode | None:
     if record.kernels is None:
         return None
-    from sysbench.core.analysis.kernels.tree import from_share, kernel_tree
+    from sysbench.core.trace.module_tree import from_share, kernel_tree
 
     return from_share(kernel_tree(record.kernels, record.memory), TREE_LEAST)
 

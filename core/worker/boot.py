@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sysbench.core.record.events import DeviceDescribed
-from sysbench.core.runs.job import Job, Report
+from sysbench.core.runs.worker_job import Job, Report
 from sysbench.core.worker.failures import report_failure
 from sysbench.core.worker.limits import limit_memory
-from sysbench.core.worker.memory.oom import OomObserver
+from sysbench.core.worker.memory.oom_state import OomObserver
 from sysbench.core.worker.setup import describe_torch, prepare_torch
 
 Measure = Callable[[Job, Report], bool | None]

@@ -12,12 +12,12 @@ import torch
 
 from sysbench.core.formatting import BINARY_UNITS
 from sysbench.core.record.events import OutOfMemory, WorkerFailed
-from sysbench.core.runs.job import Report
+from sysbench.core.runs.worker_job import Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.limits import lift_memory_limit
-from sysbench.core.worker.memory.oom import AllocatorState, OomObserver, state_now
-from sysbench.core.worker.places import expression_of, users_place
-from sysbench.core.worker.workloads.transformer import StepError
+from sysbench.core.worker.memory.oom_state import AllocatorState, OomObserver, state_now
+from sysbench.core.worker.source_places import expression_of, users_place
+from sysbench.core.worker.workloads.make_workload import StepError
 
 CPU_REFUSAL = re.compile(r"tried to allocate (\d+) bytes")
 CUDA_REFUSAL = re.compile(r"Tried to allocate ([0-9.]+) ([KMGT]iB)")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sysbench.core.analysis.trace.scopes import MODULE_RANGE, PHASE_RANGE
+from sysbench.core.trace.scopes import MODULE_RANGE, PHASE_RANGE
 
 MakeRange = Callable[[str], AbstractContextManager[Any]]
 """Makes a named range that is open inside ``with``."""

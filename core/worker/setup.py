@@ -10,7 +10,7 @@ import torch
 from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.limits import set_threads
-from sysbench.core.worker.workloads.transformer import set_precision
+from sysbench.core.worker.workloads.make_workload import set_precision
 
 
 def prepare_torch(spec: RunSpec) -> dict[str, Any]:

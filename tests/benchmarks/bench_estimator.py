@@ -16,7 +16,7 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from sysbench.core.estimate.closed_form import predict
+from sysbench.core.predict.closed_form import predict
 from sysbench.core.spec.spec import RunSpec
 
 MODELS = ("cs336-2025/small", "cs336-2025/2.7B", "cs336-2026/10B")

@@ -22,7 +22,7 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable
 
 from sysbench.core.tables.table import Table
-from sysbench.tui.widgets.tables.table_view import TableView
+from sysbench.tui.widgets.table_view import TableView
 
 ROUNDS = 5
 FEW, MANY = 1_000, 100_000

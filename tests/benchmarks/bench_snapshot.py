@@ -22,8 +22,8 @@ with open(sys.argv[1], "rb") as file:
 """
 OURS = """
 from pathlib import Path
-from sysbench.core.analysis.memory.foreign import describe_snapshot
-from sysbench.core.analysis.memory.snapshot.reading import read_snapshot
+from sysbench.core.memory.foreign import describe_snapshot
+from sysbench.core.memory.snapshot_reading import read_snapshot
 began, began_cpu = time.perf_counter(), time.process_time()
 memory = describe_snapshot(read_snapshot(Path(sys.argv[1])))
 assert sum(row.bytes for row in memory.ledger) == memory.peak_allocated_bytes and memory.largest

@@ -22,7 +22,7 @@ SPEC = RunSpec(device="cpu", warmup=5, steps=STEPS, attention="sdpa", batch=8, t
 BARE = """
 import sys, time, statistics, torch
 from torch.nn import functional as F
-from sysbench.core.worker.workloads.models.transformer import Transformer
+from sysbench.core.worker.workloads.transformer import Transformer
 from sysbench.core.spec.spec import RunSpec
 import msgspec
 spec = msgspec.json.decode(sys.argv[1], type=RunSpec)

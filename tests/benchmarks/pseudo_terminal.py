@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 OURS = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
 STEADY = """
 from itertools import cycle
-from sysbench.core.machine.telemetry.sample import HostSample, Sample
+from sysbench.core.machine.sample import HostSample, Sample
 from sysbench.tui.live.sensors import StripSampler
 readings = cycle(
     Sample(host=HostSample(cores=2, cpu=cpu, memory_used_bytes=2**30, memory_total_bytes=2**34))

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels.classify import CATEGORIES
-from sysbench.core.analysis.memory.owners import OWNERS
 from sysbench.core.colours import FAMILIES, HUES, KERNELS, LOOKS, MEMORY, look_of
-from sysbench.core.estimate.closed_form import ROWS
-from sysbench.core.export.page.charts import colour_of, memory_chart
+from sysbench.core.export.page_charts import colour_of, memory_chart
+from sysbench.core.memory.owners import OWNERS
+from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.record.record import Timeline
+from sysbench.core.trace.classify import CATEGORIES
 
 from ..colour_science import VISIONS, contrast, distance
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.runs.directory import create_run, runs_folder
 from sysbench.core.runs.library import Library
-from sysbench.core.spec.files import save_profile
+from sysbench.core.runs.run_directory import create_run, runs_folder
+from sysbench.core.spec.profiles import save_profile
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import home, locked, make_folder
 

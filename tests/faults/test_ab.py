@@ -12,8 +12,12 @@ from typing import Any
 import psutil
 import pytest
 
-from sysbench.core.runs.ab.experiment import ExperimentDirectory, find_experiment, list_experiments
-from sysbench.core.runs.ab.report import report_of
+from sysbench.core.experiments.experiment import (
+    ExperimentDirectory,
+    find_experiment,
+    list_experiments,
+)
+from sysbench.core.experiments.experiment_report import report_of
 from sysbench.core.storage import locked
 
 from ..worker_double.script import FOLDER_VARIABLE, Script, command, finished

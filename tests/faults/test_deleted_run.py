@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from sysbench.core.record.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
-from sysbench.core.runs.directory import create_run
+from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.run.forecast import Forecaster, kind_of, past_entries
-from sysbench.core.studies.run.grid import Cell
-from sysbench.core.studies.run.state import Entry, StudyDirectory, records_of, status_of
+from sysbench.core.studies.forecast import Forecaster, kind_of, past_entries
+from sysbench.core.studies.study_directory import Entry, StudyDirectory, records_of, status_of
+from sysbench.core.studies.study_grid import Cell
 from sysbench.tui.cli import main
 
 

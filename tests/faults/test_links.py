@@ -12,8 +12,8 @@ import pytest
 from sysbench.core.errors import DamagedFileError, SpecError
 from sysbench.core.export.exports import write_export
 from sysbench.core.record.events import Noticed, RunEnded
-from sysbench.core.runs.directory import RunDirectory, create_run
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, create_run
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import add_round, disturb_round, supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
@@ -156,7 +156,7 @@ def test_an_export_replaces_a_link_and_not_what_it_leads_to(
 
 
 def test_an_experiment_names_runs_and_no_paths(run: RunDirectory, sysbench_home: Path) -> None:
-    from sysbench.core.runs.ab.experiment import ExperimentDirectory
+    from sysbench.core.experiments.experiment import ExperimentDirectory
 
     folder = sysbench_home / "experiments" / "e"
     folder.mkdir(parents=True)

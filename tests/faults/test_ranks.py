@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from sysbench.core.record.events import AnyEvent, PassEnded, PassStarted, RunEnded, StepsTimed
-from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 

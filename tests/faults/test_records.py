@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from sysbench.core.errors import DamagedFileError, NewerFileError
-from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import disturb_round
 
 

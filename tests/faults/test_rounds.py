@@ -24,10 +24,10 @@ from sysbench.core.record.events import (
     encode_event,
 )
 from sysbench.core.record.record import Record, Timing
-from sysbench.core.runs.directory import RunDirectory, create_run, runs_folder
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.records import load_record, replay
+from sysbench.core.runs.run_directory import RunDirectory, create_run, runs_folder
+from sysbench.core.runs.stored_records import load_record, replay
 from sysbench.core.runs.supervisor import add_round, disturb_round, supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
@@ -41,7 +41,7 @@ ADD_ENDLESS_ROUND = """
 import sys
 from pathlib import Path
 from sysbench.core.record.events import StepsTimed
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.supervisor import add_round
 for event in add_round(RunDirectory(Path(sys.argv[1])), experiment="e"):
     if isinstance(event, StepsTimed):

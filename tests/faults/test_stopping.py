@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import DeviceBusyError
-from sysbench.core.runs.ab.experiment import create_experiment
-from sysbench.core.runs.directory import create_run
-from sysbench.core.runs.records import load_record
+from sysbench.core.experiments.experiment import create_experiment
+from sysbench.core.runs.run_directory import create_run
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.run.state import open_study
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.study_directory import open_study
 from sysbench.tui.cli import main
 
 HOLDER = """

@@ -24,10 +24,10 @@ from sysbench.core.record.events import (
     StageEntered,
     StepsTimed,
 )
-from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, create_run
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
@@ -326,7 +326,7 @@ def supervise_with(run: RunDirectory, setup: str) -> None:
     code = (
         f"import resource; {setup}\n"
         "from pathlib import Path\n"
-        "from sysbench.core.runs.directory import RunDirectory\n"
+        "from sysbench.core.runs.run_directory import RunDirectory\n"
         "from sysbench.core.runs.supervisor import supervise\n"
         f"for _ in supervise(RunDirectory(Path({str(run.path)!r}))): pass\n"
     )

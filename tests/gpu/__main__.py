@@ -23,8 +23,8 @@ from pathlib import Path
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.machine.devices import resolve_device, sample_of
-from sysbench.core.machine.environment import cpu_model
 from sysbench.core.machine.processes import kill_descendants
+from sysbench.core.machine.read_environment import cpu_model
 
 from ..null_gpu.place import is_null
 from .page import Ended, ended, keep, lines_path, slug, write_page

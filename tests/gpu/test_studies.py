@@ -9,11 +9,11 @@ import pytest
 
 from sysbench.core import Record, RunSpec
 from sysbench.core.record.record import Memory, Timing
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import parse_spec
-from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.run.grid import Cell
-from sysbench.core.studies.values.formula import check_formula
+from sysbench.core.studies.formula import check_formula
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.study_grid import Cell
 
 from .stages.studies import STUDIES, Published, beside, load_published
 

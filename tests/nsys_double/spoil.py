@@ -20,9 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.analysis.nsys.export import read_export
 from sysbench.core.errors import DamagedFileError, NotFoundError
-from sysbench.core.tables.files.nsys import record_tables
+from sysbench.core.tables.nsys_tables import record_tables
+from sysbench.core.trace.nsys_export import read_export
 
 MEMORY_BYTES = 512 * 2**20
 PAGE_BYTES = 4096

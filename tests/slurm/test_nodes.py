@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from sysbench.core.record.record import Distributed, Record
-from sysbench.core.runs.directory import RunDirectory, list_runs
+from sysbench.core.runs.run_directory import RunDirectory, list_runs
 from sysbench.core.runs.supervisor import HANG_VARIABLE
 from sysbench.core.storage import HOME_VARIABLE
-from sysbench.core.studies.run.state import Entry, StudyDirectory
+from sysbench.core.studies.study_directory import Entry, StudyDirectory
 
 from .daemons import (
     PATIENCE_SECONDS,

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.runs.directory import list_runs
+from sysbench.core.runs.run_directory import list_runs
 from sysbench.core.storage import HOME_VARIABLE
-from sysbench.core.studies.run.grid import expand
-from sysbench.core.studies.run.state import Entry, StudyDirectory, find_study, records_of
+from sysbench.core.studies.study_directory import Entry, StudyDirectory, find_study, records_of
+from sysbench.core.studies.study_grid import expand
 
 from .daemons import PATIENCE_SECONDS, queue, wait_for, why_not
 

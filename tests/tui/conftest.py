@@ -18,13 +18,13 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.strip import Strip
 
-from sysbench.core.machine.telemetry.sample import HostSample, Sample
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.machine.sample import HostSample, Sample
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui import app as tui_app
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.sensors import StripSampler
-from sysbench.tui.screens.result.screen import ResultScreen
-from sysbench.tui.screens.result.tab import ResultTab
+from sysbench.tui.screens.result_screen import ResultScreen
+from sysbench.tui.screens.result_tab import ResultTab
 
 from .emulated import Emulated
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sysbench.core.machine.environment import cpu_model
+from sysbench.core.experiments.experiment import ExperimentDirectory, Side, create_experiment
+from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
-from sysbench.core.runs.ab.experiment import ExperimentDirectory, Side, create_experiment
-from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
 
 from .. import factories

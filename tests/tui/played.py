@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.record.events import AnyEvent, StageEntered, StepsTimed
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 
 FROZEN = Path(__file__).parents[1] / "fixtures" / "tiny-cpu"
 

@@ -12,11 +12,11 @@ import pytest
 from textual.widgets import Static
 
 from sysbench import core, tui
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.sections import tables_of
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import explain_column
-from sysbench.tui.screens.dialogs.explain import ExplainScreen
+from sysbench.tui.screens.explain_dialog import ExplainScreen
 
 from .conftest import open_tab, until
 

@@ -6,10 +6,10 @@ import os
 import unicodedata
 from pathlib import Path
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.library.screen import LibraryScreen
-from sysbench.tui.screens.result.registry import USUAL_TABS
+from sysbench.tui.screens.library_screen import LibraryScreen
+from sysbench.tui.screens.result_registry import USUAL_TABS
 
 from ..cli.reading.test_hostile_records import ATTACK, attacking
 from .conftest import open_tab, painted, until

@@ -11,15 +11,15 @@ import pytest
 from textual.widgets import Input, OptionList, Static
 
 from sysbench.core.export.exports import EXPORTS, default_path
-from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
+from sysbench.core.runs.run_directory import RunDirectory, create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.dialogs.ask import AskScreen
-from sysbench.tui.screens.library.screen import LibraryScreen
-from sysbench.tui.screens.live.screen import LiveScreen
-from sysbench.tui.screens.result.registry import USUAL_TABS
-from sysbench.tui.screens.result.screen import ResultScreen
-from sysbench.tui.screens.run.screen import RunScreen
+from sysbench.tui.screens.ask_dialog import AskScreen
+from sysbench.tui.screens.library_screen import LibraryScreen
+from sysbench.tui.screens.live_screen import LiveScreen
+from sysbench.tui.screens.result_registry import USUAL_TABS
+from sysbench.tui.screens.result_screen import ResultScreen
+from sysbench.tui.screens.run_screen import RunScreen
 
 from ..worker_double.script import replace_workers
 from .conftest import is_shown, open_result, until

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.dialogs.help import HelpScreen
-from sysbench.tui.screens.live.screen import LiveScreen
-from sysbench.tui.screens.result.screen import ResultScreen
+from sysbench.tui.screens.help_dialog import HelpScreen
+from sysbench.tui.screens.live_screen import LiveScreen
+from sysbench.tui.screens.result_screen import ResultScreen
 
 from .conftest import is_shown, open_result, until
 from .played import PlayedRun, played_live, timed

@@ -11,22 +11,22 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Button, Static
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.pair_watch import Pair
-from sysbench.tui.screens.compare.rows import RowsView
-from sysbench.tui.screens.compare.screen import CompareScreen
-from sysbench.tui.screens.dialogs.ask import ask_before_leaving
-from sysbench.tui.screens.result.screen import ResultScreen
-from sysbench.tui.screens.result.tabs.kernels import KernelsTab
-from sysbench.tui.screens.result.tabs.memory import MemoryTab
+from sysbench.tui.screens.ask_dialog import ask_before_leaving
+from sysbench.tui.screens.compare_rows import RowsView
+from sysbench.tui.screens.compare_screen import CompareScreen
+from sysbench.tui.screens.kernels_tab import KernelsTab
+from sysbench.tui.screens.memory_tab import MemoryTab
+from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.text import fitted_headline
-from sysbench.tui.widgets.bars.command_line import CommandLine
-from sysbench.tui.widgets.charts.plot import Plot
-from sysbench.tui.widgets.charts.stack_bar import StackBar
-from sysbench.tui.widgets.charts.timeline import TimelineView
-from sysbench.tui.widgets.tables.table_view import TableView
+from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.plot import Plot
+from sysbench.tui.widgets.stack_bar import StackBar
+from sysbench.tui.widgets.table_view import TableView
+from sysbench.tui.widgets.timeline import TimelineView
 
 from .conftest import CannedSampler, ResultFirst, is_shown, open_tab, painted, until
 

@@ -14,18 +14,18 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from sysbench.core.analysis.verdict.records import verdict_of
-from sysbench.core.runs.ab.experiment import Ended
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.runs.keeping.labels import Label, write_label
+from sysbench.core.compare.compared_records import verdict_of
+from sysbench.core.experiments.experiment import Ended
+from sysbench.core.runs.labels import Label, write_label
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.pair_watch import Pair, pair_of
-from sysbench.tui.screens.compare.rows import RowsView
-from sysbench.tui.screens.compare.screen import CompareScreen
-from sysbench.tui.screens.result.registry import USUAL_TABS
-from sysbench.tui.screens.run.screen import RunScreen
-from sysbench.tui.widgets.charts.drawing import Drawing
+from sysbench.tui.screens.compare_rows import RowsView
+from sysbench.tui.screens.compare_screen import CompareScreen
+from sysbench.tui.screens.result_registry import USUAL_TABS
+from sysbench.tui.screens.run_screen import RunScreen
+from sysbench.tui.widgets.drawing import Drawing
 
 from .conftest import CannedSampler, open_tab, until
 from .experiments import begun, disturb, with_fixed_names, write_rounds
@@ -67,7 +67,7 @@ def test_run_screen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # What a library takes goes by this machine's CPU; see `test_run_form`.
-    monkeypatch.setattr("sysbench.tui.screens.run.device_prediction.cpu_flags", frozenset)
+    monkeypatch.setattr("sysbench.tui.screens.run_device_prediction.cpu_flags", frozenset)
     app = SysbenchApp(CannedSampler())
 
     async def fill(pilot: Pilot[None]) -> None:

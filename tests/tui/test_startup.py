@@ -40,7 +40,7 @@ def test_no_screen_loads_torch_or_pandas(keys: list[str]) -> None:
 
 
 def test_the_first_screen_loads_no_other() -> None:
-    code = "import sys, sysbench.tui.app, sysbench.tui.screens.run.screen; print(*sys.modules)"
+    code = "import sys, sysbench.tui.app, sysbench.tui.screens.run_screen; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.machine.environment import cpu_model
 from sysbench.core.machine.instructions import LADDER, LIMITS, cpu_flags
+from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.record.record import Memory
 from sysbench.core.spec.choices import AttentionName, PrecisionName
 from sysbench.core.spec.spec import RunSpec, StepKind

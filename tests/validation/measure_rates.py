@@ -31,10 +31,10 @@ import numpy as np
 import torch
 from torch.utils.benchmark import Timer
 
-from sysbench.core.analysis.statistics import median_interval
-from sysbench.core.machine.environment import cpu_model
-from sysbench.core.record.rates import RateRequest
-from sysbench.core.worker.rates import LONG_ROW, MEASURES, ROW, SIZES, Bench
+from sysbench.core.compare.statistics import median_interval
+from sysbench.core.machine.read_environment import cpu_model
+from sysbench.core.record.device_rates import RateRequest
+from sysbench.core.worker.measure_rates import LONG_ROW, MEASURES, ROW, SIZES, Bench
 
 ROUNDS = 20
 SECONDS = 0.1

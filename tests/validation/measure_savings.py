@@ -24,14 +24,14 @@ from torch.autograd.profiler import profile
 from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing.spawn import spawn
 
-from sysbench.core.analysis.memory.profiled import decode_profiled_allocations
-from sysbench.core.estimate.exact import canonical_spec
-from sysbench.core.estimate.savings.variant import Variant
+from sysbench.core.memory.profiled import decode_profiled_allocations
+from sysbench.core.predict.dry_run_client import canonical_spec
+from sysbench.core.predict.variant import Variant
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.workloads.base import optimizer_over
-from sysbench.core.worker.workloads.blocks import blocks_of
-from sysbench.core.worker.workloads.models.transformer import Transformer
+from sysbench.core.worker.workloads.model_blocks import blocks_of
+from sysbench.core.worker.workloads.stepped_workload import optimizer_over
+from sysbench.core.worker.workloads.transformer import Transformer
 
 RANKS = 2
 STEADY = 4

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.analysis.verdict.power import power_after
-from sysbench.core.analysis.verdict.records import counted_ms
-from sysbench.core.analysis.verdict.verdict import Verdict
-from sysbench.core.runs.ab.experiment import ExperimentDirectory, create_experiment
-from sysbench.core.runs.ab.runner import Judged, RoundStarting, run_experiment
-from sysbench.core.runs.directory import create_run
+from sysbench.core.compare.compared_records import counted_ms
+from sysbench.core.compare.power import power_after
+from sysbench.core.compare.verdict import Verdict
+from sysbench.core.experiments.experiment import ExperimentDirectory, create_experiment
+from sysbench.core.experiments.experiment_runner import Judged, RoundStarting, run_experiment
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.run_directory import create_run
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import add_round
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec
@@ -42,7 +42,7 @@ if os.environ.get("{EXTRA}"):
         """Adds a busy wait to the forward phase of the timed workload."""
 
         def find_spec(self, name, path, target=None):
-            if name != "sysbench.core.worker.passes.timing":
+            if name != "sysbench.core.worker.passes.timing_pass":
                 return None
             sys.meta_path.remove(self)
             spec = importlib.util.find_spec(name)

@@ -22,16 +22,16 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from sysbench.core.runs.directory import RunDirectory, list_runs
+from sysbench.core.runs.run_directory import RunDirectory, list_runs
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.pair_watch import Pair
-from sysbench.tui.screens.compare.screen import CompareScreen
-from sysbench.tui.screens.inspect.screen import InspectScreen
-from sysbench.tui.screens.result.registry import TABS
-from sysbench.tui.screens.result.screen import ResultScreen
-from sysbench.tui.screens.result.views import ViewsTab
-from sysbench.tui.screens.studies.screen import StudiesScreen
+from sysbench.tui.screens.compare_screen import CompareScreen
+from sysbench.tui.screens.inspect_screen import InspectScreen
+from sysbench.tui.screens.result_registry import TABS
+from sysbench.tui.screens.result_screen import ResultScreen
+from sysbench.tui.screens.result_views import ViewsTab
+from sysbench.tui.screens.studies_screen import StudiesScreen
 
 ROOT = Path(__file__).parents[2]
 SIZES = ("44x14", "80x24", "120x36", "160x48", "200x50")

@@ -39,8 +39,8 @@ def save(app: App[Any], name: str) -> None:
 async def take_picture_of(trace: Path) -> None:
     """Save the kernels of a trace, under the name that the file has."""
     from sysbench.tui.app import SysbenchApp
-    from sysbench.tui.screens.inspect.screen import InspectScreen
-    from sysbench.tui.screens.result.tab import ResultTab
+    from sysbench.tui.screens.inspect_screen import InspectScreen
+    from sysbench.tui.screens.result_tab import ResultTab
 
     app = SysbenchApp()
     async with app.run_test(size=SIZE) as pilot:
@@ -62,12 +62,12 @@ async def take_pictures(names: Collection[str]) -> None:
         names: The pictures to save; empty for all.
     """
     from sysbench.core import RunSpec, run
-    from sysbench.core.runs.directory import create_run
+    from sysbench.core.runs.run_directory import create_run
     from sysbench.core.spec.resolve import resolved
     from sysbench.tui.app import SysbenchApp
     from sysbench.tui.live.pair_watch import Pair
-    from sysbench.tui.screens.inspect.screen import InspectScreen
-    from sysbench.tui.screens.result.screen import ResultScreen
+    from sysbench.tui.screens.inspect_screen import InspectScreen
+    from sysbench.tui.screens.result_screen import ResultScreen
 
     sized = RunSpec(vocab=4096, d_model=256, d_ff=1024, layers=4, heads=8, context=256)
     spec = sized.changed(threads=1, until=0.02)

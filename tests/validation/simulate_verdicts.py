@@ -11,9 +11,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from sysbench.core.analysis.verdict.interval import Block, interleaved
-from sysbench.core.analysis.verdict.power import power_after
-from sysbench.core.analysis.verdict.verdict import Verdict, judge
+from sysbench.core.compare.interval import Block, interleaved
+from sysbench.core.compare.power import power_after
+from sysbench.core.compare.verdict import Verdict, judge
 
 Noise = Callable[[random.Random], Iterator[float]]
 """Endless log deviations of successive processes."""

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 
 from sysbench.core.record.events import AnyEvent, RunEnded
-from sysbench.core.runs.directory import RunDirectory, find_run
+from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.tui.commands.arguments import add_run_argument, examples
-from sysbench.tui.commands.report.output import say
+from sysbench.tui.commands.output import say
 
 POLL_SECONDS = 0.2
 
@@ -26,13 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Follow the run; its exit code, as `run` would have returned it."""
-    from sysbench.core.runs.ab.experiment import experiment_meant
-    from sysbench.tui.commands.report.ending import print_ending
-    from sysbench.tui.commands.report.progress import Progress, RunFold
+    from sysbench.core.experiments.experiment import experiment_meant
+    from sysbench.tui.commands.ending import print_ending
+    from sysbench.tui.commands.progress import Progress, RunFold
 
     experiment = experiment_meant(arguments.run)
     if experiment is not None:
-        from sysbench.tui.commands.ab.command import attach_to
+        from sysbench.tui.commands.ab import attach_to
 
         return attach_to(experiment, json=arguments.json)
     run = find_run(arguments.run)

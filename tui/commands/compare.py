@@ -18,13 +18,13 @@ from sysbench.tui.commands.arguments import (
     share_above_zero,
     share_of_one,
 )
-from sysbench.tui.commands.report.output import page_width, print_json, print_paged, say, write
+from sysbench.tui.commands.output import page_width, print_json, print_paged, say, write
 
 if TYPE_CHECKING:
-    from sysbench.core.analysis.compare import Comparison
-    from sysbench.core.analysis.difference.difference import Side
-    from sysbench.core.tables.difference.tree import Cut
-    from sysbench.tui.commands.report.layout import Line
+    from sysbench.core.compare.comparison import Comparison
+    from sysbench.core.compare.difference import Side
+    from sysbench.core.tables.difference_rows_tree import Cut
+    from sysbench.tui.commands.layout import Line
 
 DEPTH = 2
 LEAST = 0.02
@@ -84,16 +84,16 @@ def main(arguments: argparse.Namespace) -> int:
     """Compare; the gate's exit code, without one 0 when both sides could be read."""
     import msgspec
 
-    from sysbench.core.analysis.compare import compare
-    from sysbench.core.analysis.difference.difference import difference
-    from sysbench.core.analysis.verdict.gate import gate_line, gate_of
-    from sysbench.core.analysis.verdict.records import NOTHING_KNOWN
-    from sysbench.core.analysis.verdict.verdict import SMALLEST
-    from sysbench.core.export.inspection import tables_as_markdown
+    from sysbench.core.compare.compared_records import NOTHING_KNOWN
+    from sysbench.core.compare.comparison import compare
+    from sysbench.core.compare.difference import difference
+    from sysbench.core.compare.gate_rule import gate_line, gate_of
+    from sysbench.core.compare.verdict import SMALLEST
+    from sysbench.core.experiments.experiment_report import shared_experiment
+    from sysbench.core.experiments.known import known_noise
+    from sysbench.core.export.inspected_file import tables_as_markdown
     from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
-    from sysbench.core.runs.ab.known import known_noise
-    from sysbench.core.runs.ab.report import shared_experiment
-    from sysbench.core.tables.difference.tree import Cut, change_tables
+    from sysbench.core.tables.difference_rows_tree import Cut, change_tables
 
     (a, a_is_file), (b, b_is_file) = _read_side(arguments.a), _read_side(arguments.b)
     of_files = a_is_file or b_is_file
@@ -148,12 +148,12 @@ def _read_side(text: str) -> tuple[Side, bool]:
     """
     import msgspec
 
-    from sysbench.core.analysis.difference.difference import Side
+    from sysbench.core.compare.difference import Side
     from sysbench.core.inspection.decoding import Decoding
     from sysbench.core.runs.artifacts import layer_rows
-    from sysbench.core.runs.directory import find_run
-    from sysbench.core.runs.records import load_record
-    from sysbench.tui.commands.report.inspection import decoding_progress
+    from sysbench.core.runs.run_directory import find_run
+    from sysbench.core.runs.stored_records import load_record
+    from sysbench.tui.commands.inspect_report import decoding_progress
 
     path = Path(text)
     if path.is_file():
@@ -174,7 +174,7 @@ def _lines(
     comparison: Comparison, sides: tuple[Side, Side], cut: Cut, width: int, *, of_files: bool
 ) -> Iterator[Line]:
     from sysbench.core.tables.trust import is_perturbed
-    from sysbench.tui.commands.report.comparison import (
+    from sysbench.tui.commands.comparison_report import (
         comparison_lines,
         difference_lines,
         memory_lines,

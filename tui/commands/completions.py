@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator
 
 from sysbench.tui.commands.arguments import examples
-from sysbench.tui.commands.report.output import print_json, write
+from sysbench.tui.commands.output import print_json, write
 
 MAX_RUNS = 100
 """Newest runs that are offered; all runs count that begin as typed."""
@@ -134,7 +134,7 @@ def words_of(kind: str, begin: str) -> list[str]:
 
 
 def _runs(begin: str) -> Iterator[str]:
-    from sysbench.core.runs.directory import list_runs
+    from sysbench.core.runs.run_directory import list_runs
 
     ids = [run.id for run in list_runs()]
     yield from ("last", "last~1")[: len(ids)]
@@ -142,8 +142,8 @@ def _runs(begin: str) -> Iterator[str]:
 
 
 def _names_of_specs(begin: str) -> Iterator[str]:
-    from sysbench.core.spec.files import list_profiles
     from sysbench.core.spec.models import model_presets
+    from sysbench.core.spec.profiles import list_profiles
 
     yield from model_presets()
     yield from list_profiles()
@@ -175,7 +175,7 @@ def _sides(begin: str) -> Iterator[str]:
 
 
 def _studies(begin: str) -> Iterator[str]:
-    from sysbench.core.studies.file.places import begun_studies, study_files
+    from sysbench.core.studies.study_places import begun_studies, study_files
 
     yield from ("list", "show")
     yield from study_files()
@@ -183,7 +183,7 @@ def _studies(begin: str) -> Iterator[str]:
 
 
 def _baselines(begin: str) -> Iterable[str]:
-    from sysbench.core.runs.ab.places import baselines_folder
+    from sysbench.core.experiments.experiment_places import baselines_folder
 
     return sorted(path.stem for path in baselines_folder().glob("*.json"))
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sysbench.core.errors import InterpreterError, SpecError
-from sysbench.core.machine.doctor.check import Check
+from sysbench.core.machine.doctor_check import Check
 from sysbench.core.tables.cells import literal
 from sysbench.tui.commands.arguments import add_settings, examples
-from sysbench.tui.commands.report.output import page_width, print_json, print_lines
+from sysbench.tui.commands.output import page_width, print_json, print_lines
 
 if TYPE_CHECKING:
-    from sysbench.tui.commands.report.layout import Line
+    from sysbench.tui.commands.layout import Line
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 _STATUS = 9
@@ -139,7 +139,7 @@ def main(arguments: argparse.Namespace) -> int:
         from sysbench.tui.commands.doctor_measure import measure_devices
 
         return measure_devices(arguments)
-    from sysbench.core.machine.doctor.checks import examine
+    from sysbench.core.machine.doctor_checks import examine
 
     checks = [*examine(), *_measured()]
     if arguments.json:
@@ -152,10 +152,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _measured() -> list[Check]:
     """Rates and noise floor of the device that runs take unless they name another."""
+    from sysbench.core.experiments.noise import noise_check
     from sysbench.core.machine.devices import resolve_device, sample_of, torch_facts
-    from sysbench.core.machine.environment import cpu_model
-    from sysbench.core.runs.ab.noise import noise_check
-    from sysbench.core.runs.rates import rates_check
+    from sysbench.core.machine.read_environment import cpu_model
+    from sysbench.core.runs.kept_rates import rates_check
 
     try:
         device, torch, now_ns = resolve_device("auto"), torch_facts()["version"], time.time_ns()
@@ -167,7 +167,7 @@ def _measured() -> list[Check]:
 
 
 def _lines(check: Check, width: int, column: int) -> Iterator[Line]:
-    from sysbench.tui.commands.report.layout import labelled
+    from sysbench.tui.commands.layout import labelled
 
     label = f"{check.status:<{_STATUS}}{check.name}"
     style = _STYLES[check.status]

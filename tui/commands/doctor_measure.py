@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from sysbench.core.formatting import counted, format_count, significant
 from sysbench.core.machine.devices import find_cuda, resolve_device
-from sysbench.core.record.rates import UNITS, DeviceRates, Load
+from sysbench.core.record.device_rates import UNITS, DeviceRates, Load
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.measure_rates import ROUNDS, RateFound, RateRound, measure_rates
-from sysbench.core.runs.rates import (
+from sysbench.core.runs.kept_rates import (
     RateRow,
     RatesReport,
     keep_rates,
@@ -18,12 +17,13 @@ from sysbench.core.runs.rates import (
     report_of,
     sentences,
 )
+from sysbench.core.runs.rates_measurement import ROUNDS, RateFound, RateRound, measure_rates
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.table import Column, Table, tabulate
-from sysbench.tui.commands.report.layout import Line, blank, labelled, prose, table_lines
-from sysbench.tui.commands.report.output import page_width, print_json, print_lines
-from sysbench.tui.commands.report.progress import Fold, Progress
-from sysbench.tui.commands.report.signals import cancelled_by_signals
+from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines
+from sysbench.tui.commands.output import page_width, print_json, print_lines
+from sysbench.tui.commands.progress import Fold, Progress
+from sysbench.tui.commands.signals import cancelled_by_signals
 
 _COLUMN = 16
 

@@ -7,23 +7,32 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from sysbench.core.analysis.verdict.noise import Source
-from sysbench.core.analysis.verdict.text import headline
+from sysbench.core.compare.noise_sources import Source
+from sysbench.core.compare.verdict_text import headline
+from sysbench.core.experiments.experiment_runner import (
+    ExperimentEvent,
+    RoundFinished,
+    RoundStarting,
+)
+from sysbench.core.experiments.noise import NoiseFloor
+from sysbench.core.experiments.noise_doctor import (
+    ROUND_SECONDS,
+    Examined,
+    default_model,
+    examine_noise,
+)
 from sysbench.core.formatting import counted, milliseconds, percent, signed_percent
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.record.events import Noticed
-from sysbench.core.runs.ab.noise import NoiseFloor
-from sysbench.core.runs.ab.noise_doctor import ROUND_SECONDS, Examined, default_model, examine_noise
-from sysbench.core.runs.ab.runner import ExperimentEvent, RoundFinished, RoundStarting
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 from sysbench.core.tables.cells import literal
-from sysbench.tui.commands.report import layout
-from sysbench.tui.commands.report.layout import Line, blank, prose, titled
-from sysbench.tui.commands.report.output import page_width, print_json, print_lines
-from sysbench.tui.commands.report.progress import Fold, Progress
-from sysbench.tui.commands.report.signals import cancelled_by_signals
+from sysbench.tui.commands import layout
+from sysbench.tui.commands.layout import Line, blank, prose, titled
+from sysbench.tui.commands.output import page_width, print_json, print_lines
+from sysbench.tui.commands.progress import Fold, Progress
+from sysbench.tui.commands.signals import cancelled_by_signals
 from sysbench.tui.commands.spec_arguments import parse_settings
 from sysbench.tui.text import interval
 

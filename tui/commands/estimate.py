@@ -6,9 +6,9 @@ import argparse
 from contextlib import AbstractContextManager, nullcontext
 from textwrap import wrap
 
-from sysbench.core.estimate.exact import Estimator
 from sysbench.core.formatting import format_bytes
 from sysbench.core.machine.cards import known_cards
+from sysbench.core.predict.dry_run_client import Estimator
 from sysbench.core.spec.models import model_presets
 from sysbench.tui.commands.arguments import add_table_formats, examples
 from sysbench.tui.commands.spec_arguments import add_spec_arguments, names_own_model
@@ -80,7 +80,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Predict; always 0, since a spec that does not fit is an answer, not a failure."""
     with _exact_mode(arguments) as exact:
         # Imported late: in exact mode another process imports torch meanwhile.
-        from sysbench.tui.commands.report.estimate_answers import answer
+        from sysbench.tui.commands.estimate_answers import answer
 
         answer(arguments, exact)
     return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from sysbench.core.export.exports import EXPORTS, write_export
-from sysbench.core.runs.directory import find_run
+from sysbench.core.runs.run_directory import find_run
 from sysbench.tui.commands.arguments import (
     add_file_choice,
     add_run_argument,
@@ -15,7 +15,7 @@ from sysbench.tui.commands.arguments import (
     foreign_file,
     refuse_file_choice,
 )
-from sysbench.tui.commands.report.output import print_json, say
+from sysbench.tui.commands.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,9 +59,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _export_file(file: Path, arguments: argparse.Namespace, out: Path | None) -> int:
-    from sysbench.core.export.inspection import write_inspection
+    from sysbench.core.export.inspected_file import write_inspection
     from sysbench.core.inspection.decoding import Decoding
-    from sysbench.tui.commands.report.inspection import decoding_progress
+    from sysbench.tui.commands.inspect_report import decoding_progress
 
     capture = Path(arguments.capture) if arguments.capture else None
     decoding = Decoding(file, 0, arguments.device, arguments.steps, capture)

@@ -21,7 +21,7 @@ from sysbench.tui.commands.arguments import (
     refuse_wide_report,
     size_bytes,
 )
-from sysbench.tui.commands.report.output import page_width, print_json, print_paged, write
+from sysbench.tui.commands.output import page_width, print_json, print_paged, write
 
 if TYPE_CHECKING:
     from sysbench.core.inspection.inspection import Inspection
@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show the file; 0 when it could be read."""
-    from sysbench.core.export.inspection import (
+    from sysbench.core.export.inspected_file import (
         inspection_as_markdown,
         inspection_tables,
         tables_as_markdown,
@@ -106,9 +106,9 @@ def main(arguments: argparse.Namespace) -> int:
     from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
     from sysbench.core.inspection.decoding import Decoding
     from sysbench.core.inspection.foreign_roof import under_peak
-    from sysbench.tui.commands.report.inspection import decoding_progress, inspection_lines
-    from sysbench.tui.commands.report.kernel_sections import tree_of, tree_options
-    from sysbench.tui.commands.report.sections import section_as_json, section_lines
+    from sysbench.tui.commands.inspect_report import decoding_progress, inspection_lines
+    from sysbench.tui.commands.kernel_sections import tree_of, tree_options
+    from sysbench.tui.commands.report_sections import section_as_json, section_lines
 
     refuse_wide_report(arguments)
     if Path(arguments.file).is_dir():
@@ -166,14 +166,14 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _show_folder(arguments: argparse.Namespace) -> int:
     """Show a folder of ranks; 0 when they could be read."""
-    from sysbench.core.export.inspection import tables_as_markdown
+    from sysbench.core.export.inspected_file import tables_as_markdown
     from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
-    from sysbench.core.inspection.ranks.folder import FolderError
-    from sysbench.core.inspection.ranks.merging import merge_traces
-    from sysbench.core.inspection.ranks.reading import FolderDecoding
-    from sysbench.core.tables.files.ranks import ranks_tables
-    from sysbench.tui.commands.ranks.lines import ranks_lines, ranks_section_lines
-    from sysbench.tui.commands.report.inspection import decoding_progress
+    from sysbench.core.inspection.ranks_folder import FolderError
+    from sysbench.core.inspection.ranks_merging import merge_traces
+    from sysbench.core.inspection.ranks_reading import FolderDecoding
+    from sysbench.core.tables.ranks_tables import ranks_tables
+    from sysbench.tui.commands.inspect_report import decoding_progress
+    from sysbench.tui.commands.ranks_lines import ranks_lines, ranks_section_lines
 
     folder, section = Path(arguments.file), arguments.section
     refused = [
@@ -214,7 +214,7 @@ def _show_folder(arguments: argparse.Namespace) -> int:
 
 def _require(inspection: Inspection, section: str | None) -> None:
     """Refuse a section for which the file has no data."""
-    from sysbench.core.analysis.costs.roofline import roof_points
+    from sysbench.core.trace.roofline import roof_points
     from sysbench.tui.text import KIND_WORDS
 
     if section is None or section == "findings":

@@ -6,10 +6,10 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from sysbench.core.runs.directory import runs_folder
+from sysbench.core.runs.run_directory import runs_folder
 from sysbench.core.tables.table import Table, select
 from sysbench.tui.commands.arguments import add_wide, count, examples
-from sysbench.tui.commands.report.output import page_width, print_json, print_lines, say
+from sysbench.tui.commands.output import page_width, print_json, print_lines, say
 
 if TYPE_CHECKING:
     from sysbench.core.runs.library import Entry
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """List the runs; always 0, with an empty list where there are none."""
     from sysbench.core.runs.library import Library
-    from sysbench.tui.commands.report.layout import table_lines
+    from sysbench.tui.commands.layout import table_lines
 
     if arguments.trash:
         return _list_trash(arguments)
@@ -66,8 +66,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _list_trash(arguments: argparse.Namespace) -> int:
     """List the deleted runs, the one deleted last first."""
-    from sysbench.core.runs.keeping.trash import list_trash, trash_folder
-    from sysbench.tui.commands.report.layout import table_lines
+    from sysbench.core.runs.trash import list_trash, trash_folder
+    from sysbench.tui.commands.layout import table_lines
 
     found = [
         trashed

@@ -6,7 +6,7 @@ import argparse
 from itertools import dropwhile
 
 from sysbench.core.errors import SpecError
-from sysbench.core.runs.directory import find_run
+from sysbench.core.runs.run_directory import find_run
 from sysbench.core.tables.sections import SECTIONS
 from sysbench.tui.commands.arguments import (
     add_file_choice,
@@ -19,7 +19,7 @@ from sysbench.tui.commands.arguments import (
     refuse_file_choice,
     refuse_wide_report,
 )
-from sysbench.tui.commands.report.output import page_width, print_json, print_paged
+from sysbench.tui.commands.output import page_width, print_json, print_paged
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Show the run; 0 when it could be read, however it ended."""
-    from sysbench.core.runs.records import load_record
-    from sysbench.tui.commands.report.ending import full_report
-    from sysbench.tui.commands.report.kernel_sections import tree_options
-    from sysbench.tui.commands.report.sections import section_as_json, section_lines
+    from sysbench.core.runs.stored_records import load_record
+    from sysbench.tui.commands.ending import full_report
+    from sysbench.tui.commands.kernel_sections import tree_options
+    from sysbench.tui.commands.report_sections import section_as_json, section_lines
 
     if foreign_file(arguments.run):
         return _show_file(arguments)

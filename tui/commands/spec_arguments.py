@@ -178,7 +178,7 @@ def from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | 
     """
     if name is None:
         return {}, None
-    from sysbench.core.spec.files import list_profiles, load_profile, read_spec_file
+    from sysbench.core.spec.profiles import list_profiles, load_profile, read_spec_file
 
     if is_model(name):
         return {"model": name}, None
@@ -198,7 +198,7 @@ def _size_named(name: str) -> str:
     Raises:
         NotFoundError: Another word, with the names that are close to it.
     """
-    from sysbench.core.spec.files import profiles_in_words
+    from sysbench.core.spec.profiles import profiles_in_words
 
     try:
         return find_model(name).name

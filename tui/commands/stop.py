@@ -6,10 +6,10 @@ import argparse
 import time
 from collections.abc import Iterator
 
-from sysbench.core.runs.directory import RunDirectory, find_run
+from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.tui.commands.arguments import add_run_argument, examples
 from sysbench.tui.commands.attach import POLL_SECONDS, follow
-from sysbench.tui.commands.report.output import print_json, say
+from sysbench.tui.commands.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +33,8 @@ def _stop(run: RunDirectory) -> bool:
 
 def main(arguments: argparse.Namespace) -> int:
     """Stop the run and wait for its end; 0 whether or not it was live."""
-    from sysbench.core.runs.ab.experiment import experiment_meant
-    from sysbench.core.runs.ab.runner import follow_experiment
+    from sysbench.core.experiments.experiment import experiment_meant
+    from sysbench.core.experiments.experiment_runner import follow_experiment
 
     events: Iterator[object]
     experiment = experiment_meant(arguments.run)

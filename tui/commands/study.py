@@ -14,16 +14,16 @@ from sysbench.core.errors import DeviceBusyError, SpecError, SysbenchError
 from sysbench.core.formatting import counted
 from sysbench.core.tables.table import Row, Table
 from sysbench.tui.commands.arguments import add_settings, complete_with, examples
-from sysbench.tui.commands.report.output import page_width, print_json, print_lines, say
-from sysbench.tui.commands.report.output import write as print_text
+from sysbench.tui.commands.output import page_width, print_json, print_lines, say
+from sysbench.tui.commands.output import write as print_text
 from sysbench.tui.commands.spec_arguments import parse_settings
 
 if TYPE_CHECKING:
     from sysbench.core.runs.job_directory import Cancellation
-    from sysbench.core.studies.file.study import Study
-    from sysbench.core.studies.run.grid import Cell
-    from sysbench.core.studies.run.runner import StudyEvent
-    from sysbench.core.studies.run.state import StudyDirectory
+    from sysbench.core.studies.study_directory import StudyDirectory
+    from sysbench.core.studies.study_file import Study
+    from sysbench.core.studies.study_grid import Cell
+    from sysbench.core.studies.study_runner import StudyEvent
 
 FORMATS = ("md", "csv", "json", "html")
 CANCELLED, UNFILLED = 130, 1
@@ -93,11 +93,11 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
     """Print the report of the newest study of that name, or write it to a file."""
-    from sysbench.core.export.files import refuse_existing, write
-    from sysbench.core.studies.report.files import study_as, study_as_json
-    from sysbench.core.studies.report.report import report_of
-    from sysbench.core.studies.run.state import find_study
-    from sysbench.tui.commands.report.study import study_lines
+    from sysbench.core.export.written_files import refuse_existing, write
+    from sysbench.core.studies.study_directory import find_study
+    from sysbench.core.studies.study_exports import study_as, study_as_json
+    from sysbench.core.studies.study_report import report_of
+    from sysbench.tui.commands.study_report_lines import study_lines
 
     if arguments.target is None:
         raise SpecError("study", "show", "the name of a study that was begun")
@@ -119,8 +119,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _adopt_ended(directory: StudyDirectory) -> None:
     """Let the report have what jobs of a cluster left while no command followed them."""
-    from sysbench.core.studies.cluster.runner import adopt_ended
-    from sysbench.core.studies.run.grid import expand
+    from sysbench.core.studies.cluster_runner import adopt_ended
+    from sysbench.core.studies.study_grid import expand
 
     study = directory.study()
     if not study.elsewhere:
@@ -135,11 +135,11 @@ def _adopt_ended(directory: StudyDirectory) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     """Print the studies that have a file, and those that were begun here."""
-    from sysbench.core.studies.file.schema import load_study, study_files
-    from sysbench.core.studies.run.forecast import progress_in
-    from sysbench.core.studies.run.grid import expand
-    from sysbench.core.studies.run.state import list_studies
-    from sysbench.tui.commands.report.layout import table_lines, titled
+    from sysbench.core.studies.forecast import progress_in
+    from sysbench.core.studies.schema import load_study, study_files
+    from sysbench.core.studies.study_directory import list_studies
+    from sysbench.core.studies.study_grid import expand
+    from sysbench.tui.commands.layout import table_lines, titled
 
     def file_row(name: str) -> Row:
         study = load_study(name)
@@ -182,17 +182,17 @@ def _list(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     """Fill the cells, or with ``--dry-run`` forecast them."""
     from sysbench.core.runs.job_directory import Cancellation
-    from sysbench.core.studies.cluster.slurm import parse_options, placed
-    from sysbench.core.studies.file.schema import load_study
-    from sysbench.core.studies.report.files import study_as_json
-    from sysbench.core.studies.report.report import report_of
-    from sysbench.core.studies.run.grid import expand, with_overrides, with_variant
-    from sysbench.core.studies.run.runner import StudyEnded, keep_python
-    from sysbench.core.studies.run.state import directory_of, open_study
-    from sysbench.tui.commands.report.progress import Progress
-    from sysbench.tui.commands.report.signals import cancelled_by_signals
-    from sysbench.tui.commands.report.study import study_lines
-    from sysbench.tui.commands.report.study_progress import StudyFold
+    from sysbench.core.studies.schema import load_study
+    from sysbench.core.studies.slurm import parse_options, placed
+    from sysbench.core.studies.study_directory import directory_of, open_study
+    from sysbench.core.studies.study_exports import study_as_json
+    from sysbench.core.studies.study_grid import expand, with_overrides, with_variant
+    from sysbench.core.studies.study_report import report_of
+    from sysbench.core.studies.study_runner import StudyEnded, keep_python
+    from sysbench.tui.commands.progress import Progress
+    from sysbench.tui.commands.signals import cancelled_by_signals
+    from sysbench.tui.commands.study_progress import StudyFold
+    from sysbench.tui.commands.study_report_lines import study_lines
 
     study = with_variant(load_study(arguments.name), arguments.variant)
     study = with_overrides(study, parse_settings(arguments.settings))
@@ -231,9 +231,9 @@ def _events(
     cancel: Cancellation,
 ) -> Iterator[StudyEvent]:
     """What happens while the cells are filled, here or on a cluster."""
-    from sysbench.core.studies.cluster.runner import run_on
-    from sysbench.core.studies.cluster.slurm import Slurm, parse_options
-    from sysbench.core.studies.run.runner import run_study
+    from sysbench.core.studies.cluster_runner import run_on
+    from sysbench.core.studies.slurm import Slurm, parse_options
+    from sysbench.core.studies.study_runner import run_study
 
     minutes = arguments.max_minutes
     if arguments.slurm is None:
@@ -259,8 +259,8 @@ def _only(texts: Sequence[str]) -> dict[str, list[str]]:
 
 def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
     """Print each cell with its predicted memory and forecast time."""
-    from sysbench.core.studies.run.forecast import Forecaster, past_entries, total_seconds
-    from sysbench.tui.commands.report.study import forecast_lines
+    from sysbench.core.studies.forecast import Forecaster, past_entries, total_seconds
+    from sysbench.tui.commands.study_report_lines import forecast_lines
     from sysbench.tui.text import forecast_text
 
     forecaster = Forecaster(past_entries())

@@ -13,9 +13,9 @@ from sysbench.core.errors import SysbenchError
 from sysbench.core.record.compile import Compile
 from sysbench.core.record.environment import node
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.runs.stored_records import load_record
 from sysbench.tui.live.run_watch import LiveView
 
 MOST_RUNS = 5

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.analysis.compare import Comparison, compare
-from sysbench.core.analysis.verdict.conditions import Condition, conditions_of
-from sysbench.core.analysis.verdict.interval import Block, Interval, interleaved
-from sysbench.core.analysis.verdict.records import blocks_of
-from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.compare.compared_records import blocks_of
+from sysbench.core.compare.comparison import Comparison, compare
+from sysbench.core.compare.conditions import Condition, conditions_of
+from sysbench.core.compare.interval import Block, Interval, interleaved
+from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.experiments.experiment import ExperimentDirectory, list_experiments
+from sysbench.core.experiments.experiment_report import Report, report_of, shared_experiment
+from sysbench.core.experiments.known import known_noise
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
-from sysbench.core.runs.ab.experiment import ExperimentDirectory, list_experiments
-from sysbench.core.runs.ab.known import known_noise
-from sysbench.core.runs.ab.report import Report, report_of, shared_experiment
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.runs.stored_records import load_record
 
 Stamp = tuple[object, ...]
 

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.machine.telemetry.sample import Sample
+from sysbench.core.machine.sample import Sample
 from sysbench.core.record import events
 from sysbench.core.record.blocks import why_left_out
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import open_regular
 from sysbench.core.tables.cells import literal
 from sysbench.tui.text import (

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from sysbench.core.formatting import UNKNOWN
-from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, Sample
+from sysbench.core.machine.sample import DeviceSample, HostSample, Sample
 from sysbench.tui.live.steady import Hysteresis
 from sysbench.tui.text import amount, percent
-from sysbench.tui.widgets.charts.traces import block_rows
+from sysbench.tui.widgets.traces import block_rows
 
 if TYPE_CHECKING:
-    from sysbench.core.machine.telemetry.sampler import Sampler
+    from sysbench.core.machine.sampler import Sampler
     from sysbench.tui.live.run_watch import RunWatch
 
 HISTORY = 6
@@ -191,7 +191,7 @@ class StripSampler:
     def latest(self) -> Sample | None:
         """The newest sample that was not taken yet, or None."""
         if self._sampler is None:
-            from sysbench.core.machine.telemetry.sampler import Sampler
+            from sysbench.core.machine.sampler import Sampler
 
             self._sampler = Sampler(self._newest.append, interval_seconds=1.0)
             self._sampler.start()

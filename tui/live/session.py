@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sysbench.tui.live.sensors import StripSampler, StripState
 
 if TYPE_CHECKING:
-    from sysbench.core.runs.directory import RunDirectory
+    from sysbench.core.runs.run_directory import RunDirectory
     from sysbench.tui.live.pair_watch import Pair
     from sysbench.tui.live.run_watch import RunWatch
 
@@ -40,7 +40,7 @@ class Session:
     def find_live_run(self) -> RunDirectory | None:
         """A run that outlived an earlier terminal, or was started in another one; a waiting one
         where none measures."""
-        from sysbench.core.runs.directory import list_runs
+        from sysbench.core.runs.run_directory import list_runs
 
         live = [run for run in list_runs()[:RECENT_RUNS] if run.is_live()]
         return next((run for run in live if not run.is_queued()), live[-1] if live else None)
@@ -48,7 +48,7 @@ class Session:
     @staticmethod
     def newest_run() -> RunDirectory | None:
         """The run that Result shows before any was opened."""
-        from sysbench.core.runs.directory import newest_run
+        from sysbench.core.runs.run_directory import newest_run
 
         return newest_run()
 
@@ -67,8 +67,8 @@ class Session:
     @staticmethod
     def is_series_live() -> bool:
         """Whether a study or an experiment is running: then new runs are its cells or rounds."""
-        from sysbench.core.runs.ab.experiment import list_experiments
-        from sysbench.core.studies.run.state import list_studies
+        from sysbench.core.experiments.experiment import list_experiments
+        from sysbench.core.studies.study_directory import list_studies
 
         experiments = list_experiments()[:RECENT_RUNS]
         return any(one.is_live() for one in experiments) or any(
@@ -78,7 +78,7 @@ class Session:
     @staticmethod
     def find_live_pair() -> Pair | None:
         """The runs of an experiment that outlived an earlier terminal."""
-        from sysbench.core.runs.ab.experiment import experiments_folder
+        from sysbench.core.experiments.experiment import experiments_folder
 
         if not experiments_folder().is_dir():
             return None

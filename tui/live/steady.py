@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, Sample
+from sysbench.core.machine.sample import DeviceSample, HostSample, Sample
 
 GIB = 2**30
 MIN_CHANGES = {

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import last_lines
-from sysbench.core.studies.file.study import Study
-from sysbench.core.studies.report.report import Report, make_report
-from sysbench.core.studies.run.forecast import Progress, progress_of
-from sysbench.core.studies.run.grid import Cell, expand
-from sysbench.core.studies.run.state import (
+from sysbench.core.studies.cell_values import pruner_for
+from sysbench.core.studies.forecast import Progress, progress_of
+from sysbench.core.studies.study_directory import (
     Entry,
     directory_of,
     open_study,
@@ -19,7 +17,9 @@ from sysbench.core.studies.run.state import (
     unique,
     with_begun_rounds,
 )
-from sysbench.core.studies.values.values import pruner_for
+from sysbench.core.studies.study_file import Study
+from sysbench.core.studies.study_grid import Cell, expand
+from sysbench.core.studies.study_report import Report, make_report
 from sysbench.tui.live.run_watch import RunWatch
 
 Stamp = tuple[int, int]

@@ -19,7 +19,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from sysbench.core.analysis.kernels.provenance import (
+from sysbench.core.formatting import short_path
+from sysbench.core.record.record import GeneratedKernel
+from sysbench.core.runs.worker_job import Job
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.trace.provenance import (
     GeneratedCall,
     GeneratedGraph,
     ScheduledNode,
@@ -27,10 +31,6 @@ from sysbench.core.analysis.kernels.provenance import (
     generated_kernels,
     relative_path,
 )
-from sysbench.core.formatting import short_path
-from sysbench.core.record.record import GeneratedKernel
-from sysbench.core.runs.job import Job
-from sysbench.core.spec.spec import RunSpec
 
 if TYPE_CHECKING:
     from torch import fx

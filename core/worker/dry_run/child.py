@@ -18,23 +18,23 @@ from typing import NamedTuple
 import msgspec
 
 from sysbench.core.errors import ModelError
-from sysbench.core.estimate.allocator_settings import settings_of
-from sysbench.core.estimate.closed_form import ROWS, predict
-from sysbench.core.estimate.exact import (
+from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.predict.allocator_settings import settings_of
+from sysbench.core.predict.closed_form import ROWS, predict
+from sysbench.core.predict.dry_run_client import (
     Answer,
     ExactPrediction,
     PhasePrediction,
     ProductCount,
     Question,
 )
-from sysbench.core.estimate.extend import Amounts, DryRun, Moment
-from sysbench.core.estimate.libraries import workspace_bytes
-from sysbench.core.estimate.requests import replay_requests
-from sysbench.core.estimate.savings.variant import PLAIN, Variant
-from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.predict.extend import Amounts, DryRun, Moment
+from sysbench.core.predict.libraries import workspace_bytes
+from sysbench.core.predict.requests import replay_requests
+from sysbench.core.predict.variant import PLAIN, Variant
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.places import users_place
+from sysbench.core.worker.source_places import users_place
 
 
 def exact_prediction(
@@ -165,7 +165,7 @@ def main() -> int:
 
 def _import_model(spec: RunSpec) -> None:
     """Import what the model needs, and exempt it from the collection before each step."""
-    from sysbench.core.worker.workloads.own import (
+    from sysbench.core.worker.workloads.model_workload import (
         import_own_model,  # `main` times the import of torch
     )
 

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from sysbench.core.estimate.extend import DryRun, Moment, extended
-from sysbench.core.estimate.savings.variant import PLAIN, Variant
-from sysbench.core.estimate.trace import SHALLOW, Trace, extended_trace
+from sysbench.core.predict.extend import DryRun, Moment, extended
+from sysbench.core.predict.trace import SHALLOW, Trace, extended_trace
+from sysbench.core.predict.variant import PLAIN, Variant
 from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.dry_run.dry_step import Places, dry_run
 from sysbench.core.worker.dry_run.results import PLAIN_VALUES
-from sysbench.core.worker.dry_run.step import Places, dry_run
 from sysbench.core.worker.dry_run.storages import Place
 from sysbench.core.worker.workloads.huggingface import model_class
-from sysbench.core.worker.workloads.own import parts_of
+from sysbench.core.worker.workloads.model_workload import parts_of
 
 DEPTHS = (SHALLOW - 1, SHALLOW, SHALLOW + 1)
 """Two that are extended, and a third that has to confirm them."""

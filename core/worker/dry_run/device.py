@@ -30,9 +30,9 @@ from sysbench.core.worker.dry_run.kernels import (
     is_grouped_product,
     masked_cuda_attention,
 )
-from sysbench.core.worker.workloads.base import autocast_dtype
-from sysbench.core.worker.workloads.models.transformer import matmul_dtype
 from sysbench.core.worker.workloads.sdpa import AttentionCall
+from sysbench.core.worker.workloads.stepped_workload import autocast_dtype
+from sysbench.core.worker.workloads.transformer import matmul_dtype
 
 
 def _named(*names: str) -> frozenset[Any]:

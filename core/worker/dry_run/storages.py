@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sysbench.core.estimate.blocks import GRANULE
-from sysbench.core.estimate.closed_form import ROWS
-from sysbench.core.estimate.extend import Moment, Product
-from sysbench.core.estimate.libraries import WORKSPACES, workspace_bytes
-from sysbench.core.estimate.requests import BACKWARD_PRODUCT, PRODUCT
-from sysbench.core.estimate.step.forward import COPIES, LOGITS
-from sysbench.core.estimate.step.tape import ACTIVATIONS, TEMPORARIES
-from sysbench.core.estimate.trace import STATE, Trace
+from sysbench.core.predict.allocator_blocks import GRANULE
+from sysbench.core.predict.closed_form import ROWS
+from sysbench.core.predict.extend import Moment, Product
+from sysbench.core.predict.forward import COPIES, LOGITS
+from sysbench.core.predict.libraries import WORKSPACES, workspace_bytes
+from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT
+from sysbench.core.predict.tape import ACTIVATIONS, TEMPORARIES
+from sysbench.core.predict.trace import STATE, Trace
 from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.operations import (
     flops_of,

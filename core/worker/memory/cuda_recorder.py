@@ -13,15 +13,15 @@ from typing import Any, Self
 
 import torch
 
-from sysbench.core.analysis.memory.block import UNSPLIT, Counters, Recording
-from sysbench.core.analysis.memory.block_sizes import block_sizes
-from sysbench.core.analysis.memory.card import CardReading, segments_of
-from sysbench.core.analysis.memory.history import refusal_in
-from sysbench.core.analysis.memory.owners import Sounding
-from sysbench.core.analysis.memory.snapshot.reading import snapshot_from
-from sysbench.core.runs.job import Job
+from sysbench.core.memory.block import UNSPLIT, Counters, Recording
+from sysbench.core.memory.block_sizes import block_sizes
+from sysbench.core.memory.card import CardReading, segments_of
+from sysbench.core.memory.history import refusal_in
+from sysbench.core.memory.owners import Sounding
+from sysbench.core.memory.snapshot_reading import snapshot_from
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.storage import write_atomically
-from sysbench.core.worker.memory.oom import observe_refusals
+from sysbench.core.worker.memory.oom_state import observe_refusals
 
 MAX_EVENTS = 400_000
 """Size of the allocator's ring of events; a full ring drops the oldest."""

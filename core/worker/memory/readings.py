@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from sysbench.core.record.events import MemoryRead
-from sysbench.core.runs.job import Report
+from sysbench.core.runs.worker_job import Report
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.base import EnterPhase
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 
 STATUS = Path("/proc/self/status")
 

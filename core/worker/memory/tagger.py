@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sysbench.core.analysis.memory.owners import ModuleMark, Notes, Owner, PhaseMark, Tag
-from sysbench.core.analysis.trace.names import LOSS, WHOLE_MODEL
-from sysbench.core.analysis.trace.scopes import MODULE_RANGE
+from sysbench.core.memory.owners import ModuleMark, Notes, Owner, PhaseMark, Tag
+from sysbench.core.trace.names import LOSS, WHOLE_MODEL
+from sysbench.core.trace.scopes import MODULE_RANGE
 from sysbench.core.worker.ranges import module_ranges, takes_fused_paths
-from sysbench.core.worker.workloads.base import SteppedWorkload, tensors_in
+from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload, tensors_in
 
 BUILD_STEP = -1
 CASTS = (torch.ops.aten._to_copy, torch.ops.aten.to)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from sysbench.core.record.distributed import Kind
-from sysbench.core.worker.ranks.collectives import Collectives, Launch
-from sysbench.core.worker.workloads.blocks import blocks_of
+from sysbench.core.worker.ranks.watched_collectives import Collectives, Launch
+from sysbench.core.worker.workloads.model_blocks import blocks_of
 
 UNSEEN = "on CUDA the streams of fully_shard do not tell when computing waits for them; see a trace"
 

@@ -17,7 +17,7 @@ import msgspec
 
 from sysbench.core.machine.processes import die_with_parent
 from sysbench.core.record.events import AnyEvent, StageEntered, encode_event
-from sysbench.core.runs.job import Job, Report
+from sysbench.core.runs.worker_job import Job, Report
 from sysbench.core.worker.compile.plain_paths import have_plain_paths
 from sysbench.core.worker.imports import import_compiler, uncollected
 
@@ -56,7 +56,7 @@ def main() -> int:
             import torch.distributed as dist
 
             from sysbench.core.worker.boot import Measure, run_pass
-            from sysbench.core.worker.ranks.timing import join, measure
+            from sysbench.core.worker.ranks.rank_timing import join, measure
 
             import_compiler(job)
 

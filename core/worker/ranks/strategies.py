@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.ranks.collectives import Collectives
 from sysbench.core.worker.ranks.stamps import Mark, Pending, Stamp
+from sysbench.core.worker.ranks.watched_collectives import Collectives
 
 SYNC = "sync"
 

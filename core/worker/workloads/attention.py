@@ -1,61 +1,160 @@
-"""Attention alone, forward and backward, on random queries, keys and values."""
+"""Attention: naive, scaled-dot-product, flex; and the module of the bare attention experiment."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.compile.apply import compiled
-from sysbench.core.worker.workloads.base import (
-    EnterPhase,
-    SteppedWorkload,
-    autocast_dtype,
-    weight_dtype,
-)
-from sysbench.core.worker.workloads.models.attention import BareAttention
+from sysbench.core.spec.choices import Kernel
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
-class AttentionWorkload(SteppedWorkload):
-    """Bare attention: each step builds a new graph and drops the gradients of q, k and v.
+def rotary_table(
+    context: int, head_dimension: int, theta: float = 10_000.0
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines for `rotate`, each float32 of shape (context, 1, head_dimension).
 
-    The gradient of the output is random and made once. Summing the output instead would add
-    kernels, and the gradient of a sum has strides that fused kernels do not take.
+    Position t turns pair i by the angle t · theta^(-2i / head_dimension). Both halves of the
+    last dimension hold the cosines; the sines are negated in the first half.
+    """
+    exponents = torch.arange(0, head_dimension, 2, dtype=torch.float32) / head_dimension
+    angles = torch.arange(context, dtype=torch.float32)[:, None, None] * theta**-exponents
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each pair (i, i + head_dimension / 2) of the last dimension by its angle.
+
+    Args:
+        x: Queries or keys, shape (batch, context, heads, head_dimension).
+        cos, sin: From `rotary_table`, of x's dtype, so that nothing is promoted.
+    """
+    swapped = x.roll(x.shape[-1] // 2, dims=-1)
+    return torch.addcmul(x * cos, swapped, sin)
+
+
+def causal_mask(kernel: Kernel, context: int) -> Tensor | BlockMask | None:
+    """The kernel's causal mask, on the default device; None for fused kernels."""
+    if kernel == "naive":
+        return torch.ones(context, context, dtype=torch.bool).tril()
+    if kernel == "sdpa":
+        return None
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    device = str(torch.get_default_device())
+    return create_block_mask(_looks_back, None, None, context, context, device=device)
+
+
+def _looks_back(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return query >= key
+
+
+def attend(
+    kernel: Kernel,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | BlockMask | None,
+    *,
+    causal: bool,
+) -> Tensor:
+    """Attention of shape (batch, heads, context, head_dimension) to the same.
+
+    Args:
+        mask: From `causal_mask` when causal, else None.
+    """
+    if kernel == "sdpa":
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    if kernel == "flex":
+        mixed: Tensor = _compiled_flex()(q, k, v, block_mask=mask)
+        return mixed
+    assert mask is None or isinstance(mask, Tensor)
+    return naive_attention(q, k, v, mask)
+
+
+@functools.cache
+def _compiled_flex() -> Callable[..., Any]:
+    """Flex attention is a kernel only when compiled; as it comes it writes the scores out."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def naive_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention as the write-ups measured it: scores in memory, softmax written out.
+
+    Two (batch, heads, context, context) matrices stay for backward, the exponentials and the
+    quotients; `torch.softmax` would keep one. The row maximum only guards against overflow
+    and cancels in the quotient, so it is left out of the graph: gradients stay exact.
+
+    Args:
+        q, k, v: Shape (batch, heads, context, head_dimension).
+        mask: Boolean, shape (context, context), true where a query may look; None: everywhere.
+    """
+    scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
+    if mask is not None:
+        scores = torch.where(mask, scores, -torch.inf)
+    scores = torch.exp(scores - scores.detach().amax(dim=-1, keepdim=True))
+    return (scores / scores.sum(dim=-1, keepdim=True)) @ v
+
+
+class CausalSelfAttention(nn.Module):
+    """q, k, v and output projections without bias around causal attention by a kernel."""
+
+    def __init__(self, d_model: int, heads: int, kernel: Kernel) -> None:
+        super().__init__()
+        self.heads = heads
+        self.kernel = kernel
+        self.q = nn.Linear(d_model, d_model, bias=False)
+        self.k = nn.Linear(d_model, d_model, bias=False)
+        self.v = nn.Linear(d_model, d_model, bias=False)
+        self.out = nn.Linear(d_model, d_model, bias=False)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask | None
+    ) -> Tensor:
+        """Shape (batch, context, d_model) to the same; ``mask`` is from `causal_mask`."""
+        # Rotated before the heads move forward: fused kernels read this layout as it is, and
+        # hand their result back in it, so that neither side costs a copy.
+        shape = (*x.shape[:2], self.heads, -1)
+        q = rotate(self.q(x).view(shape), cos, sin).transpose(1, 2)
+        k = rotate(self.k(x).view(shape), cos, sin).transpose(1, 2)
+        v = self.v(x).view(shape).transpose(1, 2)
+        mixed = attend(self.kernel, q, k, v, mask, causal=True)
+        projected: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return projected
+
+
+class BareAttention(nn.Module):
+    """One attention kernel without parameters.
+
+    Args:
+        kernel: What computes it.
+        context: Length of the sequences; a mask is made once for it.
+        causal: Whether a query sees only what is before it.
     """
 
-    def __init__(self, spec: RunSpec) -> None:
-        super().__init__(spec)
-        self.phases = ("forward", "backward", "zero-grad") if spec.has_backward else ("forward",)
-        shape = (spec.batch, spec.heads, spec.context, spec.dimensions.head_dimension)
-        weights = weight_dtype(spec)
-        result = autocast_dtype(spec) or weights
-        graph = spec.step != "inference"
-        with self.device:
-            model = BareAttention(spec.attention_row.kernel, spec.context, causal=spec.is_causal)
-            self.q, self.k, self.v = (
-                torch.randn(shape, dtype=weights, requires_grad=graph) for _ in range(3)
-            )
-            self.output_gradient = torch.randn(shape, dtype=result) if spec.has_backward else None
-        self.model = compiled(spec, model)
+    mask: Tensor | BlockMask | None
 
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        qkv = (self.q, self.k, self.v)
-        return qkv if self.output_gradient is None else (*qkv, self.output_gradient)
+    def __init__(self, kernel: Kernel, context: int, *, causal: bool) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.causal = causal
+        mask = causal_mask(kernel, context) if causal else None
+        if isinstance(mask, Tensor):
+            self.register_buffer("mask", mask, persistent=False)
+        else:
+            self.mask = mask
 
-    def _step(self, enter: EnterPhase) -> None:
-        with ExitStack() as stack:
-            if self.spec.step == "inference":
-                stack.enter_context(torch.inference_mode())
-            with self._casting():
-                enter("forward")
-                mixed = self.model(self.q, self.k, self.v)
-            if self.output_gradient is not None:
-                enter("backward")
-                torch.autograd.backward(mixed, self.output_gradient)
-                enter("zero-grad")
-                self.q.grad = self.k.grad = self.v.grad = None
-            del mixed
-        enter("")
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Shape (batch, heads, context, head_dimension) to the same."""
+        return attend(self.kernel, q, k, v, self.mask, causal=self.causal)

@@ -19,8 +19,8 @@ from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.spec.model_source import digest_of
 from sysbench.core.spec.own_model import ARGUMENT, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.base import weight_dtype
 from sysbench.core.worker.workloads.factory import Parts
+from sysbench.core.worker.workloads.stepped_workload import weight_dtype
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """Variables by which these libraries ask no server."""

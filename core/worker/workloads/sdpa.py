@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 
 from sysbench.core.record.environment import SDPA_KERNEL
 from sysbench.core.record.events import DeviceDescribed, Noticed
-from sysbench.core.runs.job import Report
-from sysbench.core.worker.workloads.base import StepError, SteppedWorkload
+from sysbench.core.runs.worker_job import Report
+from sysbench.core.worker.workloads.stepped_workload import StepError, SteppedWorkload
 
 
 class _Asked(BaseException):

@@ -1,38 +1,161 @@
-"""The choice of a spec's workload, and of the precision of its products."""
+"""The decoder-only transformer that is measured: pre-norm, RoPE, SwiGLU, untied head."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import handle_torch_function, has_torch_function
+from torch.utils.checkpoint import checkpoint
 
-from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.attention import AttentionWorkload
-from sysbench.core.worker.workloads.base import EnterPhase as EnterPhase
-from sysbench.core.worker.workloads.base import StepError as StepError
-from sysbench.core.worker.workloads.base import SteppedWorkload
-from sysbench.core.worker.workloads.base import phases_of as phases_of
-from sysbench.core.worker.workloads.own import Workload as Workload
+from sysbench.core.spec.choices import Kernel
+from sysbench.core.spec.models import Dimensions
+from sysbench.core.worker.workloads.attention import (
+    CausalSelfAttention,
+    causal_mask,
+    rotary_table,
+)
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+NORM_EPS = 1e-5
 
 
-def make_workload(spec: RunSpec) -> SteppedWorkload:
-    """The workload of the spec, on one device.
+class Norm(nn.RMSNorm):
+    """RMSNorm whose result has the dtype that matrix products compute in.
 
-    Raises:
-        ValueError: The spec's workload has no steps.
+    Under autocast the residual stream and the norm stay float32. Each projection behind the
+    norm would make its own low-precision copy of the result and keep it for backward; one
+    cast here serves them all.
     """
-    if spec.workload == "attention" and not spec.is_own:
-        return AttentionWorkload(spec)
-    if spec.workload == "transformer" or spec.is_own:
-        return Workload(spec)
-    raise ValueError(f"workload = {spec.workload} has no steps for one device")
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__(d_model, eps=NORM_EPS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (…, d_model) to the same."""
+        return super().forward(x).to(matmul_dtype(x))
 
 
-def set_precision(spec: RunSpec) -> dict[str, object]:
-    """Set how float32 matrix products may round, and read back what is in force."""
-    tf32 = spec.precision_row.tf32
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = tf32
-    return {
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "allow_tf32": torch.backends.cuda.matmul.allow_tf32,
-        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
-    }
+class SwiGLU(nn.Module):
+    """w2(silu(w1 x) · w3 x), three matrices without bias."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(d_model, d_ff, bias=False)
+        self.w2 = nn.Linear(d_ff, d_model, bias=False)
+        self.w3 = nn.Linear(d_model, d_ff, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (…, d_model) to the same."""
+        y: Tensor = self.w2(F.silu(self.w1(x)) * self.w3(x))
+        return y
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then y + feed-forward(norm(y))."""
+
+    def __init__(self, size: Dimensions, kernel: Kernel) -> None:
+        super().__init__()
+        self.attention_norm = Norm(size.d_model)
+        self.attention = CausalSelfAttention(size.d_model, size.heads, kernel)
+        self.ffn_norm = Norm(size.d_model)
+        self.ffn = SwiGLU(size.d_model, size.d_ff)
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask | None
+    ) -> Tensor:
+        """Shape (batch, context, d_model) to the same."""
+        # Change together: core/predict/forward.py, backward.py and step.py replay these
+        # operations by hand for the closed form, and core/worker/dry_run emulates their kernels.
+        x = x + self.attention(self.attention_norm(x), cos, sin, mask)
+        y: Tensor = x + self.ffn(self.ffn_norm(x))
+        return y
+
+
+class Transformer(nn.Module):
+    """Token ids to logits.
+
+    Args:
+        size: Shape of the model.
+        context: Longest sequence; the rotary table and the mask are made once for it.
+        kernel: How attention is computed.
+        checkpoint: Blocks per segment whose activations are recomputed in the backward pass
+            instead of kept; 0 keeps all.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    mask: Tensor | BlockMask | None
+
+    def __init__(
+        self, size: Dimensions, context: int, kernel: Kernel, *, checkpoint: int = 0
+    ) -> None:
+        super().__init__()
+        self.checkpoint = checkpoint
+        self.embedding = nn.Embedding(size.vocab, size.d_model)
+        self.blocks = nn.ModuleList(Block(size, kernel) for _ in range(size.layers))
+        self.norm = Norm(size.d_model)
+        self.head = nn.Linear(size.d_model, size.vocab, bias=False)
+        cos, sin = rotary_table(context, size.head_dimension)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        mask = causal_mask(kernel, context)
+        if isinstance(mask, Tensor):
+            self.register_buffer("mask", mask, persistent=False)
+        else:
+            self.mask = mask
+        self.apply(initialise)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Ids of shape (batch, context) to logits of shape (batch, context, vocab)."""
+        x = self.embedding(tokens)
+        # Cast once for all blocks: float32 tables would promote queries and keys.
+        dtype = matmul_dtype(x)
+        cos, sin = self.cos.to(dtype), self.sin.to(dtype)
+        if self.checkpoint and torch.is_grad_enabled():
+            blocks = list(self.blocks)
+            for start in range(0, len(blocks), self.checkpoint):
+                segment = blocks[start : start + self.checkpoint]
+                # Nothing in a block is random.
+                x = checkpoint(
+                    self._run, segment, x, cos, sin, use_reentrant=False, preserve_rng_state=False
+                )
+        else:
+            # Not by `_run`: the caller's name for x would keep the embedding alive through all
+            # blocks.
+            for block in self.blocks:
+                x = block(x, cos, sin, self.mask)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+    def _run(self, blocks: Iterable[nn.Module], x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        for block in blocks:
+            x = block(x, cos, sin, self.mask)
+        return x
+
+
+def matmul_dtype(x: Tensor) -> torch.dtype:
+    """The dtype that a matrix product of x computes in: autocast's, or x's own."""
+    if has_torch_function((x,)):  # the dry run's mode knows of an autocast that it emulates
+        return handle_torch_function(matmul_dtype, (x,), x)
+    device = x.device.type
+    # `torch.amp.is_autocast_available` would tell of meta, too, but before torch 2.12 its compiler
+    # breaks the graph there: at each norm, whatever the precision.
+    if device != "meta" and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return x.dtype
+
+
+def initialise(module: nn.Module) -> None:
+    """Truncated normal: deviation sqrt(2 / (in + out)) for matrices, 1 for the embedding."""
+    if isinstance(module, nn.Linear):
+        std = math.sqrt(2 / (module.in_features + module.out_features))
+        nn.init.trunc_normal_(module.weight, std=std, a=-3 * std, b=3 * std)
+    elif isinstance(module, nn.Embedding):
+        nn.init.trunc_normal_(module.weight, std=1.0, a=-3.0, b=3.0)

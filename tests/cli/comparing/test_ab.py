@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from sysbench.core.experiments.experiment import find_experiment, list_experiments
 from sysbench.core.record.events import StepsTimed
-from sysbench.core.runs.ab.experiment import find_experiment, list_experiments
-from sysbench.core.runs.directory import create_run, list_runs
+from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
-from sysbench.tui.commands.ab.sides import both_specs
+from sysbench.tui.commands.ab_sides import both_specs
 
 from ...worker_double.script import FOLDER_VARIABLE, MAIN, Script, command, finished, wait_until
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from sysbench.core.record.record import LedgerRow, Record
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.tui.cli import main
 

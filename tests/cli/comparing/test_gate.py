@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.machine.environment import describe_host
+from sysbench.core.experiments.baselines import baseline_path, save_baseline
+from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.record.record import Record
-from sysbench.core.runs.ab.baseline import baseline_path, save_baseline
-from sysbench.core.runs.directory import create_run, list_runs
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.run_directory import create_run, list_runs
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 
@@ -239,7 +239,7 @@ def test_the_spec_is_measured_anew_in_fresh_processes(
     assert document["obstacles"] == []
     said(capsys, "gate", "brief", new.id, code=3)
     # What is known of another machine is known before a process is spent on it.
-    monkeypatch.setattr("sysbench.core.runs.ab.gating.cpu_model", lambda: "another")
+    monkeypatch.setattr("sysbench.core.experiments.gating.cpu_model", lambda: "another")
     text = said(capsys, "gate", "long", code=4)
     assert "another now" in text
     assert [run.id for run in list_runs()] == [new.id]

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.analysis.verdict.noise import Source
-from sysbench.core.analysis.verdict.verdict import Verdict
-from sysbench.core.runs.ab.noise import NoiseFloor, Remedy, noise_path
-from sysbench.core.runs.ab.noise_doctor import Examined, Finds
-from sysbench.core.runs.directory import list_runs
+from sysbench.core.compare.noise_sources import Source
+from sysbench.core.compare.verdict import Verdict
+from sysbench.core.experiments.noise import NoiseFloor, Remedy, noise_path
+from sysbench.core.experiments.noise_doctor import Examined, Finds
+from sysbench.core.runs.run_directory import list_runs
 from sysbench.tui.cli import main
 from sysbench.tui.commands.doctor_noise import examined_lines
 

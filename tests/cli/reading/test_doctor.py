@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from sysbench.core.machine.doctor import checks
-from sysbench.core.machine.doctor.check import Check
+from sysbench.core.machine import doctor_checks as checks
+from sysbench.core.machine.doctor_check import Check
 from sysbench.tui.cli import main
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.analysis.verdict.records import verdict_of
-from sysbench.core.export.verdict import verdict_as_markdown
+from sysbench.core.compare.compared_records import verdict_of
+from sysbench.core.export.verdict_document import verdict_as_markdown
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.sections import SECTIONS
 from sysbench.tui.cli import main

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.cli import main
 
 CLI = shlex.join((sys.executable, "-P", "-m", "sysbench.tui.cli"))

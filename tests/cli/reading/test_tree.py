@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.cli import main
 
 

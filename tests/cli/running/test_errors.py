@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.runs.directory import RunDirectory, list_runs
+from sysbench.core.runs.run_directory import RunDirectory, list_runs
 from sysbench.tui.cli import main
 from sysbench.tui.commands.registry import parse_arguments
 from sysbench.tui.commands.spec_arguments import asked_spec

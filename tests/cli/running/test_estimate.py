@@ -15,10 +15,10 @@ import pytest
 from rich.cells import cell_len
 
 from sysbench.core.errors import WorkerFailed
-from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.exact import Estimator
-from sysbench.core.estimate.room import available_memory, card_elsewhere, is_room, with_fragments
 from sysbench.core.machine.cards import find_card
+from sysbench.core.predict.closed_form import predict
+from sysbench.core.predict.dry_run_client import Estimator
+from sysbench.core.predict.room import available_memory, card_elsewhere, is_room, with_fragments
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 from sysbench.tui.commands import estimate
@@ -347,7 +347,7 @@ def test_what_onednn_takes_for_itself_is_named_where_it_takes_any(
     flags: set[str],
     is_named: bool,
 ) -> None:
-    monkeypatch.setattr("sysbench.tui.commands.report.estimate_answers.cpu_flags", lambda: flags)
+    monkeypatch.setattr("sysbench.tui.commands.estimate_answers.cpu_flags", lambda: flags)
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     options = ("--set", "device=cpu", "--set", "precision=bf16")
     missing = document(capsys, *options).get("missing", {})

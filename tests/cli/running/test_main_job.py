@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sysbench.core.export.exports import write_export
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.sections import table_named, tables_of
 from sysbench.core.tables.table import to_frame
 from sysbench.tui.cli import main

@@ -18,7 +18,7 @@ from sysbench.core.record.events import (
     WarmupSettled,
     WorkStepped,
 )
-from sysbench.tui.commands.report.progress import Progress, RunFold
+from sysbench.tui.commands.progress import Progress, RunFold
 
 SECOND_NS = 1_000_000_000
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.record.events import PassStarted, StepsTimed
-from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
+from sysbench.core.runs.run_directory import RunDirectory, create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 

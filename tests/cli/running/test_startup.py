@@ -10,7 +10,7 @@ from pkgutil import walk_packages
 
 import pytest
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.fields import FIELDS
 from sysbench.tui import commands
 from sysbench.tui.cli import main

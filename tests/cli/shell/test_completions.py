@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.fields import FIELDS
-from sysbench.core.studies.file.places import study_files
+from sysbench.core.studies.study_places import study_files
 from sysbench.tui.cli import main
 from sysbench.tui.commands.completions import KINDS, completion_script, words_of
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.cli import main
 
 READ = (

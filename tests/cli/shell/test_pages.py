@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.sections import SECTIONS
 from sysbench.tui.cli import main
-from sysbench.tui.commands.report.output import print_paged
+from sysbench.tui.commands.output import print_paged
 
 PIPE_COLUMNS = 120
 

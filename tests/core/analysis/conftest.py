@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import TimeLedger
 from sysbench.core.record.record import Kernels
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.time_ledger import TimeLedger
 
 PID = 100
 MAIN, BACKWARD = 100, 101

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.compare import break_even
-from sysbench.core.analysis.verdict.records import Known
+from sysbench.core.compare.compared_records import Known
+from sysbench.core.compare.comparison import break_even
 from sysbench.core.record.record import Record
 
 from ... import factories

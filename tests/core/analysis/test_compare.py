@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.compare import compare
-from sysbench.core.analysis.verdict.verdict import SMALLEST
+from sysbench.core.compare.comparison import compare
+from sysbench.core.compare.verdict import SMALLEST
 from sysbench.core.record.record import Record, Spread
 from sysbench.core.spec.spec import RunSpec
 

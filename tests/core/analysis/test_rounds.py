@@ -9,8 +9,8 @@ from math import comb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.rounds import combined, counting, inside, middle, with_times
-from sysbench.core.analysis.statistics import spread
+from sysbench.core.compare.rounds import combined, counting, inside, middle, with_times
+from sysbench.core.compare.statistics import spread
 from sysbench.core.record.events import Outcome
 from sysbench.core.record.timing import Round, Timing
 

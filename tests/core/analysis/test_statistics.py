@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.statistics import (
+from sysbench.core.compare.statistics import (
     half_width,
     interval_rank,
     median_interval,

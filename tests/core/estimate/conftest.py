@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.autograd.profiler import profile, record_function
 
-from sysbench.core.analysis.memory.allocations import replay
-from sysbench.core.analysis.memory.owners import Notes
-from sysbench.core.analysis.memory.profiled import decode_profiled_allocations
-from sysbench.core.worker.workloads.base import SteppedWorkload
-from sysbench.core.worker.workloads.transformer import Workload
+from sysbench.core.memory.allocations import replay
+from sysbench.core.memory.owners import Notes
+from sysbench.core.memory.profiled import decode_profiled_allocations
+from sysbench.core.worker.workloads.make_workload import Workload
+from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload
 
 
 @pytest.fixture(autouse=True, scope="package")

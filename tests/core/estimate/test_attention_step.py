@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.estimate.closed_form import predict, why_not_predicted
-from sysbench.core.estimate.grid import fit
-from sysbench.core.estimate.room import available_memory, with_fragments
-from sysbench.core.estimate.step.step import attention_memory
+from sysbench.core.predict.closed_form import predict, why_not_predicted
+from sysbench.core.predict.closed_step import attention_memory
+from sysbench.core.predict.fit_grid import fit
+from sysbench.core.predict.room import available_memory, with_fragments
 from sysbench.core.spec.spec import RunSpec, parse_spec
 
 

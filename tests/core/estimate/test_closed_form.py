@@ -12,16 +12,16 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from sysbench.core.errors import SpecError
-from sysbench.core.estimate.closed_form import (
+from sysbench.core.formatting import parse_bytes
+from sysbench.core.predict.closed_form import (
     ROWS,
     predict,
     why_no_workspace,
 )
-from sysbench.core.estimate.grid import fit
-from sysbench.core.formatting import parse_bytes
+from sysbench.core.predict.fit_grid import fit
 from sysbench.core.spec.choices import AttentionName, PrecisionName
 from sysbench.core.spec.spec import Optimizer, RunSpec, StepKind
-from sysbench.core.worker.workloads.transformer import phases_of
+from sysbench.core.worker.workloads.make_workload import phases_of
 
 
 @st.composite
@@ -208,7 +208,7 @@ def test_huge_specs_are_still_arithmetic() -> None:
 def test_a_prediction_needs_no_torch() -> None:
     code = (
         "import sys; from sysbench.core.spec.spec import RunSpec; "
-        "from sysbench.core.estimate.closed_form import predict; predict(RunSpec()); "
+        "from sysbench.core.predict.closed_form import predict; predict(RunSpec()); "
         "print('torch' in sys.modules)"
     )
     result = subprocess.run(

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from sysbench.core.estimate.step.step import step_memory
+from sysbench.core.predict.closed_step import step_memory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.transformer import Workload
+from sysbench.core.worker.workloads.make_workload import Workload
 
 WITHIN = 0.005
 LOWERED = {F.linear, F.scaled_dot_product_attention, Tensor.__matmul__, Tensor.matmul}
@@ -114,7 +114,7 @@ def test_every_phase_has_the_peak_that_cuda_semantics_give(
         precision=precision if dtype is None else "fp32",
     )
     monkeypatch.setattr(
-        "sysbench.core.worker.workloads.models.transformer.matmul_dtype", lambda x: dtype or x.dtype
+        "sysbench.core.worker.workloads.transformer.matmul_dtype", lambda x: dtype or x.dtype
     )
     workload = Workload(spec)
     with Cuda(dtype) as cuda:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import SpecError, WorkerFailed
-from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.exact import Estimator, ExactPrediction, canonical_spec
-from sysbench.core.estimate.grid import fit
+from sysbench.core.predict.closed_form import predict
+from sysbench.core.predict.dry_run_client import Estimator, ExactPrediction, canonical_spec
+from sysbench.core.predict.fit_grid import fit
 from sysbench.core.spec.model_source import located
 from sysbench.core.spec.spec import RunSpec, parse_spec
 
@@ -135,9 +135,9 @@ def test_the_process_starts_before_the_question() -> None:
 
 def test_who_asks_never_imports_torch() -> None:
     code = (
-        "import sys; from sysbench.core.estimate.exact import Estimator; "
-        "import sysbench.core.estimate.grid, sysbench.core.estimate.exact; "
-        "import sysbench.core.tables.estimate; print('torch' in sys.modules)"
+        "import sys; from sysbench.core.predict.dry_run_client import Estimator; "
+        "import sysbench.core.predict.fit_grid, sysbench.core.predict.dry_run_client; "
+        "import sysbench.core.tables.estimate_tables; print('torch' in sys.modules)"
     )
     assert printed(code) == ["False"]
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import WorkerFailed
-from sysbench.core.estimate.closed_form import ROWS, predict
-from sysbench.core.estimate.exact import ExactPrediction
-from sysbench.core.estimate.extend import DryRun, Moment, extended
-from sysbench.core.estimate.libraries import workspaces_bytes
-from sysbench.core.estimate.savings.variant import PLAIN, Variant
-from sysbench.core.estimate.step.step import step_memory
+from sysbench.core.predict.closed_form import ROWS, predict
+from sysbench.core.predict.closed_step import step_memory
+from sysbench.core.predict.dry_run_client import ExactPrediction
+from sysbench.core.predict.extend import DryRun, Moment, extended
+from sysbench.core.predict.libraries import workspaces_bytes
+from sysbench.core.predict.variant import PLAIN, Variant
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.dry_run.step import dry_run
-from sysbench.core.worker.workloads.transformer import Workload, phases_of
+from sysbench.core.worker.dry_run.dry_step import dry_run
+from sysbench.core.worker.workloads.make_workload import Workload, phases_of
 
 SMALL: dict[str, Any] = {"vocab": 1000, "d_model": 64, "d_ff": 160, "layers": 3, "heads": 4}
 LONG: dict[str, Any] = {"vocab": 50, "d_model": 32, "d_ff": 96, "layers": 4, "heads": 2}
@@ -98,7 +98,7 @@ def test_every_moment_is_the_moment_of_a_step_on_real_tensors(
 ) -> None:
     spec = RunSpec(**SMALL, batch=2, context=10, device="cpu", **settings)
     fake = dry_run(spec)
-    monkeypatch.setattr("sysbench.core.worker.dry_run.step.DryRunWorkload", RealWorkload)
+    monkeypatch.setattr("sysbench.core.worker.dry_run.dry_step.DryRunWorkload", RealWorkload)
     real = dry_run(spec)
     assert fake.moments == real.moments
     assert (fake.saved_bytes, fake.moved_bytes) == (real.saved_bytes, real.moved_bytes)

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.workload import DryRunOptimizer
-from sysbench.core.worker.workloads.base import optimizer_over
+from sysbench.core.worker.dry_run.dry_workload import DryRunOptimizer
+from sysbench.core.worker.workloads.stepped_workload import optimizer_over
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]

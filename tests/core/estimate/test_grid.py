@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from sysbench.core.errors import SpecError
-from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.exact import (
+from sysbench.core.predict.closed_form import predict
+from sysbench.core.predict.dry_run_client import (
     ExactPrediction,
     PhasePrediction,
     ProductCount,
     roof_ms,
 )
-from sysbench.core.estimate.grid import cells_of, fit, largest, parse_axes, value_of, with_value
-from sysbench.core.estimate.requests import Requests
-from sysbench.core.estimate.room import available_memory, is_room, with_fragments
+from sysbench.core.predict.fit_grid import cells_of, fit, largest, parse_axes, value_of, with_value
+from sysbench.core.predict.requests import Requests
+from sysbench.core.predict.room import available_memory, is_room, with_fragments
 from sysbench.core.record.roof import Roof
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.tables.estimate import fit_table, grid_table
+from sysbench.core.tables.estimate_tables import fit_table, grid_table
 
 MIB, GIB = 2**20, 2**30
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.step.step import step_memory
+from sysbench.core.predict.closed_form import predict
+from sysbench.core.predict.closed_step import step_memory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.transformer import Workload
+from sysbench.core.worker.workloads.make_workload import Workload
 
 Check = Callable[[RunSpec], None]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from sysbench.core.estimate.step.step import step_memory
+from sysbench.core.predict.closed_step import step_memory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.transformer import Workload
+from sysbench.core.worker.workloads.make_workload import Workload
 
 from .conftest import cuda_phase_peaks
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from sysbench.core.estimate.exact import canonical_spec
+from sysbench.core.predict.dry_run_client import canonical_spec
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.workloads.transformer import make_workload
+from sysbench.core.worker.workloads.make_workload import make_workload
 
 from .conftest import cuda_phase_peaks
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.estimate.allocator_settings import MIB
-from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.libraries import HOPPER_WORKSPACE, WORKSPACE, workspace_bytes
-from sysbench.core.estimate.requests import replay_requests
-from sysbench.core.estimate.room import (
+from sysbench.core.machine.cards import find_card
+from sysbench.core.predict.allocator_settings import MIB
+from sysbench.core.predict.closed_form import predict
+from sysbench.core.predict.libraries import HOPPER_WORKSPACE, WORKSPACE, workspace_bytes
+from sysbench.core.predict.requests import replay_requests
+from sysbench.core.predict.room import (
     ANY_CARD,
     Card,
     available_memory,
@@ -20,7 +21,6 @@ from sysbench.core.estimate.room import (
     spec_elsewhere,
     verdict_of,
 )
-from sysbench.core.machine.cards import find_card
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
 

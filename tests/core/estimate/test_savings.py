@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import SpecError, WorkerFailed
-from sysbench.core.estimate.closed_form import Prediction, predict
-from sysbench.core.estimate.savings.savings import LEAST_SHARE, savings_of
+from sysbench.core.predict.closed_form import Prediction, predict
+from sysbench.core.predict.savings import LEAST_SHARE, savings_of
 from sysbench.core.spec.spec import RunSpec
 
 XL: dict[str, Any] = {"model": "cs336-2025/xl", "device": "cuda:0"}

@@ -19,7 +19,7 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.export.server import PageServer
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import HOME_VARIABLE
 
 

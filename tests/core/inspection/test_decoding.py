@@ -24,7 +24,7 @@ from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.messages import Progressed
 from sysbench.core.record.record import KernelRow
 from sysbench.core.runs.artifacts import layer_rows
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 
 WAIT_SECONDS = 60.0
 

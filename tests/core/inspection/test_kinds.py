@@ -12,7 +12,7 @@ import pytest
 
 from sysbench.core.errors import ForeignFileError
 from sysbench.core.inspection.kinds import format_of
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 
 
 def misnamed(path: Path) -> Path:

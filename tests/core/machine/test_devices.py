@@ -14,8 +14,8 @@ from sysbench.core.machine.devices import (
     torch_facts,
     visible_devices,
 )
-from sysbench.core.machine.telemetry.sample import DeviceSample
-from sysbench.core.runs.job import Job
+from sysbench.core.machine.sample import DeviceSample
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.runs.worker_process import WorkerProcess
 from sysbench.core.spec.spec import RunSpec
 

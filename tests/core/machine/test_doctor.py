@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from sysbench.core.machine.children import PYTHON_VARIABLE
-from sysbench.core.machine.doctor.checks import check_home, check_terminal
-from sysbench.core.machine.doctor.gpu import (
+from sysbench.core.machine.doctor_checks import check_home, check_terminal
+from sysbench.core.machine.doctor_gpu import (
     Survey,
     check_counters,
     check_peaks,
     check_shared_memory,
     may_profile,
 )
-from sysbench.core.machine.doctor.tools import check_compiler, check_torch
+from sysbench.core.machine.doctor_tools import check_compiler, check_torch
 
 RunPython = Callable[..., Any]
 
 EXAMINE = """
 import sys, msgspec
-from sysbench.core.machine.doctor.checks import examine
+from sysbench.core.machine.doctor_checks import examine
 checks = examine()
 assert "torch" not in sys.modules
 sys.stdout.buffer.write(msgspec.json.encode({check.name: check for check in checks}))

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.machine.environment import relevant_variables
+from sysbench.core.machine.read_environment import relevant_variables
 
 RunPython = Callable[..., Any]
 
 DESCRIBE = """
 import sys, msgspec
-from sysbench.core.machine.environment import describe_host
+from sysbench.core.machine.read_environment import describe_host
 facts = describe_host()
 assert "torch" not in sys.modules
 sys.stdout.buffer.write(msgspec.json.encode(facts))

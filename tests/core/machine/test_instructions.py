@@ -17,7 +17,7 @@ from sysbench.core.machine.instructions import (
     onednn_instructions,
 )
 from sysbench.core.record.environment import instruction_set
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 
 AVX512 = {"sse4_1", "avx", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq"}
 ZEN_5 = AVX512 | {"avx_vnni", "avx512_vnni", "avx512_bf16"}

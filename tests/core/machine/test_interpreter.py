@@ -16,7 +16,6 @@ from sysbench.core.errors import InterpreterError, SpecError
 from sysbench.core.machine import interpreter
 from sysbench.core.machine.children import PYTHON_VARIABLE, child_environment, python_child
 from sysbench.core.machine.devices import torch_facts
-from sysbench.core.machine.environment import describe_host
 from sysbench.core.machine.interpreter import (
     NEEDED,
     chosen_python,
@@ -25,6 +24,7 @@ from sysbench.core.machine.interpreter import (
     ready_python,
     why_not_ready,
 )
+from sysbench.core.machine.read_environment import describe_host
 
 ROOT = Path(__file__).parents[3]
 TORCH = "__version__ = \"2.12.0+cu130\"\ncuda: Optional[str] = '13.0'\n"

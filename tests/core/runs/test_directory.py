@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import DamagedFileError, DeviceBusyError, NotFoundError
-from sysbench.core.runs.directory import (
+from sysbench.core.runs.run_directory import (
     RunDirectory,
     create_run,
     find_run,

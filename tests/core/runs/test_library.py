@@ -14,8 +14,8 @@ import pytest
 
 from sysbench.core import storage
 from sysbench.core.runs import library
-from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.library import Entry, Library
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.cli import main
 
 PLAIN = "CREATE TABLE runs (id TEXT PRIMARY KEY, version TEXT, entry BLOB, search TEXT);"

@@ -11,16 +11,16 @@ import pytest
 from sysbench.core import RunSpec, run
 from sysbench.core.errors import DamagedFileError, DeviceBusyError
 from sysbench.core.machine.peaks import parse_peak, roof_of
-from sysbench.core.record.rates import KINDS, DeviceRates
+from sysbench.core.record.device_rates import KINDS, DeviceRates
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.measure_rates import RateFound, RateRound, measure_rates
-from sysbench.core.runs.rates import (
+from sysbench.core.runs.kept_rates import (
     keep_rates,
     kept_rates,
     measured_facts,
     rates_check,
     rates_path,
 )
+from sysbench.core.runs.rates_measurement import RateFound, RateRound, measure_rates
 from sysbench.core.runs.supervisor import locked_devices
 
 from ..conftest import RunPython
@@ -144,8 +144,8 @@ def test_a_device_that_a_run_measures_on_is_not_measured(sysbench_home: Path) ->
 
 BESIDE_A_CAPPED_SISTER = """
 import json, sys
-from sysbench.core.runs.rates import report_of, sentences
-from sysbench.core.record.rates import DeviceRates
+from sysbench.core.runs.kept_rates import report_of, sentences
+from sysbench.core.record.device_rates import DeviceRates
 from sysbench.core.runs import measure_rates as measure
 
 # In place of a worker on a card: the second one multiplies 14 % slower. All else is the real path.

@@ -11,7 +11,6 @@ import pytest
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.environment import device_name
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
 from sysbench.core.runs.prediction_errors import (
     KEPT,
     error_note,
@@ -20,6 +19,7 @@ from sysbench.core.runs.prediction_errors import (
     past_predictions,
     this_machine,
 )
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 
 SPEC = RunSpec(model="tiny", device="cpu")

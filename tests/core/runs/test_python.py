@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import InterpreterError
+from sysbench.core.experiments.experiment import create_experiment
 from sysbench.core.machine.children import PYTHON_VARIABLE
 from sysbench.core.machine.interpreter import chosen_python, note_chosen
 from sysbench.core.record.events import PassEnded
-from sysbench.core.runs.ab.experiment import create_experiment
-from sysbench.core.runs.directory import create_run, list_runs
+from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.runs.supervisor import add_round, supervise
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.run.runner import keep_python
-from sysbench.core.studies.run.state import Entry, StudyDirectory
+from sysbench.core.studies.study_directory import Entry, StudyDirectory
+from sysbench.core.studies.study_runner import keep_python
 from sysbench.tui.cli import main
-from sysbench.tui.commands.ab.sides import both_pythons
+from sysbench.tui.commands.ab_sides import both_pythons
 
 from ...worker_double.script import DOUBLE, FOLDER_VARIABLE, Script
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.record.rates import DeviceRates, Load
-from sysbench.core.runs.rates import report_of, sentences
+from sysbench.core.record.device_rates import DeviceRates, Load
+from sysbench.core.runs.kept_rates import report_of, sentences
 
 H100 = "NVIDIA H100 80GB HBM3"
 PRODUCTS = [610e12, 611e12, 609e12, 612e12, 608e12, 610.5e12]

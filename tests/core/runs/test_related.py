@@ -9,8 +9,8 @@ import msgspec
 
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
-from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.related import compile_break_even, eager_counterpart, eager_spec
+from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
 
 from ... import factories

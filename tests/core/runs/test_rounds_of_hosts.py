@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.analysis.statistics import spread
+from sysbench.core.compare.statistics import spread
 from sysbench.core.record.distributed import Distributed, HostRow, RankRow
 from sysbench.core.record.events import PassEnded, PassStarted, ResultReported
 from sysbench.core.runs.builder import RecordBuilder
-from sysbench.core.runs.directory import create_run
+from sysbench.core.runs.run_directory import create_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.context import headline
 

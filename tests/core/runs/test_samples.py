@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, Sample
+from sysbench.core.machine.sample import DeviceSample, HostSample, Sample
 from sysbench.core.record.events import (
     AnyEvent,
     ClockMoved,
@@ -16,9 +16,9 @@ from sysbench.core.record.events import (
     StageEntered,
     TelemetrySampled,
 )
-from sysbench.core.runs.directory import EventLog, RunDirectory, create_run
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.records import replay
+from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
+from sysbench.core.runs.stored_records import replay
 from sysbench.core.runs.supervisor import Supervision
 from sysbench.core.spec.spec import RunSpec
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.runs import supervisor, worker_process
-from sysbench.core.runs.directory import create_run
-from sysbench.core.runs.job import Job
+from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.supervisor import supervise
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.runs.worker_process import WorkerProcess, place_in_code
 from sysbench.core.spec.spec import RunSpec
 

@@ -10,9 +10,9 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.record.blocks import DEFAULT_PASSES, PassName
-from sysbench.core.runs.directory import create_run
+from sysbench.core.runs.run_directory import create_run
 from sysbench.core.spec.command_line import command_line
-from sysbench.core.spec.files import load_profile, save_profile
+from sysbench.core.spec.profiles import load_profile, save_profile
 from sysbench.core.spec.spec import RunSpec, parse_spec
 
 BARE: dict[str, object] = {"workload": "attention", "d_model": 64}

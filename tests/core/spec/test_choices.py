@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend
 import sysbench.core
 import sysbench.tui
 from sysbench.core.errors import SpecError
-from sysbench.core.estimate.sizes import widths_of
 from sysbench.core.machine.peaks import gpus
+from sysbench.core.predict.sizes import widths_of
 from sysbench.core.spec.choices import (
     ATTENTIONS,
     DTYPE_BYTES,
@@ -32,7 +32,7 @@ from sysbench.core.spec.choices import (
 )
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.base import autocast_dtype, weight_dtype
+from sysbench.core.worker.workloads.stepped_workload import autocast_dtype, weight_dtype
 
 NAMES = {*get_args(PrecisionName), *get_args(AttentionName)} - {"naive", "sdpa", "flex"}
 """Those that are nothing else: the others are also code paths of the model, or of ranks."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import NotFoundError, ProfileError, SpecError
-from sysbench.core.spec.files import list_profiles, load_profile, read_spec_file, save_profile
+from sysbench.core.spec.profiles import list_profiles, load_profile, read_spec_file, save_profile
 from sysbench.core.spec.spec import RunSpec
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from sysbench.core.machine import devices
 from sysbench.core.spec.passes import check_passes
-from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.run.grid import expand, with_variant
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.study_grid import expand, with_variant
 
 
 @pytest.mark.parametrize("name", ["ddp", "all-reduce", "sharded-optimizer"])

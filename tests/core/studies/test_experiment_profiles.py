@@ -6,8 +6,8 @@ import pytest
 
 from sysbench.core.spec.passes import check_passes
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.run.grid import expand, with_variant
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.study_grid import expand, with_variant
 
 NAMES = ("accumulation", "autocast-dtypes", "checkpointing", "flash")
 

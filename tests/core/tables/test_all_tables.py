@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import NotFoundError
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.tables.kernels import category_table, kernel_table, top_kernels
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.tables.kernel_tables import category_table, kernel_table, top_kernels
 from sysbench.core.tables.sections import table_named, tables_of
 from sysbench.core.tables.table import Table, folded, is_number, to_frame, with_total
 from sysbench.core.tables.trust import trust_lines

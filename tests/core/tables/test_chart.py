@@ -7,7 +7,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sysbench.core.export.page.line_chart import line_chart
+from sysbench.core.export.page_line_chart import line_chart
 from sysbench.core.tables.chart import Figure, Scale, Series, with_unit
 
 VALUES = st.lists(

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.export.page.run_page import run_page
+from sysbench.core.export.page_run_page import run_page
 from sysbench.core.export.text_formats import record_as_markdown, table_as_csv
 from sysbench.core.record.record import KernelRow
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.tables import kernels as kernel_tables
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.tables import kernel_tables
 from sysbench.core.tables.cells import cells_as_text
 from sysbench.core.tables.sections import table_named, tables_of
 from sysbench.core.tables.table import Cell, Column, Table, fields_of, select, tabulate, with_column
-from sysbench.tui.commands.report.layout import table_lines
+from sysbench.tui.commands.layout import table_lines
 
 NAMES = st.lists(
     st.text(st.characters(codec="ascii", categories=["Ll"]), min_size=1, max_size=6),

@@ -3,13 +3,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sysbench.core.analysis.costs.roofline import with_roof
 from sysbench.core.record.record import Kernels, Record
 from sysbench.core.record.roof import Roof
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.cells import cells_as_text
-from sysbench.core.tables.kernels import flops_table, roof_words, roofline_table
+from sysbench.core.tables.kernel_tables import flops_table, roof_words, roofline_table
 from sysbench.core.tables.sections import table_named, tables_of
+from sysbench.core.trace.roofline import with_roof
 
 ROOF = Roof(
     precision="fp32",

@@ -10,7 +10,7 @@ import pytest
 
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.sections import INSPECTED, READING_ORDER, SECTIONS, Source, tables_of
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.core.analysis.rounds import combined, with_times
-from sysbench.core.analysis.rules.findings import findings_of
-from sysbench.core.analysis.rules.measuring import drifting, lost_rounds
-from sysbench.core.analysis.statistics import spread
+from sysbench.core.compare.rounds import combined, with_times
+from sysbench.core.compare.statistics import spread
+from sysbench.core.findings.findings_rules import findings_of
+from sysbench.core.findings.measuring_rules import drifting, lost_rounds
 from sysbench.core.record.timing import Round, Timing
 from sysbench.core.runs.library import entry_of
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.values.measures import MEASURES
+from sysbench.core.studies.measures import MEASURES
 from sysbench.core.tables.sections import table_named
-from sysbench.core.tables.timing import interval_words, known_words, rounds_table, timing_table
+from sysbench.core.tables.timing_tables import (
+    interval_words,
+    known_words,
+    rounds_table,
+    timing_table,
+)
 from sysbench.core.tables.trust import trust_lines
 
 from ... import factories

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sysbench.core.worker.clocks import CudaClock
-from sysbench.core.worker.ranks.block import slowest
+from sysbench.core.worker.ranks.merged_block import slowest
+from sysbench.core.worker.step_clock import CudaClock
 
 LAUNCH_NS, KERNEL_NS = 1_000_000, 10_000_000
 QUEUE = 4

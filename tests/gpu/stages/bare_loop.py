@@ -13,8 +13,8 @@ from functools import partial
 import msgspec
 
 from sysbench.core import RunSpec, run
-from sysbench.core.machine.telemetry.sample import Sample
-from sysbench.core.machine.telemetry.sampler import Sampler
+from sysbench.core.machine.sample import Sample
+from sysbench.core.machine.sampler import Sampler
 
 from .stage import Bench, Row, header, line
 
@@ -26,7 +26,7 @@ import contextlib, json, statistics, sys, time
 import msgspec, torch
 from torch.nn import functional as F
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.models.transformer import Transformer
+from sysbench.core.worker.workloads.transformer import Transformer
 
 spec = msgspec.json.decode(sys.argv[1], type=RunSpec)
 device = torch.device(spec.device)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from sysbench.core.export.text_formats import escaped, table_as_markdown
 from sysbench.core.machine.devices import find_cuda
-from sysbench.core.record.rates import DeviceRates
-from sysbench.core.runs.measure_rates import ROUNDS, SECONDS, measure_rates
-from sysbench.core.runs.rates import keep_rates, report_of, sentences
+from sysbench.core.record.device_rates import DeviceRates
+from sysbench.core.runs.kept_rates import keep_rates, report_of, sentences
+from sysbench.core.runs.rates_measurement import ROUNDS, SECONDS, measure_rates
 from sysbench.tui.commands.doctor_measure import rates_table
 
 from .stage import NO_TIME, Bench, header, line

@@ -19,12 +19,12 @@ import msgspec
 from sysbench.core import Record, RunSpec
 from sysbench.core.export.text_formats import escaped, table_as_markdown
 from sysbench.core.formatting import counted
-from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.report.report import Report, report_of
-from sysbench.core.studies.run.grid import Cell, expand, with_overrides, with_variant
-from sysbench.core.studies.run.runner import CellEnded, run_study
-from sysbench.core.studies.run.state import StudyDirectory, open_study, records_of
-from sysbench.core.studies.values.formula import converted, evaluate, source_unit
+from sysbench.core.studies.formula import converted, evaluate, source_unit
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.study_directory import StudyDirectory, open_study, records_of
+from sysbench.core.studies.study_grid import Cell, expand, with_overrides, with_variant
+from sysbench.core.studies.study_report import Report, report_of
+from sysbench.core.studies.study_runner import CellEnded, run_study
 from sysbench.core.tables.table import Table, is_number
 
 from .stage import Bench

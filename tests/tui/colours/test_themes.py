@@ -10,16 +10,16 @@ import pytest
 from rich._palettes import EIGHT_BIT_PALETTE, STANDARD_PALETTE
 from rich.color import Color, ColorSystem
 
-from sysbench.core.analysis.kernels.classify import CATEGORIES
 from sysbench.core.colours import TEXTURES
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.trace.classify import CATEGORIES
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.colours.kept import FILE
-from sysbench.tui.colours.themes import DARK, LIGHT, Depth, depth_of, hue_variables, theme_of
 from sysbench.tui.glyphs import to_ascii
-from sysbench.tui.screens.result.tabs.kernels import KernelsTab
+from sysbench.tui.kept_theme import FILE
+from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.theme import rich_colour, swatch_of
-from sysbench.tui.widgets.charts.stack_bar import StackBar
+from sysbench.tui.themes import DARK, LIGHT, Depth, depth_of, hue_variables, theme_of
+from sysbench.tui.widgets.stack_bar import StackBar
 
 from ...colour_science import VISIONS, contrast, distance
 from ..conftest import CannedSampler, open_tab

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from sysbench.core.record import events
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.live.earlier import Earlier, earlier_runs, left_seconds
 from sysbench.tui.live.run_watch import LiveView
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sysbench.core.record import events
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.live.run_watch import LiveView, RunWatch
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 from textual.screen import Screen
 
-from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, Sample
+from sysbench.core.machine.sample import DeviceSample, HostSample, Sample
 from sysbench.tui import app as tui_app
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.sensors import StripSampler, StripState

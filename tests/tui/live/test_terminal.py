@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.record.events import StepsTimed
-from sysbench.core.runs.directory import RunDirectory, list_runs
-from sysbench.core.spec.files import save_profile
+from sysbench.core.runs.run_directory import RunDirectory, list_runs
+from sysbench.core.spec.profiles import save_profile
 from sysbench.core.spec.spec import RunSpec
 
 from ...worker_double.script import PROGRAM, replace_workers

@@ -12,27 +12,27 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Button, Input, Static
 
-from sysbench.core.analysis.difference.nodes import TimeNode
-from sysbench.core.analysis.verdict.text import GLYPHS, describe_verdict
-from sysbench.core.analysis.verdict.verdict import Verdict
+from sysbench.core.compare.nodes import TimeNode
+from sysbench.core.compare.verdict import Verdict
+from sysbench.core.compare.verdict_text import GLYPHS, describe_verdict
 from sysbench.core.errors import SpecError
-from sysbench.core.runs.ab.experiment import Ended, Ending, create_experiment, list_experiments
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.experiments.experiment import Ended, Ending, create_experiment, list_experiments
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import locked
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
 from sysbench.tui.live.pair_watch import Pair, block_changes, pair_of
-from sysbench.tui.screens.compare.differs import DiffersView
-from sysbench.tui.screens.compare.measure import MeasureScreen, changed_spec
-from sysbench.tui.screens.compare.rows import RowsView
-from sysbench.tui.screens.compare.screen import CompareScreen
-from sysbench.tui.screens.compare.text import STYLES, side_line
-from sysbench.tui.screens.compare.verdict import Painted
-from sysbench.tui.screens.dialogs.explain import ExplainScreen
-from sysbench.tui.screens.library.screen import LibraryScreen, RunsTable
-from sysbench.tui.widgets.bars.command_line import CommandLine
-from sysbench.tui.widgets.inputs.setting_suggester import completed_setting
-from sysbench.tui.widgets.tables.difference_view import DifferenceView
+from sysbench.tui.screens.compare_differs import DiffersView
+from sysbench.tui.screens.compare_measure import MeasureScreen, changed_spec
+from sysbench.tui.screens.compare_rows import RowsView
+from sysbench.tui.screens.compare_screen import CompareScreen
+from sysbench.tui.screens.compare_text import STYLES, side_line
+from sysbench.tui.screens.compare_verdict import Painted
+from sysbench.tui.screens.explain_dialog import ExplainScreen
+from sysbench.tui.screens.library_screen import LibraryScreen, RunsTable
+from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.difference_view import DifferenceView
+from sysbench.tui.widgets.setting_suggester import completed_setting
 
 from ..conftest import until
 from ..experiments import OTHER, SPEC, begun, disturb, timed_run, write_rounds

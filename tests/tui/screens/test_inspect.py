@@ -15,15 +15,15 @@ import psutil
 from textual.pilot import Pilot
 from textual.widgets import Input, ProgressBar, Static
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
-from sysbench.tui.screens.inspect.screen import InspectScreen
-from sysbench.tui.screens.result.tabs.findings import FindingsTab
-from sysbench.tui.screens.result.tabs.kernels import KernelsTab
-from sysbench.tui.screens.result.tabs.memory import MemoryTab
-from sysbench.tui.screens.result.tabs.nsys import NsysTab
-from sysbench.tui.widgets.inputs.path_suggester import completed
+from sysbench.tui.screens.findings_tab import FindingsTab
+from sysbench.tui.screens.inspect_screen import InspectScreen
+from sysbench.tui.screens.kernels_tab import KernelsTab
+from sysbench.tui.screens.memory_tab import MemoryTab
+from sysbench.tui.screens.nsys_tab import NsysTab
+from sysbench.tui.widgets.path_suggester import completed
 
 from ..conftest import WAIT_SECONDS, until
 

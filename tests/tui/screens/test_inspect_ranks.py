@@ -8,12 +8,12 @@ import pytest
 from textual.widgets import Static
 
 from sysbench.core.inspection.decoding import DecodingCancelled
-from sysbench.core.inspection.ranks.reading import FolderDecoding
+from sysbench.core.inspection.ranks_reading import FolderDecoding
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
-from sysbench.tui.screens.inspect.ranks import RanksPanel
-from sysbench.tui.screens.inspect.screen import InspectScreen
-from sysbench.tui.screens.result.tabs.kernels import KernelsTab
+from sysbench.tui.screens.inspect_ranks import RanksPanel
+from sysbench.tui.screens.inspect_screen import InspectScreen
+from sysbench.tui.screens.kernels_tab import KernelsTab
 
 from ..conftest import until
 from .test_inspect import opened, text_of

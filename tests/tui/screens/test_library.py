@@ -10,23 +10,23 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from sysbench.core.analysis.compare import compare
-from sysbench.core.analysis.verdict.records import verdict_of
-from sysbench.core.analysis.verdict.text import describe_verdict
+from sysbench.core.compare.compared_records import verdict_of
+from sysbench.core.compare.comparison import compare
+from sysbench.core.compare.verdict_text import describe_verdict
+from sysbench.core.experiments.baselines import save_baseline
 from sysbench.core.record.record import Record
-from sysbench.core.runs.ab.baseline import save_baseline
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.runs.keeping.labels import UNLABELLED, Label
+from sysbench.core.runs.labels import UNLABELLED, Label
 from sysbench.core.runs.library import Entry, entry_of
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.commands.list import table_of
 from sysbench.tui.run_text import age
-from sysbench.tui.screens.dialogs.ask import AskScreen
-from sysbench.tui.screens.library.screen import REFRESH_TICKS, LibraryScreen
-from sysbench.tui.screens.library.text import comparison, runs_table, step_time, usual_text
-from sysbench.tui.screens.result.screen import ResultScreen, heading
+from sysbench.tui.screens.ask_dialog import AskScreen
+from sysbench.tui.screens.library_screen import REFRESH_TICKS, LibraryScreen
+from sysbench.tui.screens.library_text import comparison, runs_table, step_time, usual_text
+from sysbench.tui.screens.result_screen import ResultScreen, heading
 
 from ... import factories
 from ..conftest import until

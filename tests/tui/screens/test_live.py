@@ -8,11 +8,11 @@ import pytest
 from textual.widgets import Static
 
 from sysbench.core.record.events import AnyEvent, MemoryRead, PassStarted, StageEntered
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.live.screen import LiveScreen
-from sysbench.tui.widgets.charts.drawing import Drawing
-from sysbench.tui.widgets.charts.plot import Plot
+from sysbench.tui.screens.live_screen import LiveScreen
+from sysbench.tui.widgets.drawing import Drawing
+from sysbench.tui.widgets.plot import Plot
 
 from ..conftest import until
 

@@ -10,10 +10,10 @@ import pytest
 
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.earlier import Earlier
-from sysbench.tui.screens.dialogs.help import HelpScreen
-from sysbench.tui.screens.live import screen as live_module
-from sysbench.tui.screens.live.screen import LiveScreen
-from sysbench.tui.widgets.charts.plot import Plot
+from sysbench.tui.screens import live_screen as live_module
+from sysbench.tui.screens.help_dialog import HelpScreen
+from sysbench.tui.screens.live_screen import LiveScreen
+from sysbench.tui.widgets.plot import Plot
 
 from ..conftest import until
 from ..played import PlayedRun, played_live, timed

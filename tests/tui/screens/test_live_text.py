@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, Sample
+from sysbench.core.machine.sample import DeviceSample, HostSample, Sample
 from sysbench.core.record import events
 from sysbench.tui.live.earlier import Earlier
 from sysbench.tui.live.run_watch import LiveView
-from sysbench.tui.screens.live.text import (
+from sysbench.tui.screens.live_text import (
     joules_a_step,
     median_line,
     passes_lines,

@@ -10,16 +10,16 @@ from textual.widgets import Input
 
 from sysbench.core.errors import SpecError
 from sysbench.core.record.blocks import DEFAULT_PASSES
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.command_line import command_line
-from sysbench.core.spec.files import save_profile
+from sysbench.core.spec.profiles import save_profile
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.run.form import SpecForm
-from sysbench.tui.screens.run.pasted import is_command, read_command
-from sysbench.tui.screens.run.screen import RunScreen
-from sysbench.tui.widgets.bars.command_line import CommandLine
-from sysbench.tui.widgets.inputs.choice import Choice
+from sysbench.tui.screens.run_form import SpecForm
+from sysbench.tui.screens.run_pasted import is_command, read_command
+from sysbench.tui.screens.run_screen import RunScreen
+from sysbench.tui.widgets.choice import Choice
+from sysbench.tui.widgets.command_bar import CommandLine
 
 from ..conftest import until
 

@@ -7,8 +7,8 @@ import time
 from textual.widgets import Input
 
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.run.prediction import PredictionView
-from sysbench.tui.screens.run.screen import RunScreen
+from sysbench.tui.screens.run_prediction import PredictionView
+from sysbench.tui.screens.run_screen import RunScreen
 
 
 def text_of(app: SysbenchApp) -> str:

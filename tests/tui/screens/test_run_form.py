@@ -9,22 +9,22 @@ import msgspec
 import pytest
 from textual.widgets import Button, Input, Static
 
-from sysbench.core.estimate.closed_form import predict
 from sysbench.core.machine.devices import resolve_device
-from sysbench.core.runs.directory import create_run
-from sysbench.core.spec.files import list_profiles, load_profile
+from sysbench.core.predict.closed_form import predict
+from sysbench.core.runs.run_directory import create_run
 from sysbench.core.spec.model_source import located
+from sysbench.core.spec.profiles import list_profiles, load_profile
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
-from sysbench.tui.screens.dialogs.pick_model import PickModelScreen
-from sysbench.tui.screens.run.device_prediction import predict_on_device
-from sysbench.tui.screens.run.filled import checked, field_texts
-from sysbench.tui.screens.run.form import SpecForm
-from sysbench.tui.screens.run.prediction import PredictionView, prediction_lines
-from sysbench.tui.screens.run.screen import RunScreen
-from sysbench.tui.widgets.bars.command_line import CommandLine
-from sysbench.tui.widgets.inputs.choice import Choice
+from sysbench.tui.screens.pick_model_dialog import PickModelScreen
+from sysbench.tui.screens.run_device_prediction import predict_on_device
+from sysbench.tui.screens.run_filled import checked, field_texts
+from sysbench.tui.screens.run_form import SpecForm
+from sysbench.tui.screens.run_prediction import PredictionView, prediction_lines
+from sysbench.tui.screens.run_screen import RunScreen
+from sysbench.tui.widgets.choice import Choice
+from sysbench.tui.widgets.command_bar import CommandLine
 
 from ..conftest import until
 
@@ -120,7 +120,7 @@ async def test_what_is_not_in_the_prediction_on_this_cpu_is_named(
     app: SysbenchApp, monkeypatch: pytest.MonkeyPatch, flags: str, is_named: bool
 ) -> None:
     monkeypatch.setattr(
-        "sysbench.tui.screens.run.device_prediction.cpu_flags", lambda: set(flags.split())
+        "sysbench.tui.screens.run_device_prediction.cpu_flags", lambda: set(flags.split())
     )
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     async with app.run_test(size=(80, 24)) as pilot:

@@ -9,15 +9,15 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from sysbench.core.studies.run.state import StudyDirectory, list_studies, studies_folder
+from sysbench.core.studies.study_directory import StudyDirectory, list_studies, studies_folder
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.dialogs.export_study import StudyExportScreen
-from sysbench.tui.screens.result.screen import ResultScreen
-from sysbench.tui.screens.studies.grid import GridCell, StudyGrid
-from sysbench.tui.screens.studies.screen import StudiesScreen
-from sysbench.tui.widgets.bars.key_bar import KeyBar
-from sysbench.tui.widgets.charts.line_plot import LinePlot
-from sysbench.tui.widgets.tables.table_view import TableView
+from sysbench.tui.screens.export_study_dialog import StudyExportScreen
+from sysbench.tui.screens.result_screen import ResultScreen
+from sysbench.tui.screens.studies_grid import GridCell, StudyGrid
+from sysbench.tui.screens.studies_screen import StudiesScreen
+from sysbench.tui.widgets.key_bar import KeyBar
+from sysbench.tui.widgets.line_plot import LinePlot
+from sysbench.tui.widgets.table_view import TableView
 
 from ...half_filled import filled_in_rounds, half_filled
 from ..conftest import until

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.difference.nodes import TimeNode
-from sysbench.tui.widgets.tables.difference_view import (
+from sysbench.core.compare.nodes import TimeNode
+from sysbench.tui.widgets.difference_view import (
     ChangeBranch,
     change_bar,
     change_branches,

@@ -4,7 +4,7 @@ from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 
-from sysbench.tui.widgets.charts.drawing import Drawing
+from sysbench.tui.widgets.drawing import Drawing
 
 from ..conftest import until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import App, ComposeResult
 
 from sysbench.core.tables.table import Table
-from sysbench.tui.widgets.tables.table_view import TableView
+from sysbench.tui.widgets.table_view import TableView
 
 
 async def test_names_that_are_cut_stay_apart() -> None:

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from sysbench.tui.widgets.bars.key_bar import KeyBar, ShownKey
+from sysbench.tui.widgets.key_bar import KeyBar, ShownKey
 
 
 class Searching(Input):

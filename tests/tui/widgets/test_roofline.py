@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
-from sysbench.core.analysis.costs.roofline import RoofPoint
 from sysbench.core.record.roof import Roof
+from sysbench.core.trace.roofline import RoofPoint
 from sysbench.tui.glyphs import to_ascii
-from sysbench.tui.widgets.charts.roofline import LogCanvas, Range, RooflinePlot, roofline_rows
+from sysbench.tui.widgets.roofline_plot import LogCanvas, Range, RooflinePlot, roofline_rows
 
 ROOF = Roof(precision="bf16", peak_flops=989.4e12, peak_source="table", bandwidth=3.35e12)
 

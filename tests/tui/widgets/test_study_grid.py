@@ -5,8 +5,8 @@ from __future__ import annotations
 from textual.app import App, ComposeResult
 
 from sysbench.core.tables.chart import Figure, Series
-from sysbench.tui.screens.studies.grid import Grid, GridCell, StudyGrid
-from sysbench.tui.widgets.charts.line_drawing import figure_rows
+from sysbench.tui.screens.studies_grid import Grid, GridCell, StudyGrid
+from sysbench.tui.widgets.line_drawing import figure_rows
 
 ROWS, COLUMNS = 50, 20
 

@@ -8,7 +8,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from sysbench.core.tables.table import Table
-from sysbench.tui.widgets.tables.table_view import TableView
+from sysbench.tui.widgets.table_view import TableView
 
 MANY = 100_000
 

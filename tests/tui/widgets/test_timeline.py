@@ -8,7 +8,7 @@ from textual.app import App, ComposeResult
 
 from sysbench.core.record.record import Timeline
 from sysbench.tui.theme import swatch
-from sysbench.tui.widgets.charts.timeline import (
+from sysbench.tui.widgets.timeline import (
     TimelineView,
     column_samples,
     stacked_column,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.tui.widgets.charts.plot import mark_row
-from sysbench.tui.widgets.charts.stack_bar import shares
-from sysbench.tui.widgets.charts.traces import (
+from sysbench.tui.widgets.plot import mark_row
+from sysbench.tui.widgets.stack_bar import shares
+from sysbench.tui.widgets.traces import (
     bar,
     block_rows,
     columns,

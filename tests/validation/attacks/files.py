@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sysbench.core.runs.directory import create_run, list_runs
+from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.runs.supervisor import supervise
 
 from .common import SPEC, Rows, checked, command, home, mib, peak_bytes, program

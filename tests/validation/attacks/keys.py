@@ -6,7 +6,7 @@ import random
 import shutil
 from contextlib import chdir
 
-from sysbench.core.runs.directory import list_runs
+from sysbench.core.runs.run_directory import list_runs
 from sysbench.core.storage import home as data_folder
 from tests.benchmarks.bench_keys import RUN, RUNS, WORDS
 from tests.benchmarks.pseudo_terminal import OURS, Terminal, started

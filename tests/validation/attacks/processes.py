@@ -24,12 +24,12 @@ from sysbench.core.record.events import (
     StageEntered,
     StepsTimed,
 )
-from sysbench.core.runs.directory import create_run, list_runs
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.run_directory import create_run, list_runs
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import supervise
-from sysbench.core.studies.report.report import report_of
-from sysbench.core.studies.run.state import find_study
+from sysbench.core.studies.study_directory import find_study
+from sysbench.core.studies.study_report import report_of
 
 from .common import (
     ENDLESS,

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.estimate.allocator_settings import MIB
+from sysbench.core.predict.allocator_settings import MIB
 from sysbench.core.spec.spec import RunSpec
 
 from .page import ROOT, null_gpu, read_table, replace_part, write_table
@@ -147,10 +147,10 @@ def measured(spec: RunSpec) -> dict[str, Any]:
     """What the device held in the third step, by the names of a `Cell`."""
     import torch
 
-    from sysbench.core.estimate.requests import WARMUP_STEPS
+    from sysbench.core.predict.requests import WARMUP_STEPS
     from sysbench.core.worker.failures import ran_out_of_memory
     from sysbench.core.worker.setup import prepare_torch
-    from sysbench.core.worker.workloads.transformer import make_workload
+    from sysbench.core.worker.workloads.make_workload import make_workload
 
     phases = ["build"]
     prepare_torch(spec)
@@ -176,9 +176,9 @@ def measured(spec: RunSpec) -> dict[str, Any]:
 
 def predicted(spec: RunSpec) -> dict[str, Any]:
     """What the model of the allocator holds for its dry run, by the names of a `Cell`."""
-    from sysbench.core.estimate.exact import canonical_spec
-    from sysbench.core.estimate.libraries import workspace_bytes
-    from sysbench.core.estimate.requests import replay_requests
+    from sysbench.core.predict.dry_run_client import canonical_spec
+    from sysbench.core.predict.libraries import workspace_bytes
+    from sysbench.core.predict.requests import replay_requests
     from sysbench.core.worker.dry_run.child import exact_prediction
 
     gc.collect()

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.estimate.libraries import HOPPER_WORKSPACE
+from sysbench.core.predict.libraries import HOPPER_WORKSPACE
 from sysbench.core.spec.spec import RunSpec
 
 from ..models import ARCHITECTURES, SIZES, WITHOUT_CONTEXT
@@ -82,7 +82,7 @@ def answered(name: str, precision: str) -> Model:
     """Predict and measure in this process."""
     from sysbench.core.spec.resolve import resolved
     from sysbench.core.spec.spec import parse_spec
-    from sysbench.core.worker.dry_run.workload import PlainBatches
+    from sysbench.core.worker.dry_run.dry_workload import PlainBatches
 
     kind, architecture, sizes = ARCHITECTURES[name]
     with tempfile.TemporaryDirectory() as folder:

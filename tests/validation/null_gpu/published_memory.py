@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from sysbench.core.estimate.allocator_settings import MIB
+from sysbench.core.predict.allocator_settings import MIB
 from sysbench.core.spec.spec import RunSpec
 
 from .page import null_gpu, replace_part

@@ -7,9 +7,9 @@ import json
 import msgspec
 import numpy as np
 
-from sysbench.core.analysis.costs.operands import parse_operands
-from sysbench.core.analysis.trace.columns import LONGEST_OPERANDS, Collector
-from sysbench.core.analysis.trace.json import JsonEvent
+from sysbench.core.trace.columns import LONGEST_OPERANDS, Collector
+from sysbench.core.trace.operands import parse_operands
+from sysbench.core.trace.trace_json import JsonEvent
 
 
 def events(*dims: object) -> list[JsonEvent]:

@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.costs.roofline import (
+from sysbench.core.compare.statistics import spread
+from sysbench.core.record.record import Kernels, Record, Timing
+from sysbench.core.record.roof import Roof
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.runs.stored_records import replay
+from sysbench.core.trace.roofline import (
     ATTENTION_PRODUCTS,
     at_roof,
     roof_points,
@@ -18,11 +23,6 @@ from sysbench.core.analysis.costs.roofline import (
     with_mfu,
     with_roof,
 )
-from sysbench.core.analysis.statistics import spread
-from sysbench.core.record.record import Kernels, Record, Timing
-from sysbench.core.record.roof import Roof
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.runs.records import replay
 
 ROOF = Roof(
     precision="bf16",

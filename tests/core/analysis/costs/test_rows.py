@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.costs.rows import borrowed_work, noted_work, with_costs
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import time_ledger
-from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.record import KernelRow, Kernels
+from sysbench.core.trace.cost_rows import borrowed_work, noted_work, with_costs
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 
 from ..conftest import TraceWriter
 

@@ -7,8 +7,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.difference.bytes import memory_difference_tree
-from sysbench.core.analysis.difference.nodes import (
+from sysbench.core.compare.bytes import memory_difference_tree
+from sysbench.core.compare.nodes import (
     AnyNode,
     ByteNode,
     TimeNode,
@@ -17,7 +17,7 @@ from sysbench.core.analysis.difference.nodes import (
     to_depth,
     walk,
 )
-from sysbench.core.analysis.difference.times import time_difference
+from sysbench.core.compare.times import time_difference
 from sysbench.core.record.memory import Origin
 from sysbench.core.record.record import Coverage, IdleRow, KernelRow, Kernels, LedgerRow, Memory
 

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from sysbench.core import RunSpec, run
-from sysbench.core.analysis.difference.difference import Side, difference
-from sysbench.core.analysis.difference.nodes import AnyNode, Difference, TimeNode, changed, walk
+from sysbench.core.compare.difference import Side, difference
+from sysbench.core.compare.nodes import AnyNode, Difference, TimeNode, changed, walk
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.runs.artifacts import layer_rows
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.storage import HOME_VARIABLE
 
 

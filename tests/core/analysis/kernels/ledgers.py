@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sysbench.core.analysis.kernels.time_ledger import TimeLedger, Window, time_ledger
-from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.record import Kernels
+from sysbench.core.trace.time_ledger import TimeLedger, Window, time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 
 AssertClosed = Callable[[TimeLedger], Kernels]
 GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"

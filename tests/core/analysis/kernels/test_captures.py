@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.analysis.kernels.captures import AGAINST, AMBIGUOUS, NOT_CAPTURED
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.record import Kernels
+from sysbench.core.trace.captures import AGAINST, AMBIGUOUS, NOT_CAPTURED
 
 GEMM, ADD = "ampere_bf16_s16816gemm_128x64_tn", "void at::native::add_kernel<float>()"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.analysis.kernels.classify import (
+from sysbench.core.trace.classify import (
     CATEGORIES,
     classify,
     classify_operator,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.core.analysis.kernels.classify import classify
+from sysbench.core.trace.classify import classify
 
 NAMES = {
     "gemm": """

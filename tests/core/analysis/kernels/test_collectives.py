@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.kernels.collectives import bus_factor, collective_rows, kind_of
-from sysbench.core.analysis.kernels.time_ledger import time_ledger
-from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.record.steps import TracedCollective
+from sysbench.core.trace.collective_kernels import bus_factor, collective_rows, kind_of
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 
 from .ledgers import GEMM
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels.communication import (
+from sysbench.core.record.distributed import Kind
+from sysbench.core.trace.communication import (
     Collective,
     RankStep,
     disorder_ns,
@@ -14,7 +15,6 @@ from sysbench.core.analysis.kernels.communication import (
     split_step,
     transfer_times,
 )
-from sysbench.core.record.distributed import Kind
 
 
 def collective(arrived: int, done: int, kind: Kind = "all-reduce") -> Collective:

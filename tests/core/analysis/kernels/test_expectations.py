@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.analysis.costs.roofline import with_mfu, with_roof
-from sysbench.core.analysis.kernels.expectations import (
+from sysbench.core.findings import roof_rules as roof
+from sysbench.core.findings.findings_rules import findings_of
+from sysbench.core.record.record import Finding, KernelRow, Kernels, Record
+from sysbench.core.record.roof import Roof
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.trace.expectations import (
     attention_products,
     contradicting,
     weight_products,
 )
-from sysbench.core.analysis.rules import roof
-from sysbench.core.analysis.rules.findings import findings_of
-from sysbench.core.record.record import Finding, KernelRow, Kernels, Record
-from sysbench.core.record.roof import Roof
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.trace.roofline import with_mfu, with_roof
 
 ROOF = Roof(precision="fp32", peak_flops=1e15, peak_source="by hand", bandwidth=1e12)
 

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels.host_side import Work, host_side, range_rows
-from sysbench.core.analysis.kernels.time_ledger import time_ledger
-from sysbench.core.analysis.trace.events import Ranges
-from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.record.steps import HostRange, HostSide
+from sysbench.core.trace.host_side import Work, host_side, range_rows
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_events import Ranges
+from sysbench.core.trace.trace_reader import read_trace
 
 Inspected = Callable[[Path], Inspection]
 NAMES = ["a", "b", "c"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import TimeLedger
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.time_ledger import TimeLedger
 
 from .ledgers import AssertClosed, ledger_of
 

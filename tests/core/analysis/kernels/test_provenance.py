@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels.provenance import (
+from sysbench.core.record.record import Coverage, KernelRow, Kernels
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.provenance import (
     GeneratedCall,
     GeneratedGraph,
     ScheduledNode,
@@ -20,10 +22,8 @@ from sysbench.core.analysis.kernels.provenance import (
     relative_path,
     with_provenance,
 )
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import time_ledger
-from sysbench.core.analysis.trace.reader import read_trace
-from sysbench.core.record.record import Coverage, KernelRow, Kernels
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 
 PATHS = st.lists(st.sampled_from(["blocks", "0", "1", "attention", "q", "ffn"]), max_size=4).map(
     ".".join

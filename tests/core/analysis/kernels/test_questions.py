@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.analysis.kernels.attention import Answer
-from sysbench.core.analysis.kernels.questions import questions_of
 from sysbench.core.record.record import KernelRow, Record
-from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.related import runs_with_other_steps
+from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.trace.attention_kernels import Answer
+from sysbench.core.trace.questions import questions_of
 
 TIME, LONGEST, OTHERS, GEMMS, SOFTMAX = range(5)
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import time_ledger
-from sysbench.core.analysis.trace.events import Trace
-from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.steps import MarkedSteps
-from sysbench.core.tables.files.steps import steps_notes, steps_table
+from sysbench.core.tables.steps_tables import steps_notes, steps_table
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_events import Trace
+from sysbench.core.trace.trace_reader import read_trace
 
 from .ledgers import GEMM, NCCL
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.kernels.layers import fold_layer_numbers
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import time_ledger
-from sysbench.core.analysis.trace.reader import read_trace
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.layers import fold_layer_numbers
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.kernels.idle_causes import (
+from sysbench.core.tables.trust import coverage_warning
+from sysbench.core.trace.idle_causes import (
     BETWEEN,
     HOST_LATE,
     LAUNCHING,
@@ -12,10 +13,9 @@ from sysbench.core.analysis.kernels.idle_causes import (
     OUTSIDE_OPERATORS,
     UNKNOWN,
 )
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import TimeLedger, Window, time_ledger
-from sysbench.core.analysis.trace.reader import read_trace
-from sysbench.core.tables.trust import coverage_warning
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.time_ledger import TimeLedger, Window, time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 
 from .ledgers import GEMM, NCCL, AssertClosed, ledger_of
 

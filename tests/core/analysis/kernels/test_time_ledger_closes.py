@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels.time_ledger import Window, time_ledger
-from sysbench.core.analysis.trace.reader import read_trace
+from sysbench.core.trace.time_ledger import Window, time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 
 from .ledgers import GEMM, NCCL, AssertClosed, ledger_of
 

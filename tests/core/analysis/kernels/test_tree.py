@@ -13,19 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels.layers import odd_ones, ranges
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import time_ledger
-from sysbench.core.analysis.kernels.tree import (
-    WORK,
-    TreeNode,
-    from_share,
-    kernel_tree,
-    matching,
-    to_depth,
-    walk,
-)
-from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.record import (
     CategoryRow,
@@ -37,7 +24,20 @@ from sysbench.core.record.record import (
     ModuleMemory,
 )
 from sysbench.core.runs.artifacts import layer_rows
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.layers import odd_ones, ranges
+from sysbench.core.trace.module_tree import (
+    WORK,
+    TreeNode,
+    from_share,
+    kernel_tree,
+    matching,
+    to_depth,
+    walk,
+)
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 
 
 def row(

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.memory.block import Counters, Recording, describe_memory
-from sysbench.core.analysis.memory.block_sizes import block_sizes
-from sysbench.core.analysis.memory.card import segments_of
-from sysbench.core.analysis.memory.owners import Notes, PhaseMark
-from sysbench.core.analysis.memory.snapshot.reading import snapshot_from
-from sysbench.core.analysis.rules.memory import ledger_does_not_close
+from sysbench.core.findings.memory_rules import ledger_does_not_close
+from sysbench.core.memory.block import Counters, Recording, describe_memory
+from sysbench.core.memory.block_sizes import block_sizes
+from sysbench.core.memory.card import segments_of
+from sysbench.core.memory.owners import Notes, PhaseMark
+from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.record.memory import RESIDUAL
 from sysbench.core.record.record import LedgerRow, Memory
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 
 MIB = 2**20
 UNSPLIT = "blocks larger than asked for"

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sysbench.core.analysis.memory.block import Counters, Recording, describe_memory
-from sysbench.core.analysis.memory.card import (
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.block import Counters, Recording, describe_memory
+from sysbench.core.memory.card import (
     GIVEN_BACK,
     CardReading,
     Segments,
     card_rows,
     segments_of,
 )
-from sysbench.core.analysis.memory.owners import Notes, Tag
-from sysbench.core.analysis.memory.snapshot.reading import snapshot_from
-from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.owners import Notes, Tag
+from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.record.memory import Pool
 from sysbench.core.record.record import LedgerRow, Memory
 

@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.memory.block import Counters, Recording
-from sysbench.core.analysis.memory.history import Frame, History, OomEvent, refusal_in
-from sysbench.core.analysis.memory.oom import (
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.block import Counters, Recording
+from sysbench.core.memory.history import Frame, History, OomEvent, refusal_in
+from sysbench.core.memory.oom import (
     asked_by,
     describe_oom,
     held,
     refused,
     what_fits,
 )
-from sysbench.core.analysis.memory.oom_snapshot import snapshot_at_oom
-from sysbench.core.analysis.memory.owners import ModuleMark, Notes, PhaseMark, Tag
-from sysbench.core.errors import DamagedFileError
-from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.libraries import workspace_bytes
+from sysbench.core.memory.oom_snapshot import snapshot_at_oom
+from sysbench.core.memory.owners import ModuleMark, Notes, PhaseMark, Tag
+from sysbench.core.predict.closed_form import predict
+from sysbench.core.predict.libraries import workspace_bytes
 from sysbench.core.record.events import OutOfMemory
 from sysbench.core.record.memory import OomSnapshot
 from sysbench.core.record.record import PassRecord

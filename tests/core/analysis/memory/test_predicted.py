@@ -10,15 +10,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from sysbench.core.analysis.memory.allocations import replay
-from sysbench.core.analysis.memory.block import Recording, describe_memory, rows_as_predicted
-from sysbench.core.analysis.memory.history import History
-from sysbench.core.analysis.memory.owners import Notes, PhaseMark, Tag
-from sysbench.core.analysis.memory.predicted import reconciled
-from sysbench.core.estimate.closed_form import predict, why_not_predicted
+from sysbench.core.memory.allocations import replay
+from sysbench.core.memory.block import Recording, describe_memory, rows_as_predicted
+from sysbench.core.memory.history import History
+from sysbench.core.memory.owners import Notes, PhaseMark, Tag
+from sysbench.core.memory.predicted import reconciled
+from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.record.memory import ReconciledRow
 from sysbench.core.record.record import LedgerRow, Memory, Record
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 
 SPEC = RunSpec(model="tiny", device="cpu")

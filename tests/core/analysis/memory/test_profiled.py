@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.memory.allocations import replay
-from sysbench.core.analysis.memory.history import Frame
-from sysbench.core.analysis.memory.owners import Notes
-from sysbench.core.analysis.memory.profiled import (
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.allocations import replay
+from sysbench.core.memory.history import Frame
+from sysbench.core.memory.owners import Notes
+from sysbench.core.memory.profiled import (
     decode_profiled_allocations,
     read_profiled_allocations,
 )
-from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
 
 BASE_NS = 1_790_857_026_000_000_000

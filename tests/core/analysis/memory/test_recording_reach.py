@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.analysis.memory.foreign import describe_snapshot
-from sysbench.core.analysis.memory.snapshot.reading import snapshot_from
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.tables.allocations import largest_table, origins_table
-from sysbench.core.tables.memory import devices_table, memory_table, recording_notes
+from sysbench.core.memory.foreign import describe_snapshot
+from sysbench.core.memory.snapshot_reading import snapshot_from
+from sysbench.core.tables.allocations_tables import largest_table, origins_table
+from sysbench.core.tables.memory_tables import devices_table, memory_table, recording_notes
 
 
 def moved(action: str, address: int, size: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sysbench.core.analysis.memory.predicted import resident_set
+from sysbench.core.memory.predicted import resident_set
 from sysbench.core.record.record import LedgerRow, Memory, ModuleMemory, Timeline
 from sysbench.core.spec.spec import RunSpec, StepKind
 from tests.core.estimate.writeups import Resident, writeup_peak_bytes, writeup_saved_bytes

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sysbench.core.analysis.memory.allocations import replay
-from sysbench.core.analysis.memory.block import Counters, Recording, describe_memory
-from sysbench.core.analysis.memory.history import Frame, History
-from sysbench.core.analysis.memory.lists import readable
-from sysbench.core.analysis.memory.owners import CLOCK_SLACK_NS, ModuleMark, Notes, PhaseMark, Tag
+from sysbench.core.memory.allocations import replay
+from sysbench.core.memory.block import Counters, Recording, describe_memory
+from sysbench.core.memory.history import Frame, History
+from sysbench.core.memory.lists import readable
+from sysbench.core.memory.owners import CLOCK_SLACK_NS, ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.record.record import LedgerRow, Memory
 
 START_NS = 1_800_000_000_000_000_000

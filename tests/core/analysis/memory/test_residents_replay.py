@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.memory.allocations import replay
-from sysbench.core.analysis.memory.history import History, pair
-from sysbench.core.analysis.memory.owners import Notes, PhaseMark, Tag
+from sysbench.core.memory.allocations import replay
+from sysbench.core.memory.history import History, pair
+from sysbench.core.memory.owners import Notes, PhaseMark, Tag
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.kernels.idle_causes import HOST_LATE, ON_SYNC
-from sysbench.core.analysis.nsys.export import NsysExport, read_export
-from sysbench.core.analysis.trace.names import GRAD_ACCUMULATE
-from sysbench.core.analysis.trace.scopes import STEPS_RANGE
 from sysbench.core.record.nsys import NvtxRange
-from sysbench.core.tables.files.nsys import range_table, record_tables
+from sysbench.core.tables.nsys_tables import range_table, record_tables
+from sysbench.core.trace.idle_causes import HOST_LATE, ON_SYNC
+from sysbench.core.trace.names import GRAD_ACCUMULATE
+from sysbench.core.trace.nsys_export import NsysExport, read_export
+from sysbench.core.trace.scopes import STEPS_RANGE
 
 BUILD = runpy.run_path(str(Path(__file__).parents[3] / "nsys_double" / "build.py"))
 MAIN, AUTOGRAD, PROCESS = BUILD["MAIN"], BUILD["AUTOGRAD"], BUILD["PROCESS"]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.nsys.export import read_export
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.trace.nsys_export import read_export
 
 DOUBLE = Path(__file__).parents[3] / "nsys_double"
 BUILD = runpy.run_path(str(DOUBLE / "build.py"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sysbench.core.analysis.rules.clocks import clock_held
+from sysbench.core.findings.clocks_rules import clock_held
 from sysbench.core.record.record import Record, Telemetry
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.tables.timing import speed_table
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.tables.timing_tables import speed_table
 from sysbench.core.tables.trust import trust_lines
 
 CLOCK = {"device0.sm_clock_mhz": {"min": 1410.0, "median": 1965.0, "max": 1980.0, "n": 12}}

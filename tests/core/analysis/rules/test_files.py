@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import time_ledger
-from sysbench.core.analysis.rules.files import findings_of_file
-from sysbench.core.analysis.trace.reader import read_trace
+from sysbench.core.findings.files_rules import findings_of_file
 from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 
 GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.analysis.memory.predicted import COPIES
-from sysbench.core.analysis.rules.findings import findings_of
-from sysbench.core.analysis.statistics import spread
-from sysbench.core.estimate.closed_form import predict
+from sysbench.core.compare.statistics import spread
+from sysbench.core.findings.findings_rules import findings_of
 from sysbench.core.formatting import format_bytes
+from sysbench.core.memory.predicted import COPIES
+from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.events import Neighbour
 from sysbench.core.record.memory import LARGER_BLOCKS
 from sysbench.core.record.record import (
@@ -26,7 +26,7 @@ from sysbench.core.record.record import (
     Record,
     Telemetry,
 )
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.trust import coverage_warning
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.analysis.rules import memory as rules
-from sysbench.core.estimate.closed_form import predict
+from sysbench.core.findings import memory_rules as rules
+from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.record import Finding, LedgerRow, Memory, Record, Timing
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 
 GIB = 2**30

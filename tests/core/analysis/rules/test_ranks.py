@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sysbench.core.analysis.rules.ranks import (
+from sysbench.core.compare.statistics import spread
+from sysbench.core.findings.ranks_rules import (
     clocks_disagree,
     exposed,
     no_interconnect,
     straggler,
 )
-from sysbench.core.analysis.statistics import spread
 from sysbench.core.record.distributed import CollectiveRow, HostRow, RankRow
 from sysbench.core.record.record import Distributed, Record
 from sysbench.core.record.timing import Spread

@@ -21,11 +21,11 @@ from typing import Any
 import psutil
 import pytest
 
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import time_ledger
-from sysbench.core.analysis.trace import json as chrome_json
-from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.errors import SysbenchError
+from sysbench.core.trace import trace_json as chrome_json
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 
 CASES = 2000
 MOST_BYTES = 512 * 2**20

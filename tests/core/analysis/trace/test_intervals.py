@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.trace.intervals import Cover, Times, exclusive
+from sysbench.core.trace.intervals import Cover, Times, exclusive
 
 Intervals = list[tuple[int, int, int]]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.trace.markers import Marker, find_steps, read_marker
-from sysbench.core.analysis.trace.reader import read_trace
+from sysbench.core.trace.markers import Marker, find_steps, read_marker
+from sysbench.core.trace.trace_reader import read_trace
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from unittest.mock import patch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.trace import events as nesting
-from sysbench.core.analysis.trace.events import HostEvents, by_thread, nearest, parents, self_times
-from sysbench.core.analysis.trace.intervals import Cover
-from sysbench.core.analysis.trace.reader import read_trace
+from sysbench.core.trace import trace_events as nesting
+from sysbench.core.trace.intervals import Cover
+from sysbench.core.trace.trace_events import HostEvents, by_thread, nearest, parents, self_times
+from sysbench.core.trace.trace_reader import read_trace
 
 # A thread's calls: what runs before, inside and after each.
 CALLS = st.recursive(

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.trace import columns as trace_columns
-from sysbench.core.analysis.trace import json as chrome_json
-from sysbench.core.analysis.trace.events import Kind, Trace
-from sysbench.core.analysis.trace.reader import read_trace
 from sysbench.core.errors import DamagedFileError, NotFoundError
+from sysbench.core.trace import columns as trace_columns
+from sysbench.core.trace import trace_json as chrome_json
+from sysbench.core.trace.trace_events import Kind, Trace
+from sysbench.core.trace.trace_reader import read_trace
 
 HOSTILE = 'k<[bold]> "}, {" \\ \x1b[31m }\n,{ ]'
 

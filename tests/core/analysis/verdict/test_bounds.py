@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import pytest
 
-from sysbench.core.analysis.verdict.bounds import (
+from sysbench.core.compare.bounds import (
     FALSE_RATE,
     MOST_BLOCKS,
     block_bound,

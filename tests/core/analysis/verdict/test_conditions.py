@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sysbench.core.analysis.verdict.conditions import Condition, conditions_of, others_load
+from sysbench.core.compare.conditions import Condition, conditions_of, others_load
 from sysbench.core.record.timing import Round
 
 from .... import factories

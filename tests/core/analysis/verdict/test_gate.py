@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.verdict.bounds import rank_bound
-from sysbench.core.analysis.verdict.gate import (
+from sysbench.core.compare.bounds import rank_bound
+from sysbench.core.compare.compared_records import NOTHING_KNOWN, Known, verdict_of
+from sysbench.core.compare.gate_rule import (
     USUAL_ROUNDS,
     Gate,
     gate,
@@ -20,9 +21,8 @@ from sysbench.core.analysis.verdict.gate import (
     interleaved_rounds,
     separate_rounds,
 )
-from sysbench.core.analysis.verdict.interval import Block, Interval
-from sysbench.core.analysis.verdict.records import NOTHING_KNOWN, Known, verdict_of
-from sysbench.core.analysis.verdict.verdict import judge
+from sysbench.core.compare.interval import Block, Interval
+from sysbench.core.compare.verdict import judge
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.record.record import Record
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.verdict.interval import (
+from sysbench.core.compare.interval import (
     Block,
     from_known_spread,
     interleaved,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.verdict.noise import (
+from sysbench.core.compare.noise_sources import (
     LEAST_ROUNDS,
     Noise,
     Observed,

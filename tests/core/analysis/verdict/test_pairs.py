@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.analysis.verdict.interval import paired
-from sysbench.core.analysis.verdict.pairs import decided_by, pairs_needed
+from sysbench.core.compare.interval import paired
+from sysbench.core.compare.pairs import decided_by, pairs_needed
 
 
 @pytest.mark.parametrize(

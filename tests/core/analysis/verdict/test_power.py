@@ -7,14 +7,14 @@ import random
 
 import pytest
 
-from sysbench.core.analysis.verdict.interval import Block, interleaved
-from sysbench.core.analysis.verdict.power import (
+from sysbench.core.compare.interval import Block, interleaved
+from sysbench.core.compare.power import (
     more_rounds,
     normal_residuals,
     power_after,
     smallest_difference,
 )
-from sysbench.core.analysis.verdict.verdict import judge
+from sysbench.core.compare.verdict import judge
 
 NOISE = 0.01
 

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.analysis.verdict.records import (
+from sysbench.core.compare.compared_records import (
     Known,
     blocks_of,
     counted_ms,
     other_computation,
     verdict_of,
 )
-from sysbench.core.analysis.verdict.text import headline
+from sysbench.core.compare.verdict_text import headline
 from sysbench.core.record.record import Record
 from sysbench.core.spec.spec import RunSpec
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.analysis.verdict.gate import GATE_EXITS, gate
-from sysbench.core.analysis.verdict.interval import Interval
-from sysbench.core.analysis.verdict.verdict import judge
+from sysbench.core.compare.gate_rule import GATE_EXITS, gate
+from sysbench.core.compare.interval import Interval
+from sysbench.core.compare.verdict import judge
 
 
 def interval(low: float | None, high: float | None) -> Interval:

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import SpecError
-from sysbench.core.estimate.allocator import CachingAllocator, Refused
-from sysbench.core.estimate.allocator_settings import (
+from sysbench.core.predict.allocator import CachingAllocator, Refused
+from sysbench.core.predict.allocator_blocks import Block, round_size
+from sysbench.core.predict.allocator_settings import (
     MIB,
     AllocatorSettings,
     parse_settings,
     settings_of,
 )
-from sysbench.core.estimate.blocks import Block, round_size
 
 KIB = 1024
 EXPANDABLE = AllocatorSettings(expandable_segments=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.estimate.allocator import CachingAllocator
-from sysbench.core.estimate.allocator_settings import MIB, parse_settings
-from sysbench.core.estimate.blocks import GRANULE, Block
+from sysbench.core.predict.allocator import CachingAllocator
+from sysbench.core.predict.allocator_blocks import GRANULE, Block
+from sysbench.core.predict.allocator_settings import MIB, parse_settings
 
 RECORDED = Path(__file__).parents[3] / "fixtures" / "allocator_trace.json.gz"
 

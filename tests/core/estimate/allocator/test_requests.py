@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import WorkerFailed
-from sysbench.core.estimate.allocator_settings import MIB, AllocatorSettings
-from sysbench.core.estimate.blocks import GRANULE
-from sysbench.core.estimate.requests import (
+from sysbench.core.predict.allocator_blocks import GRANULE
+from sysbench.core.predict.allocator_settings import MIB, AllocatorSettings
+from sysbench.core.predict.requests import (
     BACKWARD_PRODUCT,
     OPTIMIZER,
     PRODUCT,
     Requests,
     replay_requests,
 )
-from sysbench.core.estimate.trace import SHALLOW, STATE, STEP, Trace, extended_trace
+from sysbench.core.predict.trace import SHALLOW, STATE, STEP, Trace, extended_trace
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.dry_run.step import dry_run
+from sysbench.core.worker.dry_run.dry_step import dry_run
 
 MODEL: dict[str, Any] = {"vocab": 500, "d_model": 128, "d_ff": 320, "heads": 4, "device": "cuda:0"}
 WORKSPACE = 32 * MIB

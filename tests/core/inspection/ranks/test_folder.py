@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import ForeignFileError
-from sysbench.core.inspection.ranks.folder import FolderError, by_rank, rank_files, rank_in_name
+from sysbench.core.inspection.ranks_folder import FolderError, by_rank, rank_files, rank_in_name
 
 TRACE = '{"traceEvents": []}'
 

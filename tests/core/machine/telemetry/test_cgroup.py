@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.machine.telemetry.host import cpu_quota, memory_limit_bytes
+from sysbench.core.machine.host_sampler import cpu_quota, memory_limit_bytes
 
 
 @pytest.fixture

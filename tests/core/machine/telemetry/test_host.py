@@ -6,7 +6,7 @@ import sys
 
 import psutil
 
-from sysbench.core.machine.telemetry.host import UNSEEN, memory_capacity_bytes, process_name
+from sysbench.core.machine.host_sampler import UNSEEN, memory_capacity_bytes, process_name
 
 
 def test_a_process_has_its_own_name() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.machine.telemetry.nvml import CLOCK_REASONS, clock_words
+from sysbench.core.machine.nvml import CLOCK_REASONS, clock_words
 
 RunPython = Callable[..., Any]
 GIB = 2**30
@@ -21,7 +21,7 @@ BETWEEN_ACTIVITY = "0.11"
 
 READ_THRICE = """
 import os, sys, time, msgspec
-from sysbench.core.machine.telemetry.nvml import Nvml
+from sysbench.core.machine.nvml import Nvml
 with Nvml() as nvml:
     why = nvml.unavailable
     looks = []
@@ -289,7 +289,7 @@ def test_no_library_is_a_reason_and_no_error(without_nvml: RunPython) -> None:
 def test_opening_twice_in_one_process_works(on_stub: RunPython) -> None:
     code = """
 import json
-from sysbench.core.machine.telemetry.nvml import Nvml
+from sysbench.core.machine.nvml import Nvml
 with Nvml() as outer:
     with Nvml() as inner:
         names = [inner.read()[0].name]

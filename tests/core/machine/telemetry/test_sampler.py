@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import SpecError
-from sysbench.core.machine.telemetry.sample import Sample
-from sysbench.core.machine.telemetry.sampler import Sampler, take
+from sysbench.core.machine.sample import Sample
+from sysbench.core.machine.sampler import Sampler, take
 
 
 def telemetry_threads() -> list[threading.Thread]:
@@ -86,7 +86,7 @@ def test_the_driver_is_asked_for_slow_fields_once_in_a_few_looks(
     log = tmp_path / "log"
     code = """
 import json
-from sysbench.core.machine.telemetry.sampler import Probe
+from sysbench.core.machine.sampler import Probe
 with Probe() as probe:
     samples = [probe.take() for _ in range(5)]
 print(json.dumps([len(sample.devices) for sample in samples]))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.machine.telemetry.sample import DeviceSample, HostSample, ProcessUse, Sample
-from sysbench.core.machine.telemetry.summary import conditions, summarise
+from sysbench.core.machine.sample import DeviceSample, HostSample, ProcessUse, Sample
+from sysbench.core.machine.telemetry_summary import conditions, summarise
 
 SECOND = 10**9
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.machine.telemetry.nvml import THROTTLE_FIELDS, ThrottleTime, throttle_shares
+from sysbench.core.machine.nvml import THROTTLE_FIELDS, ThrottleTime, throttle_shares
 
 RunPython = Callable[..., Any]
 
 READ_TWICE = """
 import json
-from sysbench.core.machine.telemetry.nvml import read_throttle_time
+from sysbench.core.machine.nvml import read_throttle_time
 readings = [read_throttle_time("GPU-000000a1-0000-4000-8000-000000000000") for _ in range(2)]
 print(json.dumps(readings))
 """

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError, WorkerFailed
-from sysbench.core.runs.ab.baseline import (
+from sysbench.core.experiments.baselines import (
     baseline_path,
     baselines_folder,
     check_name,
@@ -20,7 +20,7 @@ from sysbench.core.runs.ab.baseline import (
     load_baseline,
     save_baseline,
 )
-from sysbench.core.runs.ab.gating import judge_run
+from sysbench.core.experiments.gating import judge_run
 
 from .... import factories
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sysbench.core.experiments.disturbance import MOST_REPEATS, USUAL_ROUNDS, accepted, disturbance
 from sysbench.core.record.timing import Round
-from sysbench.core.runs.ab.disturbance import MOST_REPEATS, USUAL_ROUNDS, accepted, disturbance
 
 from .... import factories
 

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
-from sysbench.core.runs.ab.experiment import (
+from sysbench.core.experiments.experiment import (
     Experiment,
     create_experiment,
     experiment_meant,
     find_experiment,
     list_experiments,
 )
-from sysbench.core.runs.ab.plan import Plan, Promise
-from sysbench.core.runs.directory import list_runs
+from sysbench.core.experiments.plan import Plan, Promise
+from sysbench.core.runs.run_directory import list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
 

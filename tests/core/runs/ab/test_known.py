@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.machine.environment import cpu_model
+from sysbench.core.experiments import known
+from sysbench.core.experiments.known import known_noise, noise_to_plan_with, runs_of
+from sysbench.core.experiments.noise import NoiseFloor, keep_noise_floor, noise_path
+from sysbench.core.experiments.plan import plan_of
+from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.record.record import PassRecord, Record
-from sysbench.core.runs.ab import known
-from sysbench.core.runs.ab.known import known_noise, noise_to_plan_with, runs_of
-from sysbench.core.runs.ab.noise import NoiseFloor, keep_noise_floor, noise_path
-from sysbench.core.runs.ab.plan import plan_of
-from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.library import Library
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.run_directory import RunDirectory, create_run
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.spec import RunSpec
 
 from .... import factories

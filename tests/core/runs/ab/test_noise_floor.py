@@ -10,8 +10,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.machine.environment import cpu_model
-from sysbench.core.machine.neighbours import Neighbour
+from sysbench.core.experiments.experiment import (
+    ExperimentDirectory,
+    Side,
+    create_experiment,
+)
+from sysbench.core.experiments.known import known_noise
+from sysbench.core.experiments.noise import (
+    NoiseFloor,
+    keep_noise_floor,
+    noise_check,
+    noise_floors,
+    noise_path,
+)
+from sysbench.core.experiments.noise_doctor import NoiseMeasurement, advice, floor_of
+from sysbench.core.experiments.plan import plan_of
+from sysbench.core.machine.other_processes import Neighbour
+from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.record.events import (
     AnyEvent,
     DeviceDescribed,
@@ -22,24 +37,9 @@ from sysbench.core.record.events import (
     RunStarted,
     StageEntered,
 )
-from sysbench.core.runs.ab.experiment import (
-    ExperimentDirectory,
-    Side,
-    create_experiment,
-)
-from sysbench.core.runs.ab.known import known_noise
-from sysbench.core.runs.ab.noise import (
-    NoiseFloor,
-    keep_noise_floor,
-    noise_check,
-    noise_floors,
-    noise_path,
-)
-from sysbench.core.runs.ab.noise_doctor import NoiseMeasurement, advice, floor_of
-from sysbench.core.runs.ab.plan import plan_of
-from sysbench.core.runs.directory import EventLog
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.records import load_record
+from sysbench.core.runs.run_directory import EventLog
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.spec import RunSpec
 
 from .... import factories

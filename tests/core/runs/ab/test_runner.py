@@ -9,22 +9,22 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sysbench.core.analysis.verdict.conditions import others_load
-from sysbench.core.machine import neighbours
-from sysbench.core.machine.telemetry.host import cpu_quota
-from sysbench.core.record.events import PassStarted
-from sysbench.core.record.timing import Round
-from sysbench.core.runs import worker_process
-from sysbench.core.runs.ab.disturbance import CPU_JUMP, MOST_REPEATS
-from sysbench.core.runs.ab.experiment import ExperimentDirectory, create_experiment
-from sysbench.core.runs.ab.report import Report, report_of
-from sysbench.core.runs.ab.runner import (
+from sysbench.core.compare.conditions import others_load
+from sysbench.core.experiments.disturbance import CPU_JUMP, MOST_REPEATS
+from sysbench.core.experiments.experiment import ExperimentDirectory, create_experiment
+from sysbench.core.experiments.experiment_report import Report, report_of
+from sysbench.core.experiments.experiment_runner import (
     Judged,
     RoundFinished,
     RoundStarting,
     Stopped,
     run_experiment,
 )
+from sysbench.core.machine import other_processes as neighbours
+from sysbench.core.machine.host_sampler import cpu_quota
+from sysbench.core.record.events import PassStarted
+from sysbench.core.record.timing import Round
+from sysbench.core.runs import worker_process
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.supervisor import disturb_round
 from sysbench.core.spec.spec import RunSpec

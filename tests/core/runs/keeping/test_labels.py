@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import DamagedFileError, SpecError
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.runs.keeping.labels import (
+from sysbench.core.runs.labels import (
     FILE,
     UNLABELLED,
     Label,
@@ -18,6 +17,7 @@ from sysbench.core.runs.keeping.labels import (
     write_label,
 )
 from sysbench.core.runs.library import Library
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.cli import main
 
 LABEL = Label(name="before the fix", note="clocks locked at 1,410 MHz")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import DamagedFileError, NotFoundError
-from sysbench.core.runs.ab.baseline import save_baseline
-from sysbench.core.runs.ab.experiment import create_experiment
-from sysbench.core.runs.directory import RunDirectory, create_run, list_runs
-from sysbench.core.runs.keeping.trash import (
+from sysbench.core.experiments.baselines import save_baseline
+from sysbench.core.experiments.experiment import create_experiment
+from sysbench.core.runs.run_directory import RunDirectory, create_run, list_runs
+from sysbench.core.runs.trash import (
     KeptRunError,
     empty_trash,
     find_trashed,
@@ -22,9 +22,9 @@ from sysbench.core.runs.keeping.trash import (
 )
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
-from sysbench.core.studies.run.state import Entry as CellEntry
-from sysbench.core.studies.run.state import StudyDirectory
-from sysbench.core.studies.run.uses import uses_of
+from sysbench.core.studies.study_directory import Entry as CellEntry
+from sysbench.core.studies.study_directory import StudyDirectory
+from sysbench.core.studies.uses import uses_of
 from sysbench.tui.cli import main
 
 SPEC = RunSpec(device="cpu")

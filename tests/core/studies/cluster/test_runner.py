@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import ClusterError
-from sysbench.core.runs.directory import RunDirectory, list_runs
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.studies.cluster.runner import JobState, run_on
-from sysbench.core.studies.file.study import Axis, Column, Layout, Point, Study
-from sysbench.core.studies.report.report import report_of
-from sysbench.core.studies.run.grid import Cell, expand
-from sysbench.core.studies.run.runner import (
+from sysbench.core.runs.run_directory import RunDirectory, list_runs
+from sysbench.core.studies.cluster_runner import JobState, run_on
+from sysbench.core.studies.study_directory import StudyDirectory, open_study
+from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
+from sysbench.core.studies.study_grid import Cell, expand
+from sysbench.core.studies.study_report import report_of
+from sysbench.core.studies.study_runner import (
     CellEnded,
     CellsElsewhere,
     CellStarted,
     StudyEnded,
     StudyEvent,
 )
-from sysbench.core.studies.run.state import StudyDirectory, open_study
 from sysbench.tui.cli import main
 
 from .... import factories

@@ -10,18 +10,18 @@ import msgspec
 import pytest
 
 from sysbench.core.errors import ClusterError, DeviceBusyError, SpecError
-from sysbench.core.runs.directory import RunDirectory, create_run
+from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.cluster.slurm import (
+from sysbench.core.studies.slurm import (
     Slurm,
     Submission,
     parse_options,
     placed,
 )
-from sysbench.core.studies.file.study import Axis, Column, Layout, Point, Study
-from sysbench.core.studies.run.grid import expand
-from sysbench.core.studies.run.runner import run_study
-from sysbench.core.studies.run.state import StudyDirectory, open_study
+from sysbench.core.studies.study_directory import StudyDirectory, open_study
+from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
+from sysbench.core.studies.study_grid import expand
+from sysbench.core.studies.study_runner import run_study
 from sysbench.tui.cli import main
 
 STUDY = Study(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import NotFoundError, SysbenchError
-from sysbench.core.studies.file.schema import load_study, study_files
-from sysbench.core.studies.report.table import WITHOUT_STEPS, fillings
-from sysbench.core.studies.run.grid import expand, with_variant
+from sysbench.core.studies.schema import load_study, study_files
+from sysbench.core.studies.study_grid import expand, with_variant
+from sysbench.core.studies.study_table import WITHOUT_STEPS, fillings
 
 WRITE_UPS = {
     "e2e": {"warmup_steps", "benchmark_steps", "avg", "std"},

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.file.study import Axis, Column, Layout, Point, Study
-from sysbench.core.studies.report.report import report_of
-from sysbench.core.studies.report.text import cautions_of, factors
-from sysbench.core.studies.run.grid import expand
-from sysbench.core.studies.run.state import records_of
+from sysbench.core.studies.study_directory import records_of
+from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
+from sysbench.core.studies.study_grid import expand
+from sysbench.core.studies.study_report import report_of
+from sysbench.core.studies.study_text import cautions_of, factors
 
 from ....half_filled import half_filled
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.studies.file.schema import load_study, study_files
-from sysbench.core.studies.report.text import study_command
-from sysbench.core.studies.run.grid import with_overrides, with_variant
+from sysbench.core.studies.schema import load_study, study_files
+from sysbench.core.studies.study_grid import with_overrides, with_variant
+from sysbench.core.studies.study_text import study_command
 from sysbench.tui.commands.registry import parse_arguments
 from sysbench.tui.commands.spec_arguments import parse_settings
 

@@ -9,15 +9,15 @@ import pytest
 
 from sysbench.core.record.memory import Origin
 from sysbench.core.record.record import ModuleMemory, Record, Spread
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.file.study import Axis, Column, Layout, Line, Point, Study
-from sysbench.core.studies.report.details import EACH
-from sysbench.core.studies.report.report import report_of
-from sysbench.core.studies.report.table import fillings
-from sysbench.core.studies.report.text import cautions_of, sentences_of
-from sysbench.core.studies.run.grid import expand
-from sysbench.core.studies.run.state import records_of
+from sysbench.core.studies.details import EACH
+from sysbench.core.studies.study_directory import records_of
+from sysbench.core.studies.study_file import Axis, Column, Layout, Line, Point, Study
+from sysbench.core.studies.study_grid import expand
+from sysbench.core.studies.study_report import report_of
+from sysbench.core.studies.study_table import fillings
+from sysbench.core.studies.study_text import cautions_of, sentences_of
 
 from .... import factories
 from ....half_filled import half_filled

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.studies.file.study import Axis, Column, Layout, Line, Point, Study
-from sysbench.core.studies.report.table import fillings
-from sysbench.core.studies.report.text import cautions_of
-from sysbench.core.studies.run.grid import Cell, expand
-from sysbench.core.studies.values.measures import MEASURES
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.studies.measures import MEASURES
+from sysbench.core.studies.study_file import Axis, Column, Layout, Line, Point, Study
+from sysbench.core.studies.study_grid import Cell, expand
+from sysbench.core.studies.study_table import fillings
+from sysbench.core.studies.study_text import cautions_of
 from sysbench.core.tables.table import Table
 
 PEAK, STEP = "memory.peak_allocated_bytes", "timing.step.median_ms"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.studies.report.files import study_page
-from sysbench.core.studies.report.report import Report, report_of
+from sysbench.core.studies.study_exports import study_page
+from sysbench.core.studies.study_report import Report, report_of
 
 from ....half_filled import half_filled
 

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 from sysbench.core.export.text_formats import table_as_csv
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.studies.file.study import Axis, Column, Layout, Point, Study
-from sysbench.core.studies.report.ratios import (
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.studies.ratios import (
     Rounds,
     merged,
     ratio_of,
     rounds_of,
 )
-from sysbench.core.studies.report.table import fillings
-from sysbench.core.studies.report.text import cautions_of, sentences_of
-from sysbench.core.studies.run.grid import Cell, expand
+from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
+from sysbench.core.studies.study_grid import Cell, expand
+from sysbench.core.studies.study_table import fillings
+from sysbench.core.studies.study_text import cautions_of, sentences_of
 
 from .... import factories
 

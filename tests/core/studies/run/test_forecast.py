@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.estimate.closed_form import predict
 from sysbench.core.machine.devices import DeviceCapacity
+from sysbench.core.predict.closed_form import predict
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.run.forecast import (
+from sysbench.core.studies.forecast import (
     Forecaster,
     kind_of,
     steps_seconds,
     work_of,
 )
-from sysbench.core.studies.run.grid import Cell
-from sysbench.core.studies.run.state import Entry
+from sysbench.core.studies.study_directory import Entry
+from sysbench.core.studies.study_grid import Cell
 
 SPEC = RunSpec(model="tiny", device="cpu", warmup=2, steps=10)
 
@@ -83,6 +83,6 @@ def test_the_peak_of_a_cell_has_the_workspaces_of_the_device(
     monkeypatch: pytest.MonkeyPatch, capability: str
 ) -> None:
     device = DeviceCapacity(40 * 2**30, capability)
-    monkeypatch.setattr("sysbench.core.studies.run.forecast.device_capacity", lambda _: device)
+    monkeypatch.setattr("sysbench.core.studies.forecast.device_capacity", lambda _: device)
     spec = SPEC.changed(device="cuda:0")
     assert Forecaster().forecast(cell_of(spec)).peak_bytes == predict(spec, capability).peak_bytes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.run.grid import Cell, expand, with_variant
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.study_grid import Cell, expand, with_variant
 
 ROUNDS = 100
 

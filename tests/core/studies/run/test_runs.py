@@ -15,9 +15,9 @@ import pytest
 
 from sysbench.core.formatting import format_bytes
 from sysbench.core.storage import HOME_VARIABLE
-from sysbench.core.studies.report.report import Report, report_of
-from sysbench.core.studies.run.grid import expand
-from sysbench.core.studies.run.state import Entry, StudyDirectory, find_study, records_of
+from sysbench.core.studies.study_directory import Entry, StudyDirectory, find_study, records_of
+from sysbench.core.studies.study_grid import expand
+from sysbench.core.studies.study_report import Report, report_of
 
 STUDY = """
 title = "three sizes, the second one without the memory"

@@ -6,8 +6,8 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.studies.values.formula import (
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.studies.formula import (
     check_formula,
     read_cell,
     shown_unit,

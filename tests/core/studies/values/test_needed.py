@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.studies.file.schema import load_study, study_files
-from sysbench.core.studies.file.study import Column, Layout, Study
-from sysbench.core.studies.report.charts import figures_of
-from sysbench.core.studies.report.table import fillings
-from sysbench.core.studies.run.grid import expand, with_variant
-from sysbench.core.studies.values.values import pruner_for
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.studies.cell_values import pruner_for
+from sysbench.core.studies.charts import figures_of
+from sysbench.core.studies.schema import load_study, study_files
+from sysbench.core.studies.study_file import Column, Layout, Study
+from sysbench.core.studies.study_grid import expand, with_variant
+from sysbench.core.studies.study_table import fillings
 
 
 @pytest.fixture(scope="module")

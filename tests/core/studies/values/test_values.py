@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.report.report import report_of
-from sysbench.core.studies.run.forecast import (
+from sysbench.core.studies.cell_values import values_of
+from sysbench.core.studies.forecast import (
     Forecast,
     Progress,
     total_seconds,
     waiting_forecasts,
 )
-from sysbench.core.studies.run.grid import with_variant
-from sysbench.core.studies.values.values import values_of
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.study_grid import with_variant
+from sysbench.core.studies.study_report import report_of
 
 from ....half_filled import half_filled
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sysbench.core.analysis.compare import Factor
-from sysbench.core.analysis.verdict.conditions import Condition
-from sysbench.core.analysis.verdict.records import verdict_of
-from sysbench.core.export.verdict import verdict_as_markdown
-from sysbench.core.tables.verdict.sides import (
+from sysbench.core.compare.compared_records import verdict_of
+from sysbench.core.compare.comparison import Factor
+from sysbench.core.compare.conditions import Condition
+from sysbench.core.export.verdict_document import verdict_as_markdown
+from sysbench.core.tables.verdict_sides import (
     Side,
     conditions_table,
     factor_table,

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from sysbench.core import RunSpec, run
-from sysbench.core.analysis.difference.nodes import walk
-from sysbench.core.analysis.difference.times import time_difference
+from sysbench.core.compare.nodes import walk
+from sysbench.core.compare.times import time_difference
 from sysbench.core.record.record import Compile, Record
 from sysbench.core.runs.artifacts import generated_code, layer_rows
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import HOME_VARIABLE
 
 SMALL: dict[str, Any] = {

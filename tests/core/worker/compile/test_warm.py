@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from sysbench.core.runs.job import Job
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile import warm
 

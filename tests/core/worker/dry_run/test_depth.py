@@ -14,14 +14,14 @@ import msgspec
 import pytest
 from torch import nn
 
-from sysbench.core.estimate.exact import ExactPrediction, canonical_spec
-from sysbench.core.estimate.extend import DryRun
+from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec
+from sysbench.core.predict.extend import DryRun
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run import depth
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.dry_run.depth import Blocks, blocks_alike
-from sysbench.core.worker.dry_run.step import dry_run
+from sysbench.core.worker.dry_run.dry_step import dry_run
 
 SCRIPT = Path(__file__).parents[4] / "tests" / "validation" / "models.py"
 LAYERS = sum(depth.DEPTHS) + 1

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.transformer import Workload
+from sysbench.core.worker.workloads.make_workload import Workload
 
 
 class LiveBytes(TorchDispatchMode):

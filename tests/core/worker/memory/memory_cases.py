@@ -19,13 +19,13 @@ import msgspec
 import torch
 import torch._dynamo  # for AdamW, once
 
-from sysbench.core.analysis.memory.predicted import reconciled
-from sysbench.core.estimate.closed_form import predict
+from sysbench.core.memory.predicted import reconciled
+from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
-from sysbench.core.runs.job import Job
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.passes.memory import measure
+from sysbench.core.worker.passes.memory_pass import measure
 
 live_of: Callable[[RunSpec], Any] = runpy.run_path(str(Path(__file__).with_name("live_bytes.py")))[
     "live_of"

@@ -13,21 +13,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from sysbench.core.estimate.closed_form import predict
-from sysbench.core.estimate.grid import fit
+from sysbench.core.predict.closed_form import predict
+from sysbench.core.predict.fit_grid import fit
 from sysbench.core.record.events import AnyEvent, OutOfMemory
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.runs.job import Job
-from sysbench.core.runs.records import replay
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.runs.stored_records import replay
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.runs.worker_process import uncaught_refusal
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import NOT_SAID, report_failure
 from sysbench.core.worker.limits import leftover_allocation_notice
 from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
-from sysbench.core.worker.memory.oom import OomObserver, cuda_state
-from sysbench.core.worker.workloads.transformer import StepError
+from sysbench.core.worker.memory.oom_state import OomObserver, cuda_state
+from sysbench.core.worker.workloads.make_workload import StepError
 
 from .cuda_double import Cuda
 
@@ -123,10 +123,10 @@ import torch._dynamo
 from sysbench.core.record.events import OutOfMemory, ResultReported
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.worker.failures import ran_out_of_memory, report_failure
-from sysbench.core.runs.job import Job
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.worker.limits import limit_memory
-from sysbench.core.worker.passes.registry import measure_of
-from sysbench.core.worker.workloads.transformer import Workload
+from sysbench.core.worker.passes.pass_modules import measure_of
+from sysbench.core.worker.workloads.make_workload import Workload
 
 def told(name, folder, limit):
     spec = parse_spec(

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from sysbench.core.analysis.memory.owners import Notes
-from sysbench.core.analysis.memory.snapshot.reading import read_snapshot
+from sysbench.core.memory.owners import Notes
+from sysbench.core.memory.snapshot_reading import read_snapshot
 from sysbench.core.record.events import (
     AnyEvent,
     MemoryRead,
@@ -25,10 +25,10 @@ from sysbench.core.record.events import (
     StepCounted,
 )
 from sysbench.core.record.record import LedgerRow, Memory
-from sysbench.core.runs.job import Job
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.worker.passes.memory import measure
-from sysbench.core.worker.workloads.transformer import StepError, Workload
+from sysbench.core.worker.passes.memory_pass import measure
+from sysbench.core.worker.workloads.make_workload import StepError, Workload
 
 TINY = parse_spec({"model": "tiny", "device": "cpu"})
 CASES = {

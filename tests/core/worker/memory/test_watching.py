@@ -14,8 +14,8 @@ from sysbench.core.record.events import AnyEvent, OutOfMemory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import report_failure
 from sysbench.core.worker.memory.tagger import Tagger
-from sysbench.core.worker.workloads.models import attention
-from sysbench.core.worker.workloads.transformer import Workload
+from sysbench.core.worker.workloads import attention
+from sysbench.core.worker.workloads.make_workload import Workload
 
 SPEC = RunSpec(model="tiny", device="cpu", precision="bf16", step="inference", batch=1, context=8)
 

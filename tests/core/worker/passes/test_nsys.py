@@ -20,16 +20,16 @@ import msgspec
 import psutil
 import pytest
 
-from sysbench.core.analysis.nsys.export import read_export
-from sysbench.core.analysis.trace.scopes import STEPS_RANGE
 from sysbench.core.errors import SpecError
 from sysbench.core.record.events import AnyEvent, Outcome, PassEnded, PassStarted, StepCounted
 from sysbench.core.record.record import Kernels
-from sysbench.core.runs.directory import RunDirectory, create_run
 from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.passes import parse_passes
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.trace.nsys_export import read_export
+from sysbench.core.trace.scopes import STEPS_RANGE
 
 DOUBLE = Path(__file__).parents[3] / "nsys_double"
 SHORT = RunSpec(device="cpu", steps=2, warmup=1, step="inference", threads=1, batch=1)

@@ -10,13 +10,13 @@ from sysbench.core import run
 from sysbench.core.record.record import Record
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.storage import HOME_VARIABLE
-from sysbench.core.studies.file.schema import load_study
-from sysbench.core.studies.report.table import fillings
-from sysbench.core.studies.run.grid import expand, with_variant
+from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.study_grid import expand, with_variant
+from sysbench.core.studies.study_table import fillings
 from sysbench.core.tables.cells import cells_as_text
 from sysbench.core.tables.sections import table_named
 from sysbench.core.tables.table import Table
-from sysbench.core.worker.passes.numerics import autocast_dtypes
+from sysbench.core.worker.passes.numerics_pass import autocast_dtypes
 
 SIX = ("parameters", "fc1 output", "LayerNorm output", "logits", "loss", "gradients")
 

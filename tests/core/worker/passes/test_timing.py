@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sysbench.core.machine.telemetry.nvml import ThrottleTime
+from sysbench.core.machine.nvml import ThrottleTime
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.clocks import HostClock
-from sysbench.core.worker.passes import timing
-from sysbench.core.worker.passes.timing import timed
+from sysbench.core.worker.passes import timing_pass as timing
+from sysbench.core.worker.passes.timing_pass import timed
+from sysbench.core.worker.step_clock import HostClock
 
 SECOND = 10**9
 

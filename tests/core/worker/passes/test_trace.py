@@ -7,10 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.analysis.kernels.table import kernel_table
-from sysbench.core.analysis.kernels.time_ledger import time_ledger
-from sysbench.core.analysis.trace.reader import read_trace
-from sysbench.core.estimate.closed_form import predict
+from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.events import (
     AnyEvent,
     Noticed,
@@ -19,9 +16,12 @@ from sysbench.core.record.events import (
     StepCounted,
 )
 from sysbench.core.record.record import KernelRow, Kernels
-from sysbench.core.runs.job import Job
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.passes.trace import measure, report_table
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_reader import read_trace
+from sysbench.core.worker.passes.trace_pass import measure, report_table
 
 from ..unplaced import GRADIENT_OF_LOSS
 

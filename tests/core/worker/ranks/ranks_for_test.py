@@ -13,18 +13,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from sysbench.core.analysis.kernels.communication import Split, split_step
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.worker.ranks.collectives import Collectives
-from sysbench.core.worker.ranks.timing import RanksClock, join
-from sysbench.core.worker.ranks.workloads import (
+from sysbench.core.trace.communication import Split, split_step
+from sysbench.core.worker.ranks.rank_timing import RanksClock, join
+from sysbench.core.worker.ranks.rank_workloads import (
     AllReduceWorkload,
     ParallelOwnWorkload,
     ParallelWorkload,
 )
-from sysbench.core.worker.workloads.base import EnterPhase, StepError, SteppedWorkload
-from sysbench.core.worker.workloads.own import Workload
+from sysbench.core.worker.ranks.watched_collectives import Collectives
+from sysbench.core.worker.workloads.model_workload import Workload
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase, StepError, SteppedWorkload
 
 SPEC = RunSpec(device="cpu", ranks=2, parallel="naive", batch=2, context=16, threads=1)
 WAYS: dict[str, dict[str, object]] = {

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from sysbench.core.record.events import OutOfMemory, WorkerFailed
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.clocks import TimedSteps
-from sysbench.core.worker.ranks.block import ring_share, slowest
 from sysbench.core.worker.ranks.launcher import first_failure
+from sysbench.core.worker.ranks.merged_block import ring_share, slowest
+from sysbench.core.worker.ranks.rank_workloads import owners_of
 from sysbench.core.worker.ranks.strategies import grouped
 from sysbench.core.worker.ranks.torchrun import Place, environment_of
-from sysbench.core.worker.ranks.workloads import owners_of
+from sysbench.core.worker.step_clock import TimedSteps
 
 from .ranks_for_test import OWN
 

@@ -11,7 +11,7 @@ import pytest
 from sysbench.core.errors import SpecError
 from sysbench.core.record.blocks import PassName
 from sysbench.core.record.record import Distributed, Record
-from sysbench.core.runs.directory import create_run
+from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE

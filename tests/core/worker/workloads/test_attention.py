@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from sysbench.core import run
-from sysbench.core.analysis.memory.predicted import reconciled
-from sysbench.core.estimate.closed_form import predict
+from sysbench.core.memory.predicted import reconciled
+from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory, Record
-from sysbench.core.runs.job import Job
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.storage import HOME_VARIABLE
-from sysbench.core.worker.passes.memory import measure
-from sysbench.core.worker.workloads.attention import AttentionWorkload
+from sysbench.core.worker.passes.memory_pass import measure
+from sysbench.core.worker.workloads.attention_workload import AttentionWorkload
 
 BARE = parse_spec(
     {"workload": "attention", "batch": 2, "context": 96, "d_model": 32, "device": "cpu"}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sysbench.core.spec.choices import Kernel
 from sysbench.core.worker.compile.plain_paths import is_plain
-from sysbench.core.worker.workloads.models.attention import BareAttention
+from sysbench.core.worker.workloads.attention import BareAttention
 
 SHAPE = (2, 3, 9, 4)
 

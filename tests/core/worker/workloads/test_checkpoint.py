@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from sysbench.core.spec.models import Dimensions
-from sysbench.core.worker.workloads.models.transformer import Transformer
+from sysbench.core.worker.workloads.transformer import Transformer
 
 SIZE = Dimensions(vocab=32, d_model=16, d_ff=24, layers=5, heads=2)
 BATCH, CONTEXT = 2, 9

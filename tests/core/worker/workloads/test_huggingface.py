@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import ModelError, SpecError
-from sysbench.core.estimate.exact import canonical_spec
+from sysbench.core.predict.dry_run_client import canonical_spec
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.workloads.transformer import make_workload
+from sysbench.core.worker.workloads.make_workload import make_workload
 
 SCRIPT = Path(__file__).parents[3] / "validation" / "models.py"
 

@@ -12,19 +12,21 @@ import pytest
 import torch
 
 from sysbench.core.errors import ModelError, SpecError
-from sysbench.core.estimate.exact import canonical_spec
-from sysbench.core.estimate.requests import AllocatorPeak, replay_requests
+from sysbench.core.predict.dry_run_client import canonical_spec
+from sysbench.core.predict.requests import AllocatorPeak, replay_requests
 from sysbench.core.record.events import AnyEvent, DeviceDescribed, ResultReported, WorkerFailed
 from sysbench.core.record.record import Kernels, Memory
-from sysbench.core.runs.job import Job
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.boot import run_pass
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.passes import memory, timing, trace
+from sysbench.core.worker.passes import memory_pass as memory
+from sysbench.core.worker.passes import timing_pass as timing
+from sysbench.core.worker.passes import trace_pass as trace
 from sysbench.core.worker.workloads.factory import import_factory
-from sysbench.core.worker.workloads.own import CROSS_ENTROPY, MEAN_SQUARE, Workload
-from sysbench.core.worker.workloads.transformer import make_workload
+from sysbench.core.worker.workloads.make_workload import make_workload
+from sysbench.core.worker.workloads.model_workload import CROSS_ENTROPY, MEAN_SQUARE, Workload
 
 from ..unplaced import GRADIENT_OF_LOSS
 from .user_code import CODE

@@ -11,17 +11,17 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from sysbench.core.analysis.compare import compare
+from sysbench.core.compare.comparison import compare
 from sysbench.core.record.environment import SDPA_KERNEL
 from sysbench.core.record.events import AnyEvent, DeviceDescribed, Noticed
 from sysbench.core.record.record import Record
-from sysbench.core.runs.job import Job
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.context import headline
-from sysbench.core.worker.passes.timing import measure
-from sysbench.core.worker.workloads.base import EnterPhase, StepError
+from sysbench.core.worker.passes.timing_pass import measure
+from sysbench.core.worker.workloads.make_workload import Workload, make_workload
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel, sdpa_kernel_of
-from sysbench.core.worker.workloads.transformer import Workload, make_workload
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase, StepError
 
 from .... import factories
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.spec.models import Dimensions, model_presets
-from sysbench.core.worker.workloads.models.transformer import Transformer
+from sysbench.core.worker.workloads.transformer import Transformer
 
 SMALL = Dimensions(vocab=29, d_model=24, d_ff=20, layers=2, heads=3)
 ODD_SIZES = [

@@ -11,16 +11,16 @@ import msgspec
 import pytest
 
 from sysbench.core.errors import ModelError
-from sysbench.core.estimate.exact import ExactPrediction, canonical_spec
-from sysbench.core.estimate.savings.savings import RANK, savings_of
-from sysbench.core.estimate.savings.variant import PLAIN, Variant
+from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec
+from sysbench.core.predict.savings import RANK, savings_of
+from sysbench.core.predict.variant import PLAIN, Variant
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
-from sysbench.core.runs.job import Job
+from sysbench.core.runs.worker_job import Job
 from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.passes import memory
+from sysbench.core.worker.passes import memory_pass as memory
 
 CODE = """
 from torch import nn

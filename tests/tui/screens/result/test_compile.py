@@ -10,12 +10,12 @@ from textual.widgets import Static
 
 from sysbench.core.record.compile import EagerPart, GraphBreak, Recompile
 from sysbench.core.record.record import Compile, GeneratedKernel
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.result.screen import ResultScreen
-from sysbench.tui.screens.result.tabs.compile import CompileTab
-from sysbench.tui.widgets.tables.table_view import TableView
+from sysbench.tui.screens.compile_tab import CompileTab
+from sysbench.tui.screens.result_screen import ResultScreen
+from sysbench.tui.widgets.table_view import TableView
 
 from .... import factories
 from ...conftest import open_tab, until

@@ -9,15 +9,15 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.tables.kernels import kernel_table
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.tables.kernel_tables import kernel_table
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.result.tabs.kernels import KernelsTab, RooflineView
-from sysbench.tui.screens.result.tabs.kernels_text import AnswersView, row_text
-from sysbench.tui.widgets.bars.tab_bar import ViewBar
-from sysbench.tui.widgets.charts.stack_bar import StackBar
-from sysbench.tui.widgets.tables.kernel_table import KernelTable
-from sysbench.tui.widgets.tables.tree_view import TreeView
+from sysbench.tui.screens.kernels_tab import KernelsTab, RooflineView
+from sysbench.tui.screens.kernels_text_tab import AnswersView, row_text
+from sysbench.tui.widgets.kernel_table import KernelTable
+from sysbench.tui.widgets.stack_bar import StackBar
+from sysbench.tui.widgets.tab_bar import ViewBar
+from sysbench.tui.widgets.tree_view import TreeView
 
 from ...conftest import open_result, open_tab, until
 

@@ -11,12 +11,12 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from sysbench.core.record.record import LedgerRow
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.dialogs.pick_run import PickRunScreen
-from sysbench.tui.screens.result.screen import ResultScreen
-from sysbench.tui.screens.result.tabs.memory import MemoryTab
-from sysbench.tui.widgets.bars.tab_bar import ViewBar
+from sysbench.tui.screens.memory_tab import MemoryTab
+from sysbench.tui.screens.pick_run_dialog import PickRunScreen
+from sysbench.tui.screens.result_screen import ResultScreen
+from sysbench.tui.widgets.tab_bar import ViewBar
 
 from ...conftest import open_tab, until
 

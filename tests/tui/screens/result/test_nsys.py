@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from sysbench.core.record.record import PassRecord
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.result.registry import TABS, USUAL_TABS
-from sysbench.tui.screens.result.tabs.nsys import NsysTab
-from sysbench.tui.widgets.bars.tab_bar import KEYS
+from sysbench.tui.screens.nsys_tab import NsysTab
+from sysbench.tui.screens.result_registry import TABS, USUAL_TABS
+from sysbench.tui.widgets.tab_bar import KEYS
 
 from ...conftest import is_shown, open_result, until
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from textual.widgets import Static
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.base import SHORT
-from sysbench.tui.screens.result.tabs.memory import MemoryTab
-from sysbench.tui.widgets.bars.tab_bar import ViewBar
-from sysbench.tui.widgets.charts.timeline import TimelineView
-from sysbench.tui.widgets.tables.facts import Facts
+from sysbench.tui.screens.memory_tab import MemoryTab
+from sysbench.tui.screens.work_screen import SHORT
+from sysbench.tui.widgets.facts import Facts
+from sysbench.tui.widgets.tab_bar import ViewBar
+from sysbench.tui.widgets.timeline import TimelineView
 
 from ...conftest import open_tab
 

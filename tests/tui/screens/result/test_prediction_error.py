@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from sysbench.core.analysis.rules.memory import prediction_missed
+from sysbench.core.findings.memory_rules import prediction_missed
 from sysbench.core.record.record import Record
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.trust import trust_lines
-from sysbench.tui.screens.result.tabs.memory_view import peak_line
-from sysbench.tui.screens.result.tabs.summary import figures
+from sysbench.tui.screens.memory_view_tab import peak_line
+from sysbench.tui.screens.summary_tab import figures
 
 
 def test_a_prediction_that_is_too_high_is_above_zero_everywhere(gpu_run: RunDirectory) -> None:

@@ -8,18 +8,18 @@ from textual.screen import Screen
 from textual.widgets import Input, Log, Static
 
 from sysbench.core.record.record import PassRecord
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.dialogs.explain import ExplainScreen
-from sysbench.tui.screens.result.registry import USUAL_TABS
-from sysbench.tui.screens.result.tabs.kernels import KernelsTab
-from sysbench.tui.screens.result.tabs.memory import MemoryTab
-from sysbench.tui.screens.result.tabs.memory_view import cursor_text
-from sysbench.tui.screens.result.tabs.summary import machine, passes
-from sysbench.tui.screens.result.tabs.timing import headline_of
-from sysbench.tui.widgets.charts.stack_bar import StackBar
-from sysbench.tui.widgets.charts.timeline import TimelineView
-from sysbench.tui.widgets.tables.table_view import TableView
+from sysbench.tui.screens.explain_dialog import ExplainScreen
+from sysbench.tui.screens.kernels_tab import KernelsTab
+from sysbench.tui.screens.memory_tab import MemoryTab
+from sysbench.tui.screens.memory_view_tab import cursor_text
+from sysbench.tui.screens.result_registry import USUAL_TABS
+from sysbench.tui.screens.summary_tab import machine, passes
+from sysbench.tui.screens.timing_tab import headline_of
+from sysbench.tui.widgets.stack_bar import StackBar
+from sysbench.tui.widgets.table_view import TableView
+from sysbench.tui.widgets.timeline import TimelineView
 
 from .... import factories
 from ...conftest import CannedSampler, is_shown, open_result, open_tab, until

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.formatting import percent
-from sysbench.core.runs.directory import RunDirectory
-from sysbench.core.tables.kernels import category_table
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.tables.kernel_tables import category_table
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
-from sysbench.tui.screens.result.tabs.kernels import KernelsTab
+from sysbench.tui.screens.kernels_tab import KernelsTab
 
 from ...conftest import open_tab
 

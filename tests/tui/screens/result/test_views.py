@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from textual.app import App, ComposeResult
 from textual.widgets import Input, Static
 
-from sysbench.core.runs.directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.table import Table
-from sysbench.tui.screens.result.registry import Tab
-from sysbench.tui.screens.result.views import View, ViewsTab, view_bindings
-from sysbench.tui.widgets.bars.tab_bar import ViewBar, after
-from sysbench.tui.widgets.tables.table_view import TableView
+from sysbench.tui.screens.result_registry import Tab
+from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings
+from sysbench.tui.widgets.tab_bar import ViewBar, after
+from sysbench.tui.widgets.table_view import TableView
 
 ROWS = {"first": ("red", "green"), "second": ("green", "blue", "grey")}
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sysbench.core.analysis.memory.snapshot.reading import read_snapshot
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.snapshot_reading import read_snapshot
 
 PROTOCOL = b"\x80\x04"
 STOP = b"."
@@ -73,7 +73,7 @@ def test_deep_nesting_is_refused(tmp_path: Path, where: str) -> None:
 READ_UNDER_LIMIT = f"""
 import resource, sys
 from pathlib import Path
-from sysbench.core.analysis.memory.snapshot.reading import read_snapshot
+from sysbench.core.memory.snapshot_reading import read_snapshot
 from sysbench.core.errors import DamagedFileError
 resource.setrlimit(resource.RLIMIT_AS, ({2**30}, {2**30}))
 try:

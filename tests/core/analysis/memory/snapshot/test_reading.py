@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.analysis.memory.foreign import describe_snapshot
-from sysbench.core.analysis.memory.history import pair
-from sysbench.core.analysis.memory.snapshot.contents import Snapshot
-from sysbench.core.analysis.memory.snapshot.reading import read_snapshot, snapshot_from
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.foreign import describe_snapshot
+from sysbench.core.memory.history import pair
+from sysbench.core.memory.snapshot_contents import Snapshot
+from sysbench.core.memory.snapshot_reading import read_snapshot, snapshot_from
 
 SECOND_US = 1_000_000
 

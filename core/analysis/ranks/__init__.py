@@ -1,1 +1,0 @@
-"""The files of several ranks put side by side: matched, aligned, split."""

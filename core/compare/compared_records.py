@@ -1,0 +1,253 @@
+"""The verdict on two runs, from the best evidence that their records hold."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+
+import msgspec
+
+from sysbench.core.compare.bounds import FALSE_RATE, FIRST_LOOK, MOST_BLOCKS, least_pairs
+from sysbench.core.compare.interval import (
+    Block,
+    from_known_spread,
+    interleaved,
+    paired,
+    residuals,
+    separate,
+)
+from sysbench.core.compare.pairs import pairs_needed
+from sysbench.core.compare.power import ROUNDS_A_BLOCK, more_rounds
+from sysbench.core.compare.verdict import NO_TIMES, SMALLEST, Verdict, judge
+from sysbench.core.formatting import percent, significant
+from sysbench.core.record.environment import is_simulated
+from sysbench.core.record.record import Record, Timing
+from sysbench.core.record.timing import Round
+from sysbench.core.spec.choices import precision_named
+from sysbench.core.spec.fields import keys_deciding
+
+NO_ROUND = "no round counts in"
+_SIDES_TO_BLOCK = 2  # rounds of one side in an ABBA block
+_LEAST_LOSS_ERROR = 1e-4
+_FREE_OF_LOSS = {
+    *keys_deciding("procedure", "conditions"),
+    *("precision", "attention", "compile", "step", "optimizer", "clip", "checkpoint"),
+}
+"""Keys of a spec that leave the first step's loss as it is, up to rounding."""
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about a machine's noise from outside the two records.
+
+    Attributes:
+        a_ms: Step medians of all processes of A's spec measured here, A's own among them.
+        b_ms: Of B's spec.
+        floor: Standard deviation between processes that this machine shows at least, as a share.
+        drift: Change between batches of rounds that it shows, as a share.
+    """
+
+    a_ms: tuple[float, ...] = ()
+    b_ms: tuple[float, ...] = ()
+    floor: float = 0.0
+    drift: float = 0.0
+
+
+NOTHING_KNOWN = Known()
+
+
+def verdict_of(
+    a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = SMALLEST
+) -> Verdict:
+    """Judge the step time of run B against that of run A.
+
+    The evidence is, in this order, rounds interleaved in one experiment, rounds paired by the
+    passes of a study, rounds of both runs, and one process a side with a spread that is known of
+    earlier ones.
+
+    Args:
+        a: The run that B is judged against.
+        b: The run that is judged.
+        known: What the machine's other runs say.
+        smallest: Smallest difference that matters, as a share.
+    """
+    reasons = _untimed(a), _untimed(b)
+    reason = reasons[0] or reasons[1]
+    if reason or a.timing is None or b.timing is None:
+        pairs = zip((a, b), reasons, strict=True)
+        names = " and ".join(record.id for record, text in pairs if text == reason)
+        following = "measure it again on an idle machine" if reason == NO_ROUND else ""
+        why = f"{reason} {names}"
+        return Verdict(verdict="not decidable", why=why, next=following, smallest=smallest)
+    verdict = _judge(a.timing, b.timing, known, smallest)
+    other_work = other_computation(a, b)
+    if other_work:
+        return msgspec.structs.replace(
+            verdict, verdict="not the same computation", why=other_work, next="", more_rounds=None
+        )
+    if verdict.verdict != "not decidable" or verdict.next:
+        return verdict
+    command = shlex.join(("sysbench-tui", "ab", a.id, b.id))
+    return msgspec.structs.replace(verdict, next=f"`{command}` runs an A/B test")
+
+
+def _untimed(record: Record) -> str:
+    """Why no step time of this run counts, up to its name; empty where one does."""
+    if record.timing is None:
+        return "no timing in"
+    if is_simulated(record.environment):
+        return f"{NO_TIMES}:"
+    if not record.timing.step.median_ms > 0:
+        return "a step took no time in"
+    return "" if counted_ms(record.timing) else NO_ROUND
+
+
+def _judge(a: Timing, b: Timing, known: Known, smallest: float) -> Verdict:
+    if blocks := blocks_of(a.rounds, b.rounds):
+        return _judge_blocks(blocks, smallest)
+    pairs = pairs_of(a.rounds, b.rounds)
+    if len(pairs) >= least_pairs():
+        return of_pairs(pairs, smallest=smallest)
+    rounds_a, rounds_b = counted_ms(a), counted_ms(b)
+    if min(len(rounds_a), len(rounds_b)) > 1:
+        return judge(separate(rounds_a, rounds_b, drift=known.drift), smallest=smallest)
+    interval = from_known_spread(
+        a.step.median_ms,
+        b.step.median_ms,
+        known.a_ms or rounds_a,
+        known.b_ms or rounds_b,
+        floor=known.floor,
+    )
+    return judge(interval, smallest=smallest)
+
+
+def of_pairs(
+    pairs: Sequence[tuple[float, float]],
+    *,
+    smallest: float = SMALLEST,
+    false_rate: float = FALSE_RATE,
+) -> Verdict:
+    """The verdict on two specs that the passes of a study measured in turn.
+
+    Args:
+        pairs: A's and B's figure in each pass.
+        smallest: Smallest difference that matters, as a share.
+        false_rate: Of the verdict.
+    """
+    a, b = zip(*pairs, strict=True)
+    interval = paired(a, b, false_rate=false_rate)
+    needed = 0
+    if interval.spread is not None:
+        needed = pairs_needed(interval.spread, smallest, false_rate)
+    more = max(1, needed - len(pairs))
+    return judge(interval, smallest=smallest, more_rounds=2 * more)
+
+
+def _judge_blocks(blocks: Sequence[Block], smallest: float) -> Verdict:
+    """The verdict on interleaved rounds, with the rounds that would decide it if known."""
+    if len(blocks) < FIRST_LOOK:
+        wait = ROUNDS_A_BLOCK * (FIRST_LOOK - len(blocks))
+        verdict = judge(interleaved(blocks), smallest=smallest)
+        return msgspec.structs.replace(verdict, next=f"{wait} more rounds until the first look")
+    interval, noise = interleaved(blocks), residuals(blocks)
+    needed = more_rounds(blocks, noise, smallest)
+    verdict = judge(interval, smallest=smallest, more_rounds=needed)
+    if verdict.verdict != "not decidable":
+        return verdict
+    following = [verdict.next]
+    if needed is None:
+        most = ROUNDS_A_BLOCK * MOST_BLOCKS
+        following = [f"not even {most} rounds would decide a {percent(smallest)} difference here"]
+    as_seen = more_rounds(blocks, noise, interval.change)
+    if as_seen is not None and abs(interval.change) > smallest:
+        following.append(f"{as_seen} more would decide one as large as seen")
+    return msgspec.structs.replace(verdict, next="; ".join(following))
+
+
+def counted_ms(timing: Timing) -> list[float]:
+    """Step medians of the processes that count, milliseconds; a run without rounds is one."""
+    if not timing.rounds:
+        return [timing.step.median_ms]
+    return [row.median_ms for row in timing.rounds if row.median_ms and row.counts]
+
+
+def blocks_of(a: Sequence[Round], b: Sequence[Round]) -> list[Block]:
+    """The complete ABBA blocks of the last experiment that measured both runs, in their order.
+
+    Repeated rounds take the place of disturbed ones; a block that lacks a round is left out.
+    """
+    last = last_experiment(a, b)
+    if not last:
+        return []
+    times_a, times_b = (_by_block(rows, last) for rows in (a, b))
+    return [
+        Block((times_a[n][0], times_a[n][1]), (times_b[n][0], times_b[n][1]))
+        for n in sorted(times_a.keys() & times_b.keys())
+        if len(times_a[n]) == len(times_b[n]) == _SIDES_TO_BLOCK
+    ]
+
+
+def pairs_of(a: Sequence[Round], b: Sequence[Round]) -> list[tuple[float, float]]:
+    """Step medians of the passes of one study that measured both sides, A's first.
+
+    A study's rounds have its id as their experiment, the pass as their block, and no side.
+    """
+    times_a, times_b = _by_pass(a), _by_pass(b)
+    return [(times_a[n], times_b[n]) for n in sorted(times_a.keys() & times_b.keys())]
+
+
+def _by_pass(rows: Sequence[Round]) -> dict[tuple[str, int], float]:
+    return {
+        (row.experiment, row.block): row.median_ms
+        for row in rows
+        if row.experiment and row.block is not None and not row.side
+        if row.counts and row.median_ms
+    }
+
+
+def last_experiment(a: Sequence[Round], b: Sequence[Round]) -> str:
+    """Id of the last experiment that measured both runs; empty where none did."""
+    shared = {row.experiment for row in a} & {row.experiment for row in b} - {""}
+    rows = [row for row in a if row.experiment in shared]
+    return max(rows, key=lambda row: row.started_ns).experiment if rows else ""
+
+
+def _by_block(rows: Sequence[Round], experiment: str) -> dict[int, list[float]]:
+    blocks: dict[int, list[float]] = {}
+    for row in rows:
+        in_block = row.experiment == experiment and row.block is not None
+        if in_block and row.counts and row.median_ms and row.block is not None:
+            blocks.setdefault(row.block, []).append(row.median_ms)
+    return blocks
+
+
+def other_computation(a: Record, b: Record) -> str:
+    """How the first losses of the two runs contradict that both compute the same; or empty.
+
+    Losses are compared where every key that decides them is equal, at the tolerance of the
+    coarser precision: four times its unit roundoff, and 1e-4 at least.
+    """
+    if a.timing is None or b.timing is None:
+        return ""
+    loss_a, loss_b = a.timing.loss_start, b.timing.loss_start
+    if loss_a is None or loss_b is None or (math.isnan(loss_a) and math.isnan(loss_b)):
+        return ""
+    if any(
+        a.spec.get(key) != b.spec.get(key)
+        for key in {*a.spec, *b.spec}
+        if key not in _FREE_OF_LOSS and not key.startswith("compile_")
+    ):
+        return ""
+    roundoff = max(_roundoff(record) for record in (a, b))
+    tolerance = max(_LEAST_LOSS_ERROR, 4 * roundoff)
+    error = abs(loss_b - loss_a) / max(abs(loss_a), 1e-12)
+    if error <= tolerance:
+        return ""
+    return (
+        f"the first step's loss is {significant(loss_a, 6)} in A and {significant(loss_b, 6)} "
+        f"in B: {percent(error, 2)} apart, rounding explains {percent(tolerance, 2)}"
+    )
+
+
+def _roundoff(record: Record) -> float:
+    return precision_named(str(record.spec.get("precision", "fp32"))).unit_roundoff

@@ -1,0 +1,265 @@
+"""Change of the step time from A to B with its interval, by the kind of evidence there is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal
+
+import msgspec
+
+from sysbench.core.compare.bounds import (
+    FALSE_RATE,
+    MOST_BLOCKS,
+    block_bound,
+    rank_bound,
+    signed_rank_bound,
+)
+
+Basis = Literal["interleaved rounds", "paired rounds", "separate rounds", "known spread", "none"]
+"""Evidence of a verdict: rounds in ABBA blocks, rounds in the same passes over a study's grid,
+rounds of two runs, spread of earlier runs."""
+
+LEAST_KNOWN = 5
+"""Processes of one spec from which their spread is taken as known."""
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Step medians of the two rounds of either side in one ABBA block, milliseconds."""
+
+    a: tuple[float, float]
+    b: tuple[float, float]
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """B's step time over A's, minus one.
+
+    Attributes:
+        change: Hodges-Lehmann estimate on the logarithms; of two single runs their quotient.
+        low: Lower end of the interval that misses the true change in at most 5 % of
+            comparisons; null while the rounds are too few for one.
+        high: Its upper end.
+        basis: Evidence that the interval rests on.
+        rounds_a: Processes of A that count.
+        rounds_b: Processes of B that count.
+        spread: Standard deviation between processes as a share; null where it is not known.
+        source: Sentence part that names the evidence.
+    """
+
+    change: float
+    low: float | None = None
+    high: float | None = None
+    basis: Basis
+    rounds_a: int = 1
+    rounds_b: int = 1
+    spread: float | None = None
+    source: str
+
+
+def interleaved(blocks: Sequence[Block]) -> Interval:
+    """Interval of the change from ABBA blocks, valid at every look.
+
+    Its ends are order statistics of the within-block log differences, four a block: the
+    changes that the sequential rank test of `bounds` does not reject. Looks after more than
+    `MOST_BLOCKS` blocks use the first ones.
+
+    Raises:
+        ValueError: No block, or a time that is not above zero.
+    """
+    counted = blocks[:MOST_BLOCKS]
+    differences = sorted(math.log(b / a) for block in counted for a in block.a for b in block.b)
+    if not differences:
+        raise ValueError("no blocks to judge")
+    bound = block_bound(len(counted))
+    low = high = None
+    if bound is not None:
+        middle = 2 * len(counted)
+        low, high = differences[middle - bound], differences[middle + bound - 1]
+    return Interval(
+        change=math.expm1(statistics.median(differences)),
+        low=None if low is None else math.expm1(low),
+        high=None if high is None else math.expm1(high),
+        basis="interleaved rounds",
+        rounds_a=2 * len(counted),
+        rounds_b=2 * len(counted),
+        spread=_within_blocks(counted),
+        source=f"{2 * len(counted)} interleaved runs each",
+    )
+
+
+def residuals(blocks: Sequence[Block]) -> list[float]:
+    """Log deviations of the rounds from their side, in the order of measuring.
+
+    A block does not say which side came first; that it was A changes no power.
+    """
+    logs = [(_logs(block.a), _logs(block.b)) for block in blocks]
+    effect = _mean_effect(logs)
+    return [
+        deviation for (a1, a2), (b1, b2) in logs for deviation in (a1, b1 - effect, b2 - effect, a2)
+    ]
+
+
+def _within_blocks(blocks: Sequence[Block]) -> float | None:
+    """Standard deviation of rounds from their block's level and their side; null of one block."""
+    logs = [(_logs(block.a), _logs(block.b)) for block in blocks]
+    freedom = 3 * len(logs) - 1
+    if len(logs) < 2:
+        return None
+    effect, squares = _mean_effect(logs), 0.0
+    for a, b in logs:
+        values = [*a, *(value - effect for value in b)]
+        level = statistics.fmean(values)
+        squares += sum((value - level) ** 2 for value in values)
+    return math.sqrt(squares / freedom)
+
+
+def _logs(pair: tuple[float, float]) -> tuple[float, float]:
+    return math.log(pair[0]), math.log(pair[1])
+
+
+def _mean_effect(logs: Sequence[tuple[tuple[float, float], tuple[float, float]]]) -> float:
+    return statistics.fmean(sum(b) - sum(a) for a, b in logs) / 2 if logs else 0.0
+
+
+def paired(a: Sequence[float], b: Sequence[float], *, false_rate: float = FALSE_RATE) -> Interval:
+    """Interval of the change from passes that measured both sides once, in random order.
+
+    Its ends are order statistics of the means of two log differences (Walsh averages; Hodges and
+    Lehmann, Ann. Math. Statist. 34, 1963): the changes that Wilcoxon's signed-rank test does not
+    reject. Random order makes either sign of a difference equally likely if the sides are the
+    same, whatever the noise is, drift and bursts included. One pass in a fixed order leaves that
+    exact: turning all signs round turns a rejection into one. The number of passes must not
+    depend on the outcome.
+
+    Args:
+        a: A's figure in each pass, above zero.
+        b: B's, in the same order.
+        false_rate: Share of comparisons whose interval may miss the true change; less than 5 %
+            where a claim rests on several comparisons.
+
+    Raises:
+        ValueError: No passes, or another number of them.
+    """
+    differences = [math.log(y / x) for x, y in zip(a, b, strict=True)]
+    if not differences:
+        raise ValueError("no rounds to judge")
+    means = sorted((x + y) / 2 for n, x in enumerate(differences) for y in differences[n:])
+    bound = signed_rank_bound(len(differences), false_rate)
+    low = high = None
+    if bound is not None:
+        low, high = means[bound], means[-1 - bound]
+    few = len(differences) < 2
+    return Interval(
+        change=math.expm1(statistics.median(means)),
+        low=None if low is None else math.expm1(low),
+        high=None if high is None else math.expm1(high),
+        basis="paired rounds",
+        rounds_a=len(differences),
+        rounds_b=len(differences),
+        # The difference of two rounds has twice the variance of one.
+        spread=None if few else statistics.stdev(differences) / math.sqrt(2),
+        source=f"{len(differences)} paired runs each",
+    )
+
+
+def separate(
+    a: Sequence[float],
+    b: Sequence[float],
+    *,
+    drift: float = 0.0,
+    false_rate: float = FALSE_RATE,
+) -> Interval:
+    """Interval of the change from rounds that were not interleaved, by Mann and Whitney's test.
+
+    The machine may have changed between the two sides: no test on these rounds can see that.
+
+    Args:
+        a: Step medians of A's rounds, milliseconds.
+        b: Of B's.
+        drift: Change between batches of rounds that is known of this machine, as a share; the
+            interval is wider by it.
+        false_rate: As for `paired`.
+
+    Raises:
+        ValueError: A side without rounds.
+    """
+    if not a or not b:
+        raise ValueError("both sides need rounds")
+    differences = sorted(math.log(y / x) for x in a for y in b)
+    bound = rank_bound(len(a), len(b), false_rate)
+    low = high = None
+    if bound is not None:
+        low, high = differences[bound], differences[-1 - bound]
+    slack = math.log1p(drift)
+    return Interval(
+        change=math.expm1(statistics.median(differences)),
+        low=None if low is None else math.expm1(low - slack),
+        high=None if high is None else math.expm1(high + slack),
+        basis="separate rounds",
+        rounds_a=len(a),
+        rounds_b=len(b),
+        spread=_pooled(a, b)[0],
+        source=f"{len(a)} runs of A, then {len(b)} of B, not interleaved",
+    )
+
+
+def from_known_spread(
+    a_ms: float,
+    b_ms: float,
+    known_a: Sequence[float] = (),
+    known_b: Sequence[float] = (),
+    *,
+    floor: float = 0.0,
+) -> Interval:
+    """Interval of the change of one process a side, by the spread of earlier ones.
+
+    Change ± q s, with s the pooled standard deviation of the logarithms and q Tukey's
+    studentized range over all known processes, because a person picks the pair among them.
+    Without `LEAST_KNOWN` processes of a side it has no ends.
+
+    Args:
+        a_ms: Median of A's process, milliseconds.
+        b_ms: Of B's.
+        known_a: Medians of all processes of A's spec on this machine, A's own among them.
+        known_b: Of B's spec.
+        floor: Least standard deviation that this machine shows between processes, as a share.
+    """
+    change = b_ms / a_ms - 1
+    groups = [known for known in (known_a, known_b) if len(known) >= LEAST_KNOWN]
+    if not groups:
+        return Interval(change=change, basis="none", source="1 run each")
+    deviation, freedom = _pooled(*groups)
+    deviation = max(deviation, math.log1p(floor))
+    count = sum(len(group) for group in groups) + (2 - len(groups))
+    reach = _studentized_range(count, freedom) * deviation
+    middle = math.log1p(change)
+    earlier = sum(len(group) for group in groups)
+    return Interval(
+        change=change,
+        low=math.expm1(middle - reach),
+        high=math.expm1(middle + reach),
+        basis="known spread",
+        spread=deviation,
+        source=f"1 run each; {earlier} runs of these specs vary by ±{100 * deviation:.2g} %",
+    )
+
+
+@cache
+def _studentized_range(count: int, freedom: int) -> float:
+    """Quantile that Tukey's range of so many values exceeds at `FALSE_RATE`."""
+    from scipy.stats import studentized_range  # half a second, which few commands need
+
+    return float(studentized_range.ppf(1 - FALSE_RATE, count, freedom))
+
+
+def _pooled(*groups: Sequence[float]) -> tuple[float, int]:
+    """Pooled standard deviation of the logarithms, and its degrees of freedom."""
+    squares, freedom = 0.0, 0
+    for group in groups:
+        logs = [math.log(value) for value in group]
+        level = statistics.fmean(logs)
+        squares += sum((value - level) ** 2 for value in logs)
+        freedom += len(logs) - 1
+    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom

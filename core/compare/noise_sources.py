@@ -1,0 +1,310 @@
+"""The noise of a machine by source, from rounds of one spec that is compared with itself.
+
+The noise of a step time has several sources: what differs from process to process, the steps
+inside one, and conditions that change while rounds go by. A condition is tested by splitting the
+rounds at it, by the test of Mann and Whitney. The five tests share one false rate, so that in at
+most 5 % of measurements any of them is found where none is there.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from sysbench.core.compare.bounds import FALSE_RATE, rank_bound
+from sysbench.core.compare.conditions import others_load
+from sysbench.core.compare.statistics import interval_rank, quantile
+from sysbench.core.formatting import counted, percent
+from sysbench.core.record.timing import Round
+
+LEAST_ROUNDS = 8
+"""Rounds below which no floor is written: the spread of fewer is a guess."""
+TESTED = ("drift", "order", "clock", "neighbours", "first touch")
+TEST_RATE = FALSE_RATE / len(TESTED)
+"""False rate of one test."""
+_LEAST_LOAD_RANGE = 0.05  # of all cores: the kernel's ticks alone move the figure by a few per cent
+_LEAST_CLOCK_RANGE = 0.005
+_WARM_SHARE = 4  # the first quarter of the measured steps against the rest
+_EVENT_TICK_NS = 500.0  # "resolution of around 0.5 microseconds": CUDA's cudaEventElapsedTime
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """One source of noise.
+
+    Attributes:
+        name: Such as ``between processes``.
+        share: Its size as a share of the step time; null where it cannot be told here.
+        low: Lower end of its interval; null without one.
+        high: Upper end.
+        found: Whether the rounds show that it is there; null where that was not tested.
+        how: How the figure was found, or why there is none.
+    """
+
+    name: str
+    share: float | None = None
+    low: float | None = None
+    high: float | None = None
+    found: bool | None = None
+    how: str
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """A round, and the processor's clock in its measured part; null where none is shown."""
+
+    round: Round
+    clock_mhz: float | None = None
+
+    @property
+    def log_ms(self) -> float:
+        """Logarithm of the round's median, milliseconds; NaN without one."""
+        return math.log(self.round.median_ms or math.nan)
+
+
+class Noise(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rounds say.
+
+    Attributes:
+        rounds: Those that count.
+        median_ms: Middle of their medians.
+        between: Standard deviation between processes, as a share.
+        inside: Median half-width of the interval inside a process, as a share.
+        drift: Largest change between the first and the second half that is not excluded.
+        pair: Difference of two single processes that 95 % of pairs stay within, as a share.
+        residuals: Log deviations of the rounds from their median, in the order of measuring.
+        sources: The noise by source.
+    """
+
+    rounds: int
+    median_ms: float
+    between: float
+    inside: float
+    drift: float
+    pair: float
+    residuals: list[float]
+    sources: list[Source]
+
+
+def noise_of(observed: Sequence[Observed], tick_ns: float | None) -> Noise | None:
+    """The noise of rounds of one spec; None below `LEAST_ROUNDS` that count.
+
+    Args:
+        observed: Rounds in the order of starting, those that do not count included.
+        tick_ns: Step of the clock that times steps on the host; None for CUDA's events.
+    """
+    counting = [row for row in observed if row.round.counts]
+    if len(counting) < LEAST_ROUNDS:
+        return None
+    logs = [row.log_ms for row in counting]
+    median_ms = statistics.median(row.round.median_ms or 0.0 for row in counting)
+    spread = deviation_interval(logs)
+    pairs = sorted(abs(a - b) for n, a in enumerate(logs) for b in logs[:n])
+    drift = _drift(logs)
+    widths = [width for row in counting if (width := row.round.half_width) is not None]
+    inside = statistics.median(widths) if widths else 0.0
+    return Noise(
+        rounds=len(counting),
+        median_ms=median_ms,
+        between=spread[0],
+        inside=inside,
+        drift=_largest(logs, drift),
+        pair=math.expm1(quantile(pairs, 0.95)),
+        residuals=[value - statistics.median(logs) for value in logs],
+        sources=[
+            _between(spread, len(counting)),
+            _inside(inside, len(widths)),
+            drift,
+            _order(counting),
+            _clock(counting),
+            _neighbours(observed),
+            _first_touch(counting),
+            _granularity(median_ms, tick_ns),
+        ],
+    )
+
+
+def deviation_interval(
+    logs: Sequence[float], false_rate: float = FALSE_RATE
+) -> tuple[float, float, float]:
+    """Standard deviation of logarithms and its interval, as shares.
+
+    By Bonett's method (Comput. Stat. Data Anal. 50, 2006), which takes the fourth moment into
+    account. From 8 values on it holds the true deviation in 95 % of cases for a normal
+    distribution, in 88 to 99 % for skewed, heavy-tailed and bimodal ones, where chi-square limits
+    fall to 72 %.
+
+    Raises:
+        ValueError: Fewer than 5 values.
+    """
+    n = len(logs)
+    if n < 5:
+        raise ValueError(f"{n} values have no interval of their deviation")
+    deviation = statistics.stdev(logs)
+    if not deviation:
+        return 0.0, 0.0, 0.0
+    cut = int(n / (2 * math.sqrt(n - 4)))
+    middle = statistics.fmean(sorted(logs)[cut : n - cut])
+    # In units of the deviation, whose square alone can vanish.
+    fourth = n * sum(((value - middle) / deviation) ** 4 for value in logs) / (n - 1) ** 2
+    z = statistics.NormalDist().inv_cdf(1 - false_rate / 2)
+    scale = n / (n - z)
+    error = scale * math.sqrt((fourth - (n - 3) / n) / (n - 1))
+    centre = math.log(scale) + 2 * math.log(deviation)
+    low, high = (math.exp((centre + sign * z * error) / 2) for sign in (-1, 1))
+    return math.expm1(deviation), math.expm1(low), math.expm1(high)
+
+
+def _between(spread: tuple[float, float, float], rounds: int) -> Source:
+    share, low, high = spread
+    return Source(
+        name="between processes",
+        share=share,
+        low=low,
+        high=high,
+        how=f"standard deviation of the medians of {rounds} processes, with its "
+        "95 % interval (Bonett 2006)",
+    )
+
+
+def _inside(width: float, rounds: int) -> Source:
+    name = "inside a process"
+    if not rounds:
+        return Source(name=name, how="no process had enough steps for an interval")
+    # A median of independent steps has this standard deviation from process to process.
+    alone = width / statistics.NormalDist().inv_cdf(0.975)
+    return Source(
+        name=name,
+        share=width,
+        how="middle of the half-widths of the 95 % intervals inside the processes; alone it would "
+        f"make the processes differ by a standard deviation of about {percent(alone, 2)} at most",
+    )
+
+
+def _drift(logs: Sequence[float]) -> Source:
+    half = len(logs) // 2
+    return _split_source("drift", logs[:half], logs[half:], "the second half against the first")
+
+
+def _largest(logs: Sequence[float], drift: Source) -> float:
+    """Largest change between the halves that their rounds do not exclude."""
+    if drift.low is not None and drift.high is not None:
+        return max(abs(drift.low), abs(drift.high))
+    half = len(logs) // 2
+    return math.expm1(max(abs(after - before) for before in logs[:half] for after in logs[half:]))
+
+
+def _order(rows: Sequence[Observed]) -> Source:
+    firsts, seconds = (
+        [row.log_ms for row in rows if (row.round.position or 0) % 2 == place] for place in (0, 1)
+    )
+    return _split_source("order", firsts, seconds, "the second process of a pair against the first")
+
+
+def _clock(rows: Sequence[Observed]) -> Source:
+    on_gpu = any(row.round.sm_clock_mhz is not None for row in rows)
+    clocks = [row.round.sm_clock_mhz if on_gpu else row.clock_mhz for row in rows]
+    known = [(clock, row.log_ms) for clock, row in zip(clocks, rows, strict=True) if clock]
+    if not known:
+        where = "the kernel shows no clock of the processors here, as is usual in a virtual machine"
+        return Source(name="clock", how=f"not measured: {where}")
+    low, high = min(known)[0], max(known)[0]
+    seen = f"{low:.0f} to {high:.0f} MHz"
+    if high - low < _LEAST_CLOCK_RANGE * high:
+        return Source(name="clock", how=f"it did not vary: {seen}")
+    return _split_by("clock", known, f"rounds with a high clock against a low one ({seen})")
+
+
+def _neighbours(rows: Sequence[Observed]) -> Source:
+    """Other processes: on the device where some rounds had them, else on the processors."""
+    measured = [row for row in rows if row.round.outcome == "finished" and row.round.median_ms]
+    shared = [row.log_ms for row in measured if row.round.tenants]
+    alone = [row.log_ms for row in measured if not row.round.tenants]
+    if shared and alone:
+        what = "rounds with other processes on the device against those without"
+        return _split_source("neighbours", alone, shared, what)
+    known = [(load, row.log_ms) for row in measured if (load := others_load(row.round)) is not None]
+    if not known:
+        return Source(name="neighbours", how="not measured: the rounds were too short to tell")
+    low, high = min(known)[0], max(known)[0]
+    seen = f"{percent(low, 0)} to {percent(high, 0)} of all cores"
+    if high - low < _LEAST_LOAD_RANGE:
+        return Source(name="neighbours", how=f"their load did not vary: {seen}")
+    what = f"rounds with much load by other processes against little ({seen})"
+    return _split_by("neighbours", known, what)
+
+
+def _first_touch(rows: Sequence[Observed]) -> Source:
+    name = "first touch"
+    firsts = [
+        first / median
+        for row in rows
+        if (first := row.round.first_step_ms) and (median := row.round.median_ms)
+    ]
+    times = f"{statistics.median(firsts):.1f} times a steady one" if firsts else "not measured"
+    excluded = f"the first step takes {times}, and warm-up keeps it out of the figures"
+    changes = sorted(
+        change for row in rows if (change := _warming(row.round.samples_ms)) is not None
+    )
+    # The sign test: its rarest outcome must be rarer than the false rate.
+    if not changes or 2 * 0.5 ** len(changes) > TEST_RATE:
+        few = "no rounds have" if not changes else f"only {counted(len(changes), 'round')} with"
+        return Source(name=name, how=f"{excluded}; what is left of it: not tested, {few} 8 steps")
+    rank = interval_rank(len(changes), 1 - TEST_RATE)
+    what = f"the first quarter of the measured steps against the rest; {excluded}"
+    return _source(name, statistics.median(changes), changes[rank], changes[-1 - rank], what)
+
+
+def _warming(samples_ms: Sequence[float]) -> float | None:
+    """Log of the first quarter's median over the rest's."""
+    first = len(samples_ms) // _WARM_SHARE
+    if first < 2:
+        return None
+    before, after = statistics.median(samples_ms[:first]), statistics.median(samples_ms[first:])
+    return math.log(before / after) if before > 0 and after > 0 else None
+
+
+def _granularity(median_ms: float, tick_ns: float | None) -> Source:
+    host = f"the host's clock advances by {tick_ns:.0f} ns" if tick_ns is not None else ""
+    ns = _EVENT_TICK_NS if tick_ns is None else tick_ns
+    return Source(
+        name="clock granularity",
+        share=ns / 1e6 / median_ms if median_ms else None,
+        how=f"{host or 'CUDA events resolve 0.5 µs'}, against the step",
+    )
+
+
+def _split_by(name: str, known: Sequence[tuple[float, float]], what: str) -> Source:
+    """Split rounds at the middle of a condition; rounds alike in it stay together."""
+    ordered = sorted(known)
+    cuts = [n for n in range(1, len(ordered)) if ordered[n - 1][0] < ordered[n][0]]
+    cut = min(cuts, key=lambda n: abs(2 * n - len(ordered)))
+    logs = [log for _, log in ordered]
+    return _split_source(name, logs[:cut], logs[cut:], what)
+
+
+def _split_source(name: str, before: Sequence[float], after: Sequence[float], what: str) -> Source:
+    """The change between two groups of rounds: Hodges-Lehmann, with the test's interval."""
+    if not before or not after:
+        return Source(name=name, how=f"not tested: one group only of {what}")
+    differences = sorted(b - a for a in before for b in after)
+    middle = statistics.median(differences)
+    bound = rank_bound(len(before), len(after), TEST_RATE)
+    sizes = f"{len(after)} and {len(before)} rounds"
+    if bound is None:
+        how = f"{what}: {sizes} are too few to test"
+        return Source(name=name, share=math.expm1(middle), how=how)
+    low, high = differences[bound], differences[-1 - bound]
+    return _source(name, middle, low, high, f"{what}, {sizes}")
+
+
+def _source(name: str, middle: float, low: float, high: float, what: str) -> Source:
+    return Source(
+        name=name,
+        share=math.expm1(middle),
+        low=math.expm1(low),
+        high=math.expm1(high),
+        found=low > 0 or high < 0,
+        how=what,
+    )

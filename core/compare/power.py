@@ -1,0 +1,126 @@
+"""Power of the sequential test on interleaved rounds.
+
+The chance to decide follows exactly from the distribution of one block's statistic, with blocks
+taken as independent. That distribution is counted over every four successive rounds that were
+measured, so that drift and neighbours are in it as they came, or over normal noise of a known
+spread.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+
+from sysbench.core.compare.bounds import MOST_BLOCKS, block_bound, walk_on
+from sysbench.core.compare.interval import Block
+
+WANTED_POWER = 0.8
+"""Chance to find a difference from which rounds are called enough for it."""
+ROUNDS_A_BLOCK = 4
+_FEW = 16  # fewer residuals say little about the shape of their distribution
+
+
+def normal_residuals(spread: float, count: int = 1999) -> list[float]:
+    """Log residuals of a normal distribution, evenly spaced in probability, in random order.
+
+    Args:
+        spread: Standard deviation between rounds, as a share.
+        count: How many.
+    """
+    normal = statistics.NormalDist(0, max(math.log1p(spread), 1e-12))
+    residuals = [normal.inv_cdf((n + 0.5) / count) for n in range(count)]
+    random.Random(0).shuffle(residuals)
+    return residuals
+
+
+def power_after(residuals: Sequence[float], difference: float, blocks: int) -> list[float]:
+    """Chance that a true change has been found after 1, 2 … ``blocks`` blocks.
+
+    Args:
+        residuals: Log deviations of rounds in the order of measuring; fewer than 16 stand for a
+            normal distribution of their spread.
+        difference: The true change, as a share; its sign has no effect on the power.
+        blocks: At most `MOST_BLOCKS`.
+    """
+    return _found(_block_step(residuals, abs(math.log1p(difference))), 0, 0, blocks)
+
+
+def smallest_difference(residuals: Sequence[float], blocks: int) -> float | None:
+    """Least slowdown that this number of blocks detects with `WANTED_POWER`, as a share.
+
+    None if the blocks are too few to find any.
+    """
+    if block_bound(blocks) is None:
+        return None
+    low, high = 0.0, 1e-6
+    while power_after(residuals, high, blocks)[-1] < WANTED_POWER:
+        low, high = high, 2 * high
+        if high > 1e3:
+            return None
+    while high - low > 0.01 * high:
+        middle = (low + high) / 2
+        enough = power_after(residuals, middle, blocks)[-1] >= WANTED_POWER
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def more_rounds(
+    blocks: Sequence[Block], residuals: Sequence[float], difference: float
+) -> int | None:
+    """Rounds, of both sides together, after which a true change of this size is decided.
+
+    With `WANTED_POWER`, going on from the blocks there are, the change having the sign that they
+    show. None if not even `MOST_BLOCKS` blocks are enough.
+    """
+    total = round(sum(_statistic(block) for block in blocks))
+    step = _block_step(residuals, abs(math.log1p(difference)))
+    room = MOST_BLOCKS - len(blocks)
+    found = _found(step, abs(total), len(blocks), room)
+    enough = next((n for n, power in enumerate(found, 1) if power >= WANTED_POWER), None)
+    return None if enough is None else ROUNDS_A_BLOCK * enough
+
+
+def _statistic(block: Block) -> float:
+    """Pairs of the block in which B is longer, minus the two expected; a tie counts half."""
+    return sum((b > a) + (b == a) / 2 for a in block.a for b in block.b) - 2
+
+
+def _found(step: dict[int, float], start: int, done: int, more: int) -> list[float]:
+    walk: dict[int, float] = {start: 1.0}
+    chances, decided = [], 0.0
+    for blocks in range(done + 1, done + more + 1):
+        walk = walk_on(walk, step)
+        bound = block_bound(blocks)
+        if bound is not None:
+            # Only a find in the right direction is one.
+            decided += sum(share for total, share in walk.items() if total >= bound)
+            walk = {total: share for total, share in walk.items() if abs(total) < bound}
+        chances.append(decided)
+    return chances
+
+
+def _block_step(residuals: Sequence[float], effect: float) -> dict[int, float]:
+    """Distribution of one block's statistic when B's logarithms are higher by ``effect``."""
+    values = list(residuals)
+    if len(values) < _FEW:
+        level = statistics.fmean(values) if values else 0.0
+        squares = sum((value - level) ** 2 for value in values)
+        spread = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0
+        values = normal_residuals(math.expm1(spread))
+    counts: Counter[int] = Counter()
+    for first in range(len(values) - ROUNDS_A_BLOCK + 1):
+        outer1, inner1, inner2, outer2 = values[first : first + ROUNDS_A_BLOCK]
+        # ABBA has A outside, BAAB has B there.
+        for shift in (effect, -effect):
+            counts[_longer((outer1, outer2), (inner1 + shift, inner2 + shift), shift)] += 1
+    total = counts.total()
+    return {statistic: count / total for statistic, count in counts.items()}
+
+
+def _longer(outer: tuple[float, float], inner: tuple[float, float], shift: float) -> int:
+    """Pairs in which B is longer, minus the two expected; a negative ``shift`` has B outside."""
+    inside_longer = sum(i > o for i in inner for o in outer) - 2
+    return inside_longer if shift >= 0 else -inside_longer

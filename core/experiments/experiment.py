@@ -1,0 +1,260 @@
+"""An experiment on disk: two specs compared by interleaved rounds.
+
+``experiment.json`` the decisions made before it began, with the forecast that was promised ·
+``ending.json`` how it ended, absent while it runs · ``experiment.lock`` held while it runs. The
+rounds lie in the two runs of the library, so that their directories are the truth and a killed
+experiment goes on where it was.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sysbench.core.compare.verdict import SMALLEST, Verdict
+from sysbench.core.errors import DamagedFileError, NotFoundError
+from sysbench.core.experiments.experiment_places import experiment_folders
+from sysbench.core.experiments.experiment_places import experiments_folder as experiments_folder
+from sysbench.core.experiments.plan import Plan
+from sysbench.core.machine.interpreter import ready_python
+from sysbench.core.runs.job_directory import JobDirectory, job_with_id, new_job_folder
+from sysbench.core.runs.run_directory import (
+    RunDirectory,
+    create_run,
+    find_run,
+    is_run_id,
+    runs_folder,
+)
+from sysbench.core.spec.passes import check_passes
+from sysbench.core.spec.spec import RunSpec
+
+Side = Literal["A", "B"]
+Purpose = Literal["ab", "noise"]
+Ending = Literal["decided", "out-of-time", "out-of-rounds", "failed", "cancelled", "killed"]
+"""``failed``: a round did not finish; ``killed``: its process left no ending."""
+ORDERS: tuple[tuple[Side, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
+"""Orders of a block; both cancel a linear drift."""
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True):
+    """The decisions made before an experiment: ``experiment.json``.
+
+    Attributes:
+        a: Id of the run that collects A's rounds.
+        b: Id of B's run.
+        seed: Seed of the blocks' orders.
+        smallest: Smallest difference that matters, as a share.
+        gate: Slowdown that a gate allows, as a share; null without a gate.
+        max_minutes: Time after which no further block starts, counted anew when it is resumed.
+        purpose: ``ab``, or ``noise`` for rounds that the noise doctor took.
+        plan: The forecast before the start, kept so that it can be held against what came; null
+            where none was made.
+    """
+
+    id: str
+    created_ns: int
+    a: str
+    b: str
+    seed: int
+    smallest: float = SMALLEST
+    gate: float | None = None
+    max_minutes: float = 15.0
+    purpose: Purpose = "ab"
+    plan: Plan | None = None
+
+    def order(self, block: int) -> tuple[Side, ...]:
+        """The sides of a block's four rounds, drawn at random for each block."""
+        return random.Random(f"{self.seed}/{block}").choice(ORDERS)
+
+    def run_of(self, side: Side) -> str:
+        """Id of that side's run."""
+        return self.a if side == "A" else self.b
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """End of an experiment: ``ending.json``.
+
+    Attributes:
+        ending: Kind of the end.
+        detail: Readable sentence on it.
+        verdict: On the blocks that were complete.
+        seconds: Length of the last process of the experiment; a resumed one had others before.
+    """
+
+    ending: Ending
+    detail: str
+    verdict: Verdict
+    seconds: float = 0.0
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether more rounds could change the verdict."""
+        return self.ending in ("out-of-time", "failed", "cancelled", "killed")
+
+
+class ExperimentDirectory(JobDirectory):
+    """One experiment on disk."""
+
+    kind = "experiment"
+    working = "is measured"
+    module = "sysbench.core.experiments.experiment_runner"
+    lock_name = "experiment.lock"
+
+    def experiment(self) -> Experiment:
+        """The decisions.
+
+        Raises:
+            DamagedFileError: Absent or unreadable.
+        """
+        return self.read("experiment.json", Experiment)
+
+    def ended(self) -> Ended | None:
+        """The end, or None while there is none.
+
+        Raises:
+            DamagedFileError: It is there and cannot be read.
+        """
+        return self.read(_ENDING, Ended) if (self.path / _ENDING).exists() else None
+
+    def write_end(self, ended: Ended) -> None:
+        self.write(_ENDING, ended)
+
+    def clear_end(self) -> None:
+        """Forget the end: the experiment goes on."""
+        (self.path / _ENDING).unlink(missing_ok=True)
+
+    def start(self, *options: str) -> int:
+        """As of any job; the experiment has no end from now on.
+
+        Raises:
+            DeviceBusyError: Another process works on the experiment.
+        """
+        with self.hold():
+            self.clear_end()
+        return super().start(*options)
+
+    def run(self, side: Side) -> RunDirectory:
+        """The run of a side.
+
+        Raises:
+            DamagedFileError: It was deleted, or the decisions cannot be read or name a path.
+        """
+        run_id = self.experiment().run_of(side)
+        if not is_run_id(run_id):
+            raise DamagedFileError(f"experiment {self.id}: {run_id!r} is no id of a run")
+        run = RunDirectory(runs_folder(self.root) / run_id)
+        if not run.header_path.is_file():
+            raise DamagedFileError(
+                f"run {run.id} is gone, which held the rounds of {side} in experiment {self.id}"
+            )
+        return run
+
+
+_ENDING = "ending.json"
+
+
+def create_experiment(
+    spec_a: RunSpec,
+    spec_b: RunSpec,
+    *,
+    smallest: float = SMALLEST,
+    gate: float | None = None,
+    max_minutes: float = 15.0,
+    seed: int | None = None,
+    purpose: Purpose = "ab",
+    plan: Plan | None = None,
+    root: Path | None = None,
+    pythons: tuple[str | None, str | None] = (None, None),
+) -> ExperimentDirectory:
+    """Make an experiment and the two runs, still without rounds, that it fills.
+
+    Args:
+        spec_a: The spec to judge against, resolved.
+        spec_b: The spec that is judged, resolved.
+        smallest: Smallest difference that matters, as a share.
+        gate: Slowdown that a gate allows, as a share.
+        max_minutes: Time after which no further block starts.
+        seed: Of the order; None draws one.
+        purpose: Of the rounds.
+        plan: The forecast that was shown.
+        root: Home (default: the user's).
+        pythons: Interpreters of the sides' workers (default: the chosen one).
+
+    Raises:
+        SpecError: A spec has no steps to time, or workers cannot run in an interpreter.
+    """
+    for spec in (spec_a, spec_b):  # before either has a run
+        check_passes(spec, ["timing"])
+    python_a, python_b = map(ready_python, pythons)
+    run_a = create_run(spec_a, ["timing"], root, python=python_a)
+    run_b = create_run(spec_b, ["timing"], root, python=python_b)
+    created_ns = time.time_ns()
+    directory = ExperimentDirectory(new_job_folder(experiments_folder(root), created_ns))
+    directory.write(
+        "experiment.json",
+        Experiment(
+            id=directory.id,
+            created_ns=created_ns,
+            a=run_a.id,
+            b=run_b.id,
+            seed=secrets.randbits(32) if seed is None else seed,
+            smallest=smallest,
+            gate=gate,
+            max_minutes=max_minutes,
+            purpose=purpose,
+            plan=plan,
+        ),
+    )
+    return directory
+
+
+def list_experiments(root: Path | None = None) -> list[ExperimentDirectory]:
+    """All experiments, newest first."""
+    return [ExperimentDirectory(path) for path in experiment_folders(root)]
+
+
+def find_experiment(text: str, root: Path | None = None) -> ExperimentDirectory:
+    """The experiment with that id, a unique part of one, or ``last``, the newest of `ab`.
+
+    Raises:
+        NotFoundError: None, or several.
+    """
+    every = list_experiments(root)
+    if text == "last":
+        for directory in every:
+            with suppress(DamagedFileError):
+                if directory.experiment().purpose == "ab":
+                    return directory
+    none = f"no experiment {text!r} under {experiments_folder(root)}; `sysbench-tui ab` makes one"
+    return job_with_id(text, every, none)
+
+
+def experiment_meant(text: str, root: Path | None = None) -> ExperimentDirectory | None:
+    """The experiment of a text that may also name a run; None if none is meant.
+
+    Of a run that an experiment under way fills, the experiment is meant: the run alone neither
+    stops nor ends.
+    """
+    try:
+        return _live_experiment_of(find_run(text, root).id, root)
+    except NotFoundError:
+        with suppress(NotFoundError):
+            return find_experiment(text, root)
+    return None
+
+
+def _live_experiment_of(run_id: str, root: Path | None) -> ExperimentDirectory | None:
+    for directory in list_experiments(root):
+        with suppress(DamagedFileError):
+            if directory.is_live() and run_id in (
+                directory.experiment().a,
+                directory.experiment().b,
+            ):
+                return directory
+    return None

@@ -1,0 +1,211 @@
+"""The JSON report of an experiment."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sysbench.core.compare.compared_records import last_experiment, verdict_of
+from sysbench.core.compare.comparison import Factor, differing
+from sysbench.core.compare.conditions import Condition, conditions_of
+from sysbench.core.compare.gate_rule import Gate, gate_of, undecided
+from sysbench.core.compare.verdict import Verdict
+from sysbench.core.compare.verdict_text import headline
+from sysbench.core.errors import NotFoundError, WorkerFailed
+from sysbench.core.experiments.disturbance import MOST_REPEATS, accepted
+from sysbench.core.experiments.experiment import (
+    Ended,
+    Experiment,
+    ExperimentDirectory,
+    find_experiment,
+)
+from sysbench.core.experiments.plan import Plan
+from sysbench.core.formatting import counted
+from sysbench.core.record.record import Record
+from sysbench.core.record.timing import Round
+from sysbench.core.runs.stored_records import load_record
+
+
+class RoundsOf(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of an experiment.
+
+    Attributes:
+        run: Id of the run that has the rounds.
+        spec: Its spec, every key.
+        loss_start: Loss of the very first step; null without one.
+        rounds: All its rounds in this experiment, those that do not count included.
+    """
+
+    run: str
+    spec: dict[str, Any]
+    loss_start: float | None
+    rounds: list[Round]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment as it stands.
+
+    Attributes:
+        id: Of the experiment.
+        created_ns: Its start, Unix epoch.
+        is_live: Whether a process works on it.
+        ending: How it ended, or ``running``.
+        detail: Sentence on the ending; empty while it runs.
+        seconds: Length of its last process; null where none left an end.
+        headline: The verdict in a line.
+        verdict: B against A, on the complete blocks.
+        gate: Result of the gate; null without one.
+        blocks: Complete blocks of four rounds.
+        seed: Seed of the blocks' orders.
+        max_minutes: Time limit of one process of the experiment.
+        plan: Forecast before the start; null where none was made.
+        a: The side that B is judged against.
+        b: The side that is judged.
+        factors: Settings and facts of the machine in which the two differ.
+        conditions: What the rounds show of the machine.
+        repeat: Command that repeats the experiment.
+        resume: Command that goes on with this one; empty where nothing is left to do.
+    """
+
+    id: str
+    created_ns: int
+    is_live: bool
+    ending: str
+    detail: str
+    seconds: float | None
+    headline: str
+    verdict: Verdict
+    gate: Gate | None
+    blocks: int
+    seed: int
+    max_minutes: float
+    plan: Plan | None
+    a: RoundsOf
+    b: RoundsOf
+    factors: list[Factor]
+    conditions: list[Condition]
+    repeat: str
+    resume: str
+
+
+def report_of(directory: ExperimentDirectory, *, swapped: bool = False) -> Report:
+    """Report an experiment that runs, ended, or was killed.
+
+    Args:
+        directory: The experiment.
+        swapped: Judge the experiment's A against its B, without its gate.
+
+    Raises:
+        DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
+    """
+    is_live = directory.is_live()
+    experiment = directory.experiment()
+    records = load_record(directory.run("A")), load_record(directory.run("B"))
+    if swapped:
+        # A gate bounds the slowdown of the experiment's B only.
+        experiment, records = msgspec.structs.replace(experiment, gate=None), records[::-1]
+    return _report(experiment, directory.ended(), records, is_live=is_live)
+
+
+def shared_experiment(a: Record, b: Record, root: Path | None = None) -> ExperimentDirectory | None:
+    """The last experiment that measured both runs, unless it was deleted."""
+    rounds_a, rounds_b = (record.timing.rounds if record.timing else [] for record in (a, b))
+    name = last_experiment(rounds_a, rounds_b)
+    if name:
+        with suppress(NotFoundError):
+            return find_experiment(name, root)
+    return None
+
+
+def _report(
+    experiment: Experiment, ended: Ended | None, records: tuple[Record, Record], *, is_live: bool
+) -> Report:
+    a, b = records
+    side_a, side_b = _side(a, experiment.id), _side(b, experiment.id)
+    verdict = verdict_of(a, b, smallest=experiment.smallest)
+    ending = "running" if is_live else ended.ending if ended else "killed"
+    can_go_on = not is_live and (ended is None or ended.can_go_on)
+    resume = f"sysbench-tui ab --resume {shlex.quote(experiment.id)}" if can_go_on else ""
+    if verdict.verdict == "not decidable" and verdict.basis != "interleaved rounds":
+        # Without a complete block the advice is to measure both in turn, which this one does.
+        verdict = msgspec.structs.replace(verdict, next=f"`{resume}` measures on" if resume else "")
+    detail = ended.detail if ended else "its process was killed; what it measured is kept"
+    return Report(
+        id=experiment.id,
+        created_ns=experiment.created_ns,
+        is_live=is_live,
+        ending=ending,
+        detail="" if is_live else detail,
+        seconds=ended.seconds if ended else None,
+        headline=headline(verdict),
+        verdict=verdict,
+        gate=_gate(records, verdict, experiment.gate, ended),
+        blocks=verdict.rounds_a // 2 if verdict.basis == "interleaved rounds" else 0,
+        seed=experiment.seed,
+        max_minutes=experiment.max_minutes,
+        plan=experiment.plan,
+        a=side_a,
+        b=side_b,
+        factors=differing(a, b),
+        conditions=[
+            *conditions_of(side_a.rounds, side_b.rounds),
+            *_neighbours_that_stayed(side_a.rounds, side_b.rounds),
+        ],
+        repeat=f"sysbench-tui ab {shlex.quote(a.id)} {shlex.quote(b.id)}{_options(experiment)}",
+        resume=resume,
+    )
+
+
+def _gate(
+    records: tuple[Record, Record], verdict: Verdict, margin: float | None, ended: Ended | None
+) -> Gate | None:
+    if margin is None:
+        return None
+    if ended is not None and ended.ending == "failed":
+        return undecided(margin, ended.detail, "")
+    try:
+        return gate_of(*records, verdict, margin)
+    except WorkerFailed as error:
+        return undecided(margin, str(error), "")
+
+
+def _side(record: Record, experiment: str) -> RoundsOf:
+    rounds = record.timing.rounds if record.timing else []
+    return RoundsOf(
+        run=record.id,
+        spec=record.spec,
+        loss_start=record.timing.loss_start if record.timing else None,
+        rounds=[row for row in rounds if row.experiment == experiment],
+    )
+
+
+def _neighbours_that_stayed(a: list[Round], b: list[Round]) -> list[Condition]:
+    rows = accepted([*a, *b])
+    if not rows:
+        return []
+    of_a = sum(row in a for row in rows)
+    text = (
+        f"{counted(len(rows), 'round')} count with a neighbour that stayed through "
+        f"{MOST_REPEATS} repeats"
+    )
+    return [
+        Condition(
+            name="neighbour stayed", a=str(of_a), b=str(len(rows) - of_a), text=text, warns=True
+        )
+    ]
+
+
+def _options(experiment: Experiment) -> str:
+    default = Experiment(id="", created_ns=0, a="", b="", seed=0)
+    options = [f"--seed {experiment.seed}"]
+    if experiment.smallest != default.smallest:
+        options.append(f"--smallest {100 * experiment.smallest:g}%")
+    if experiment.gate is not None:
+        options.append(f"--gate {100 * experiment.gate:g}%")
+    if experiment.max_minutes != default.max_minutes:
+        options.append(f"--max-minutes {experiment.max_minutes:g}")
+    return "".join(f" {option}" for option in options)

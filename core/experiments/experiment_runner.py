@@ -1,0 +1,358 @@
+"""Runs an experiment: block after block of fresh processes until the verdict stands.
+
+``python -P -m sysbench.core.experiments.experiment_runner EXPERIMENT_DIRECTORY`` runs detached, without output;
+the ``ab`` command consumes the same generator in its own process.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from sysbench.core.compare.bounds import MOST_BLOCKS
+from sysbench.core.compare.compared_records import blocks_of, other_computation, verdict_of
+from sysbench.core.compare.gate_rule import gate
+from sysbench.core.compare.power import ROUNDS_A_BLOCK
+from sysbench.core.compare.verdict import Verdict
+from sysbench.core.errors import DamagedFileError, DeviceBusyError
+from sysbench.core.experiments.disturbance import MOST_REPEATS, disturbance
+from sysbench.core.experiments.experiment import (
+    Ended,
+    Ending,
+    Experiment,
+    ExperimentDirectory,
+    Side,
+)
+from sysbench.core.formatting import counted
+from sysbench.core.record.events import AnyEvent, PassEnded
+from sysbench.core.record.record import Record
+from sysbench.core.record.timing import Round
+from sysbench.core.runs.job_directory import Cancellation, work_until_signal
+from sysbench.core.runs.run_directory import BEGIN_SECONDS, RunDirectory
+from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.supervisor import add_round, disturb_round
+
+NO_WAIT = "--no-wait"
+_POLL_SECONDS = 0.3
+MOST_LOST = 1
+"""Repeats of a round that a signal or silence ended; then the experiment fails."""
+
+
+class RoundStarting(msgspec.Struct, frozen=True, kw_only=True):
+    """The next round begins.
+
+    Attributes:
+        block: From 0.
+        position: From 0 in its block.
+        side: Side that is measured.
+        again: Why the round at this place is repeated; empty for the first.
+    """
+
+    block: int
+    position: int
+    side: Side
+    again: str = ""
+
+
+class RoundFinished(msgspec.Struct, frozen=True, kw_only=True):
+    """A round ended. Rounds without a record have no such event."""
+
+    side: Side
+    round: Round
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on the blocks so far."""
+
+    blocks: int
+    verdict: Verdict
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """The experiment is over, for now if it was cancelled or failed."""
+
+    ended: Ended
+
+
+ExperimentEvent = RoundStarting | RoundFinished | Judged | Stopped | AnyEvent
+
+
+def run_experiment(
+    directory: ExperimentDirectory, *, wait: bool = True, cancel: Cancellation | None = None
+) -> Iterator[ExperimentEvent]:
+    """Measure until the verdict stands, or the experiment's limits are reached.
+
+    Rounds that an earlier process of the experiment finished are kept, and resuming a decided
+    experiment repeats its verdict. The last event is Stopped. The device is held a round at a
+    time: another experiment that waits for it may come in between.
+
+    Args:
+        directory: The experiment, fresh or cut short.
+        wait: Wait for the device if another run measures on it; else that round fails.
+        cancel: Ends the experiment when set; it can go on later.
+
+    Raises:
+        DeviceBusyError: Another process works on this experiment.
+        DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
+    """
+    with directory.hold():
+        yield from ExperimentRun(directory, wait, cancel or Cancellation()).blocks()
+
+
+class ExperimentRun:
+    """An experiment under way; the process holds it."""
+
+    def __init__(self, directory: ExperimentDirectory, wait: bool, cancel: Cancellation) -> None:
+        self.directory = directory
+        self.experiment = directory.experiment()
+        self.runs: dict[Side, RunDirectory] = {"A": directory.run("A"), "B": directory.run("B")}
+        self.records = {side: load_record(run) for side, run in self.runs.items()}
+        self.wait = wait
+        self.cancel = cancel
+        self.began = time.monotonic()
+        self.last_block = 0.0
+        self.failed = ""
+        self.lost: Counter[tuple[int, int]] = Counter()
+        self.again: dict[tuple[int, int], str] = {}
+        self._judged: tuple[Record, Record, Verdict] | None = None
+
+    def blocks(self) -> Iterator[ExperimentEvent]:
+        """Blocks until something ends the experiment."""
+        self.directory.clear_end()
+        self.judge_newest()
+        while not self.stops():
+            began = time.monotonic()
+            yield from self.block(self.blocks_done())
+            self.last_block = time.monotonic() - began
+            if self.failed or self.cancel.is_set():
+                break
+            yield Judged(blocks=self.blocks_done(), verdict=self.verdict())
+        yield self.end()
+
+    def block(self, block: int) -> Iterator[ExperimentEvent]:
+        """The block's four rounds, but for those that are there already."""
+        for position, side in enumerate(self.experiment.order(block)):
+            while not any(row.counts for row in self.rounds_at(side, block, position)):
+                if self.is_over():
+                    return
+                again = self.again.get((block, position), "")
+                yield RoundStarting(block=block, position=position, side=side, again=again)
+                yield from self.one_round(side, block, position)
+
+    def one_round(self, side: Side, block: int, position: int) -> Iterator[ExperimentEvent]:
+        """One fresh process, judged by its end and by its neighbours."""
+        ended: PassEnded | None = None
+        try:
+            for event in add_round(
+                self.runs[side],
+                experiment=self.experiment.id,
+                block=block,
+                position=position,
+                side=side,
+                wait=self.wait,
+                cancel=self.cancel,
+            ):
+                ended = event if isinstance(event, PassEnded) else ended
+                yield event
+            if ended is not None:
+                self.judge_end(side, (block, position), ended)
+            self.records[side] = load_record(self.runs[side])
+            self.judge_newest()
+        except (DamagedFileError, DeviceBusyError) as error:
+            # A run's directory that was deleted has ended its round already, with that reason.
+            self.failed = self.failed or f"a round of {side}: {error}"
+            return
+        newest = [row for row in self.rounds(side) if ended and row.index == ended.round]
+        for row in newest:
+            if row.disturbed:
+                self.again[block, position] = row.disturbed
+            yield RoundFinished(side=side, round=row)
+
+    def judge_end(self, side: Side, place: tuple[int, int], ended: PassEnded) -> None:
+        """Decide whether a round that did not finish is measured again, now or on resuming."""
+        if ended.outcome in ("finished", "cancelled"):
+            return
+        self.again[place] = ended.detail
+        self.lost[place] += 1
+        if ended.outcome not in ("killed", "hung") or self.lost[place] > MOST_LOST:
+            self.failed = f"a round of {side}: {ended.detail}"
+
+    def judge_newest(self) -> None:
+        """Mark the newest round if a neighbour came, unless that round was repeated before.
+
+        An earlier process of the experiment may have been killed between a round and its mark.
+        """
+        rows = sorted(
+            (row for side in self.records for row in self.rounds(side)),
+            key=lambda row: row.started_ns,
+        )
+        if not rows or not rows[-1].counts:
+            return
+        *earlier, newest = rows
+        side: Side = "A" if newest.side == "A" else "B"
+        place = (newest.block, newest.position)
+        repeats = sum(bool(row.disturbed) and (row.block, row.position) == place for row in earlier)
+        if repeats < MOST_REPEATS and (why := disturbance(newest, earlier)):
+            disturb_round(self.runs[side], newest.index, why)
+            self.records[side] = load_record(self.runs[side])
+
+    def rounds_at(self, side: Side, block: int, position: int) -> list[Round]:
+        place = (block, position)
+        return [row for row in self.rounds(side) if (row.block, row.position) == place]
+
+    def rounds(self, side: Side) -> list[Round]:
+        """The rounds that this experiment measured of a side."""
+        return _rounds_of(self.records[side], self.experiment)
+
+    def blocks_done(self) -> int:
+        """Blocks before the first that lacks a round."""
+        counted = {
+            (row.block, row.position, row.side)
+            for side in self.records
+            for row in self.rounds(side)
+            if row.counts
+        }
+        block = 0
+        while all(
+            (block, position, side) in counted
+            for position, side in enumerate(self.experiment.order(block))
+        ):
+            block += 1
+        return block
+
+    def other_work(self) -> bool:
+        """Whether the two sides' losses say that they do not compute the same."""
+        return bool(other_computation(self.records["A"], self.records["B"]))
+
+    def verdict(self) -> Verdict:
+        """The verdict on the complete blocks, made once for the same rounds."""
+        a, b = self.records["A"], self.records["B"]
+        if self._judged is None or self._judged[0] is not a or self._judged[1] is not b:
+            self._judged = a, b, verdict_of(a, b, smallest=self.experiment.smallest)
+        return self._judged[2]
+
+    def is_over(self) -> bool:
+        """Whether no further round may start."""
+        return self.cancel.is_set() or bool(self.failed) or self.other_work()
+
+    def stops(self) -> bool:
+        """Whether the verdict stands, or another block would exceed a limit."""
+        done = self.blocks_done()
+        if self.other_work():
+            return True
+        if not done:
+            return False
+        return self.is_decided(self.verdict()) or done >= MOST_BLOCKS or self.is_out_of_time
+
+    def is_decided(self, verdict: Verdict) -> bool:
+        """Whether no more rounds are needed: for the gate where there is one, else at all."""
+        if self.experiment.gate is not None:
+            return gate(verdict, self.experiment.gate) != "not decidable"
+        return verdict.verdict != "not decidable"
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether another block as long as the last would end after the limit."""
+        spent = time.monotonic() - self.began
+        return spent + self.last_block > 60 * self.experiment.max_minutes
+
+    def end(self) -> Stopped:
+        """Keep the end."""
+        verdict = self.verdict()
+        ending, detail = self.ending(verdict)
+        seconds = time.monotonic() - self.began
+        ended = Ended(ending=ending, detail=detail, verdict=verdict, seconds=seconds)
+        self.directory.write_end(ended)
+        return Stopped(ended=ended)
+
+    def ending(self, verdict: Verdict) -> tuple[Ending, str]:
+        """Kind of the end, and a sentence on it."""
+        done = self.blocks_done()
+        rounds = counted(ROUNDS_A_BLOCK * done, "round")
+        if self.failed:
+            return "failed", self.failed
+        if self.other_work():
+            return "decided", "stopped at once: the two sides do not compute the same"
+        if done and self.is_decided(verdict):
+            what = "decided" if self.experiment.gate is None else "the gate is decided"
+            return "decided", f"{what} after {rounds}"
+        if self.cancel.is_set():
+            resume = f"continue with `ab --resume {self.directory.id}`"
+            return "cancelled", f"stopped after {rounds}; {resume}"
+        if done >= MOST_BLOCKS:
+            return "out-of-rounds", f"{rounds}, the most there are, decided nothing"
+        limit = f"the limit of {self.experiment.max_minutes:g} minutes"
+        return "out-of-time", f"after {rounds} another block would have exceeded {limit}"
+
+
+def follow_experiment(
+    directory: ExperimentDirectory,
+) -> Iterator[RoundFinished | Judged | Stopped]:
+    """Yield the rounds so far, then every round as it ends, until the experiment stops.
+
+    If the last event is not Stopped, its process died.
+
+    Raises:
+        DamagedFileError: The experiment or one of its runs cannot be read, or was deleted.
+    """
+    experiment = directory.experiment()
+    runs: dict[Side, RunDirectory] = {"A": directory.run("A"), "B": directory.run("B")}
+    yielded: set[tuple[str, int, str]] = set()
+    blocks, read_at_ns = 0, (-1, -1)
+    waits_until = time.monotonic() + BEGIN_SECONDS
+    was_live = False
+    while True:
+        # Read before the rounds: a process that was alive may have measured more since.
+        is_live = directory.is_live()
+        was_live = was_live or is_live
+        ended = directory.ended()
+        written_ns = _written_ns(runs["A"]), _written_ns(runs["B"])
+        if written_ns != read_at_ns:  # following must not take the processor from what is measured
+            read_at_ns = written_ns
+            records = {side: load_record(run) for side, run in runs.items()}
+            rows = {side: _rounds_of(record, experiment) for side, record in records.items()}
+            pairs = [(side, row) for side in rows for row in rows[side]]
+            for side, row in sorted(pairs, key=lambda pair: pair[1].started_ns):
+                # A mark changes a round after its end.
+                if (side, row.index, row.disturbed) not in yielded:
+                    yielded.add((side, row.index, row.disturbed))
+                    yield RoundFinished(side=side, round=row)
+            whole = blocks_of(rows["A"], rows["B"])
+            if len(whole) > blocks:
+                blocks = len(whole)
+                verdict = verdict_of(records["A"], records["B"], smallest=experiment.smallest)
+                yield Judged(blocks=blocks, verdict=verdict)
+        if not is_live and (ended or was_live or time.monotonic() > waits_until):
+            if ended:
+                yield Stopped(ended=ended)
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _written_ns(run: RunDirectory) -> int:
+    try:
+        return run.record_path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _rounds_of(record: Record, experiment: Experiment) -> list[Round]:
+    rows = record.timing.rounds if record.timing else []
+    return [row for row in rows if row.experiment == experiment.id]
+
+
+def main() -> int:
+    """Run the experiment directory named on the command line to its end."""
+    return work_until_signal(
+        lambda path, cancel: run_experiment(
+            ExperimentDirectory(path), wait=NO_WAIT not in sys.argv, cancel=cancel
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

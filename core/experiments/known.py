@@ -1,0 +1,161 @@
+"""Noise that the library knows: the spread of a spec's earlier processes on this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from sysbench.core.compare.compared_records import Known, counted_ms
+from sysbench.core.compare.interval import LEAST_KNOWN
+from sysbench.core.errors import SysbenchError
+from sysbench.core.experiments.noise import NoiseFloor, noise_floors
+from sysbench.core.formatting import percent
+from sysbench.core.record.environment import device_name, node, threads, torch_version
+from sysbench.core.record.record import Record
+from sysbench.core.runs.library import Library
+from sysbench.core.runs.stored_records import load_record
+
+MOST_RUNS = 50
+
+
+def known_noise(a: Record, b: Record, root: Path | None = None) -> Known:
+    """Everything that this machine's runs say on the noise of two runs.
+
+    Nothing is known of runs from another machine.
+
+    Args:
+        a: The run to judge against.
+        b: The run that is judged.
+        root: Home (default: the user's).
+
+    Raises:
+        DamagedFileError: The file of the noise floors cannot be read.
+    """
+    floor = _floor_of(a, root) or _floor_of(b, root)
+    a_ms = known_medians(a, root)
+    alike = a.identity == b.identity and _machine(a) == _machine(b)
+    return Known(
+        a_ms=a_ms,
+        # The processes of one spec are one sample, not two.
+        b_ms=() if alike else known_medians(b, root),
+        floor=floor.between if floor else 0.0,
+        drift=floor.drift if floor else 0.0,
+    )
+
+
+def known_medians(record: Record, root: Path | None = None) -> tuple[float, ...]:
+    """Step medians of all finished processes of the record's spec on this machine, in ms.
+
+    Another torch, device, number of threads or node of a cluster is another machine.
+    """
+    return tuple(
+        median
+        for other in runs_of(record.identity, root)
+        if other.timing is not None and _machine(other) == _machine(record)
+        for median in counted_ms(other.timing)
+    )
+
+
+def runs_of(identity: str, root: Path | None = None) -> list[Record]:
+    """Timed runs of a spec, newest first, at most `MOST_RUNS`; unreadable ones are skipped.
+
+    The library's index is searched, so that no record of another spec is decoded.
+    """
+    library = Library(root)
+    records: list[Record] = []
+    for entry in library.entries(identity):
+        if entry.identity != identity or entry.median_ms is None or entry.live:
+            continue
+        with suppress(SysbenchError):  # it was deleted or damaged since it was listed
+            records.append(load_record(library.open(entry.id)))
+        if len(records) == MOST_RUNS:
+            break
+    return records
+
+
+class NoiseKnown(msgspec.Struct, frozen=True, kw_only=True):
+    """Noise between rounds that a plan is made with.
+
+    Attributes:
+        residuals: Log deviations of rounds.
+        spread: Their standard deviation, as a share.
+        source: Sentence part that names the rounds.
+    """
+
+    residuals: tuple[float, ...]
+    spread: float
+    source: str
+
+
+def noise_to_plan_with(
+    runs_a: Sequence[Record], runs_b: Sequence[Record], floor: NoiseFloor | None
+) -> NoiseKnown | None:
+    """The noise of the specs' own earlier processes; else of the machine; None if neither is known.
+
+    Of two specs with a known noise the noisier one's stands for both, so that a plan promises too
+    little rather than too much.
+
+    Args:
+        runs_a: Earlier runs of A's spec on this machine, newest first.
+        runs_b: Of B's.
+        floor: The device's noise floor.
+    """
+    own = [noise for noise in (_own_noise(runs_a, "A"), _own_noise(runs_b, "B")) if noise]
+    if own:
+        return max(own, key=lambda noise: noise.spread)
+    if floor is None:
+        return None
+    return NoiseKnown(
+        residuals=tuple(floor.residuals),
+        spread=floor.between,
+        source=f"±{percent(floor.between, 2)} between {floor.rounds} processes of "
+        f"{floor.subject}, this machine's noise floor",
+    )
+
+
+def _own_noise(runs: Sequence[Record], side: str) -> NoiseKnown | None:
+    """Deviations of rounds from their run's level, in the order of measuring.
+
+    What changed from one run to the next is no noise of interleaved rounds. Runs of one process
+    each, which have no level of their own, stand together as one run where others are too few.
+    """
+    medians = [counted_ms(record.timing) for record in reversed(runs) if record.timing is not None]
+    groups = [run for run in medians if len(run) > 1]
+    if sum(len(run) - 1 for run in groups) < LEAST_KNOWN - 1:
+        groups.append([run[0] for run in medians if len(run) == 1])
+    groups = [group for group in groups if group]
+    processes = sum(len(group) for group in groups)
+    freedom = processes - len(groups)
+    if freedom < LEAST_KNOWN - 1:
+        return None
+    deviations: list[float] = []
+    for group in groups:
+        logs = [math.log(ms) for ms in group]
+        level = fmean(logs)
+        deviations += [value - level for value in logs]
+    # The levels were estimated from the same rounds, which lie closer to them for that.
+    scale = math.sqrt(processes / freedom)
+    spread = math.expm1(math.sqrt(sum(value * value for value in deviations) / freedom))
+    return NoiseKnown(
+        residuals=tuple(scale * value for value in deviations),
+        spread=spread,
+        source=f"±{percent(spread, 2)} between {processes} earlier processes of {side}",
+    )
+
+
+def _floor_of(record: Record, root: Path | None) -> NoiseFloor | None:
+    name = device_name(record.environment)
+    return noise_floors(root).get(name) if name else None
+
+
+def _machine(record: Record) -> tuple[object, ...]:
+    environment = record.environment
+    return (
+        *(device_name(environment), torch_version(environment), threads(environment)),
+        node(environment),
+    )

@@ -1,0 +1,168 @@
+"""The machine's own noise, measured by comparing a spec with itself: ``noise.json``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from sysbench.core.compare.noise_sources import Source
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import counted, percent
+from sysbench.core.machine.doctor_check import Check
+from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, read_json, write_atomically
+
+
+class Remedy(msgspec.Struct, frozen=True, kw_only=True):
+    """Advice against the noise.
+
+    Only floors of versions that tried remedies have more than ``name`` and ``detail``: the spread
+    between processes ``before`` and ``after`` as shares, their ``ratio`` with its interval from
+    ``low`` to ``high``, ``rounds`` of either side, and whether they ``decided``.
+    """
+
+    name: str
+    before: float | None = None
+    after: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    rounds: int = 0
+    decided: bool = False
+    detail: str
+
+
+class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the figures of one spec lie apart on one device of this machine.
+
+    Attributes:
+        device: Name of the device.
+        measured_ns: Time of the measurement, Unix epoch.
+        subject: The spec in words.
+        identity: Of the spec.
+        rounds: Processes that it rests on.
+        between: Standard deviation between processes, as a share.
+        drift: Largest change between the first and the last part of the measurement that its
+            rounds do not exclude, as a share.
+        inside: Median half-width of the interval inside a process, as a share.
+        residuals: Log deviations of the rounds in the order of measuring, for the power of later
+            comparisons.
+        sources: The noise by source.
+        remedies: What can be done about it.
+        low: Lower end of the 95 % interval of ``between``; null in older files, as ``high``.
+        high: Its upper end.
+        pair: Difference of two single processes that 95 % of pairs stay within, as a share.
+        step_ms: Middle of the rounds' medians.
+        left_out: Rounds that were disturbed and do not count.
+        seconds: Time that the measurement took.
+        torch: Version of torch that measured; empty where not known.
+        experiment: Id of the comparison of the spec with itself, with its rounds.
+    """
+
+    device: str
+    measured_ns: int
+    subject: str
+    identity: str
+    rounds: int
+    between: float
+    drift: float
+    inside: float
+    residuals: list[float]
+    sources: list[Source] = []
+    remedies: list[Remedy] = []
+    low: float | None = None
+    high: float | None = None
+    pair: float | None = None
+    step_ms: float | None = None
+    left_out: int = 0
+    seconds: float = 0.0
+    torch: str = ""
+    experiment: str = ""
+
+
+def noise_path(root: Path | None = None) -> Path:
+    """The file of all devices' floors."""
+    return (root or home()) / "noise.json"
+
+
+def noise_floors(root: Path | None = None) -> dict[str, NoiseFloor]:
+    """The floors by device; none where nothing was measured.
+
+    Raises:
+        DamagedFileError: The file cannot be read as such.
+    """
+    path = noise_path(root)
+    try:
+        rows = msgspec.json.decode(read_json(path), type=list[NoiseFloor])
+    except FileNotFoundError:
+        return {}
+    except (OSError, *UNREADABLE_JSON) as error:
+        raise DamagedFileError(f"{path}: {error}; delete it and measure again") from error
+    return {row.device: row for row in rows}
+
+
+def keep_noise_floor(floor: NoiseFloor, root: Path | None = None) -> None:
+    """Write a device's floor in place of its last one."""
+    rows = {**noise_floors(root), floor.device: floor}
+    make_folder(noise_path(root).parent)
+    data = msgspec.json.format(msgspec.json.encode(list(rows.values())), indent=2)
+    write_atomically(noise_path(root), data)
+
+
+OLD_DAYS = 30
+"""Age from which a floor is worth measuring again."""
+
+
+def noise_check(device: str, torch: str | None, now_ns: int, root: Path | None = None) -> Check:
+    """The device's floor as a check of ``doctor``.
+
+    Args:
+        device: Name of the device that runs take here.
+        torch: Version of torch that they would use; None without torch.
+        now_ns: Unix epoch.
+        root: Home (default: the user's).
+    """
+    again = "`sysbench-tui doctor --noise`, 3 minutes"
+    try:
+        floor = noise_floors(root).get(device)
+    except DamagedFileError as error:
+        return Check(
+            name="noise floor",
+            status="warning",
+            found=str(error),
+            costs="verdicts cannot use this machine's noise",
+            remedy=f"delete the file, then {again}",
+        )
+    if floor is None:
+        return Check(
+            name="noise floor",
+            status="missing",
+            found="not measured on this device",
+            costs="nothing says beforehand how small a difference a comparison can find here",
+            remedy=again,
+        )
+    days = age_days(floor, now_ns)
+    when = f"{counted(days, 'day')} ago" if days else "within a day"
+    found = (
+        f"±{percent(floor.between, 2)} between {floor.rounds} processes of {floor.subject}, "
+        f"measured {when}"
+    )
+    doubts = []
+    if days > OLD_DAYS:
+        doubts.append(f"it is older than {OLD_DAYS} days")
+    if floor.torch and torch and floor.torch != torch:
+        doubts.append(f"it was measured with torch {floor.torch}, here is {torch}")
+    if not doubts:
+        return Check(name="noise floor", status="ok", found=found)
+    return Check(
+        name="noise floor",
+        status="warning",
+        found=found,
+        costs=f"forecasts may rest on noise that is no longer there: {' and '.join(doubts)}",
+        remedy=again,
+    )
+
+
+def age_days(floor: NoiseFloor, now_ns: int) -> int:
+    """Whole days since the floor was measured."""
+    return max(0, now_ns - floor.measured_ns) // (86_400 * 10**9)

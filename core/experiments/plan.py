@@ -1,0 +1,149 @@
+"""What an experiment can find out here, as it is said before the start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from sysbench.core.compare.bounds import FIRST_LOOK, MOST_BLOCKS
+from sysbench.core.compare.interval import LEAST_KNOWN
+from sysbench.core.compare.power import ROUNDS_A_BLOCK, power_after, smallest_difference
+from sysbench.core.experiments.known import noise_to_plan_with, runs_of
+from sysbench.core.experiments.noise import noise_floors
+from sysbench.core.machine.devices import sample_of
+from sysbench.core.machine.read_environment import cpu_model
+from sysbench.core.record.environment import device_name
+from sysbench.core.record.record import Record
+from sysbench.core.spec.spec import RunSpec
+
+DIFFERENCES = (0.01, 0.02, 0.03, 0.05, 0.10)
+"""Slowdowns for which a plan promises a chance to be found."""
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """A true difference, as a share, and the chance that the experiment finds it."""
+
+    difference: float
+    power: float
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Forecast of an experiment.
+
+    Attributes:
+        round_seconds: Time of one round, from earlier ones; null where none are known.
+        blocks: Blocks of four rounds that the time allows; null without ``round_seconds``.
+        spread: Noise between rounds that the forecast is made with, as a share.
+        source: Sentence part that names where the spread comes from.
+        smallest: Smallest difference that is found with a chance of 80 %; null where unknown.
+        promises: Chance to find some differences.
+        missing: Reason of every null value, by its name.
+    """
+
+    round_seconds: float | None = None
+    blocks: int | None = None
+    spread: float | None = None
+    source: str = ""
+    smallest: float | None = None
+    promises: list[Promise] = []
+    missing: dict[str, str] = {}
+
+
+def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | None = None) -> Plan:
+    """The forecast for two specs.
+
+    The noise is that of the specs' earlier processes here, else the device's noise floor; one
+    noise stands for both sides.
+
+    Args:
+        spec_a: The spec to judge against, resolved.
+        spec_b: The spec that is judged, resolved.
+        max_minutes: Time that the experiment may take.
+        root: Home (default: the user's).
+
+    Raises:
+        DamagedFileError: The file of the noise floors cannot be read.
+    """
+    by_identity = {
+        spec.identity: _of_this_machine(runs_of(spec.identity, root)) for spec in (spec_a, spec_b)
+    }
+    runs_a, runs_b = by_identity[spec_a.identity], by_identity[spec_b.identity]
+    # A block has two rounds of either side, however often each was timed before.
+    means = [fmean(seconds) for runs in (runs_a, runs_b) if (seconds := _round_seconds(runs))]
+    round_seconds = fmean(means) if means else None
+    name = _device_name(spec_a, [*runs_a, *runs_b])
+    noise = noise_to_plan_with(runs_a, runs_b, noise_floors(root).get(name) if name else None)
+    missing: dict[str, str] = {}
+    if round_seconds is None:
+        reason = "neither spec was timed here: the first rounds will tell"
+        missing |= dict.fromkeys(("round_seconds", "blocks"), reason)
+    if noise is None:
+        missing["spread"] = (
+            f"fewer than {LEAST_KNOWN} processes of either spec were timed here, and the "
+            "device's noise floor was not measured: `sysbench-tui doctor --noise` measures it"
+        )
+        return Plan(
+            round_seconds=round_seconds,
+            blocks=_blocks(round_seconds, max_minutes),
+            missing=missing | {"smallest": missing["spread"]},
+        )
+    blocks = _blocks(round_seconds, max_minutes)
+    smallest, promises = None, []
+    if blocks is None:
+        missing["smallest"] = missing["blocks"]
+    elif blocks < FIRST_LOOK:
+        missing["smallest"] = f"{FIRST_LOOK} blocks are the least, and the time allows {blocks}"
+    else:
+        smallest = smallest_difference(noise.residuals, blocks)
+        promises = [
+            Promise(difference, power_after(noise.residuals, difference, blocks)[-1])
+            for difference in DIFFERENCES
+        ]
+    return Plan(
+        round_seconds=round_seconds,
+        blocks=blocks,
+        spread=noise.spread,
+        source=noise.source,
+        smallest=smallest,
+        promises=promises,
+        missing=missing,
+    )
+
+
+def _blocks(round_seconds: float | None, max_minutes: float) -> int | None:
+    if round_seconds is None:
+        return None
+    return min(MOST_BLOCKS, int(60 * max_minutes / (ROUNDS_A_BLOCK * round_seconds)))
+
+
+def _round_seconds(records: list[Record]) -> list[float]:
+    """Mean seconds of a round in each run; a pass of several rounds has their sum."""
+    means = []
+    for record in records:
+        timed = record.pass_named("timing")
+        if timed is not None and timed.outcome == "finished" and record.timing is not None:
+            means.append(timed.seconds / max(1, len(record.timing.rounds)))
+    return means
+
+
+def _of_this_machine(runs: list[Record]) -> list[Record]:
+    """The runs without those of another machine, whose home or disk was carried here."""
+    here = cpu_model()
+    return [run for run in runs if run.environment.get("cpu", {}).get("model", here) == here]
+
+
+def _device_name(spec: RunSpec, runs: list[Record]) -> str | None:
+    """Name under which a noise floor of the spec's device is kept; None where it is not known.
+
+    Runs have the name that torch gives the device; before the first one NVML's is taken, which is
+    the same but for slices of a GPU.
+    """
+    if not spec.on_cuda:
+        return cpu_model()
+    for run in runs:
+        if run.spec.get("device") == spec.device and (name := device_name(run.environment)):
+            return name
+    sample = sample_of(spec.device)
+    return sample.name if sample else None

@@ -1,0 +1,117 @@
+"""The tables of a foreign file by section, and as files: those of a record that it has data for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sysbench.core.errors import SpecError
+from sysbench.core.export.page_run_page import file_page
+from sysbench.core.export.text_formats import (
+    escaped,
+    findings_as_markdown,
+    table_as_csv,
+    table_as_markdown,
+    tables_as_tidy_csv,
+)
+from sysbench.core.export.written_files import refuse_existing, write
+from sysbench.core.formatting import format_bytes
+from sysbench.core.inspection.entries import Entry
+from sysbench.core.inspection.inspection import Inspection, encode_inspection
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.tables.kernel_tables import top_kernels
+from sysbench.core.tables.sections import INSPECTED, SECTIONS, TREE_LEAST, Source
+from sysbench.core.tables.table import Table
+from sysbench.core.trace.module_tree import TreeNode, from_share, kernel_tree
+
+READING_ORDER = tuple(dict.fromkeys(("findings", "kernels", "roofline", *INSPECTED)))
+"""The tree, which is long, comes after both."""
+FILE_EXPORTS = ("html", "csv", "md", "json")
+"""Kinds of export that a foreign file has."""
+KERNEL_ROWS = 50
+
+
+def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str, list[Table]]:
+    """The tables by section; sections and tables without rows are left out.
+
+    Args:
+        inspection: The content of the file.
+        tree: Of the kernels layer by layer, None without kernels.
+    """
+    source = Source(record=inspection.as_record(), tree=tree)
+    sections = {name: SECTIONS[name].tables(source) for name in READING_ORDER}
+    return {name: tables for name, tables in sections.items() if tables}
+
+
+def tables_as_markdown(tables: Sequence[Table]) -> str:
+    """Each table under its title."""
+    return "\n".join(f"## {table.title}\n\n{table_as_markdown(table)}\n" for table in tables)
+
+
+def inspection_as_markdown(inspection: Inspection, tables: Sequence[Table]) -> str:
+    """A report that stands alone: the file, what the rules found, its tables."""
+    return "\n".join(_markdown(inspection, tables)) + "\n"
+
+
+def _markdown(inspection: Inspection, tables: Sequence[Table]) -> Iterator[str]:
+    yield f"# {escaped(Path(inspection.file).name)}"
+    yield ""
+    yield f"- {escaped(_about(inspection))}"
+    yield from findings_as_markdown(inspection.findings)
+    for table in tables:
+        if table.name == "findings":
+            continue
+        if table.name == "kernels" and inspection.kernels:
+            table = top_kernels(inspection.kernels, KERNEL_ROWS, placed=True)
+        yield from ("", f"## {escaped(table.title)}", "", table_as_markdown(table))
+
+
+def _about(inspection: Inspection) -> str:
+    words = [inspection.kind.replace("-", " "), format_bytes(inspection.file_bytes)]
+    return " · ".join([*words, *([inspection.device] if inspection.device else [])])
+
+
+def write_inspection(
+    entry: Entry, inspection: Inspection, kind: str, out: Path | None = None, *, force: bool = False
+) -> list[Path]:
+    """Write one export of a foreign file and return the files it made.
+
+    Args:
+        entry: With its rows layer by layer.
+        inspection: The content of the file.
+        kind: One of `FILE_EXPORTS`.
+        out: A file, or a folder that gets a file of the default name; ``csv`` takes it as the
+            folder for a file a table, unless it ends in ``.csv``.
+        force: Replace what is there.
+
+    Raises:
+        SpecError: Another kind, or a target that exists already while ``force`` is false.
+    """
+    if kind not in FILE_EXPORTS:
+        raise SpecError("kind", kind, f"of a file one of {', '.join(FILE_EXPORTS)}")
+    record = inspection.as_record()
+    layers = layer_rows(entry.as_run, record)
+    tree = kernel_tree(layers, record.memory) if layers else None
+    short = from_share(tree, TREE_LEAST) if tree else None
+    tables = [table for group in inspection_tables(inspection, short).values() for table in group]
+    ending = "-csv" if kind == "csv" else f".{kind}"
+    default = f"{Path(inspection.file).name}{ending}"
+    path = out or Path(default)
+    if kind == "csv" and path.suffix != ".csv":
+        targets = {path / f"{table.name}.csv": table for table in tables}
+        refuse_existing(list(targets), force=force)
+        return [write(target, table_as_csv(table)) for target, table in targets.items()]
+    if path.is_dir():
+        path = path / default
+    refuse_existing([path], force=force)
+    match kind:
+        case "html":
+            title, about = Path(inspection.file).name, _about(inspection)
+            data = file_page(title, about, record, tables, tree).encode()
+        case "md":
+            data = inspection_as_markdown(inspection, tables).encode()
+        case "csv":
+            data = tables_as_tidy_csv(tables)
+        case _:
+            data = encode_inspection(inspection)
+    return [write(path, data)]

@@ -1,0 +1,161 @@
+"""Charts as inline SVG: live bytes over time, and the steps one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import accumulate
+
+from sysbench.core.colours import HUES, Look, look_of
+from sysbench.core.export.page_document import tag, text
+from sysbench.core.formatting import format_bytes
+from sysbench.core.record.record import Timeline
+
+WIDTH, HEIGHT = 1100, 320
+LEFT, RIGHT, TOP, BOTTOM = 70, 10, 12, 34
+LETTER = 6.5
+"""Width of a letter of a phase's name."""
+TICKS = 4
+
+Point = tuple[float, float]
+
+
+def paint(look: Look) -> str:
+    """The colour of a look in CSS, by the reader's scheme; a faint one is mixed with the page."""
+    hue = HUES[look.hue]
+    colour = f"light-dark({hue.light}, {hue.dark})"
+    return f"color-mix(in srgb, {colour} 55%, var(--card))" if look.faint else colour
+
+
+def colour_of(name: str) -> str:
+    """The colour of a category in CSS; it goes by the name alone."""
+    return paint(look_of(name))
+
+
+def memory_chart(timeline: Timeline) -> str:
+    """Live bytes by category, stacked, with the bytes of the instant under the pointer.
+
+    Points stand at equal distances, not by time: a model takes longer to build than to step.
+    """
+    count = len(timeline.t_ms)
+    if count < 2:
+        return ""
+    x = [_across(index / (count - 1)) for index in range(count)]
+    highest = max(timeline.live_bytes) or 1
+    names = [name for name, values in timeline.categories.items() if any(values)]
+    layers = list(
+        accumulate(
+            (timeline.categories[name] for name in names),
+            lambda below, above: [a + b for a, b in zip(below, above, strict=True)],
+            initial=[0] * count,
+        )
+    )
+    areas = [
+        _area(x, [_up(v / highest) for v in below], [_up(v / highest) for v in above], colour)
+        for below, above, colour in zip(layers, layers[1:], map(colour_of, names), strict=False)
+    ]
+    points = [
+        {"x": round(position, 1), "text": _tooltip(timeline, index, names)}
+        for index, position in enumerate(x)
+    ]
+    peak = timeline.live_bytes.index(highest)
+    return tag(
+        "figure",
+        _svg(*_scale(highest), *areas, *_phases(timeline, x), _cursor()),
+        tag("p", text(_tooltip(timeline, peak, names)), class_="told quiet"),
+        _legend(names),
+        data_points=json.dumps(points),
+    )
+
+
+def steps_chart(samples_ms: Sequence[float], median_ms: float) -> str:
+    """Each measured step as a point, the median as a line."""
+    if len(samples_ms) < 2:
+        return ""
+    low, high = min(samples_ms), max(samples_ms)
+    span = (high - low) or 1.0
+    last = len(samples_ms) - 1
+    dots = [
+        tag("circle", cx=f"{_across(n / last):.1f}", cy=f"{_up((ms - low) / span):.1f}", r=2.5,
+            class_="step")
+        for n, ms in enumerate(samples_ms)
+    ]  # fmt: skip
+    median_y = f"{_up((median_ms - low) / span):.1f}"
+    line = tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=median_y, y2=median_y, class_="median")
+    labels = [
+        tag("text", text(f"{value:.4g} ms"), x=LEFT - 6, y=_up(height) + 4, text_anchor="end")
+        for value, height in ((low, 0.0), (high, 1.0))
+    ]
+    return tag("figure", _svg(line, *dots, *labels))
+
+
+def _svg(*inside: str) -> str:
+    return tag("svg", *inside, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img")
+
+
+def _across(share: float) -> float:
+    return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+
+def _up(share: float) -> float:
+    return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+
+
+def _area(x: Sequence[float], below: Sequence[float], above: Sequence[float], colour: str) -> str:
+    outline: list[Point] = [
+        *zip(x, above, strict=True),
+        *zip(reversed(x), reversed(below), strict=True),
+    ]
+    return tag("polygon", points=" ".join(f"{a:.1f},{b:.1f}" for a, b in outline), class_="area",
+               style=f"fill:{colour}")  # fmt: skip
+
+
+def _scale(highest: int) -> list[str]:
+    parts = []
+    for tick in range(TICKS + 1):
+        y = _up(tick / TICKS)
+        parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="axis"))
+        label = text(format_bytes(highest * tick // TICKS))
+        parts.append(tag("text", label, x=LEFT - 6, y=y + 4, text_anchor="end"))
+    return parts
+
+
+def _phases(timeline: Timeline, x: Sequence[float]) -> list[str]:
+    """A name under each phase that has room for it, and a line where it begins."""
+    parts = []
+    for name, begin_ms, end_ms in timeline.phases:
+        inside = [
+            position for position, t in zip(x, timeline.t_ms, strict=True) if begin_ms <= t < end_ms
+        ]
+        if not inside or inside[-1] - inside[0] < LETTER * len(name):
+            continue
+        parts.append(
+            tag("line", x1=inside[0], x2=inside[0], y1=TOP, y2=HEIGHT - BOTTOM, class_="axis")
+        )
+        parts.append(tag("text", text(name), x=inside[0] + 3, y=HEIGHT - BOTTOM + 16))
+    return parts
+
+
+def _cursor() -> str:
+    return tag("line", y1=TOP, y2=HEIGHT - BOTTOM, class_="cursor", visibility="hidden")
+
+
+def _legend(names: Sequence[str]) -> str:
+    return tag(
+        "p",
+        *(
+            tag("span", tag("i", style=f"background:{colour}"), text(name))
+            for name, colour in zip(names, map(colour_of, names), strict=True)
+        ),
+        class_="legend",
+    )
+
+
+def _tooltip(timeline: Timeline, index: int, names: Sequence[str]) -> str:
+    parts = [
+        f"{name} {format_bytes(timeline.categories[name][index])}"
+        for name in names
+        if timeline.categories[name][index]
+    ]
+    live = format_bytes(timeline.live_bytes[index])
+    return f"{timeline.t_ms[index]:.3f} ms: {live} live = {' + '.join(parts)}"

@@ -1,0 +1,58 @@
+"""Rule on the clock of a GPU: held down while it measured, by what, and for how long."""
+
+from __future__ import annotations
+
+from sysbench.core.findings.rule_rules import Rule
+from sysbench.core.formatting import percent
+from sysbench.core.record.clock_reasons import holding
+from sysbench.core.record.record import Finding, Record
+
+HELD_LIMIT = 0.01
+STEADY = ("power cap", "application clocks", "sync boost")
+"""Reasons that hold alike from run to run; the others come and go with the temperature."""
+
+
+def clock_held(record: Record) -> Finding | None:
+    """The driver held the clock down while the steps were timed.
+
+    Its counters decide where it has them: they miss nothing. Samples stand for the other reasons.
+    """
+    timing, telemetry = record.timing, record.telemetry
+    counted = (timing.throttled if timing else None) or {}
+    held = {reason: share for reason, share in counted.items() if share >= HELD_LIMIT}
+    sampled = holding(telemetry.clock_reasons) if telemetry else []
+    seen = [reason for reason in sampled if reason not in counted]
+    if not held and not seen:
+        return None
+    reasons = [*sorted(held, key=lambda reason: -held[reason]), *seen]
+    how_long = f" for {percent(max(held.values()))} of the measured part" if held else ""
+    parts = [f"{reason} {percent(held[reason])} by the driver's counters" for reason in held]
+    parts += [f"{reason} in samples, two a second" for reason in seen]
+    parts += [text] if (text := sm_clock_words(record)) else []
+    steady = all(reason in STEADY for reason in reasons)
+    return Finding(
+        rule="clock-held",
+        severity="note" if steady else "warning",
+        verdict=f"The GPU's clock was held down{how_long}: {', '.join(reasons)}.",
+        why=f"{'; '.join(parts)}.",
+        next="Compare with runs at the same clock only, or lock it: sudo nvidia-smi -lgc MHZ."
+        if steady
+        else "Cool the card, or lock its clock lower; do not compare this run before.",
+        numbers={f"{reason} share": share for reason, share in held.items()},
+    )
+
+
+def sm_clock_words(record: Record) -> str:
+    """``SM clock 1410 to 1980 MHz, median 1965, of 12 samples``; empty without one."""
+    series = record.telemetry.series if record.telemetry else {}
+    clocks = [spread for name, spread in series.items() if name.endswith(".sm_clock_mhz")]
+    if not clocks:
+        return ""
+    clock = clocks[0]
+    return (
+        f"SM clock {clock['min']:.0f} to {clock['max']:.0f} MHz, median {clock['median']:.0f}, "
+        f"of {clock['n']:.0f} samples"
+    )
+
+
+RULES: tuple[Rule, ...] = (clock_held,)

@@ -1,0 +1,66 @@
+"""The findings of a record: verdict, reason and next step, from every rule."""
+
+from __future__ import annotations
+
+from sysbench.core.compare.rounds import inside
+from sysbench.core.findings import clocks_rules as clocks
+from sysbench.core.findings import compiling_rules as compiling
+from sysbench.core.findings import kernels_rules as kernels
+from sysbench.core.findings import measuring_rules as measuring
+from sysbench.core.findings import memory_rules as memory
+from sysbench.core.findings import ranks_rules as ranks
+from sysbench.core.findings import roof_rules as roof
+from sysbench.core.findings.rule_rules import Rule
+from sysbench.core.formatting import percent, signed_percent
+from sysbench.core.record.record import Finding, Record
+
+SEVERITIES = ("problem", "warning", "note", "good")
+RULES: tuple[Rule, ...] = (
+    *measuring.RULES,
+    *clocks.RULES,
+    *compiling.RULES,
+    *kernels.RULES,
+    *roof.RULES,
+    *memory.RULES,
+    *ranks.RULES,
+)
+
+OF_TIMES: frozenset[Rule] = frozenset(
+    {
+        *(measuring.not_settled, measuring.drifting, *clocks.RULES),
+        *(kernels.tracing_perturbed, kernels.launch_bound, kernels.idle_on_sync),
+        *(kernels.category_out_of_line, roof.faster_than_peak),
+        *(ranks.straggler, ranks.exposed, ranks.clocks_disagree),
+    }
+)
+"""Rules whose evidence are times and clocks, which mean nothing on a simulated device."""
+
+
+def findings_of(record: Record) -> list[Finding]:
+    """The findings of all rules, most severe first."""
+    no_times = measuring.null_gpu(record) is not None
+    rules = [rule for rule in (*RULES, all_is_well) if not (no_times and rule in OF_TIMES)]
+    findings = [finding for rule in rules if (finding := rule(record)) is not None]
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def all_is_well(record: Record) -> Finding | None:
+    """The precision of the step time, if no rule has a finding."""
+    timing = record.timing
+    if timing is None or any(rule(record) is not None for rule in RULES):
+        return None
+    half_width, step = percent(timing.step.half_width, 2), inside(timing)
+    if timing.interval_of == "rounds":
+        known = f"±{half_width} over {timing.step.n} processes"
+        steps = f"{step.n} steps in the middle process"
+    else:
+        known, steps = f"known to ±{half_width} inside this process", f"{step.n} steps"
+    return Finding(
+        rule="trustworthy",
+        severity="good",
+        verdict=f"{timing.step.median_ms:.4g} ms per step, {known}.",
+        why=f"{steps} after {len(timing.warmup_ms)} of warm-up, drift "
+        f"{signed_percent(step.drift, 2)}, nobody else on the device.",
+        next="Change one factor and compare.",
+        numbers={"median_ms": timing.step.median_ms, "half_width": timing.step.half_width},
+    )

@@ -1,0 +1,100 @@
+"""Rules on several ranks: shared hardware, stragglers, exposed communication."""
+
+from __future__ import annotations
+
+from sysbench.core.findings.rule_rules import Rule
+from sysbench.core.formatting import percent
+from sysbench.core.record.record import Distributed, Finding, Record
+
+WAITING_LIMIT = 0.05
+LAST_LIMIT = 0.9
+DISORDER_LIMIT_MS = 0.05
+EXPOSED_LIMIT = 0.2
+
+
+def no_interconnect(record: Record) -> Finding | None:
+    """Ranks on one CPU share its cores and communicate through the loopback."""
+    block = record.distributed
+    if block is None or record.spec["device"] != "cpu" or block.hosts:
+        return None
+    return Finding(
+        rule="no-interconnect",
+        severity="note",
+        verdict=f"{block.ranks} ranks on one CPU: the numbers are of this machine's loopback.",
+        why="They share its cores and memory, so communication takes time from computing, and "
+        "nothing here says how strategies compare between GPUs.",
+        next="Use it to see that a strategy works; compare strategies on GPUs.",
+        numbers={"ranks": block.ranks},
+    )
+
+
+def straggler(record: Record) -> Finding | None:
+    """One rank is nearly always last, and the others stand still for it."""
+    block = record.distributed
+    if block is None or block.waiting is None:
+        return None
+    share = block.waiting.mean_ms / block.step.mean_ms
+    last = max(block.rows, key=lambda row: row.last_share)
+    error_ms = _error_between_hosts(block)
+    if share < WAITING_LIMIT or last.last_share < LAST_LIMIT or block.waiting.mean_ms <= error_ms:
+        return None
+    known = f" The clocks of the hosts are known to {error_ms:.2g} ms." if error_ms else ""
+    where = f"host {last.host}, {last.device}" if block.hosts else last.device
+    return Finding(
+        rule="straggler",
+        severity="warning",
+        verdict=f"Rank {last.rank} keeps the others waiting: {percent(share, 0)} of the step.",
+        why=f"It is the last to reach {percent(last.last_share, 0)} of the collectives; the time "
+        f"that others stand still for it is no transfer, and a faster link would not help.{known}",
+        next=f"Look at what else runs on {where}, and at its clocks.",
+        numbers={
+            **{"rank": last.rank, "waiting_share": share, "last_share": last.last_share},
+            **({"clock_error_ms": error_ms} if block.hosts else {}),
+        },
+    )
+
+
+def _error_between_hosts(block: Distributed) -> float:
+    """The most by which the clocks of two hosts are wrong to each other; 0 on one host."""
+    errors = sorted(host.clock_error_ms for host in block.hosts)
+    return sum(errors[-2:])
+
+
+def exposed(record: Record) -> Finding | None:
+    """Computing stands still while data moves for much of the step."""
+    block = record.distributed
+    if block is None or block.transfer is None or block.all_reduce is not None:
+        return None
+    share = block.transfer.mean_ms / block.step.mean_ms
+    if share < EXPOSED_LIMIT:
+        return None
+    hidden = 1 - block.transfer.mean_ms / block.communication.mean_ms
+    return Finding(
+        rule="exposed-communication",
+        severity="note",
+        verdict=f"Computing stands still for {percent(share, 0)} of the step while data moves.",
+        why=f"{block.transfer.mean_ms:.4g} ms of {block.step.mean_ms:.4g} ms; of all the time in "
+        f"which data moves, {percent(hidden, 0)} is behind computing.",
+        next="Try parallel = bucketed or ddp, or a larger batch on each rank.",
+        numbers={"transfer_share": share, "hidden_share": hidden},
+    )
+
+
+def clocks_disagree(record: Record) -> Finding | None:
+    """A collective ended before all ranks had reached it: their clocks differ."""
+    block = record.distributed
+    if block is None:
+        return None
+    if block.disorder_ms <= max(DISORDER_LIMIT_MS, _error_between_hosts(block)):
+        return None
+    return Finding(
+        rule="clocks-disagree",
+        severity="warning",
+        verdict=f"The ranks' clocks are off by {block.disorder_ms:.2g} ms or more.",
+        why="An all-reduce was over before its last rank had reached it, which cannot be.",
+        next="Take waiting and transfer for no more exact than that; the step is right.",
+        numbers={"disorder_ms": block.disorder_ms},
+    )
+
+
+RULES: tuple[Rule, ...] = (no_interconnect, straggler, exposed, clocks_disagree)

@@ -1,0 +1,152 @@
+"""Rules on contradictions: a table of another model than the spec's, or faster than the peak."""
+
+from __future__ import annotations
+
+from sysbench.core.findings.rule_rules import Rule
+from sysbench.core.formatting import format_count
+from sysbench.core.record.record import Finding, Record
+from sysbench.core.record.roof import Roof
+from sysbench.core.spec.choices import attention_named
+from sysbench.core.trace.expectations import (
+    Expected,
+    above_peak,
+    attention_products,
+    contradicting,
+    is_checkable,
+    weight_products,
+)
+
+COUNT_TOLERANCE = 0.01
+"""Calls: the table's counts are means over the traced steps."""
+FLOPS_TOLERANCE = 1e-6
+PEAK_TOLERANCE = 1.1
+"""Vendors quote peaks below the highest clock: H100 SXM's at 1830 of 1980 MHz."""
+
+
+def weight_product_count(record: Record) -> Finding | None:
+    """A forward must have 7L + 1 products with weights."""
+    kernels = record.kernels
+    if kernels is None or not is_checkable(record.spec) or "forward" not in kernels.phases_ns:
+        return None
+    layers = record.spec["layers"]
+    count = weight_products(kernels, layers)
+    return _miscounted("gemm-count", f"7·{layers} + 1 products with weights", count)
+
+
+def attention_product_count(record: Record) -> Finding | None:
+    """Attention that is written out must have 2L products in forward."""
+    kernels = record.kernels
+    if kernels is None or not is_checkable(record.spec) or "forward" not in kernels.phases_ns:
+        return None
+    if attention_named(record.spec["attention"]).scores != "model":
+        return None
+    layers = record.spec["layers"]
+    count = attention_products(kernels, layers)
+    return _miscounted("attention-count", f"2·{layers} attention products", count)
+
+
+def _miscounted(rule: str, products: str, count: Expected) -> Finding | None:
+    if abs(count.found - count.expected) <= COUNT_TOLERANCE:
+        return None
+    return Finding(
+        rule=rule,
+        severity="problem",
+        verdict=f"A forward has {products}, the table {count.found:.4g}.",
+        why=f"{count.expected} calls of this model are expected in every forward; what is "
+        "missing or too much was put elsewhere, or another model ran.",
+        next="Do not use shares of matrix products from this run; look at their rows in forward.",
+        numbers={"expected": count.expected, "found": count.found},
+    )
+
+
+def flops_contradict(record: Record) -> Finding | None:
+    """The FLOPs counted from shapes must be those of the closed form."""
+    kernels, prediction = record.kernels, record.prediction
+    if kernels is None or not kernels.counted_flops or not prediction:
+        return None
+    if not is_checkable(record.spec) or "counted_flops" in kernels.missing:
+        return None
+    counted, expected = kernels.counted_flops.get("forward", 0.0), prediction["forward_flops"]
+    if abs(counted / expected - 1) <= FLOPS_TOLERANCE:
+        return None
+    return Finding(
+        rule="flops-contradict",
+        severity="problem",
+        verdict=f"The forward's shapes make {format_count(counted)}FLOP, the model has "
+        f"{format_count(expected)}FLOP.",
+        why=f"Counted over closed form is {counted / expected:.4f}; both count attention in full.",
+        next="Do not use TFLOP/s or MFU of this run: another model ran than the spec says.",
+        numbers={"counted": counted, "closed_form": expected},
+    )
+
+
+def precision_contradicted(record: Record) -> Finding | None:
+    """The kernels of matrix products have names of another precision than the spec's."""
+    kernels = record.kernels
+    if kernels is None:
+        return None
+    precision = str(record.spec["precision"])
+    rows = contradicting(kernels, precision)
+    if not rows:
+        return None
+    ns = sum(row.total_ns for row in rows)
+    return Finding(
+        rule="precision-contradicted",
+        severity="problem",
+        verdict=f"Labelled {precision}, but kernels of another precision ran.",
+        why=f"{rows[0].name[:100]} and {len(rows) - 1} more rows, {ns / 1e6:.4g} ms a step.",
+        next="Look for NVIDIA_TF32_OVERRIDE and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE in the "
+        "environment; publish the row under the precision that ran.",
+        numbers={"kernel": rows[0].name, "ms": ns / 1e6},
+    )
+
+
+def _step_over_peak(record: Record) -> tuple[float, Roof | None]:
+    """The rate of the step over the peak, 0 where one is not known; and the roof of that peak.
+
+    A step of nothing but fused attention is held against attention's peak.
+    """
+    timing = record.timing
+    if timing is None or timing.mfu is None or timing.roof is None:
+        return 0.0, None
+    is_attention = record.spec.get("workload") == "attention"
+    roof = timing.roof.of("attention") if is_attention else timing.roof
+    return timing.mfu * timing.roof.peak_flops / roof.upper_flops, roof
+
+
+def faster_than_peak(record: Record) -> Finding | None:
+    """More FLOP/s than the device has: a wrong label, a wrong clock or a wrong peak."""
+    kernels = record.kernels
+    ratio, roof = _step_over_peak(record)
+    if roof is not None and ratio > 1:
+        return _too_fast(record, "The step", ratio, roof)
+    if kernels is not None and (rows := above_peak(kernels, PEAK_TOLERANCE)):
+        row = rows[0]
+        assert kernels.roof is not None
+        roof = kernels.roof.of(row.category)
+        ratio = (row.flops or 0.0) / row.total_ns * 1e9 / roof.upper_flops
+        return _too_fast(record, row.name[:80], ratio, roof)
+    return None
+
+
+def _too_fast(record: Record, subject: str, ratio: float, roof: Roof) -> Finding:
+    peak = roof.upper_flops
+    return Finding(
+        rule="faster-than-peak",
+        severity="problem",
+        verdict=f"{subject} runs at {ratio:.2f} times the peak of the device.",
+        why=f"The peak is {format_count(peak)}FLOP/s for {record.spec.get('precision')}: "
+        f"{roof.peak_source}.",
+        next="One of these is wrong: the precision that ran, the peak, or the time. "
+        "Correct the peak with --peak.",
+        numbers={"ratio": ratio, "peak_flops": peak},
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    weight_product_count,
+    attention_product_count,
+    flops_contradict,
+    precision_contradicted,
+    faster_than_peak,
+)

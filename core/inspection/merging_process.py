@@ -1,0 +1,213 @@
+"""The merging process: ``python -m sysbench.core.inspection OUT LIMIT {FILE RANK AHEAD}…``.
+
+LIMIT is of memory in bytes, AHEAD by how many nanoseconds a file's clock is ahead. Every event
+keeps its content; what would be mistaken between files is told apart: processes are numbered anew
+and named by rank, and so are the ids of arrows. Messages go to standard output.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+import msgspec
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.inspection.messages import Finished, ProgressSender, refusal, send_message
+from sysbench.core.machine.children import die_with_input
+from sysbench.core.machine.processes import die_with_parent, limit_data_memory
+from sysbench.core.trace.origin import GZIP_MAGIC, read_origin
+from sysbench.core.trace.trace_json import EVENTS_KEY, LONGEST_PENDING_BYTES
+
+CHUNK_BYTES = 2**20
+PIDS_OF_RANK = 2**16
+"""Numbers of processes that a rank has; a file with more lines than that is hostile."""
+IDS_OF_RANK = 2**40
+"""Perfetto reads ids as doubles: 4,096 ranks of so many ids each are exact."""
+EVENTS_AT_ONCE = 1000
+
+
+class Written(Protocol):
+    """The one method of a binary file that is needed here."""
+
+    def write(self, data: bytes, /) -> int: ...
+
+
+class Source(NamedTuple):
+    """One rank's file and how far its clock is ahead."""
+
+    path: Path
+    rank: int
+    ahead_ns: int
+
+
+def main(output: str, limit_bytes: str, *files: str) -> int:
+    """Write the merged file, whole or not at all; returns the exit code."""
+    die_with_parent(os.getppid())
+    die_with_input()
+    limit_data_memory(int(limit_bytes))
+    sources = [
+        Source(Path(path), int(rank), int(ahead))
+        for path, rank, ahead in zip(files[::3], files[1::3], files[2::3], strict=True)
+    ]
+    target = Path(output)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with unfinished.open("wb") as file:
+            if output.endswith(".gz"):
+                with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6) as packed:
+                    _write(packed, sources, ProgressSender())
+            else:
+                _write(file, sources, ProgressSender())
+        unfinished.replace(target)
+    except Exception as error:  # as of a decoder: a foreign file can raise anything
+        with suppress(OSError):
+            unfinished.unlink()
+        send_message(refusal(error, target, int(limit_bytes)))
+        return 1
+    send_message(Finished())
+    return 0
+
+
+def _write(file: Written, sources: list[Source], progress: ProgressSender) -> None:
+    origins = [read_origin(source.path) for source in sources]
+    base_ns = origins[0].clock_base_ns
+    encoder = msgspec.json.Encoder(decimal_format="number")
+    head = {"schemaVersion": 1, "displayTimeUnit": "ms", "baseTimeNanoseconds": base_ns}
+    file.write(encoder.encode(head)[:-1] + b',"traceEvents":[\n')
+    separator = b""
+    for source, origin in zip(sources, origins, strict=True):
+        shift = Decimal(origin.clock_base_ns - base_ns - source.ahead_ns) / 1000
+        change = _Change(source.rank, shift)
+        pending: list[bytes] = []
+        for event in read_whole_events(source.path, progress):
+            pending.append(encoder.encode(change.changed(event)))
+            if len(pending) == EVENTS_AT_ONCE:
+                file.write(separator + b",\n".join(pending))
+                pending, separator = [], b",\n"
+        pending += map(encoder.encode, change.names())
+        if pending:
+            file.write(separator + b",\n".join(pending))
+            separator = b",\n"
+    file.write(b"\n]}\n")
+
+
+class _Change:
+    """Shifts one rank's events and gives them numbers of their own."""
+
+    def __init__(self, rank: int, shift: Decimal) -> None:
+        self._rank = rank
+        self._shift = shift
+        self._pids: dict[object, int] = {}
+        self._numbers = count((rank + 1) * PIDS_OF_RANK)
+        self._named: set[int] = set()
+
+    def changed(self, event: dict[str, Any]) -> dict[str, Any]:
+        """The event in the merged file."""
+        if isinstance(event.get("ts"), int | Decimal):
+            event["ts"] = self._shift + event["ts"]
+        pid = event["pid"] = self._pid(event.get("pid"))
+        for key in ("id", "bind_id"):
+            if key in event:
+                event[key] = self._id(event[key])
+        if event.get("ph") == "M" and isinstance(args := event.get("args"), dict):
+            if event.get("name") == "process_name":
+                args["name"] = f"rank {self._rank}: {args.get('name')}"
+                self._named.add(pid)
+            elif event.get("name") == "process_sort_index":
+                args["sort_index"] = pid
+        return event
+
+    def names(self) -> Iterator[dict[str, Any]]:
+        """Events that name the processes to which the file gives no name."""
+        for pid, number in self._pids.items():
+            if number not in self._named:
+                args = {"name": f"rank {self._rank}: {pid}"}
+                yield {"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": args}
+
+    def _pid(self, pid: object) -> int:
+        key = pid if isinstance(pid, str | int) else str(pid)
+        if key not in self._pids:
+            if len(self._pids) == PIDS_OF_RANK:
+                raise DamagedFileError(f"more than {PIDS_OF_RANK:,} processes")
+            self._pids[key] = next(self._numbers)
+        return self._pids[key]
+
+    def _id(self, value: object) -> object:
+        if isinstance(value, int) and 0 <= value < IDS_OF_RANK:
+            return self._rank * IDS_OF_RANK + value
+        return f"rank {self._rank}: {value}"
+
+
+def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str, Any]]:
+    """The events of a chrome trace with all that they have; numbers with a fraction are decimals.
+
+    Raises:
+        DamagedFileError: It is none, or cut off.
+    """
+    decoder = json.JSONDecoder(parse_float=Decimal, strict=False)
+    size = path.stat().st_size
+    with path.open("rb") as packed:
+        plain: IO[bytes] = packed
+        if packed.peek()[:2] == GZIP_MAGIC:
+            plain = gzip.GzipFile(fileobj=packed)  # type: ignore[assignment]
+        utf8 = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        text = utf8.decode(plain.read(CHUNK_BYTES))
+        begin = _list_begin(text)
+        while begin is None and (more := plain.read(CHUNK_BYTES)):
+            text += utf8.decode(more)
+            begin = _list_begin(text)
+            if len(text) > LONGEST_PENDING_BYTES:
+                break
+        if begin is None:
+            raise DamagedFileError(f"{path} has no list of traceEvents")
+        wanted = CHUNK_BYTES
+        while True:
+            begin = _skipped(text, begin)
+            try:
+                if text.startswith("]", begin):
+                    return
+                event, begin = decoder.raw_decode(text, begin)
+            except ValueError as error:
+                more = plain.read(wanted)
+                if not more:
+                    if not text[begin:].strip():
+                        return  # the list form may lack its closing bracket
+                    raise DamagedFileError(f"{path} is cut off") from error
+                text, begin = text[begin:] + utf8.decode(more), 0
+                # An event that is longer than the chunk is not parsed once a chunk.
+                wanted = max(CHUNK_BYTES, len(text))
+                if len(text) > LONGEST_PENDING_BYTES:
+                    raise DamagedFileError(f"{path} is no chrome trace there: {error}") from error
+                progress.send("merge", packed.tell(), size)
+                continue
+            if isinstance(event, dict):
+                yield event
+
+
+def _list_begin(text: str) -> int | None:
+    """The place after the list's opening bracket."""
+    if text.lstrip().startswith("["):
+        return text.index("[") + 1
+    found = EVENTS_KEY.search(text.encode("utf-8", "surrogatepass"))
+    return len(text.encode()[: found.end()].decode()) if found else None
+
+
+def _skipped(text: str, begin: int) -> int:
+    """The place of the next event or bracket."""
+    while begin < len(text) and text[begin] in " \t\r\n,":
+        begin += 1
+    return begin
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,1 +1,0 @@
-"""A folder of ranks: its files recognised, decoded one after another, merged."""

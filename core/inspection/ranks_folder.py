@@ -1,0 +1,151 @@
+"""The files of a folder by format and rank, and what is wrong with a folder."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sysbench.core.errors import ForeignFileError
+from sysbench.core.formatting import counted
+from sysbench.core.inspection.kinds import (
+    BYTE_ORDER_MARK,
+    GZIP,
+    HEAD_BYTES,
+    READABLE,
+    Format,
+    format_of,
+)
+from sysbench.core.trace.trace_json import EVENTS_KEY
+
+RANK_IN_NAME = (
+    re.compile(r"rank[-_.= ]?(\d{1,6})(?!\d)", re.IGNORECASE),
+    re.compile(r"(?<![a-z0-9])(?:tp|dp|r|gpu)[-_]?(\d{1,6})(?![a-z0-9])", re.IGNORECASE),
+    re.compile(r"[._-](\d{1,4})\.sqlite$"),
+)
+"""Names of torchrun's users, of TensorBoard's handler with a worker name, of SGLang, and of nsys
+with a variable in its ``-o``: ``report.3.sqlite``."""
+PACKED = (".json.gz", ".pickle.gz")
+MOST_FILES = 128
+"""Each is decoded by a process of its own, one after another."""
+
+
+class FolderError(ForeignFileError):
+    """A folder that does not hold the ranks of one job."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFiles:
+    """The files of a folder that can be read, in the order of their names, and the names of the
+    others; ``traces`` are chrome traces or nsys exports."""
+
+    folder: Path
+    traces: list[Path]
+    are_exports: bool
+    snapshots: list[Path]
+    left_out: list[str]
+
+
+def rank_files(folder: Path) -> RankFiles:
+    """The files of a folder by format; folders in it and hidden files are not looked at.
+
+    Raises:
+        FolderError: It holds fewer than two files of a kind, more than `MOST_FILES`, or kinds that
+            do not go together.
+        ForeignFileError: It is a folder of a run, or cannot be read, or a packed file in it cannot.
+    """
+    if any((around / "run.json").is_file() for around in (folder, folder.absolute().parent)):
+        format_of(folder)  # raises, with the command that shows the run
+    found: defaultdict[Format, list[Path]] = defaultdict(list)
+    left_out = []
+    try:
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError as error:
+        raise FolderError(f"{folder} cannot be read: {error.strerror}") from error
+    for path in files:
+        if path.name.startswith("."):
+            continue
+        try:
+            found_format = format_of(path)
+        except ForeignFileError:
+            if path.name.endswith(PACKED):
+                raise  # most likely a rank's, cut off: without it the others would mislead
+            left_out.append(path.name)
+            continue
+        if found_format == "chrome-trace" and _is_other_json(path):
+            left_out.append(path.name)
+        else:
+            found[found_format].append(path)
+    traces, snapshots = found["chrome-trace"], found["memory-snapshot"]
+    exports = found["nsys-export"]
+    if exports and traces:
+        raise FolderError(
+            f"{folder} mixes nsys exports ({exports[0].name}) with chrome traces "
+            f"({traces[0].name}): one folder, one kind of times"
+        )
+    traces = traces or exports
+    if not traces and not snapshots:
+        raise FolderError(f"{folder} is a folder without any file that is {READABLE}")
+    if max(len(traces), len(snapshots)) < 2:
+        only = (traces or snapshots)[0]
+        raise FolderError(f"{folder} has one rank only: inspect {only} itself")
+    if len(traces) + len(snapshots) > MOST_FILES:
+        count = counted(len(traces) + len(snapshots), "file")
+        raise FolderError(f"{folder} has {count} to read: at most {MOST_FILES} are compared")
+    return RankFiles(folder, traces, bool(exports), snapshots, left_out)
+
+
+def _is_other_json(path: Path) -> bool:
+    """Whether a whole JSON object has no events: the settings that lie beside many traces."""
+    try:
+        with path.open("rb") as file:
+            packed = file.peek()[:2] == GZIP
+            text = (gzip.GzipFile(fileobj=file) if packed else file).read(HEAD_BYTES + 1)
+    except (OSError, EOFError, zlib.error):
+        return False  # its decoder tells why
+    is_object = text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"{")
+    return is_object and len(text) <= HEAD_BYTES and not EVENTS_KEY.search(text)
+
+
+def rank_in_name(path: Path) -> int | None:
+    """The rank that a file's name tells: ``rank0``, ``trace_8_rank_1``, ``1719-TP-3``, ``r2``."""
+    for pattern in RANK_IN_NAME:
+        numbers = {int(number) for number in pattern.findall(path.name)}
+        if len(numbers) == 1:
+            return numbers.pop()
+    return None
+
+
+def by_rank(files: Iterable[tuple[Path, int | None]]) -> dict[int, Path]:
+    """The files of one format by rank, in the order of the ranks.
+
+    Args:
+        files: Each with the rank that its content tells; None: its name has to.
+
+    Raises:
+        FolderError: A file tells no rank, or two files are of one.
+    """
+    found: dict[int, Path] = {}
+    for path, told in files:
+        rank = rank_in_name(path) if told is None else told
+        if rank is None:
+            raise FolderError(
+                f"{path} does not say its rank (no distributedInfo in it), and neither does its "
+                "name: call the files rank0…, rank1…"
+            )
+        if rank in found:
+            raise FolderError(
+                f"rank {rank} has two files, {found[rank].name} and {path.name}: keep one of them "
+                "in the folder"
+            )
+        found[rank] = path
+    return dict(sorted(found.items()))
+
+
+def as_text(path: Path | str) -> str:
+    """As text that JSON can hold: names on disk are bytes."""
+    return str(path).encode("utf-8", "backslashreplace").decode()

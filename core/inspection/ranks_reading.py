@@ -1,0 +1,159 @@
+"""From a folder to the tables of its ranks: one decoder after another, each with its limit.
+
+Of a file only its summary stays in memory, whatever the size of the file: 0.7 MB for 20,000 kernels
+with 2,000 collectives, 160 MiB at most, and of all files together about `MOST_BYTES`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sysbench.core.inspection.decoding import Decoding, DecodingCancelled
+from sysbench.core.inspection.messages import Progressed
+from sysbench.core.inspection.ranks_folder import (
+    FolderError,
+    RankFiles,
+    as_text,
+    by_rank,
+    rank_files,
+)
+from sysbench.core.ranks.rank_rows import RankMemoryRow, Ranks
+from sysbench.core.record.record import Memory
+
+if TYPE_CHECKING:
+    from sysbench.core.ranks.rank_summary import RankTrace
+
+MOST_BYTES = 2**31
+"""Of all summaries as they are stored; in memory they take about as much."""
+
+
+class FolderDecoding:
+    """The files of a folder, decoded one after another, as the ranks of one job."""
+
+    def __init__(self, folder: Path, limit_bytes: int = 0, device: int | None = None) -> None:
+        """
+        Args:
+            folder: Holds a chrome trace or an nsys export of each rank, a memory snapshot, or both.
+            limit_bytes: Memory that the decoding of one file may take; 0 as in `Decoding`.
+            device: The device of files with several; None for the busiest of each.
+        """
+        self.folder = folder
+        self._limit_bytes, self._device = limit_bytes, device
+        self._current: Decoding | None = None
+        self._cancelled = False
+        self._lock = threading.Lock()
+
+    def run(self, show: Callable[[Path, Progressed], None]) -> Ranks:
+        """Wait for the ranks side by side; files that were decoded before are not decoded again.
+
+        Args:
+            show: Called with the file that is being decoded, and its progress.
+
+        Raises:
+            FolderError: The files are not those of one job's ranks.
+            ForeignFileError: One of them cannot be read.
+            DecodingCancelled: `cancel` was called.
+        """
+        # numpy comes with it, which a screen should not wait for.
+        from sysbench.core.ranks.rank_summary import MOST_CALLS, MOST_INTERVALS
+
+        folder, files = self.folder, rank_files(self.folder)
+        summaries: dict[Path, RankTrace] = {}
+        memories: dict[Path, RankMemoryRow] = {}
+        held_bytes = 0
+        for path in (*files.traces, *files.snapshots):
+            decoding = self._begin(path)
+            inspection = decoding.run(partial(show, path))
+            summary = decoding.entry.read_rank()
+            if summary is not None:
+                summaries[path] = summary
+                held_bytes += decoding.entry.rank_path.stat().st_size
+                if held_bytes > MOST_BYTES:
+                    raise FolderError(f"{folder} has more ranks of that size than can be compared")
+            elif path in files.traces:
+                raise FolderError(
+                    f"{path} has no collective by which ranks are compared, or more than "
+                    f"{MOST_CALLS:,} of them or {MOST_INTERVALS:,} pieces of work"
+                )
+            if inspection.memory is not None:
+                memories[path] = _memory_row(path, inspection.memory)
+        return _side_by_side(files, summaries, memories)
+
+    def cancel(self) -> None:
+        """End the decoding; `run` then raises. May be called from another thread, at any time."""
+        with self._lock:
+            self._cancelled = True
+            if self._current is not None:
+                self._current.cancel()
+
+    def _begin(self, path: Path) -> Decoding:
+        with self._lock:
+            if self._cancelled:
+                raise DecodingCancelled(f"{self.folder}: cancelled")
+            self._current = Decoding(path, self._limit_bytes, self._device)
+            return self._current
+
+
+def _side_by_side(
+    files: RankFiles,
+    summaries: Mapping[Path, RankTrace],
+    memories: Mapping[Path, RankMemoryRow],
+) -> Ranks:
+    """The ranks of files that were read.
+
+    Raises:
+        FolderError: The files are not those of one job's ranks.
+    """
+    from sysbench.core.ranks.ranks_block import ranks_block
+
+    folder = files.folder
+    traces = by_rank((path, summaries[path].rank) for path in files.traces)
+    snapshots = by_rank((path, None) for path in files.snapshots)
+    sizes = {summary.world_size for summary in summaries.values()} - {None}
+    if len(sizes) > 1:
+        told = " and ".join(str(size) for size in sorted(sizes, key=str))
+        raise FolderError(f"{folder} mixes jobs of {told} ranks: one folder, one job")
+    if len({summary.source for summary in summaries.values()}) > 1:
+        without = next(p for p, summary in summaries.items() if summary.source == "operators")
+        raise FolderError(f"{without} has no work of a device, and other ranks have")
+    world_size = sizes.pop() if sizes else None
+    ranks = {rank: summaries[path] for rank, path in traces.items()}
+    block = (
+        ranks_block(
+            as_text(folder), {rank: as_text(path.name) for rank, path in traces.items()}, ranks
+        )
+        if ranks
+        else Ranks(folder=as_text(folder), missing={"rows": "memory snapshots have no times"})
+    )
+    known = ranks or snapshots
+    held = snapshots or {rank: path for rank, path in traces.items() if path in memories}
+    return msgspec.structs.replace(
+        block,
+        kind=("nsys-export" if files.are_exports else "chrome-trace") if ranks else None,
+        world_size=world_size,
+        absent=[rank for rank in range(world_size or 0) if rank not in known],
+        left_out=[as_text(name) for name in files.left_out],
+        memory=[msgspec.structs.replace(memories[path], rank=rank) for rank, path in held.items()],
+    )
+
+
+def _memory_row(path: Path, memory: Memory) -> RankMemoryRow:
+    """The row of a file whose rank is not known yet."""
+    named = [origin for origin in memory.origins if origin.stack]
+    top = max(named, key=lambda origin: origin.bytes, default=None)
+    return RankMemoryRow(
+        rank=0,
+        file=as_text(path.name),
+        peak_bytes=memory.peak_allocated_bytes,
+        reserved_bytes=memory.peak_reserved_bytes,
+        end_bytes=memory.end_allocated_bytes,
+        baseline_bytes=memory.baseline_bytes,
+        largest_bytes=top.bytes if top else None,
+        largest=top.stack[0] if top else None,
+    )

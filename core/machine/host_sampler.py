@@ -1,0 +1,157 @@
+"""The machine around the devices: processors, memory, names of processes, control groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from sysbench.core.machine.sample import HostSample
+
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+UNSEEN = "unseen process"
+"""Name of a process that is hidden from this one, as from inside a container."""
+
+
+class Host:
+    """Reader of the host; the share of busy processors is since the previous reading."""
+
+    def __init__(self) -> None:
+        self._cores = psutil.cpu_count() or 1
+        self._before: tuple[float, float] | None = None
+
+    def read(self) -> HostSample:
+        """One sample; ``cpu`` is None the first time, and when no time has passed."""
+        total, idle = _all_and_idle_seconds()
+        cpu = None
+        if self._before is not None and total > self._before[0]:
+            elapsed = total - self._before[0]
+            cpu = min(1.0, max(0.0, 1 - (idle - self._before[1]) / elapsed))
+        self._before = total, idle
+        memory = psutil.virtual_memory()
+        return HostSample(
+            cores=self._cores,
+            cpu=cpu,
+            memory_used_bytes=memory.total - memory.available,
+            memory_total_bytes=memory.total,
+        )
+
+
+def _all_and_idle_seconds() -> tuple[float, float]:
+    """Seconds of all logical cores since the boot, and those of them that were idle."""
+    times = psutil.cpu_times()
+    # A guest's time is contained in user's and nice's.
+    return sum(times) - times.guest - times.guest_nice, times.idle + times.iowait
+
+
+MIN_CORE_SECONDS = 0.4
+"""Of all cores together: the kernel counts in ticks of 0.01 s a core, so that a shorter interval
+has an error of more than a few per cent."""
+
+
+class CpuUse:
+    """Processor time that the machine, and one tree of processes in it, take from now on."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._all, self._idle = _all_and_idle_seconds()
+        self._own = _seconds_of_tree(pid)
+
+    def percent(self) -> tuple[float | None, float | None]:
+        """Percent of all logical cores that were busy, and that the tree took.
+
+        Both are None over less than `MIN_CORE_SECONDS`, the second also if the process is gone.
+        """
+        total, idle = _all_and_idle_seconds()
+        passed = total - self._all
+        if passed < MIN_CORE_SECONDS:
+            return None, None
+        busy = 100 * min(1.0, max(0.0, 1 - (idle - self._idle) / passed))
+        own = _seconds_of_tree(self._pid)
+        if own is None or self._own is None:
+            return busy, None
+        return busy, 100 * max(0.0, own - self._own) / passed
+
+
+def _seconds_of_tree(pid: int) -> float | None:
+    """Processor seconds of a process and its descendants, those that ended included; None if it
+    is gone."""
+    try:
+        root = psutil.Process(pid)
+        tree = [root, *root.children(recursive=True)]
+        total = sum(root.cpu_times()[:4])
+    except psutil.Error:
+        return None
+    for process in tree[1:]:
+        with suppress(psutil.Error):  # it ended meanwhile: its parent has its time
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+def process_name(pid: int) -> str:
+    """The short name of a process, such as ``python``; `UNSEEN` when it is gone or hidden."""
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return UNSEEN
+
+
+def memory_capacity_bytes() -> int:
+    """Bytes that this process may fill: the machine's, or less where a control group caps it."""
+    total = psutil.virtual_memory().total
+    # Control groups version 1 write a number above any machine's for "no limit".
+    return min(total, memory_limit_bytes() or total)
+
+
+def memory_limit_bytes(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int | None:
+    """The least memory limit over this process's groups; None without one."""
+    limits = [
+        int(text)
+        for folder in _folders("memory", root, membership)
+        for name in ("memory.max", "memory.limit_in_bytes")
+        if (text := _read(folder / name)).isdigit()
+    ]
+    return min(limits, default=None)
+
+
+def cpu_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float | None:
+    """The least processor time over this process's groups, in processors; None without a cap."""
+    quotas = []
+    for folder in _folders("cpu", root, membership):
+        version_2 = _read(folder / "cpu.max").split()
+        version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        for pair in (version_2, version_1):
+            # "max" and -1 mean no cap.
+            if len(pair) == 2 and all(text.isdigit() for text in pair):
+                quotas.append(int(pair[0]) / int(pair[1]))
+    return min(quotas, default=None)
+
+
+def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
+    """Folders of this process's groups and of all above them, of both versions.
+
+    A line of the membership file is ``number:controllers:path``; version 2 leaves the
+    controllers empty, version 1 keeps each under its own folder.
+    """
+    for line in _read(membership).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top = root
+        elif controller in controllers.split(","):
+            top = root / controller
+        else:
+            continue
+        folder = top / path.lstrip("/")
+        yield folder
+        yield from (above for above in folder.parents if above.is_relative_to(top))
+
+
+def _read(path: Path) -> str:
+    """The text of a small kernel file; empty when it is not there."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,262 @@
+"""The samples of a run, the device among them that is measured, and their summary."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from sysbench.core.machine.devices import nvml_index
+from sysbench.core.machine.sample import MIN_INTERVAL_SECONDS, DeviceSample, Sample
+from sysbench.core.record.clock_reasons import holding
+from sysbench.core.record.events import ClockMoved, TelemetrySampled
+from sysbench.core.record.record import Telemetry
+
+DEVICE_FIELDS = (
+    "utilization",
+    "sm_active",
+    "tensor_active",
+    "dram_active",
+    "memory_used_bytes",
+    "power_watts",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "temperature_celsius",
+)
+
+Series = dict[str, list[float]]
+Answers = list[tuple[int, DeviceSample]]
+"""Samples of one device while it answered, with their ``t_ns``."""
+
+
+class SampleLog:
+    """All samples so far.
+
+    Attributes:
+        samples: In the order they came.
+        device_index: The measured device's as NVML counts; None on the CPU, and where NVML cannot
+            identify it.
+        missing: The reason why they have no summary; else empty.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.samples: list[Sample] = []
+        self.device_index: int | None = None
+        self.missing = "no sample was taken"
+        self._device = device
+        self._clock_moved = False
+
+    def take(self, event: TelemetrySampled) -> str:
+        """Add a sample. Returns why what is measured meanwhile is not of the run's device, or
+        nothing."""
+        sample = msgspec.convert(event.sample, Sample)
+        index = event.device_index
+        if index is msgspec.UNSET:  # of an older version, which asked its reader's variables
+            index = nvml_index(self._device, sample.devices)
+        if not self.samples:
+            self.device_index = index
+        self.samples.append(sample)
+        if not self._clock_moved:
+            self.missing = ""
+        if index in (None, self.device_index) or self.device_index is None:
+            return ""
+        return f"measured on GPU {index}, earlier rounds on GPU {self.device_index}"
+
+    def move_clock(self, event: ClockMoved) -> str:
+        """The times of the samples cannot be compared from here on; returns that in words."""
+        moved = f"the clock was set by {event.seconds:+.0f} s, or the machine slept"
+        self._clock_moved, self.missing = True, f"{moved}: the samples have no certain place"
+        return moved
+
+    def summary(
+        self, between: Sequence[tuple[int, int]], own_pids: frozenset[int]
+    ) -> Telemetry | None:
+        """`summarise` of the samples; None where ``missing`` has a reason."""
+        if self.missing:
+            return None
+        on_cuda = self._device != "cpu"
+        return summarise(self.samples, self.device_index, between, own_pids, on_cuda=on_cuda)
+
+
+def summarise(
+    samples: Sequence[Sample],
+    device_index: int | None,
+    between: Sequence[tuple[int, int]] = (),
+    own_pids: frozenset[int] = frozenset(),
+    *,
+    on_cuda: bool = False,
+) -> Telemetry:
+    """Minimum, median, maximum and n of each series, and the other processes.
+
+    Series carry the names and units of `DeviceSample` after ``device0.``; the host's are
+    ``host.cpu_percent`` and ``host.memory_used_bytes``. ``device0.energy_watts`` is power
+    from the energy counter between two samples: ``power_watts`` is a sensor that some GPUs
+    read a quarter of the time, the counter misses less.
+
+    Args:
+        samples: In the order they were taken.
+        device_index: The run's device as NVML counts; None for a run on the CPU, and where NVML
+            cannot identify it.
+        between: First and last ``t_ns`` of each part that counts; without one all samples do.
+        own_pids: Processes of the run itself, which are not "other".
+        on_cuda: Whether the run's device is a GPU: its absence then has a reason.
+    """
+    counted = [
+        sample
+        for sample in samples
+        if not between or any(_within(sample, times) for times in between)
+    ]
+    answers = _answers(counted, device_index)
+    series = _host_series(counted) | _device_series(f"device{device_index}", answers)
+    empty = {key: "not reported, or too few samples" for key in series if not series[key]}
+    reasons = [reason for _, device in answers for reason in device.clock_reasons or ()]
+    return Telemetry(
+        interval_seconds=MIN_INTERVAL_SECONDS,
+        samples=len(counted),
+        series={key: _spread(values) for key, values in series.items() if values},
+        clock_reasons=holding(reasons),
+        other_processes=_others(answers, own_pids),
+        missing=empty | _absence(counted, device_index, answers, on_cuda=on_cuda),
+    )
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """The device while one process measured on it.
+
+    Attributes:
+        sm_clock_mhz: Median over the measured part, as the temperature; None without a sample.
+        clock_reasons: Reasons for a lower clock in the measured part, in words.
+        tenants: Other processes seen on the device while the process lived, as ``name (pid)``. The
+            driver is asked for them every few seconds: a shorter visit may go unseen.
+    """
+
+    sm_clock_mhz: float | None
+    temperature_celsius: float | None
+    clock_reasons: list[str]
+    tenants: list[str]
+
+
+def conditions(
+    samples: Sequence[Sample],
+    device_index: int | None,
+    *,
+    lived: tuple[int, int],
+    measured: tuple[int, int],
+    own_pids: frozenset[int],
+) -> Conditions:
+    """Clocks, temperature and tenants of a device around one measurement.
+
+    Args:
+        samples: In the order they were taken.
+        device_index: As NVML counts; None for a run on the CPU, where nothing is known.
+        lived: First and last ``t_ns`` of the process that measured.
+        measured: First and last ``t_ns`` of its measured part.
+        own_pids: Processes of the run itself, which are no tenants.
+    """
+    alive = _answers([sample for sample in samples if _within(sample, lived)], device_index)
+    counted = [device for t_ns, device in alive if measured[0] <= t_ns <= measured[1]]
+    reasons = [reason for device in counted for reason in device.clock_reasons or ()]
+    return Conditions(
+        sm_clock_mhz=_median(device.sm_clock_mhz for device in counted),
+        temperature_celsius=_median(device.temperature_celsius for device in counted),
+        clock_reasons=holding(reasons),
+        tenants=[f"{row['name']} ({row['pid']})" for row in _others(alive, own_pids)],
+    )
+
+
+def _within(sample: Sample, times: tuple[int, int]) -> bool:
+    return times[0] <= sample.t_ns <= times[1]
+
+
+def _answers(samples: Sequence[Sample], device_index: int | None) -> Answers:
+    return [
+        (sample.t_ns, device)
+        for sample in samples
+        for device in sample.devices
+        if device.index == device_index and not device.lost
+    ]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _host_series(samples: list[Sample]) -> Series:
+    return {
+        "host.cpu_percent": [100 * s.host.cpu for s in samples if s.host.cpu is not None],
+        "host.memory_used_bytes": [s.host.memory_used_bytes for s in samples],
+    }
+
+
+def _device_series(name: str, answers: Answers) -> Series:
+    if not answers:
+        return {}
+    series: Series = {}
+    for field in DEVICE_FIELDS:
+        values = [getattr(device, field) for _, device in answers]
+        series[f"{name}.{field}"] = [value for value in values if value is not None]
+    counter = [
+        (t_ns, device.energy_joules) for t_ns, device in answers if device.energy_joules is not None
+    ]
+    # The counter restarts when the driver is reloaded: skip such a pair.
+    series[f"{name}.energy_watts"] = [
+        (after - before) / ((t1 - t0) / 1e9)
+        for (t0, before), (t1, after) in pairwise(counter)
+        if t1 > t0 and after >= before
+    ]
+    return series
+
+
+def _absence(
+    samples: list[Sample], index: int | None, answers: Answers, *, on_cuda: bool
+) -> dict[str, str]:
+    """The reason why the run's device has no series, or not all of them."""
+    if not samples:
+        return {"samples": "none was taken in the measured part"}
+    if index is None:
+        return {"device": _why_unidentified(samples[-1])} if on_cuda else {}
+    if any(device.lost for s in samples for device in s.devices if device.index == index):
+        return {f"device{index}": "the device was lost: it stopped answering"}
+    if not answers:
+        reason = samples[-1].no_devices or "the driver does not list this device"
+        return {f"device{index}": reason}
+    return {}
+
+
+def _why_unidentified(sample: Sample) -> str:
+    """The reason why NVML could not tell which of its GPUs was measured."""
+    if sample.no_devices or not sample.devices:
+        return sample.no_devices or "the driver lists no GPU"
+    if any(device.mig for device in sample.devices):
+        return "NVML counts whole GPUs, and the run had a MIG slice"
+    return "the run's GPU is numbered by CUDA_DEVICE_ORDER or hidden, and NVML numbers by the bus"
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {
+        "min": min(values),
+        "median": statistics.median(values),
+        "max": max(values),
+        "n": len(values),
+    }
+
+
+def _others(answers: Answers, own_pids: frozenset[int]) -> list[dict[str, Any]]:
+    """Processes other than the run's, with the most bytes that each was seen to hold."""
+    others: dict[int, dict[str, Any]] = {}
+    for _, device in answers:
+        for process in device.processes or ():
+            if process.pid in own_pids:
+                continue
+            row = others.setdefault(
+                process.pid, {"pid": process.pid, "name": process.name, "memory_bytes": None}
+            )
+            amounts = [row["memory_bytes"], process.memory_bytes]
+            row["memory_bytes"] = max(
+                (amount for amount in amounts if amount is not None), default=None
+            )
+    return list(others.values())

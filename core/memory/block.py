@@ -1,0 +1,266 @@
+"""The memory block of a record, from an allocator's history and the notes of the worker.
+
+Every recorded instant is one column of the ledger, of the card and of the pools.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from sysbench.core.memory.allocations import HELD_BY_GRAPHS, AllocationHistory, replay
+from sysbench.core.memory.allocations import UNSPLIT as UNSPLIT
+from sysbench.core.memory.card import CardReading, Segments, card_rows
+from sysbench.core.memory.clock_join import joined
+from sysbench.core.memory.history import History, OomEvent
+from sysbench.core.memory.lists import (
+    draw_timeline,
+    largest_alive,
+    module_table,
+    origins_alive,
+)
+from sysbench.core.memory.owners import Notes
+from sysbench.core.memory.predicted import NOT_PREDICTED
+from sysbench.core.predict.closed_form import ROWS
+from sysbench.core.record.memory import (
+    LIBRARY_WORKSPACE,
+    RESIDUAL,
+    Pool,
+)
+from sysbench.core.record.record import LedgerRow, Memory
+from sysbench.core.trace.names import LOSS
+
+LAST_READING = "steady end"
+"""The reading that stands for instants without one, on a device: within a step only the bytes
+that the allocator reserves change, and its events give those."""
+
+
+class Columns(NamedTuple):
+    """By the column's name: the ledger's rows, the card's, and the allocator's pools."""
+
+    ledger: dict[str, list[LedgerRow]]
+    card: dict[str, list[LedgerRow]]
+    pools: dict[str, list[Pool]]
+
+
+def instants_of(allocations: AllocationHistory) -> dict[str, int]:
+    """The instants with a column, in order of time; without steps the peak and the end alone."""
+    steps: list[int | None] = [*allocations.notes.steps] or [None]
+    first, steady = allocations.span(steps[0]), allocations.span(steps[-1])
+    peak = allocations.peak(*steady)
+    if steps[-1] is None:
+        return {"peak": peak, "end": steady[1]}
+    forward_end_ns = allocations.notes.forward_end_ns(steps[-1])
+    forward_end = (
+        {}
+        if forward_end_ns is None
+        else {"end of forward": allocations.history.instant(forward_end_ns)}
+    )
+    return {
+        "after build": first[0],
+        "first step": allocations.peak(*first),
+        "after warm-up": steady[0],
+        **forward_end,
+        "peak": peak,
+        "steady end": steady[1],
+    }
+
+
+def columns_of(allocations: AllocationHistory, recording: Recording) -> Columns:
+    """The columns of every instant that the recording supports.
+
+    What the allocator had handed out by its counters, and the replayed events do not explain, is
+    the residual.
+    """
+    columns = Columns({}, {}, {})
+    counted, segments, readings = recording.blocks(), recording.segments, recording.readings
+    for name, instant in instants_of(allocations).items():
+        rows = allocations.rows_at(instant)
+        if name in counted:
+            handed_out = int(allocations.live[instant]) - allocations.held_by_graphs(instant)
+            rows.append(LedgerRow(RESIDUAL, counted[name] - handed_out))
+        columns.ledger[name] = rows
+        reading = readings.get(name)
+        if segments is not None:
+            time_ns, alive = allocations.time_ns(instant), allocations.alive_at(instant)
+            columns.pools[name] = segments.pools(
+                time_ns, allocations.address[alive], allocations.blocks[alive]
+            )
+            reading = (reading or readings.get(LAST_READING, CardReading())).with_reserved(
+                segments.reserved_bytes(time_ns)
+            )
+        if reading is not None:
+            total = sum(row.bytes for row in rows)
+            card = card_rows(total, reading, columns.pools.get(name, ()))
+            if card:
+                columns.card[name] = card
+    return columns._replace(ledger=_without_empty_rows(columns.ledger))
+
+
+def _without_empty_rows(columns: dict[str, list[LedgerRow]]) -> dict[str, list[LedgerRow]]:
+    """Drop the rows that are zero in every column."""
+    used = {row.name for rows in columns.values() for row in rows if row.bytes}
+    return {name: [row for row in rows if row.name in used] for name, rows in columns.items()}
+
+
+LARGEST = 50
+ORIGINS = 200
+NO_STEPS = "a foreign recording does not mark steps and phases"
+INSIDE_GRAPHS = (
+    "what is inside is not told apart: while a graph is replayed the allocator sees no event, so "
+    "gradients, activations and temporaries in it are this one row"
+)
+NO_COUNTER = "the CPU allocator keeps no counter to hold the ledger against"
+NOT_SOUNDED = "no allocation of known time joins the allocator's clock with another one"
+NO_FORWARD_END = "compiled code is one call: where its forward ends is not seen from outside"
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """The allocator's counters over the steady step, in bytes; None without any."""
+
+    peak_allocated: int | None = None
+    peak_reserved: int | None = None
+    end_allocated: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """The result of a recorder.
+
+    Attributes:
+        history: The allocator's events.
+        counters: Of the steady step.
+        readings: Of the device, or of the process on the CPU, by the column they belong to.
+        segments: The caching allocator's segments; None where there is no such allocator.
+        events_dropped: Events that the allocator's ring had no room for.
+        refusal: The last request for which the allocator had no memory; None without any.
+        free_at_end: Bytes that a limit still left when the recording ended; None without one.
+        missing: Name of an absent value to the reason.
+    """
+
+    source: Literal["cuda-snapshot", "cuda-profiler", "cpu-profiler"]
+    history: History
+    counters: Counters = field(default_factory=Counters)
+    readings: Mapping[str, CardReading] = field(default_factory=dict)
+    segments: Segments | None = None
+    events_dropped: int = 0
+    refusal: OomEvent | None = None
+    free_at_end: int | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def blocks(self) -> dict[str, int]:
+        """Bytes that the allocator had handed out by its counters, by column."""
+        read = {name: reading.allocated for name, reading in self.readings.items()}
+        read["peak"] = self.counters.peak_allocated
+        return {name: count for name, count in read.items() if count is not None}
+
+
+def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None = None) -> Memory:
+    """The memory block of a record.
+
+    The last step of the notes is the steady one. Without steps, as in a foreign snapshot,
+    the whole history stands for it.
+
+    Events and rows are in requested bytes, CUDA's counters in blocks: the rounding of each
+    request to the allocator's granule is a row, and so is the excess of a cached block that the
+    allocator hands out and may not split, where the history has the blocks. What the counters have
+    beyond all of that is the residual.
+    """
+    counters = recording.counters
+    clocks = joined(recording.history, notes)
+    notes = clocks.notes
+    allocations = replay(clocks.history, notes, recording.segments)
+    step = notes.steps[-1] if notes.steps else None
+    first, last = allocations.span(step)
+    instants = instants_of(allocations)
+    peak = instants["peak"]
+    columns = columns_of(allocations, recording)
+    ledger, card = columns.ledger["peak"], columns.card.get("peak", [])
+    peak_bytes = sum(row.bytes for row in ledger)
+    live, tensors = allocations.live, allocations.without_library
+    # Bytes by which the peak exceeds that of tensors; the two instants can differ.
+    workspace_bytes = int(live[first : last + 1].max() - tensors[first : last + 1].max())
+    peak_of_tensors = first + int(np.argmax(tensors[first : last + 1]))
+    end_bytes, residual = int(live[last]), None
+    if counters.end_allocated is not None:
+        end_bytes = counters.end_allocated + allocations.held_by_graphs(last)
+    if counters.peak_allocated is not None:
+        residual = counters.peak_allocated - int(live[peak]) + allocations.held_by_graphs(peak)
+    return Memory(
+        source=recording.source,
+        peak_allocated_bytes=peak_bytes,
+        peak_reserved_bytes=counters.peak_reserved,
+        end_allocated_bytes=end_bytes,
+        peak_requested_bytes=allocations.requested_at(peak),
+        end_requested_bytes=allocations.requested_at(last),
+        driver_used_bytes=sum(row.bytes for row in card) if card else None,
+        baseline_bytes=int(live[0]),
+        baseline_blocks=int(np.count_nonzero(allocations.born == 0)),
+        peak_phase=allocations.phase_at(peak, step),
+        peak_ms=allocations.time_ms(peak),
+        first_step_peak_bytes=int(live[instants["first step"]]) if notes.steps else None,
+        ledger=ledger,
+        card=card,
+        columns=columns.ledger,
+        card_columns=columns.card,
+        pools=columns.pools,
+        library_workspace_bytes=workspace_bytes,
+        residual_bytes=residual,
+        clock_offset_us=clocks.offset_us,
+        peak_as_predicted=rows_as_predicted(
+            allocations, peak_of_tensors, peak_bytes - workspace_bytes
+        ),
+        modules=module_table(allocations, first, last),
+        largest=largest_alive(allocations, peak, LARGEST),
+        origins=origins_alive(allocations, peak, ORIGINS),
+        timeline=draw_timeline(allocations, first, last),
+        events=len(allocations.history),
+        events_dropped=recording.events_dropped,
+        step_ms=step_ms,
+        missing=_missing(instants, allocations)
+        | recording.missing
+        | ({} if clocks.offsets else {"clock_offset_us": NOT_SOUNDED}),
+    )
+
+
+def _missing(instants: Mapping[str, int], allocations: AllocationHistory) -> dict[str, str]:
+    missing = {}
+    if HELD_BY_GRAPHS in allocations.categories:
+        missing[f"ledger.{HELD_BY_GRAPHS}"] = INSIDE_GRAPHS
+    if "first step" not in instants:
+        missing |= dict.fromkeys(("first_step_peak_bytes", "peak_phase"), NO_STEPS)
+    elif "end of forward" not in instants:
+        missing["columns.end of forward"] = NO_FORWARD_END
+    return missing
+
+
+LOGITS, TEMPORARIES = "logits and loss", "temporaries"
+
+
+def rows_as_predicted(allocations: AllocationHistory, instant: int, total: int) -> list[LedgerRow]:
+    """The bytes alive at an instant in the rows of a prediction, without library workspace.
+
+    Bytes of no such row, such as a workspace kept between steps or the rounding of blocks, make
+    the last row, so that all sum to ``total``.
+    """
+    amounts: Counter[str] = Counter()
+    for index in allocations.alive_at(instant).tolist():
+        if allocations.category[index] != LIBRARY_WORKSPACE:
+            name = _predicted_row(allocations.category[index], allocations.module[index])
+            amounts[name] += int(allocations.bytes[index])
+    amounts[NOT_PREDICTED] += total - amounts.total()
+    return [LedgerRow(name, amounts[name]) for name in (*ROWS, NOT_PREDICTED) if amounts[name]]
+
+
+def _predicted_row(category: str, module: str) -> str:
+    is_passing = category.startswith(TEMPORARIES) or category == "activations"
+    if category == "outputs" or (is_passing and module == LOSS):
+        return LOGITS
+    if category.startswith(TEMPORARIES):
+        return TEMPORARIES
+    return category if category in ROWS else NOT_PREDICTED

@@ -1,0 +1,206 @@
+"""Bytes of the blocks that CUDA's caching allocator handed out, larger than asked for or not.
+
+An event of the history has the bytes that were requested. Blocks come out of a free one that
+begins at the same address, and the rest is split off only where it is large enough. So the recorded
+addresses, with the allocator's rule for splitting, give the size of every block. The blocks in use
+at the end of the recording are in the snapshot, and prove the replay or disprove it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.card import SIGNS, WHOLE
+from sysbench.core.memory.history import Integers
+from sysbench.core.memory.snapshot_contents import MOVES, Segment
+from sysbench.core.predict.allocator_blocks import SMALL_REQUEST, round_size, should_split
+from sysbench.core.predict.allocator_settings import AllocatorSettings
+
+
+class _Settings(msgspec.Struct):
+    max_split_size: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSizes:
+    """The blocks of one device's history.
+
+    Attributes:
+        bytes: One element an event that took or gave back memory, as in a `History`: the size of
+            the block where one was taken, else 0. None where it cannot be known.
+        missing: The reason for that, else empty.
+    """
+
+    bytes: Integers | None
+    missing: str = ""
+
+
+class _Unlike(Exception):
+    """The history is not what an allocator with this rule does; the message says where."""
+
+
+def block_sizes(snapshot: Mapping[str, Any], device: int) -> BlockSizes:
+    """Replay the events of one device of a snapshot that this process took itself.
+
+    Raises:
+        DamagedFileError: torch changed the form of its snapshots.
+    """
+    traces = snapshot.get("device_traces", [])
+    trace = traces[device] if device < len(traces) else []
+    try:
+        segments = msgspec.convert(snapshot["segments"], list[Segment])
+        settings = msgspec.convert(snapshot.get("allocator_settings") or {}, _Settings)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise DamagedFileError(f"not a memory snapshot: {error}") from error
+    own = [segment for segment in segments if segment.device == device]
+    limit = settings.max_split_size
+    replay = _Replay(
+        AllocatorSettings(
+            # Expandable segments have one rule for all pools, and it holds for the whole process.
+            expandable_segments=any(row["action"] in SIGNS.keys() - set(WHOLE) for row in trace),
+            max_split_bytes=limit if limit > 0 else None,
+        )
+    )
+    try:
+        replay.begin(own, trace)
+        found = [size for row in trace if (size := replay.follow(row)) is not None]
+        replay.check(own)
+    except _Unlike as reason:
+        return BlockSizes(bytes=None, missing=str(reason))
+    return BlockSizes(bytes=np.array(found, dtype=np.int64))
+
+
+class _Replay:
+    """Free and taken blocks, event by event."""
+
+    def __init__(self, settings: AllocatorSettings) -> None:
+        self._settings = settings
+        self._taken: dict[int, int] = {}
+        self._free: dict[int, int] = {}  # address to size
+        self._free_ends: dict[int, int] = {}  # end to address
+        self._borders: Counter[int] = Counter()  # ends of segments, over which no block merges
+
+    def begin(self, segments: list[Segment], trace: list[dict[str, Any]]) -> None:
+        """Start with the segments that are older than the events, all free.
+
+        Raises:
+            _Unlike: Blocks in them were taken before the first event.
+        """
+        made: set[int] = set()
+        taken: set[int] = set()
+        for row in trace:
+            action, address = row["action"], row.get("addr", 0)
+            if action in WHOLE:
+                if SIGNS[action] < 0 and address not in made:
+                    raise _Unlike("a segment is older than the recording")
+                made.add(address)
+            elif MOVES.get(action, 0) > 0:
+                taken.add(address)
+            elif action in MOVES and address not in taken:
+                raise _Unlike("a block is older than the recording, or its events were dropped")
+        if self._settings.expandable_segments:
+            return  # what was mapped before shows as an address that is not free
+        for segment in segments:
+            if segment.address not in made:
+                self._reserve(segment.address, segment.total_size, is_whole=True)
+
+    def follow(self, row: Mapping[str, Any]) -> int | None:
+        """Take one event into account; returns the size of the block it took, 0 for one given
+        back, None for an event of neither kind.
+
+        Raises:
+            _Unlike: The address was not free, or not taken.
+        """
+        action, address, size = row["action"], row.get("addr", 0), row.get("size", 0)
+        if action in SIGNS:
+            is_whole = action in WHOLE
+            if SIGNS[action] > 0:
+                self._reserve(address, size, is_whole=is_whole)
+            else:
+                self._give_back(address, size, is_whole=is_whole)
+            return None
+        if action not in MOVES or size <= 0:
+            return None
+        if MOVES[action] > 0:
+            return self._take(address, size)
+        if address not in self._taken:
+            raise _Unlike("memory was freed that no event had taken")
+        self._make_free(address, self._taken.pop(address))
+        return 0
+
+    def check(self, segments: list[Segment]) -> None:
+        """Compare with the blocks that the snapshot has in use.
+
+        Raises:
+            _Unlike: They differ, so the allocator has another rule.
+        """
+        in_use = {
+            block.address: block.size
+            for segment in segments
+            for block in segment.blocks
+            if block.state != "inactive"
+        }
+        if in_use != self._taken:
+            differing = len(in_use.items() ^ self._taken.items())
+            raise _Unlike(f"{differing} blocks of the snapshot differ from the replayed ones")
+
+    def _take(self, address: int, requested: int) -> int:
+        free = self._free.get(address)
+        size = round_size(requested, self._settings)
+        if free is None or free < size:
+            raise _Unlike("a block was taken where none was free")
+        self._forget_free(address)
+        if should_split(free, size, self._settings, is_small=size <= SMALL_REQUEST):
+            self._put_free(address + size, free - size)
+        else:
+            size = free
+        self._taken[address] = size
+        return size
+
+    def _reserve(self, address: int, size: int, *, is_whole: bool) -> None:
+        if is_whole:
+            self._borders.update((address, address + size))
+        self._make_free(address, size)
+
+    def _give_back(self, address: int, size: int, *, is_whole: bool) -> None:
+        """Take a range out of the free block around it; a mapped range may be a part of one."""
+        free = self._free.items()
+        around = next((at for at, length in free if at <= address < at + length), None)
+        if around is None or address + size > around + self._free[around]:
+            raise _Unlike("memory was given back to the driver that was not free")
+        length = self._free[around]
+        self._forget_free(around)
+        if around < address:
+            self._put_free(around, address - around)
+        if address + size < around + length:
+            self._put_free(address + size, around + length - address - size)
+        if is_whole:
+            self._borders.subtract((address, address + size))
+
+    def _make_free(self, address: int, size: int) -> None:
+        """Add a free block, merged with its free neighbours in the same segment."""
+        before = None if self._borders[address] > 0 else self._free_ends.get(address)
+        if before is not None:
+            size += self._free[before]
+            address = before
+            self._forget_free(before)
+        end = address + size
+        after = None if self._borders[end] > 0 else self._free.get(end)
+        if after is not None:
+            self._forget_free(end)
+            size += after
+        self._put_free(address, size)
+
+    def _put_free(self, address: int, size: int) -> None:
+        self._free[address] = size
+        self._free_ends[address + size] = address
+
+    def _forget_free(self, address: int) -> None:
+        del self._free_ends[address + self._free.pop(address)]

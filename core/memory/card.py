@@ -1,0 +1,258 @@
+"""The parts of the driver's figure for a device: segments, pools, and memory outside them.
+
+The source is ``torch.cuda.memory._snapshot()``: the segments at the end, and the events that made
+and freed them. Undoing the events from the end is exact back to the oldest event.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.history import Integers
+from sysbench.core.record.memory import RESIDUAL, Pool
+from sysbench.core.record.record import LedgerRow
+
+
+class CardReading(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes in use at the end of a step; None where nothing reports them.
+
+    Attributes:
+        used: By everything on the device; on the CPU the resident set of the process.
+        allocated: Blocks that torch's caching allocator had handed out, at the step's peak
+            where the column is one.
+        reserved: By torch's caching allocator; None on the CPU, which has none.
+        process: By this process on the device, its context and libraries included.
+        others: By other processes on the device.
+    """
+
+    used: int | None = None
+    allocated: int | None = None
+    reserved: int | None = None
+    process: int | None = None
+    others: int | None = None
+
+    def with_reserved(self, reserved: int) -> CardReading:
+        """The same device at a time when the allocator held that much of it."""
+        if self.reserved is None:
+            return self
+        more = reserved - self.reserved
+        return msgspec.structs.replace(
+            self,
+            used=None if self.used is None else self.used + more,
+            reserved=reserved,
+            process=None if self.process is None else self.process + more,
+        )
+
+
+def card_rows(allocated: int, reading: CardReading, pools: Sequence[Pool] = ()) -> list[LedgerRow]:
+    """Rows that sum to ``reading.used``; none when that is unknown.
+
+    Args:
+        allocated: Bytes that the ledger of the same instant sums to.
+        pools: The allocator's pools at that instant: its slack is split by pool. What is free in a
+            private pool is no slack, since the ledger has it as held.
+    """
+    pools = [pool for pool in pools if not pool.name.startswith(PRIVATE_POOL)]
+    if reading.used is None:
+        return []
+    rows = [LedgerRow("allocated", allocated)]
+    if reading.reserved is None:
+        rest = LedgerRow("interpreter, libraries, recording", reading.used - allocated)
+        return [*rows, rest]
+    rows += _slack(reading.reserved - allocated, pools)
+    outside = reading.used - reading.reserved
+    if reading.process is None or reading.others is None:
+        return [*rows, LedgerRow("outside the allocator", outside)]
+    own = reading.process - reading.reserved
+    return [
+        *rows,
+        LedgerRow("context and libraries", own),
+        LedgerRow("other processes", reading.others),
+        LedgerRow(RESIDUAL, outside - own - reading.others),
+    ]
+
+
+def _slack(slack: int, pools: Sequence[Pool]) -> list[LedgerRow]:
+    """The bytes that the allocator reserves and has not handed out.
+
+    The excess of a block over its request counts as handed out; the pools count it as free. Only
+    large pools have such blocks, so the largest one takes the difference.
+    """
+    if not pools:
+        return [LedgerRow("allocator slack", slack)]
+    free = {pool.name: pool.free_bytes for pool in pools}
+    free[max(pools, key=lambda pool: pool.free_bytes).name] += slack - sum(free.values())
+    return [LedgerRow(f"slack, {name}", count) for name, count in free.items()]
+
+
+SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+WHOLE = ("segment_alloc", "segment_free")
+"""Events of a segment that never merges with its neighbour; the others grow and shrink one."""
+
+PRIVATE_POOL = "private pool"
+"""Beginning of the name of a pool that only one user allocates from: CUDA graphs."""
+
+GIVEN_BACK = "given back since"
+"""Stands for the pool of segments freed before the snapshot: it does not record theirs."""
+
+
+class _Segment(msgspec.Struct, gc=False):
+    address: int
+    total_size: int
+    device: int = 0
+    segment_type: str = ""
+    segment_pool_id: tuple[int, int] = (0, 0)
+
+
+class _Event(msgspec.Struct, gc=False):
+    action: str
+    addr: int = 0
+    size: int = 0
+    time_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """One device's segments at the end, as address to (bytes, pool), and the events before it.
+
+    Attributes:
+        events: (nanoseconds since the epoch, address, bytes, sign, whether a whole segment).
+    """
+
+    at_end: dict[int, tuple[int, str]]
+    events: list[tuple[int, int, int, int, bool]]
+
+    def reserved_bytes(self, time_ns: int) -> int:
+        """Bytes that the allocator reserved at that time: the end, less the later events."""
+        end_bytes = sum(size for size, _ in self.at_end.values())
+        return end_bytes - sum(
+            size * sign for event_ns, _, size, sign, _ in self.events if event_ns > time_ns
+        )
+
+    def is_private(self, address: Integers) -> NDArray[np.bool_]:
+        """A mask of the addresses that lie in private pools' segments of the end."""
+        ranges = [
+            (begin, begin + size)
+            for begin, (size, pool) in sorted(self.at_end.items())
+            if pool.startswith(PRIVATE_POOL)
+        ]
+        begins, ends = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
+        before = np.searchsorted(begins, address, side="right") - 1
+        # Without a segment before it an address reads the last end, and is masked.
+        inside: NDArray[np.bool_] = before >= 0
+        if len(ends):
+            inside &= address < ends[before]
+        return inside
+
+    def private_bytes(self, times_ns: Integers) -> Integers:
+        """Bytes that private pools reserved at each time: the end, less the later events.
+
+        Of segments given back since, the pool is not known: they are left out.
+        """
+        at_end = sum(s for s, pool in self.at_end.values() if pool.startswith(PRIVATE_POOL))
+        rows = np.array([row[:4] for row in self.events], dtype=np.int64).reshape(-1, 4)
+        event_ns, address, size, sign = rows[np.argsort(rows[:, 0], kind="stable")].T
+        change = np.where(self.is_private(address), size * sign, 0)
+        # Element i is the change by the first i events.
+        so_far = np.append(0, np.cumsum(change))
+        later = so_far[-1] - so_far[np.searchsorted(event_ns, times_ns, side="right")]
+        result: Integers = at_end - later
+        return result
+
+    def pools(self, time_ns: int, address: Integers, size: Integers) -> list[Pool]:
+        """The pools at that time, by name.
+
+        Args:
+            address, size: Of the blocks that were handed out then.
+        """
+        # Blocks do not overlap, so that sorted by address their ends are sorted too.
+        order = np.argsort(address)
+        begins, ends = address[order], address[order] + size[order]
+        free: defaultdict[str, list[int]] = defaultdict(list)
+        reserved: Counter[str] = Counter()
+        for begin, end, pool in self._runs(time_ns):
+            inside = slice(*np.searchsorted(begins, [begin, end]))
+            # Free before each block: from the end of the one before it, or of the run.
+            gaps = np.append(begins[inside], end) - np.append(begin, ends[inside])
+            reserved[pool] += end - begin
+            free[pool] += gaps.tolist()
+        return [
+            Pool(pool, pool_bytes, pool_bytes - sum(free[pool]), sum(free[pool]), max(free[pool]))
+            for pool, pool_bytes in sorted(reserved.items())
+        ]
+
+    def _runs(self, time_ns: int) -> list[tuple[int, int, str]]:
+        """The reserved ranges at that time as (begin, end, pool), half open, in order."""
+        # A sweep over addresses: by how much the cover changes at each.
+        change: Counter[int] = Counter()
+        borders = set(self.at_end)
+        for address, (size, _) in self.at_end.items():
+            change[address] += 1
+            change[address + size] -= 1
+        for event_ns, address, size, sign, is_whole in self.events:
+            if event_ns > time_ns:
+                change[address] -= sign
+                change[address + size] += sign
+                if is_whole:
+                    borders |= {address, address + size}
+        starts = sorted(self.at_end)
+        runs: list[tuple[int, int, str]] = []
+        covered = 0
+        for begin, end in pairwise(sorted(change)):
+            covered += change[begin]
+            if covered <= 0:
+                continue
+            pool = self._pool_at(begin, starts)
+            if runs and runs[-1][1:] == (begin, pool) and begin not in borders:
+                runs[-1] = (runs[-1][0], end, pool)
+            else:
+                runs.append((begin, end, pool))
+        return runs
+
+    def _pool_at(self, address: int, starts: list[int]) -> str:
+        """The pool of the segment at the end that holds an address, by their sorted starts."""
+        before = bisect_right(starts, address)
+        size, pool = self.at_end[starts[before - 1]] if before else (0, "")
+        return pool if before and address < starts[before - 1] + size else GIVEN_BACK
+
+
+def segments_of(snapshot: Mapping[str, Any], device: int) -> Segments:
+    """One device's segments from a snapshot that this process took itself.
+
+    Raises:
+        DamagedFileError: torch changed the form of its snapshots.
+    """
+    traces = snapshot.get("device_traces", [])
+    trace = traces[device] if device < len(traces) else []
+    try:
+        segments = msgspec.convert(snapshot["segments"], list[_Segment])
+        events = msgspec.convert([row for row in trace if row["action"] in SIGNS], list[_Event])
+    except (KeyError, msgspec.ValidationError) as error:
+        raise DamagedFileError(f"not a memory snapshot: {error}") from error
+    return Segments(
+        at_end={
+            row.address: (row.total_size, _pool_name(row))
+            for row in segments
+            if row.device == device
+        },
+        events=[
+            (row.time_us * 1000, row.addr, row.size, SIGNS[row.action], row.action in WHOLE)
+            for row in events
+        ],
+    )
+
+
+def _pool_name(segment: _Segment) -> str:
+    """The kind of pool; a private one, such as a CUDA graph's, with its number."""
+    number = ".".join(str(part) for part in segment.segment_pool_id if part)
+    return f"{PRIVATE_POOL} {number}, {segment.segment_type}" if number else segment.segment_type

@@ -1,0 +1,121 @@
+"""The memory block of anyone's file: a snapshot, or a trace with requests for memory."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import format_bytes
+from sysbench.core.memory.block import NO_COUNTER, Counters, Recording, describe_memory
+from sysbench.core.memory.history import History, pair
+from sysbench.core.memory.owners import Notes
+from sysbench.core.memory.profiled import CountedHistory
+from sysbench.core.memory.snapshot_contents import Snapshot
+from sysbench.core.record.memory import DeviceMemory
+from sysbench.core.record.record import Memory
+
+FREED_BLOCKS = (
+    "blocks in use at the end are as the file has them; of those freed before, a snapshot has only "
+    "the request, which is rounded up"
+)
+
+
+def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
+    """The same tables for one device of a foreign snapshot, without owners.
+
+    Args:
+        device: Its number; without one, the busiest.
+
+    Raises:
+        DamagedFileError: An event of it cannot be read, or it has nothing of that device.
+    """
+    used = snapshot.used_devices
+    if device is None:
+        device = snapshot.busiest_device
+    elif device not in used:
+        numbers = ", ".join(map(str, used)) or "none"
+        raise DamagedFileError(f"no device {device} in the snapshot, which has {numbers}")
+    reserved = snapshot.peak_reserved_bytes(device) or None
+    missing = {
+        "driver_used_bytes": "a snapshot knows only what its allocator holds",
+        "modules": "a snapshot does not say whose an allocation is",
+        "residual_bytes": "a snapshot has no counter of the peak",
+    }
+    if reserved is None:
+        missing["peak_reserved_bytes"] = "the snapshot has no segments"
+    history = snapshot.history(device)
+    if len(history):
+        missing["block_bytes"] = FREED_BLOCKS
+    if not history.time_ns[history.time_ns > 1000].size:
+        missing["times"] = "the snapshot has no times of its events"
+    end_allocated = snapshot.end_allocated_bytes(device)
+    counted = snapshot.counted_allocated_bytes(device)
+    if counted is not None and counted != end_allocated:
+        missing["allocated_size"] = (
+            f"its segments say that {format_bytes(counted)} were allocated at the end, their "
+            f"blocks {format_bytes(end_allocated or 0)}: the file was changed, and the blocks count"
+        )
+    recording = Recording(
+        source="cuda-snapshot",
+        history=history,
+        counters=Counters(peak_reserved=reserved, end_allocated=end_allocated),
+        missing=missing,
+    )
+    memory = describe_memory(recording, Notes())
+    if len(used) < 2:
+        return memory
+    devices = [_describe_device(snapshot, number, number == device) for number in used]
+    return msgspec.structs.replace(memory, devices=devices)
+
+
+def describe_counted(counted: CountedHistory) -> Memory:
+    """The same tables for the requests to a GPU's allocator in a foreign trace, without owners."""
+    recording = Recording(
+        source="cuda-profiler",
+        history=counted.history,
+        counters=Counters(
+            peak_allocated=counted.peak_allocated,
+            peak_reserved=counted.peak_reserved,
+            end_allocated=counted.end_allocated,
+        ),
+        missing={
+            "driver_used_bytes": "a trace does not say what its process held",
+            "modules": "a trace does not say whose an allocation is",
+            "baseline_blocks": "of what was there before, the trace has the sum alone",
+        },
+    )
+    memory = describe_memory(recording, Notes())
+    return msgspec.structs.replace(memory, baseline_blocks=0)
+
+
+def describe_profiled(history: History) -> Memory:
+    """The same tables for the CPU allocator's requests in a foreign trace, without owners."""
+    recording = Recording(
+        source="cpu-profiler",
+        history=history,
+        missing={
+            "peak_reserved_bytes": "the CPU allocator reserves nothing ahead",
+            "driver_used_bytes": "a trace does not say what its process held",
+            "modules": "a trace does not say whose an allocation is",
+            "residual_bytes": NO_COUNTER,
+        },
+    )
+    return describe_memory(recording, Notes())
+
+
+def _describe_device(snapshot: Snapshot, device: int, is_described: bool) -> DeviceMemory:
+    history = snapshot.history(device)
+    lifetimes = pair(history)
+    live = lifetimes.curve(lifetimes.blocks)
+    end_allocated = snapshot.end_allocated_bytes(device)
+    return DeviceMemory(
+        device=device,
+        events=len(history),
+        peak_allocated_bytes=int(live.max()),
+        peak_reserved_bytes=snapshot.peak_reserved_bytes(device),
+        end_allocated_bytes=int(live[-1]) if end_allocated is None else end_allocated,
+        baseline_bytes=int(live[0]),
+        baseline_blocks=int(np.count_nonzero(lifetimes.born == 0)),
+        is_described=is_described,
+    )

@@ -1,0 +1,136 @@
+"""Running out of memory: the failed request, the sizes that would fit, and both in words."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from sysbench.core.formatting import format_bytes
+from sysbench.core.predict.closed_form import predict, why_not_predicted
+from sysbench.core.predict.fit_grid import FitKey, fit
+from sysbench.core.predict.room import AvailableMemory
+from sysbench.core.record.events import OutOfMemory
+from sysbench.core.record.memory import Oom, OomSnapshot, WouldFit
+from sysbench.core.record.record import PassRecord, Record
+from sysbench.core.spec.spec import RunSpec
+
+KEYS: tuple[FitKey, ...] = ("batch", "context")
+NOT_RECORDED = "only the memory pass records allocations, and it did not run out of memory"
+
+
+def describe_oom(
+    event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec, capability: str | None = None
+) -> Oom:
+    """Description of the failed request.
+
+    Args:
+        alive: From the memory pass; None in other passes.
+        capability: As `closed_form.predict` takes it.
+    """
+    facts: dict[str, Any] = msgspec.structs.asdict(event)
+    missing = dict(event.missing)
+    if alive is None:
+        missing["ledger"] = NOT_RECORDED
+    else:
+        recorded = msgspec.structs.asdict(alive)
+        facts |= {key: value for key, value in recorded.items() if value is not None}
+        missing |= alive.missing
+        if event.allocated_bytes is None:
+            facts["allocated_bytes"] = sum(row.bytes for row in alive.ledger)
+    why = why_not_predicted(spec)
+    if why is None:
+        facts["predicted_peak_bytes"] = predict(spec, capability).peak_bytes
+        facts["would_fit"] = _would_fit(spec, event.capacity_bytes, capability)
+    else:
+        missing |= dict.fromkeys(("predicted_peak_bytes", "would_fit"), why)
+    unknown = {key: why for key, why in missing.items() if facts.get(key) is None}
+    return Oom(**facts | {"missing": unknown})
+
+
+def _would_fit(spec: RunSpec, capacity_bytes: int | None, capability: str | None) -> list[WouldFit]:
+    if capacity_bytes is None:
+        return []
+    # The process knows what it could have had: driver and context are not in it.
+    room = AvailableMemory(
+        least=capacity_bytes, most=capacity_bytes, is_cuda=spec.on_cuda, capability=capability
+    )
+    told = partial(predict, capability=capability)
+    fits = [fit(spec, key, capacity_bytes, told, room=room) for key in KEYS]
+    return [
+        WouldFit(
+            key=row.key,
+            asked=getattr(spec, row.key),
+            largest=row.largest,
+            peak_bytes=row.peak_bytes,
+        )
+        for row in fits
+    ]
+
+
+def out_of_memory(record: Record) -> tuple[PassRecord, Oom] | None:
+    """The out-of-memory pass with the most detail, or None."""
+    ended = [
+        (pass_record, pass_record.oom)
+        for pass_record in record.passes
+        if pass_record.oom is not None
+    ]
+    return max(ended, key=lambda pass_and_oom: bool(pass_and_oom[1].ledger), default=None)
+
+
+LARGEST_ROWS = 3
+
+
+def refused(oom: Oom) -> str:
+    """``128 MiB asked for in forward, 92.7 MiB free``."""
+    requested = (
+        "an unknown amount" if oom.requested_bytes is None else format_bytes(oom.requested_bytes)
+    )
+    text = f"{requested} asked for in {oom.phase}"
+    if oom.free_bytes is not None:
+        text += f", {format_bytes(oom.free_bytes)} free"
+    if oom.largest_free_bytes:
+        text += f", the allocator's largest free block {format_bytes(oom.largest_free_bytes)}"
+    return text
+
+
+def asked_by(oom: Oom) -> str:
+    """``aten::div in blocks.0.attention``, or the one of both that is known."""
+    return " in ".join(part for part in (oom.op, oom.module) if part)
+
+
+def place(oom: Oom) -> str:
+    """The innermost frame of the product's code."""
+    return oom.stack[0] if oom.stack else ""
+
+
+def held(oom: Oom) -> str:
+    """``196 MiB of 300 MiB allocated``; empty without a count."""
+    if oom.allocated_bytes is None:
+        return ""
+    capacity = "" if oom.capacity_bytes is None else f" of {format_bytes(oom.capacity_bytes)}"
+    return f"{format_bytes(oom.allocated_bytes)}{capacity} allocated"
+
+
+def largest_rows(oom: Oom) -> str:
+    """The largest rows of the ledger."""
+    rows = sorted(oom.ledger, key=lambda row: -row.bytes)[:LARGEST_ROWS]
+    return ", ".join(f"{row.name} {format_bytes(row.bytes)}" for row in rows)
+
+
+def what_fits(oom: Oom) -> str:
+    """The sizes that would fit by the closed form, as a clause; empty without a prediction."""
+    if not oom.would_fit or oom.capacity_bytes is None:
+        return ""
+    capacity = format_bytes(oom.capacity_bytes)
+    smaller = [row for row in oom.would_fit if row.largest < row.asked]
+    if not smaller:
+        return (
+            f"by the closed form this spec fits into {capacity}: libraries, fragmentation or the "
+            "recording took the rest"
+        )
+    fitting = [f"{row.key} {row.largest:,} (not {row.asked:,})" for row in smaller if row.largest]
+    if not fitting:
+        return f"by the closed form not even batch 1 or context 1 fits into {capacity}"
+    return f"by the closed form {' or '.join(fitting)} fits into {capacity}"

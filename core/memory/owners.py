@@ -1,0 +1,251 @@
+"""The owner of each allocation (category, phase of birth, module) from the notes of the worker."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.memory.history import History, Lifetimes
+from sysbench.core.record.memory import LIBRARY_WORKSPACE
+from sysbench.core.trace.names import WHOLE_MODEL
+
+Owner = Literal[
+    "parameters",
+    "buffers",
+    "inputs",
+    "optimizer state",
+    "gradients",
+    "autocast weight copies",
+    "activations",
+    "outputs",
+]
+"""The owner of a storage. Of several owners of one allocation the first in this order counts."""
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A fact of the worker at a time, in nanoseconds since the Unix epoch."""
+
+    time_ns: int
+
+
+class PhaseMark(Note, frozen=True):
+    """A phase began; ``""`` means that the step was over. Building the model is step -1."""
+
+    step: int
+    phase: str
+
+
+class ModuleMark(Note, frozen=True):
+    """From now on this module computes, forward or backward."""
+
+    module: str
+
+
+class Tag(Note, frozen=True):
+    """At this time the storage at this address belonged to this owner, in this module."""
+
+    address: int
+    owner: Owner
+    module: str
+
+
+class Sounding(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An allocation of an odd size between two readings of the notes' clock, freed at once."""
+
+    before_ns: int
+    after_ns: int
+    bytes: int
+
+    @property
+    def middle_ns(self) -> int:
+        """The time between the two readings."""
+        return (self.before_ns + self.after_ns) // 2
+
+
+class Notes(msgspec.Struct, frozen=True):
+    """All notes of a pass, each list in order of time.
+
+    Attributes:
+        released_ns: Time at which the libraries freed their workspaces, after the last step.
+        workspaces: Addresses of blocks alive at the end of the history that the libraries freed
+            when they were asked to, after memory had run out.
+        soundings: Allocations by which the allocator's clock is joined with that of the notes.
+    """
+
+    phases: list[PhaseMark] = []
+    modules: list[ModuleMark] = []
+    tags: list[Tag] = []
+    released_ns: int | None = None
+    workspaces: list[int] = []
+    soundings: list[Sounding] = []
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that were noted, building not among them."""
+        return sorted({mark.step for mark in self.phases if mark.step >= 0})
+
+    def step_span(self, step: int) -> tuple[int, int]:
+        """Start and end of a step, in nanoseconds."""
+        times = [mark.time_ns for mark in self.phases if mark.step == step]
+        return times[0], times[-1]
+
+    def forward_end_ns(self, step: int) -> int | None:
+        """End of a step's forward, its output alive; None where no mark shows it."""
+        marks = [mark for mark in self.phases if mark.step == step]
+        for mark, after in pairwise(marks):
+            if mark.phase == "forward" and after.phase:
+                return after.time_ns
+            if mark.phase == "forward":  # the step ends with its output dropped
+                return self._last_output_ns(mark.time_ns, after.time_ns)
+        return None
+
+    def _last_output_ns(self, began_ns: int, ended_ns: int) -> int | None:
+        times = (tag.time_ns for tag in self.tags if tag.owner == "outputs")
+        return max((time for time in times if began_ns <= time <= ended_ns), default=None)
+
+    def phase_at(self, time_ns: int) -> str:
+        """The phase of that time; ``""`` outside of all."""
+        position = bisect_right(self.phases, time_ns, key=lambda mark: mark.time_ns)
+        return self.phases[position - 1].phase if position else ""
+
+
+OWNERS: tuple[Owner, ...] = get_args(Owner)
+WORKSPACES = "workspaces"
+"""Category of the memory that a library keeps from one call to the next."""
+KEPT = "kept between steps"
+BEFORE = "there before the recording"
+UNKNOWN = "not attributed"
+
+CLOCK_SLACK_NS = 100_000
+"""Largest difference between the allocator's time and a tag's; both read the host's clock."""
+
+ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+
+
+class Attribution(NamedTuple):
+    """One element an allocation, in the order of `Lifetimes`.
+
+    Attributes:
+        category: An `Owner`, ``temporaries (<phase>)``, or one of LIBRARY_WORKSPACE, WORKSPACES,
+            KEPT, BEFORE, UNKNOWN.
+        phase: The phase it was born in; ``""`` when that is unknown.
+        module: Path of the module it belongs to, or that computed when it was born; ``""``
+            where nothing was noted.
+    """
+
+    category: list[str]
+    phase: list[str]
+    module: list[str]
+
+
+def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attribution:
+    """Find the owner of each allocation from the worker's notes.
+
+    A tag counts when its time lies within the allocation's life. An allocation without a tag is
+    a temporary of the phase of its birth, unless it outlives its step. It is then a library's
+    workspace if it died when the libraries freed theirs. One that is noted as theirs is a
+    workspace in any case. An allocation that lived within one matrix product belongs to the
+    library, whatever tag its address has.
+    """
+    is_workspace = _library_workspace(history, lifetimes)
+    if not (notes.phases or notes.modules or notes.tags or notes.workspaces):
+        # A foreign file can be large: no loop over its allocations.
+        names = (UNKNOWN, BEFORE, LIBRARY_WORKSPACE)
+        which = np.where(is_workspace, 2, lifetimes.born == 0).tolist()
+        unknown = [""] * len(lifetimes)
+        return Attribution([names[number] for number in which], unknown, unknown)
+    # By instant: instant i begins with event i - 1. Before the first event it is always, and
+    # what no event frees dies NEVER.
+    times = np.concatenate([[ALWAYS], history.time_ns, [NEVER]])
+    births, deaths = times[lifetimes.born].tolist(), times[lifetimes.died].tolist()
+    tags = _tags_by_allocation(lifetimes, births, deaths, notes.tags)
+    phase_at = _latest(notes.phases, births)
+    module_at = _latest(notes.modules, births)
+    last_ns = {mark.step: mark.time_ns for mark in notes.phases}  # a step's last mark ends it
+    released_ns = NEVER if notes.released_ns is None else notes.released_ns - CLOCK_SLACK_NS
+    freed_later = np.isin(lifetimes.address, notes.workspaces).tolist()
+
+    def category_of(index: int) -> str:
+        mark = notes.phases[phase_at[index]] if phase_at[index] >= 0 else None
+        if is_workspace[index]:
+            return LIBRARY_WORKSPACE
+        if index in tags:
+            return tags[index].owner
+        if freed_later[index] and deaths[index] == NEVER:
+            return WORKSPACES
+        if births[index] == ALWAYS:
+            return BEFORE
+        if mark is None:
+            return UNKNOWN
+        if deaths[index] > last_ns[mark.step]:
+            return WORKSPACES if released_ns <= deaths[index] < NEVER else KEPT
+        return f"temporaries ({mark.phase})"
+
+    def module_of(index: int) -> str:
+        if index in tags:
+            return tags[index].module
+        mark = module_at[index]
+        if mark >= 0:
+            return notes.modules[mark].module
+        return WHOLE_MODEL if notes.phases else ""
+
+    everything = range(len(lifetimes))
+    return Attribution(
+        category=[category_of(index) for index in everything],
+        phase=[notes.phases[mark].phase if mark >= 0 else "" for mark in phase_at],
+        module=[module_of(index) for index in everything],
+    )
+
+
+def _library_workspace(history: History, lifetimes: Lifetimes) -> NDArray[np.bool_]:
+    """A mask of the allocations that one matrix product took and freed before it returned.
+
+    Libraries pack operands or accumulate in them, depending on the CPU's instructions. None is
+    a tensor of the step: a product's result outlives the product.
+    """
+    if not len(history.product):
+        return np.zeros(len(lifetimes), dtype=np.bool_)
+    # By instant, as above: outside of the recording no product is under way.
+    product = np.concatenate([[-1], history.product, [-1]])
+    born, died = product[lifetimes.born], product[lifetimes.died]
+    is_within_one: NDArray[np.bool_] = (born >= 0) & (born == died)
+    return is_within_one
+
+
+def _tags_by_allocation(
+    lifetimes: Lifetimes, births: list[int], deaths: list[int], tags: Sequence[Tag]
+) -> dict[int, Tag]:
+    """Index of an allocation to its tag, for those that have one."""
+    at_address: defaultdict[int, list[int]] = defaultdict(list)
+    for index, address in enumerate(lifetimes.address.tolist()):
+        at_address[address].append(index)
+    chosen: dict[int, Tag] = {}
+    for tag in tags:
+        candidates = at_address.get(tag.address, [])
+        # Allocations of one address are in order of birth: the tag belongs to the last born
+        # before it, or by clock slack to the first born after it.
+        born_before = bisect_right(candidates, tag.time_ns, key=births.__getitem__)
+
+        def gap(index: int, time_ns: int = tag.time_ns) -> int:
+            return max(births[index] - time_ns, time_ns - deaths[index], 0)
+
+        near = min(candidates[max(0, born_before - 1) : born_before + 1], key=gap, default=None)
+        if near is None or gap(near) > CLOCK_SLACK_NS:
+            continue
+        if near not in chosen or OWNERS.index(tag.owner) < OWNERS.index(chosen[near].owner):
+            chosen[near] = tag
+    return chosen
+
+
+def _latest(notes: Sequence[Note], times: list[int]) -> list[int]:
+    """Index of the last note at or before each time; -1 when there is none."""
+    noted_ns = np.array([note.time_ns for note in notes], dtype=np.int64)
+    positions: list[int] = (np.searchsorted(noted_ns, times, side="right") - 1).tolist()
+    return positions

@@ -1,0 +1,288 @@
+"""Allocation events from a chrome trace of torch.profiler with ``profile_memory``.
+
+The profiler reports an allocator's requests as instant events named ``[memory]``, those of a GPU's
+with its counters, and with ``with_stack`` the Python functions that were open around them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from io import BytesIO
+from operator import attrgetter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.history import Frame, History, Integers, OomEvent, Stack, pair
+from sysbench.core.trace.numbers import durations, nanoseconds
+from sysbench.core.trace.trace_json import Args, JsonEvent, Text, read_events
+
+GZIP_MAGIC = b"\x1f\x8b"
+MEMORY, REFUSED = "[memory]", "[OutOfMemory]"
+CPU = 0
+"""``Device Type`` of the host; a GPU's is larger."""
+HOST, NOT_A_MOVE = -2, -3
+"""In the column of devices: the host, and an event that changes no memory."""
+UNNUMBERED = -1
+NOWHERE = -1
+"""Address of the block that stands for all that was there before."""
+FUNCTIONS_KEPT = 4096
+PYTHON, OPERATOR = "python_function", "cpu_op"
+CALLS, REQUESTS = (PYTHON, OPERATOR), (MEMORY, REFUSED)
+ARGUMENTS = ("bytes", "address", "device_type", "device_id", "allocated", "reserved")
+NO_ARGS = Args()
+BACKWARD_NODE = "autograd::engine::evaluate_function: "
+FUNCTION = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)", re.DOTALL)
+"""The profiler's name of a Python function: ``models/attention.py(51): forward``."""
+ONLY_ALLOCATES = re.compile(r"aten::(new_)?empty(_\w+)?|aten::resize_")
+PRODUCT = re.compile(
+    r"aten::(mm|bmm|mv|dot|addmm|addbmm|baddbmm|addmv|_addmm_activation|_int_mm|_scaled_mm"
+    r"|mkldnn_\w+|convolution_backward|_slow_conv2d_(forward|backward)|slow_conv3d_forward"
+    r"|_scaled_dot_product_flash_attention_for_cpu(_backward)?)"
+    r"|(mkldnn|onednn)::\w+"
+)
+"""Operators that are one matrix product or convolution, or all those of one fused attention.
+
+Composite operators such as ``aten::linear`` do not match: the outputs of the operators inside are
+tensors of the step.
+"""
+NAME = re.compile(r'(?<="name": ").*?(?=",\n    "pid": )', re.DOTALL)
+NOT_IN_A_NAME = re.compile(r'["\\\x00-\x1f]')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedHistory:
+    """The history of a GPU's allocator, and its counters over the same time, in bytes."""
+
+    history: History
+    peak_allocated: int
+    peak_reserved: int
+    end_allocated: int
+
+
+def read_profiled_allocations(path: Path) -> History:
+    """Read the CPU allocator's history from a chrome trace, gzip'd or plain.
+
+    A stack has Python functions with the line where each begins, and first the outermost
+    operator that the innermost of them called.
+
+    Raises:
+        DamagedFileError: Not a chrome trace.
+    """
+    return _read(path).history(HOST)[0]
+
+
+def read_counted_allocations(path: Path, device: int | None) -> CountedHistory | None:
+    """Read the allocator of a GPU from a chrome trace, gzip'd or plain; None without any.
+
+    Each event has the allocator's counters. What they have before the first event, and no event
+    gives back, is one block that was there before.
+
+    Args:
+        path: The file.
+        device: Number of the GPU; of None, or one without events, the one with the most.
+
+    Raises:
+        DamagedFileError: Not a chrome trace.
+    """
+    trace = _read(path)
+    counts: Counter[int] = Counter(trace.device[trace.device > HOST].tolist())
+    if not counts:
+        return None
+    if device is None or device not in counts:
+        device = max(counts, key=counts.__getitem__)
+    history, events = trace.history(device)
+    allocated, reserved = trace.args["allocated"][events], trace.args["reserved"][events]
+    lifetimes = pair(history)
+    before = int(allocated[0] - history.change[0])
+    before -= int(lifetimes.bytes[lifetimes.born == 0].sum())
+    return CountedHistory(
+        history=replace(history, survivors=[(NOWHERE, before)]) if before > 0 else history,
+        peak_allocated=int(allocated.max()),
+        peak_reserved=int(reserved.max()),
+        end_allocated=int(allocated[-1]),
+    )
+
+
+def decode_profiled_allocations(data: bytes) -> History:
+    """Read the CPU allocator's history from the JSON text.
+
+    Raises:
+        msgspec.DecodeError: Not a chrome trace.
+        ValueError: A time in it is out of range.
+    """
+    return _Trace(data).history(HOST)[0]
+
+
+def decode_refusal(data: bytes) -> OomEvent | None:
+    """Read the last request for which the allocator had no memory from the JSON text, if any.
+
+    Raises:
+        msgspec.DecodeError, ValueError: As above.
+    """
+    if REFUSED.encode() not in data:
+        return None
+    trace = _Trace(data)
+    is_refusal = np.array([event.name == REFUSED for event in trace.events])
+    refusals = [
+        OomEvent(
+            time_ns=trace.base_ns + int(trace.start[index]),
+            bytes=int(trace.args["bytes"][index]),
+            stack=_stack(opened),
+            op=_innermost_operator(opened),
+        )
+        for index, opened in trace.open_around(is_refusal)
+    ]
+    return max(refusals, key=attrgetter("time_ns"), default=None)
+
+
+def _read(path: Path) -> _Trace:
+    try:
+        data = path.read_bytes()
+        return _Trace(gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data)
+    except (
+        *(OSError, EOFError, zlib.error, msgspec.DecodeError),
+        *(TypeError, ValueError, OverflowError, RecursionError),
+    ) as error:
+        raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
+
+
+class _Trace:
+    """Calls of functions and operators, and requests for memory; arrays have one element an event.
+
+    Attributes:
+        start, end: Nanoseconds since ``base_ns``.
+        args: The arguments of requests, by name; of calls the defaults.
+        device: Whose memory a request changed: HOST, or the number of a GPU; NOT_A_MOVE else.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.events, self.base_ns = _decode(data)
+        self.start = nanoseconds([event.ts for event in self.events])
+        self.end = self.start + durations([event.dur for event in self.events])
+        requests = [
+            event.args if event.args and event.name in REQUESTS else NO_ARGS
+            for event in self.events
+        ]
+        self.args = {
+            name: np.fromiter((getattr(args, name) for args in requests), np.int64, len(requests))
+            for name in ARGUMENTS
+        }
+        kind = self.args["device_type"]
+        is_move = np.array([event.name == MEMORY for event in self.events], dtype=np.bool_)
+        is_move &= (self.args["bytes"] != 0) & (kind >= CPU)
+        number = np.where(kind == CPU, HOST, np.maximum(self.args["device_id"], UNNUMBERED))
+        self.device = np.where(is_move, number, NOT_A_MOVE)
+
+    def history(self, device: int) -> tuple[History, Integers]:
+        """The history of one device's allocator, and the index of each of its events."""
+        stacks: dict[Stack, int] = {}
+        products: dict[int, int] = {}
+        rows = [
+            (index, stacks.setdefault(_stack(opened), len(stacks)), _product(opened, products))
+            for index, opened in self.open_around(self.device == device)
+        ]
+        rows.sort(key=lambda row: self.start[row[0]])
+        events, stack, product = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+        history = History(
+            time_ns=self.base_ns + self.start[events],
+            address=self.args["address"][events],
+            change=self.args["bytes"][events],
+            stack=stack,
+            stacks=list(stacks),
+            product=product,
+        )
+        return history, events
+
+    def open_around(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, list[JsonEvent]]]:
+        """The index of each wanted event, and the calls open around it, outermost first."""
+        threads = np.unique([str(event.tid) for event in self.events], return_inverse=True)[1]
+        # Each thread's events by start; of equal starts the longest encloses the others.
+        order = np.lexsort((-self.end, self.start, threads)).tolist()
+        thread, start, end = threads.tolist(), self.start.tolist(), self.end.tolist()
+        opened: list[int] = []
+        for index in order:
+            while opened and (
+                thread[opened[-1]] != thread[index] or end[opened[-1]] < start[index]
+            ):
+                opened.pop()
+            if wanted[index]:
+                yield index, [self.events[one] for one in opened]
+            elif self.events[index].cat in CALLS:
+                opened.append(index)
+
+
+def _decode(data: bytes) -> tuple[list[JsonEvent], int]:
+    """The events and what their times count from, also where a name breaks the JSON.
+
+    The profiler reads some functions' names from memory that was freed, and they can then hold
+    any byte.
+    """
+    try:
+        return _relevant(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        text = data.decode("utf-8", "replace")
+        cleaned = NAME.sub(
+            lambda match: NOT_IN_A_NAME.sub("\N{REPLACEMENT CHARACTER}", match[0]), text
+        )
+        return _relevant(cleaned.encode())
+
+
+def _relevant(data: bytes) -> tuple[list[JsonEvent], int]:
+    text = Text(BytesIO(data))
+    events = [
+        event
+        for events in read_events(text)
+        for event in events
+        if event.cat in CALLS or event.name in REQUESTS
+    ]
+    return events, text.base_ns
+
+
+def _innermost_operator(opened: list[JsonEvent]) -> str | None:
+    """The operator that requested memory; those that only allocate do so for another."""
+    operators = [event.name for event in opened if event.cat == OPERATOR]
+    asking = [name for name in operators if not ONLY_ALLOCATES.fullmatch(name)]
+    return next(reversed(asking or operators), None)
+
+
+def _product(opened: list[JsonEvent], numbers: dict[int, int]) -> int:
+    """The number of the outermost product that is open, a new one at first sight; -1 without."""
+    for event in opened:
+        if event.cat == OPERATOR and _is_product(event.name):
+            return numbers.setdefault(id(event), len(numbers))
+    return -1
+
+
+@lru_cache(FUNCTIONS_KEPT)
+def _is_product(operator: str) -> bool:
+    return PRODUCT.fullmatch(operator) is not None
+
+
+def _stack(opened: list[JsonEvent]) -> Stack:
+    """Python frames, innermost first, under the operator that the innermost called."""
+    called: list[Frame] = []
+    frames: list[Frame] = []
+    for event in reversed(opened):
+        if event.cat == PYTHON:
+            if (frame := _frame(event.name)) is not None:
+                frames.append(frame)
+        elif not frames:
+            called = [Frame("", 0, event.name.removeprefix(BACKWARD_NODE))]
+    return (*called, *frames)
+
+
+@lru_cache(FUNCTIONS_KEPT)
+def _frame(function: str) -> Frame | None:
+    """None for a built-in function and a module's class, which have no place in a file."""
+    match = FUNCTION.fullmatch(function)
+    return None if match is None else Frame(match["file"], int(match["line"]), match["name"])

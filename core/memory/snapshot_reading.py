@@ -1,0 +1,220 @@
+"""Reads snapshots of CUDA's caching allocator from untrusted files.
+
+The form is that of ``torch.cuda.memory._snapshot()``, as its documentation describes it: segments
+of blocks, and for each device a ring of events. Keys may be absent.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader, FileIO
+from itertools import compress, repeat
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, cast
+
+import msgspec
+import numpy as np
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.history import Integers, Stacks
+from sysbench.core.memory.snapshot_contents import (
+    ALLOCATED,
+    MAX_DEVICES,
+    MOVES,
+    NO_EVENTS,
+    RESERVING,
+    Events,
+    InUse,
+    Segment,
+    Snapshot,
+)
+
+ACTIONS = {action: number for number, action in enumerate((*MOVES, *RESERVING))}
+OTHER = len(ACTIONS)
+MOVE_OF, RESERVE_OF = (
+    np.array([signs.get(action, 0) for action in (*ACTIONS, "")]) for signs in (MOVES, RESERVING)
+)
+"""The signs of each number in ACTIONS, and of OTHER."""
+BOUNDED = (("address", "addr", 2**62), ("size", "size", 2**50), ("time_us", "time_us", 2**52))
+"""Columns of whole numbers: name, key in the file, and the largest that is taken for real."""
+
+MAX_EVENTS = 10_000_000
+"""A longer file is refused: a few bytes of pickle can stand for very long lists."""
+
+GZIP = b"\x1f\x8b"
+CHUNK = 2**13
+READ_BYTES = 2**20
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes of the file that were read, and all its bytes."""
+
+
+def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
+    """Read a snapshot from an untrusted file.
+
+    No global is ever looked up, so that nothing in the file can run. Memory is not limited
+    here: a caller with an untrusted file sets a limit for its process.
+
+    Raises:
+        DamagedFileError: Absent, truncated, hostile, or not a snapshot.
+    """
+    with _collector_off():
+        try:
+            with BufferedReader(_WatchedFile(path, progress), READ_BYTES) as file:
+                is_packed = file.peek(len(GZIP))[: len(GZIP)] == GZIP
+                content = cast(BinaryIO, gzip.GzipFile(fileobj=file) if is_packed else file)
+                raw = _PlainUnpickler(content).load()
+        except Exception as error:  # A foreign pickle can raise anything.
+            raise DamagedFileError(f"{path} is not a memory snapshot: {error}") from error
+        return _converted(raw, consume=True)
+
+
+def snapshot_from(raw: object) -> Snapshot:
+    """Convert torch's own structure, which stays as it is.
+
+    Raises:
+        DamagedFileError: Not a snapshot.
+    """
+    with _collector_off():
+        return _converted(raw, consume=False)
+
+
+def _converted(raw: Any, *, consume: bool) -> Snapshot:
+    """Columns from dictionaries; with ``consume`` each chunk of them is freed once it is read."""
+    try:
+        _check_form(raw)
+        stacks = Stacks()
+        segments = msgspec.convert(raw["segments"], list[Segment])
+        traces = [_events(trace, stacks, consume=consume) for trace in raw["device_traces"]]
+        in_use = _in_use(segments, stacks)
+        return Snapshot(segments=segments, events=traces, stacks=stacks.distinct, in_use=in_use)
+    except (
+        *(TypeError, KeyError, IndexError, AttributeError, OverflowError, ValueError),
+        *(RecursionError, msgspec.ValidationError),
+    ) as error:
+        raise DamagedFileError(f"not a memory snapshot: {error}") from error
+
+
+def _in_use(segments: list[Segment], stacks: Stacks) -> dict[int, list[InUse]]:
+    """The blocks in use by device; one without an address lies behind the one before it."""
+    found: dict[int, list[InUse]] = {}
+    for segment in segments:
+        end = segment.address
+        for block in segment.blocks:
+            address = end if block.address is None else block.address
+            end = address + block.size
+            if block.state == "inactive":
+                continue
+            frames = block.frames or (block.history[-1].frames if block.history else None)
+            found.setdefault(segment.device, []).append(
+                InUse(
+                    address=address,
+                    size=block.size,
+                    requested=block.size if block.requested_size is None else block.requested_size,
+                    stack=stacks.number(frames),
+                    is_allocated=block.state == ALLOCATED,
+                )
+            )
+    return found
+
+
+def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> Events:
+    """One trace as columns, chunk by chunk: a million dictionaries take half a GiB."""
+    chunks = []
+    for begin in range(0, len(trace), CHUNK):
+        chunk = trace[begin : begin + CHUNK]
+        if consume:
+            trace[begin : begin + CHUNK] = [{}] * len(chunk)
+        chunks.append(_columns(chunk, stacks))
+    if not chunks:
+        return NO_EVENTS
+    return Events(
+        **{name: np.concatenate([columns[name] for columns in chunks]) for name in chunks[0]}
+    )
+
+
+def _columns(events: list[dict[str, Any]], stacks: Stacks) -> dict[str, Integers]:
+    """The columns of a chunk, field by field while its events are near in memory."""
+    actions = map(itemgetter("action"), events)
+    known = np.fromiter(map(ACTIONS.get, actions, repeat(OTHER)), np.int64, len(events))
+    columns = {"move": MOVE_OF[known], "reserve": RESERVE_OF[known]}
+    counts = known != OTHER
+    changes = list(compress(events, counts.tolist()))
+    for name, key, largest in BOUNDED:
+        columns[name] = np.zeros(len(events), dtype=np.int64)
+        columns[name][counts] = _bounded(key, _values(changes, key, 0), largest)
+    is_taken = columns["move"] > 0
+    takes = list(compress(events, is_taken.tolist()))
+    columns["stack"] = np.full(len(events), -1)
+    columns["stack"][is_taken] = list(map(stacks.number, _values(takes, "frames", None)))
+    return columns
+
+
+def _values(events: list[dict[str, Any]], key: str, absent: Any) -> list[Any]:
+    """One field of all events."""
+    try:
+        return list(map(itemgetter(key), events))
+    except KeyError:  # events without a context have no stack
+        return [event.get(key, absent) for event in events]
+
+
+def _bounded(name: str, values: list[Any], largest: int) -> Integers:
+    if set(map(type, values)) - {int}:
+        raise TypeError(f"{name} is not a whole number")
+    column = np.fromiter(values, np.int64, len(values))
+    if column.min(initial=0) < 0 or column.max(initial=0) > largest:
+        raise ValueError(f"{name} is out of range")
+    return column
+
+
+def _check_form(raw: Any) -> None:
+    """Refuse traces that are no lists, and lists that share their elements to stand for more than
+    memory holds."""
+    if len(raw["device_traces"]) > MAX_DEVICES:
+        raise TypeError(f"more than {MAX_DEVICES} devices")
+    for trace in raw["device_traces"]:
+        if not isinstance(trace, list):
+            raise TypeError(f"a trace is a list, not {type(trace).__name__}")
+    lengths = [len(trace) for trace in raw["device_traces"]]
+    lengths += [len(segment["blocks"]) for segment in raw["segments"]]
+    if sum(lengths) > MAX_EVENTS:
+        raise TypeError(f"{sum(lengths)} events and blocks, more than {MAX_EVENTS}")
+
+
+class _WatchedFile(FileIO):
+    """A file that reports the bytes read."""
+
+    def __init__(self, path: Path, progress: Progress | None) -> None:
+        super().__init__(path)
+        self._progress = progress
+        self._size = path.stat().st_size
+
+    def readinto(self, buffer: Any, /) -> int:
+        count = super().readinto(buffer)
+        if self._progress:
+            self._progress(self.tell(), self._size)
+        return count
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Refuses every global: a snapshot is plain containers, and any global in it is an attack."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and plain data does not")
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Turn the garbage collector off: over millions of new containers it would triple the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,357 @@
+"""A model of PyTorch's CUDA caching allocator: the blocks and segments that requests get.
+
+It has no memory and no device: addresses are numbers. Follows `DeviceCachingAllocator` of
+``c10/cuda/CUDACachingAllocator.cpp`` in torch 2.9 to 2.13, function by function, without private
+pools of CUDA graphs and without blocks that other streams still use.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import islice
+
+from sysbench.core.predict.allocator_blocks import (
+    PAGE,
+    SHARED_SEGMENT,
+    SMALL_REQUEST,
+    Block,
+    Pool,
+    could_have,
+    join,
+    round_size,
+    segment_bytes,
+    should_split,
+)
+from sysbench.core.predict.allocator_settings import AllocatorSettings
+
+
+class Refused(Exception):
+    """The device has no memory for a request, even after the cached segments were given back.
+
+    Attributes:
+        requested_bytes: Of the request, rounded up to granules.
+        allocated_bytes, reserved_bytes: The allocator's, when it gave up.
+    """
+
+    def __init__(self, requested_bytes: int, allocated_bytes: int, reserved_bytes: int) -> None:
+        super().__init__(f"no memory for {requested_bytes:,} bytes")
+        self.requested_bytes = requested_bytes
+        self.allocated_bytes = allocated_bytes
+        self.reserved_bytes = reserved_bytes
+
+
+class CachingAllocator:
+    """The allocator of one device.
+
+    Args:
+        capacity_bytes: Bytes that the device has for it, or that a limit leaves; None: no end.
+        is_limited: Whether the capacity is a limit put on the process: torch collects long
+            unused blocks under such a limit only.
+
+    Attributes:
+        allocated_bytes: Bytes of the blocks in use.
+        reserved_bytes: Bytes of all segments.
+        peak_allocated_bytes, peak_reserved_bytes: Their maxima since the last `reset_peaks`.
+    """
+
+    def __init__(
+        self,
+        settings: AllocatorSettings | None = None,
+        capacity_bytes: int | None = None,
+        *,
+        is_limited: bool = False,
+    ) -> None:
+        self.settings = settings or AllocatorSettings()
+        self.allocated_bytes = self.reserved_bytes = 0
+        self.peak_allocated_bytes = self.peak_reserved_bytes = 0
+        self._capacity = capacity_bytes
+        self._collects = is_limited and self.settings.collect_above > 0
+        is_expandable = self.settings.expandable_segments
+        self._source = ExpandableSegments(self) if is_expandable else Segments(self)
+        self._pools: dict[tuple[int, bool], Pool] = {}
+        self._next_address = PAGE
+        self._made = 0
+
+    def allocate(self, requested_bytes: int, stream: int = 0) -> Block:
+        """A block for the request, cut from a free one or from a new segment.
+
+        Raises:
+            Refused: No memory is left for it.
+            ValueError: The request is not of at least one byte, for which there is no block.
+        """
+        if requested_bytes < 1:
+            raise ValueError(f"no block has {requested_bytes} bytes")
+        size = round_size(requested_bytes, self.settings)
+        is_small = size <= SMALL_REQUEST
+        pool = self._pools.get((stream, is_small))
+        if pool is None:
+            pool = self._pools[stream, is_small] = Pool(is_small)
+        if self._collects:
+            pool.lookups += 1
+        block = self._from_cache(pool, size)
+        if block is None and self._collects:
+            self._collect_unused()
+        if block is None:
+            block = self._source.block_for(pool, size)
+        if block is None and self._release_for(pool, size):
+            block = self._source.block_for(pool, size)
+        if block is None:
+            self.empty_cache()
+            block = self._source.block_for(pool, size)
+        if block is None:
+            raise Refused(size, self.allocated_bytes, self.reserved_bytes)
+        if should_split(block.bytes, size, self.settings, is_small=block.pool.is_small):
+            rest, block = block, self.cut_front(block, size)
+            rest.pool.add(rest)
+        block.is_free = False
+        self.allocated_bytes += block.bytes
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
+        return block
+
+    def free(self, block: Block) -> None:
+        """Take a block back, and join it with free neighbours.
+
+        Raises:
+            ValueError: The block is not in use.
+        """
+        if block.is_free:
+            raise ValueError("the block is free already")
+        block.is_free = True
+        self.allocated_bytes -= block.bytes
+        join(block)
+        block.pool.add(block)
+
+    def empty_cache(self) -> None:
+        """Give memory back to the device of which no part is in use."""
+        for pool in self._pools.values():
+            self._source.release(pool)
+
+    def reset_peaks(self) -> None:
+        """Start the maxima again from the present."""
+        self.peak_allocated_bytes = self.allocated_bytes
+        self.peak_reserved_bytes = self.reserved_bytes
+
+    def blocks(self) -> list[Block]:
+        """The free blocks, of all pools."""
+        return [pool.at[row[-1]] for pool in self._pools.values() for row in pool.free]
+
+    def reserve(self, count: int) -> bool:
+        """Take bytes from the device, if it has them."""
+        if self._capacity is not None and self.reserved_bytes + count > self._capacity:
+            return False
+        self.reserved_bytes += count
+        if self.reserved_bytes > self.peak_reserved_bytes:
+            self.peak_reserved_bytes = self.reserved_bytes
+        return True
+
+    def unreserve(self, count: int) -> None:
+        """Give bytes back to the device."""
+        self.reserved_bytes -= count
+
+    def address_space(self, count: int) -> int:
+        """Address of a range of that many bytes: the device hands ranges out in order."""
+        address = self._next_address
+        self._next_address += -(-count // PAGE) * PAGE
+        return address
+
+    def new_block(self, address: int, count: int, pool: Pool) -> Block:
+        """A block without neighbours, the last in order."""
+        self._made += 1
+        return Block(address, count, pool, self._made)
+
+    def cut_front(self, block: Block, size: int) -> Block:
+        """Make the front of a block that is in no pool a new one; the given one is the rest."""
+        front = self.new_block(block.address, size, block.pool)
+        front.before, front.after, front.is_mapped = block.before, block, block.is_mapped
+        if block.before is not None:
+            block.before.after = front
+        block.before = front
+        block.address += size
+        block.bytes -= size
+        return front
+
+    def cut_back(self, block: Block, size: int) -> Block:
+        """Leave a block that is in no pool that size; what is behind it becomes a new one."""
+        back = self.new_block(block.address + size, block.bytes - size, block.pool)
+        back.before, back.after, back.is_mapped = block, block.after, block.is_mapped
+        if block.after is not None:
+            block.after.before = back
+        block.after = back
+        block.bytes = size
+        return back
+
+    def _from_cache(self, pool: Pool, size: int) -> Block | None:
+        """The smallest free block that is large enough, the one made first among equal ones.
+
+        So torch 2.12 has it; earlier ones may take the lowest address among them.
+        """
+        index = bisect_left(pool.free, (size, 0, 0))
+        if index == len(pool.free):
+            return None
+        block = pool.at[pool.free[index][-1]]
+        if self.settings.expandable_segments:
+            # The last block of a segment can grow: it counts as large as it can become.
+            for *_, address in islice(pool.free, index + 1, None):
+                other = pool.at[address]
+                if could_have(other) >= could_have(block):
+                    break
+                block = other
+        limit = self.settings.max_split_bytes
+        if limit is not None:
+            if size < limit <= block.bytes:
+                return None
+            if size >= limit and block.bytes >= size + SHARED_SEGMENT:
+                return None
+        pool.remove(block)
+        return block
+
+    def _release_for(self, pool: Pool, size: int) -> bool:
+        """Give back blocks too large to be split, as many as the request needs."""
+        limit = self.settings.max_split_bytes
+        if limit is None or self.settings.expandable_segments:
+            return False
+        wanted = max(size, limit)
+        index = bisect_left(pool.free, (wanted, 0, 0))
+        if index < len(pool.free):
+            self._give_back(pool.at[pool.free[index][-1]])
+            return True
+        released = 0
+        while released < wanted and pool.free and pool.free[-1][0] >= limit:
+            block = pool.at[pool.free[-1][-1]]
+            released += block.bytes
+            self._give_back(block)
+        return released >= wanted
+
+    def _collect_unused(self) -> None:
+        """Give back whole segments of large blocks, those unused for longest first."""
+        assert self._capacity is not None
+        threshold = int(self.settings.collect_above * self._capacity)
+        if self.reserved_bytes <= threshold:
+            return
+        target, reclaimed = self.reserved_bytes - threshold, 0
+        large = [one for (_, is_small), one in self._pools.items() if not is_small]
+        whole = [
+            block
+            for one in large
+            for *_, address in one.free
+            if not (block := one.at[address]).is_split
+        ]
+        while reclaimed < target and whole:
+            ages = [block.pool.lookups - block.since for block in whole]
+            mean = sum(ages) / len(ages)
+            old = [block for block, age in zip(whole, ages, strict=True) if age >= mean]
+            for block in old:
+                reclaimed += block.bytes
+                self._give_back(block)
+            whole = [block for block in whole if block not in old]
+
+    def _give_back(self, block: Block) -> None:
+        """Return a free segment to the device."""
+        block.pool.remove(block)
+        self.unreserve(block.bytes)
+
+
+class Segments:
+    """Source of memory with a segment of its own for each request that finds no block."""
+
+    def __init__(self, device: CachingAllocator) -> None:
+        self._device = device
+
+    def block_for(self, pool: Pool, size: int) -> Block | None:
+        """A block of at least that size with new memory, not in the pool; None without any."""
+        count = segment_bytes(size)
+        if not self._device.reserve(count):
+            return None
+        return self._device.new_block(self._device.address_space(count), count, pool)
+
+    def release(self, pool: Pool) -> None:
+        """Give the pool's unused memory back."""
+        for block in [pool.at[address] for *_, address in pool.free]:
+            if not block.is_split:
+                pool.remove(block)
+                self._device.unreserve(block.bytes)
+
+
+class ExpandableSegments:
+    """Source of memory with one segment a pool: address space for any card, and pages on demand."""
+
+    ADDRESS_SPACE = 2**16 * SHARED_SEGMENT
+
+    def __init__(self, device: CachingAllocator) -> None:
+        self._device = device
+
+    def block_for(self, pool: Pool, size: int) -> Block | None:
+        block = self._candidate(pool, size)
+        if not block.is_mapped:
+            mapped = self._map(block, min(block.bytes, size))
+            if mapped is None:
+                return None
+            block = mapped
+        while block.bytes < size:
+            assert block.after is not None
+            mapped = self._map(block.after, min(size - block.bytes, block.after.bytes))
+            if mapped is None:
+                return None
+            block = mapped
+        pool.remove(block)
+        return block
+
+    def release(self, pool: Pool) -> None:
+        for block in [pool.at[address] for *_, address in pool.free]:
+            self._unmap(block)
+
+    def _candidate(self, pool: Pool, size: int) -> Block:
+        """The lowest free or unmapped block that can grow to that size."""
+        for address in pool.unmapped:
+            block = pool.at[address]
+            if block.before is not None and block.before.is_free:
+                block = block.before
+            reach, reached = 0, block
+            while reach < size:
+                reach += reached.bytes
+                if reached.after is None or not reached.after.is_free:
+                    break
+                reached = reached.after
+            if reach >= size:
+                return block
+        space = self._device.address_space(self.ADDRESS_SPACE + SHARED_SEGMENT)
+        start = -(-space // SHARED_SEGMENT) * SHARED_SEGMENT  # pages are counted from address 0
+        block = self._device.new_block(start, self.ADDRESS_SPACE, pool)
+        block.is_mapped = False
+        pool.add(block)
+        return block
+
+    def _map(self, block: Block, count: int) -> Block | None:
+        """Put memory behind the front of an unmapped block, in whole pages; the free block there.
+
+        It is joined with a free block before it. None where the device has no more.
+        """
+        page = block.pool.segment_bytes
+        count = -(-count // page) * page
+        if not self._device.reserve(count):
+            return None
+        block.pool.remove(block)
+        if count < block.bytes:
+            block.pool.add(self._device.cut_back(block, count))
+        block.is_mapped = True
+        join(block)
+        block.pool.add(block)
+        return block
+
+    def _unmap(self, block: Block) -> None:
+        """Take the whole pages of a free block away."""
+        page = block.pool.segment_bytes
+        begin = -(-block.address // page) * page
+        end = (block.address + block.bytes) // page * page
+        if begin >= end:
+            return
+        block.pool.remove(block)
+        if begin > block.address:
+            block.pool.add(self._device.cut_front(block, begin - block.address))
+        if end < block.address + block.bytes:
+            block.pool.add(self._device.cut_back(block, end - block.address))
+        block.is_mapped = False
+        self._device.unreserve(block.bytes)
+        join(block)
+        block.pool.add(block)

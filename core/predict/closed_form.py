@@ -1,0 +1,256 @@
+"""Parameters, FLOPs and peak memory of a spec, by arithmetic: no torch, about a millisecond.
+
+FLOPs count matrix products only, two per multiply-add. Memory is what the tensors of a steady
+eager step take at its worst moment, gradients freed and optimizer state allocated, and on CUDA the
+workspaces of cuBLAS. Other memory of libraries (the CUDA context, oneDNN's packed operands) is not
+included, nor are the savings of torch.compile. Letters of the formulas: B batch, T context,
+V vocab, d d_model, f d_ff, L layers, h heads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil
+
+import msgspec
+
+from sysbench.core.formatting import format_bytes, format_count
+from sysbench.core.machine.instructions import has_own_products
+from sysbench.core.predict.closed_step import (
+    StepMemory,
+    attention_flops,
+    attention_memory,
+    step_memory,
+)
+from sysbench.core.predict.libraries import WORKSPACES, workspaces_bytes
+from sysbench.core.predict.sizes import Sizes
+from sysbench.core.record.record import LedgerRow
+from sysbench.core.spec.spec import RunSpec
+
+ROWS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "buffers",
+    "inputs",
+    "activations",
+    "autocast weight copies",
+    "logits and loss",
+    "temporaries",
+    WORKSPACES,
+)
+"""Names of the ledger's rows, in order; those of zero bytes are left out."""
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """Predicted cost of one steady step of a spec.
+
+    Attributes:
+        parameters: Exact count.
+        parameter_bytes: Their bytes in the weights' dtype.
+        forward_flops: FLOPs of the forward, attention counted in full, as dense kernels compute it.
+        causal_forward_flops: The same without attention's masked half.
+        backward_flops: Twice the forward's; 0 when the step has no backward.
+        step_flops: FLOPs of forward and backward. An optimizer has no matrix products.
+        saved_activation_bytes: Bytes that the graph keeps after forward and loss, storages
+            counted once, without weights and their copies; 0 when there is no graph.
+        ledger: Named amounts that add up to ``peak_bytes``.
+        peak_bytes: Live bytes at the worst moment.
+        peak_phase: The phase of that moment, as the workload names it.
+        peak_place: Place in the phase: a block, the loss, the optimizer's name.
+        method: Method of the prediction.
+        formulas: Name of a quantity to its formula, for display.
+    """
+
+    parameters: int
+    parameter_bytes: int
+    forward_flops: int
+    causal_forward_flops: int
+    backward_flops: int
+    step_flops: int
+    saved_activation_bytes: int
+    ledger: list[LedgerRow]
+    peak_bytes: int
+    peak_phase: str
+    peak_place: str
+    method: str = "closed form"
+    formulas: dict[str, str] = {}
+
+    @property
+    def causal_step_flops(self) -> int:
+        """``step_flops`` without attention's masked half: backward is twice the forward."""
+        return self.causal_forward_flops * (3 if self.backward_flops else 1)
+
+    @property
+    def explain(self) -> str:
+        """The formulas, one per line."""
+        return "\n".join(f"{name}: {text}" for name, text in self.formulas.items())
+
+
+def predict(spec: RunSpec, capability: str | None = None) -> Prediction:
+    """The cost of one steady step of that spec, run eagerly.
+
+    The CPU and CUDA keep different tensors (see `sysbench.core.predict.sizes`); a device of
+    ``auto`` counts as CUDA, so resolve it first. A workload without a model has no parameters and
+    no matrix products, and its memory is not predicted.
+
+    Args:
+        capability: The device's compute capability, such as ``9.0``, by which the workspaces go;
+            None where it is not known.
+    """
+    if spec.workload == "attention":
+        return _of_attention(spec, capability)
+    if spec.workload != "transformer":
+        return _of_no_model(spec)
+    size, sizes, memory = spec.dimensions, Sizes(spec), step_memory(spec)
+    tokens = spec.tokens_per_step
+    weights = size.layers * (4 * sizes.square + 3 * sizes.wide) + sizes.table
+    attention = 4 * tokens * spec.context * size.d_model * size.layers
+    workspaces = workspaces_bytes(spec, capability)
+    forward = 2 * tokens * weights + attention
+    backward = 2 * forward if spec.has_backward else 0
+    return Prediction(
+        parameters=size.parameters,
+        parameter_bytes=size.parameters * sizes.width.weight,
+        forward_flops=forward,
+        causal_forward_flops=forward - attention // 2,
+        backward_flops=backward,
+        step_flops=forward + backward,
+        saved_activation_bytes=memory.saved_bytes,
+        ledger=_ledger(memory, workspaces),
+        peak_bytes=memory.peak.total + workspaces,
+        peak_phase=memory.peak.phase,
+        peak_place=memory.peak.place,
+        formulas=_formulas(sizes, memory, forward, backward, workspaces),
+    )
+
+
+def _of_attention(spec: RunSpec, capability: str | None) -> Prediction:
+    workspaces = workspaces_bytes(spec, capability)
+    memory, forward = attention_memory(spec), attention_flops(spec)
+    backward = 2 * forward if spec.has_backward else 0
+    return Prediction(
+        parameters=0,
+        parameter_bytes=0,
+        forward_flops=forward,
+        causal_forward_flops=forward // 2 if spec.is_causal else forward,
+        backward_flops=backward,
+        step_flops=forward + backward,
+        saved_activation_bytes=memory.saved_bytes,
+        ledger=_ledger(memory, workspaces),
+        peak_bytes=memory.peak.total + workspaces,
+        peak_phase=memory.peak.phase,
+        peak_place=memory.peak.place,
+        formulas={
+            "forward FLOPs": f"4BT²d = {format_count(forward).strip()}",
+            "peak": _peak_formula(memory, workspaces),
+        },
+    )
+
+
+def _of_no_model(spec: RunSpec) -> Prediction:
+    return Prediction(
+        parameters=0,
+        parameter_bytes=0,
+        forward_flops=0,
+        causal_forward_flops=0,
+        backward_flops=0,
+        step_flops=0,
+        saved_activation_bytes=0,
+        ledger=[],
+        peak_bytes=0,
+        peak_phase="",
+        peak_place="",
+        method=f"nothing to predict: {spec.workload} has no model",
+    )
+
+
+def _memory(spec: RunSpec) -> StepMemory:
+    return attention_memory(spec) if spec.workload == "attention" else step_memory(spec)
+
+
+def _ledger(memory: StepMemory, workspaces: int) -> list[LedgerRow]:
+    live = memory.peak.live + Counter({WORKSPACES: workspaces})
+    return [LedgerRow(name, live[name]) for name in ROWS if live[name]]
+
+
+def why_not_predicted(spec: RunSpec) -> str | None:
+    """The reason why `predict` does not hold for the spec's memory; None where it does."""
+    if spec.is_own:
+        return "the closed form is of the built-in models; `estimate` plays the step of others"
+    if spec.workload not in ("transformer", "attention"):
+        return f"the closed form is of models, not of {spec.workload}"
+    if spec.workload == "attention" and spec.attention_row.scores != "model":
+        return "beside a kernel that fuses attention, what it needs inside weighs as much"
+    if spec.compiles:
+        return "compiled code saves and fuses as it likes; the closed form is of eager code"
+    if spec.parallel != "none":
+        return "the closed form is of one device; ranks hold buckets and shards besides"
+    return None
+
+
+def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
+    """The reason why a peak on this CPU can exceed `predict`; None where it has tensors only.
+
+    The excess depends on shapes, layouts and the version of oneDNN: from none to more than a matrix
+    of weights. A measurement has it in the row ``library workspace``.
+
+    Args:
+        instructions: Instruction set of oneDNN, from `onednn_instructions`.
+    """
+    dtype = spec.precision_row.compute
+    if spec.device != "cpu" or not has_own_products(instructions, dtype):
+        return None
+    return (
+        f"what oneDNN takes within {spec.precision} products, by {instructions}, is not predicted"
+    )
+
+
+def _formulas(
+    sizes: Sizes, memory: StepMemory, forward: int, backward: int, workspaces: int
+) -> dict[str, str]:
+    spec, size, width = sizes.spec, sizes.size, sizes.width
+    texts = {
+        "parameters": f"L(4d² + 3df + 2d) + d + 2Vd = {size.parameters:,}",
+        "forward FLOPs": "2BT[L(4d² + 3df) + Vd] + 4BT²dL = " + format_count(forward).strip(),
+    }
+    if backward:
+        texts["backward FLOPs"] = f"2 × forward = {format_count(backward).strip()}"
+    if memory.saved_bytes:
+        saved = format_bytes(memory.saved_bytes)
+        texts["saved for backward"] = f"about {_kept_formula(sizes)} bytes and the loss's: {saved}"
+    if spec.step == "train":
+        copies = 1 if spec.optimizer == "sgd" else 3
+        texts["weights and state"] = f"{copies * width.weight} bytes per parameter"
+    texts["peak"] = _peak_formula(memory, workspaces)
+    return texts
+
+
+def _peak_formula(memory: StepMemory, workspaces: int) -> str:
+    peak = memory.peak
+    names = " + ".join(row.name for row in _ledger(memory, workspaces))
+    return f"{names} = {format_bytes(peak.total + workspaces)}, in {peak.phase} ({peak.place})"
+
+
+def _kept_formula(sizes: Sizes) -> str:
+    """Bytes that the blocks keep; of a recomputed segment only its input."""
+    checkpoint = sizes.spec.checkpoint
+    if not checkpoint:
+        return f"L({_block_formula(sizes)})"
+    return f"{ceil(sizes.size.layers / checkpoint)} segments' {sizes.width.residual}BTd"
+
+
+def _block_formula(sizes: Sizes) -> str:
+    """Bytes that a block keeps for backward, small statistics left out.
+
+    Of d: two norms' inputs and results, and on the CPU their normalised inputs in float32;
+    q, k, v and what the output projection reads. Of f: the feed-forward's four tensors. Of T²,
+    with the scores written out: exponentials and quotients; torch's own writing keeps one.
+    """
+    width, scores = sizes.width, sizes.spec.attention_row.scores
+    norms = width.residual + width.compute if width.fused_norm else 4 + 4 + width.compute
+    heads = 4 if scores == "torch" else width.compute
+    text = f"BT({2 * norms + 3 * heads + width.compute}d + {4 * width.compute}f)"
+    if scores == "model":
+        return f"{text} + {2 * width.softmax if sizes.scores == sizes.scores_soft else 6}BhT²"
+    return f"{text} + 4BhT²" if scores == "torch" else text

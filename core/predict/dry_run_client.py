@@ -1,0 +1,289 @@
+"""Exact mode: a step on meta tensors in a separate process. No torch here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from typing import IO, Any, Self
+
+import msgspec
+
+from sysbench.core.errors import SpecError, WorkerFailed
+from sysbench.core.machine.children import child_environment, python_child
+from sysbench.core.machine.interpreter import ready_python
+from sysbench.core.predict.closed_form import Prediction, why_not_predicted
+from sysbench.core.predict.requests import AllocatorPeak, Requests
+from sysbench.core.predict.variant import PLAIN, Variant
+from sysbench.core.record.record import LedgerRow
+from sysbench.core.record.roof import Roof
+from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
+
+TIMEOUT_SECONDS = 120.0
+"""Limit for one answer; the first includes the import of torch."""
+
+
+def unsupported_reason(spec: RunSpec) -> str | None:
+    """Why the dry run does not support this spec, or None."""
+    if not spec.is_own:
+        return why_not_predicted(spec)
+    if spec.compiles:
+        return "torch.compile changes what is saved and fused; the dry run is eager"
+    if spec.parallel != "none":
+        return "the dry run covers one device; ranks also hold buckets and shards"
+    return None
+
+
+class ProductCount(msgspec.Struct, frozen=True, kw_only=True):
+    """A matrix product of a phase: its count, and the FLOPs and bytes of one."""
+
+    dtype: str
+    flops: int
+    bytes: int
+    count: int
+
+
+class PhasePrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase of the step.
+
+    Attributes:
+        phase: Its name, as the workload has it.
+        peak_bytes: Live bytes at its worst moment; ``ledger`` adds up to them.
+        block_bytes: Peak of their blocks in CUDA's allocator, each storage rounded up to 512
+            bytes; None on the CPU.
+        place: Place of the worst moment in the phase.
+        flops: FLOPs of its matrix products, as the kernels compute them.
+        products: The same by product.
+        moved_bytes: Bytes that all other operations read and write.
+    """
+
+    phase: str
+    peak_bytes: int
+    block_bytes: int | None
+    place: str
+    ledger: list[LedgerRow]
+    flops: int
+    products: list[ProductCount]
+    moved_bytes: int
+
+
+class ExactPrediction(Prediction, frozen=True, kw_only=True):
+    """A `Prediction` from the workload's code, as torch executes it here.
+
+    Attributes:
+        phases: In order of time.
+        block_ledger: The rows of ``ledger`` as blocks of CUDA's allocator; None on the CPU.
+        requests: Its requests to CUDA's allocator; None on the CPU.
+        held: What the allocator holds for them on a device without end.
+        trained_parameters: Count of those that need gradients.
+        seconds: Duration of the prediction, without the import of torch.
+        import_seconds: Duration of that import, once for a process.
+    """
+
+    phases: list[PhasePrediction]
+    block_ledger: list[LedgerRow] | None
+    requests: Requests | None = None
+    held: AllocatorPeak | None = None
+    trained_parameters: int = 0
+    seconds: float = 0.0
+    import_seconds: float = 0.0
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A line to the process.
+
+    Attributes:
+        spec: See `canonical_spec`.
+        capability: The device's compute capability; None where it is not known.
+        variant: The way to train it, where that is not the spec's.
+    """
+
+    spec: RunSpec
+    capability: str | None = None
+    variant: Variant = PLAIN
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """A line from the process: a prediction, or the reason why there is none."""
+
+    prediction: ExactPrediction | None = None
+    error: str = ""
+
+
+class Estimator:
+    """Exact predictions from a child process, cached by identity.
+
+    The child starts with the ``with`` block or the first question, imports torch, and ends with
+    `close`; the cache outlives it. However the child ends, this process sees only an exception.
+
+    Args:
+        timeout_seconds: Limit for one answer.
+    """
+
+    def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._predictions: dict[tuple[str, str | None, Variant], ExactPrediction] = {}
+
+    def __enter__(self) -> Self:
+        """Start the child.
+
+        Raises:
+            InterpreterError: Workers cannot run in the chosen interpreter.
+        """
+        self._process = self._process or self._start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def predict(
+        self, spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
+    ) -> ExactPrediction:
+        """The cost of one steady step, run eagerly with the semantics of ``device``.
+
+        Args:
+            capability: As `closed_form.predict` takes it.
+            variant: Of a training step; on CUDA a sharded one has no requests.
+
+        Raises:
+            WorkerFailed: The process died, did not answer in time, or could not run the step.
+            SpecError: The dry run has no such step, or there is no interpreter to run it in.
+        """
+        if spec.workload != "transformer" and not spec.is_own:
+            raise SpecError("workload", spec.workload, "transformer; exact mode runs no other")
+        if spec.checkpoint and not spec.is_own:
+            raise SpecError("checkpoint", spec.checkpoint, "0; exact mode keeps all activations")
+        question = Question(spec=canonical_spec(spec), capability=capability, variant=variant)
+        key = question.spec.identity, capability, variant
+        if key not in self._predictions:
+            self._predictions[key] = self._ask(question)
+        return self._predictions[key]
+
+    def stop(self) -> None:
+        """End the child from another thread; the thread that waits for it gets `WorkerFailed`."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """End the process, if there is one; wait for nothing."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        # To take down all that torch has mapped takes the kernel 0.1 s.
+        threading.Thread(target=process.wait, daemon=True).start()
+        for file in (process.stdin, process.stdout, self._log):
+            with contextlib.suppress(BrokenPipeError):
+                file.close()  # type: ignore[union-attr]
+
+    def _ask(self, question: Question) -> ExactPrediction:
+        process = self._process = self._process or self._start()
+        try:
+            line = self._exchange(process, msgspec.json.encode(question) + b"\n")
+            answer = msgspec.json.decode(line, type=Answer)
+        except (BrokenPipeError, msgspec.DecodeError):
+            # Half a line or none: the child is dying or dead.
+            raise self._failure(process) from None
+        except BaseException:
+            self.close()
+            raise
+        if answer.prediction is None:
+            raise WorkerFailed(f"exact mode cannot run this step: {answer.error}")
+        return answer.prediction
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        python = ready_python()
+        # A file, not a pipe: its log is read only when it fails, and could fill a pipe.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        return subprocess.Popen(
+            python_child("sysbench.core.worker.dry_run.child", str(os.getpid()), python=python),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
+            # Meta tensors need neither a device nor threads.
+            env={
+                **child_environment(python, os.environ),
+                "CUDA_VISIBLE_DEVICES": "",
+                "OMP_NUM_THREADS": "1",
+            },
+        )
+
+    def _exchange(self, process: subprocess.Popen[bytes], question: bytes) -> bytes:
+        """Send a line and return the answer's; an incomplete one if the pipe ends."""
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(question)
+        process.stdin.flush()
+        deadline = time.monotonic() + self._timeout_seconds
+        line = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise WorkerFailed(
+                        f"exact mode did not answer within {self._timeout_seconds:g} s; of the "
+                        "built-in models the closed form, without --exact, needs no torch"
+                    )
+                data = os.read(process.stdout.fileno(), 2**20)
+                if not data:
+                    break
+                line += data
+        return line
+
+    def _failure(self, process: subprocess.Popen[bytes]) -> WorkerFailed:
+        """The error of a child that ended without an answer."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        assert self._log is not None
+        self._log.seek(0)
+        log = self._log.read().decode("utf-8", "replace").strip()
+        last_line = f": {log.splitlines()[-1]}" if log else ""
+        ending = _ended(process.poll())
+        self.close()
+        return WorkerFailed(f"the process of exact mode {ending}{last_line}")
+
+
+def canonical_spec(spec: RunSpec) -> RunSpec:
+    """The spec with every key that does not change a prediction at its default."""
+    names: tuple[str, ...] = DIMENSION_NAMES
+    names += ("batch", "context", "precision", "attention", "step")
+    if spec.is_own:
+        names = (*names, "model", "model_args", *PLACE_NAMES, "trust_code", "checkpoint")
+    settings: dict[str, Any] = {name: getattr(spec, name) for name in names}
+    if spec.step == "train":
+        settings |= {"optimizer": spec.optimizer, "clip": 1.0 if spec.clip else 0.0}
+    return RunSpec(**settings, device="cpu" if spec.device == "cpu" else "cuda:0")
+
+
+def _ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return "ended without an answer" if code is None else f"ended with code {code}"
+
+
+def roof_ms(phase: PhasePrediction, roof: Roof) -> float | None:
+    """Milliseconds of a phase if every operation ran at its ceiling; None without a bandwidth.
+
+    A matrix product takes its FLOPs at the peak or its operands' bytes at the bandwidth,
+    whichever is longer; other operations take their bytes. The cost of launches and the savings of
+    caches are not included. A product of another dtype than the run's counts at the run's peak.
+    """
+    if not roof.bandwidth:
+        return None
+    seconds = phase.moved_bytes / roof.bandwidth
+    for row in phase.products:
+        seconds += row.count * max(row.flops / roof.peak_flops, row.bytes / roof.bandwidth)
+    return 1e3 * seconds

@@ -1,0 +1,342 @@
+"""Predictions over several specs: the largest that fits, and a table of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import prod
+from typing import Any, Literal
+
+import msgspec
+
+from sysbench.core.errors import SpecError
+from sysbench.core.predict.allocator_settings import AllocatorSettings
+from sysbench.core.predict.closed_form import Prediction
+from sysbench.core.predict.dry_run_client import ExactPrediction, unsupported_reason
+from sysbench.core.predict.room import (
+    ANY_CARD,
+    AvailableMemory,
+    Card,
+    Verdict,
+    available_memory,
+    missing_bytes,
+    verdict_of,
+)
+from sysbench.core.spec.fields import field_named
+from sysbench.core.spec.models import find_model
+from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, is_own, source_of
+from sysbench.core.spec.spec import RunSpec
+
+Predict = Callable[[RunSpec], Prediction]
+"""The closed form, or `Estimator.predict`."""
+
+FitKey = Literal["batch", "context", "layers"]
+LAYER_ARGUMENTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers")
+"""Arguments of the user's models that are their number of layers, where they are given."""
+
+MOST_CELLS = 500
+MOST_TRIED = 32
+"""Values that are tried one by one for the first from which on none fits."""
+
+EXPANDABLE = AllocatorSettings(expandable_segments=True)
+
+
+class Axis(msgspec.Struct, frozen=True):
+    """A key of a spec and the values that it takes in turn."""
+
+    key: str
+    values: list[Any]
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One place of the table.
+
+    Attributes:
+        settings: Key to value, of each axis.
+        peak_bytes, peak_phase: Null where nothing can be predicted; ``why`` says the reason.
+        reserved_bytes: Of CUDA's allocator, in exact mode; else null.
+        capacity_bytes: Capacity to compare with; null where not known.
+        fits: Whether it is sure to fit; null where the peak or the capacity is.
+        verdict: The same with its uncertainty, see `room.Verdict`.
+    """
+
+    settings: dict[str, Any]
+    peak_bytes: int | None = None
+    peak_phase: str | None = None
+    reserved_bytes: int | None = None
+    capacity_bytes: int | None
+    fits: bool | None = None
+    verdict: Verdict | None = None
+    why: str = ""
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest value of a key whose predicted step is sure to fit.
+
+    Attributes:
+        largest: 0 where not even 1 fits.
+        peak_bytes: At the largest; null where that is 0.
+        next: The first that is not sure to fit; null where the key allows no more.
+        next_peak_bytes, over_bytes: Its peak, and the bytes that are missing.
+        room_bytes: Memory that is sure to be available to the step.
+        doubt_bytes: Its uncertainty: what may be available on top.
+        beyond: The first from which on none fits; null where the key allows no more.
+        reserved_bytes: Of CUDA's allocator at the largest, in exact mode; else null.
+        expandable_largest: The largest with ``expandable_segments:True``, in exact mode on CUDA;
+            null where it is no larger.
+    """
+
+    key: FitKey
+    capacity_bytes: int
+    largest: int
+    peak_bytes: int | None
+    next: int | None
+    next_peak_bytes: int | None
+    over_bytes: int | None
+    room_bytes: int
+    doubt_bytes: int = 0
+    beyond: int | None = None
+    reserved_bytes: int | None = None
+    expandable_largest: int | None = None
+
+
+def fit(
+    spec: RunSpec,
+    key: FitKey,
+    capacity_bytes: int,
+    predict: Predict,
+    guess: int | None = None,
+    settings: AllocatorSettings | None = None,
+    room: AvailableMemory | None = None,
+) -> Fit:
+    """The largest value of a key that fits, by bisection: peaks grow with batch and context.
+
+    What an allocator reserves can shrink from a value to the next: then it is one that fits while
+    the next does not, and a larger one may fit too.
+
+    Args:
+        guess: First value to try; near the answer it saves predictions. Default: the spec's.
+        settings: Of CUDA's allocator.
+        room: Memory available to the step; default: by `available_memory`.
+
+    Raises:
+        SpecError: The memory of such a spec is not predicted.
+    """
+    why = unsupported_reason(spec)
+    if why:
+        raise SpecError("--fit", key, f"not for this spec: {why}")
+    search = _Search(spec, key, room or available_memory(spec, capacity_bytes), predict)
+    found = search.largest(max(1, guess or value_of(spec, key)), settings)
+    beyond = search.beyond(found, settings)
+    following = search.predicted(found + 1)
+    at_largest = search.predicted(found) if found else None
+    expandable = search.with_expandable(max(1, found), settings)
+    return Fit(
+        key=key,
+        capacity_bytes=capacity_bytes,
+        largest=found,
+        peak_bytes=None if at_largest is None else at_largest.peak_bytes,
+        next=None if following is None else found + 1,
+        next_peak_bytes=None if following is None else following.peak_bytes,
+        over_bytes=None if following is None else missing_bytes(following, search.room, settings),
+        room_bytes=search.room.least,
+        doubt_bytes=search.room.uncertainty_bytes,
+        beyond=beyond,
+        reserved_bytes=None if at_largest is None else reserved_bytes(at_largest),
+        expandable_largest=expandable if expandable > found else None,
+    )
+
+
+def reserved_bytes(prediction: Prediction) -> int | None:
+    """What CUDA's allocator reserves for a step; None where no allocator was played."""
+    held = prediction.held if isinstance(prediction, ExactPrediction) else None
+    return None if held is None else held.reserved_bytes
+
+
+def with_value(spec: RunSpec, key: FitKey, value: int) -> RunSpec:
+    """The spec with another value of the key; the user's models take layers as an argument."""
+    if key != "layers" or not spec.is_own:
+        return spec.changed(**{key: value})
+    arguments = decoded_arguments(spec.model_args) | {_layers_argument(spec): value}
+    return spec.changed(model_args=canonical_arguments(arguments))
+
+
+def value_of(spec: RunSpec, key: FitKey) -> int:
+    """The spec's value of the key; of the user's models' layers 1 where it does not say."""
+    if key != "layers" or not spec.is_own:
+        return int(getattr(spec, key))
+    value = decoded_arguments(spec.model_args).get(_layers_argument(spec), 1)
+    return value if isinstance(value, int) else 1
+
+
+def _layers_argument(spec: RunSpec) -> str:
+    """The argument that is given, else the one that is usual behind that door."""
+    given = decoded_arguments(spec.model_args)
+    usual = LAYER_ARGUMENTS[0] if source_of(spec.model).door == "hf" else LAYER_ARGUMENTS[-1]
+    return next((name for name in LAYER_ARGUMENTS if name in given), usual)
+
+
+class _Search:
+    """Predictions of one spec by the value of a key, and the memory available to them."""
+
+    def __init__(self, spec: RunSpec, key: FitKey, room: AvailableMemory, predict: Predict) -> None:
+        self.room = room
+        self._spec, self._key, self._predict = spec, key, predict
+        self._allowed = field_named(key).valid
+        self._known: dict[int, Prediction] = {}
+
+    def predicted(self, value: int) -> Prediction | None:
+        """The prediction at a value; None where the key does not allow it."""
+        if not self._allowed(value):
+            return None
+        if value not in self._known:
+            self._known[value] = self._predict(with_value(self._spec, self._key, value))
+        return self._known[value]
+
+    def largest(self, guess: int, settings: AllocatorSettings | None) -> int:
+        """A value that is sure to fit while the next one is not; 0 for none."""
+        return largest(lambda value: self._verdict(value, settings) == "fits", guess)
+
+    def beyond(self, fitting: int, settings: AllocatorSettings | None) -> int | None:
+        """The first value from which on none fits; None where the key allows no more.
+
+        What an allocator needs beside the tensors goes up and down from value to value, the
+        tensors alone only up: from where they are too many, values are tried downwards.
+        """
+        value = largest(self._has_room_for_tensors, self._guess_of_bound(fitting)) + 1
+        lowest = max(fitting + 1, value - MOST_TRIED)
+        while value > lowest and self._verdict(value - 1, settings) == "over":
+            value -= 1
+        return None if self.predicted(value) is None else value
+
+    def _has_room_for_tensors(self, value: int) -> bool:
+        prediction = self.predicted(value)
+        return prediction is not None and prediction.peak_bytes <= self.room.most
+
+    def _guess_of_bound(self, fitting: int) -> int:
+        """Where the tensors fill the room, by what the value after the fitting one adds."""
+        at, after = self.predicted(max(1, fitting)), self.predicted(max(1, fitting) + 1)
+        if at is None or after is None or after.peak_bytes <= at.peak_bytes:
+            return max(1, fitting)
+        left = self.room.most - at.peak_bytes
+        guess = fitting + left // (after.peak_bytes - at.peak_bytes)
+        return max(1, guess if self._allowed(guess) else fitting)
+
+    def _verdict(self, value: int, settings: AllocatorSettings | None) -> Verdict | None:
+        """Whether a value fits; None where the key does not allow it."""
+        prediction = self.predicted(value)
+        return None if prediction is None else verdict_of(prediction, self.room, settings)
+
+    def with_expandable(self, guess: int, settings: AllocatorSettings | None) -> int:
+        """The largest value with expandable segments; 0 where they are no news."""
+        prediction = self.predicted(guess)
+        is_played = isinstance(prediction, ExactPrediction) and prediction.requests is not None
+        if not is_played or (settings is not None and settings.expandable_segments):
+            return 0
+        return self.largest(guess, EXPANDABLE)
+
+
+def largest(is_fine: Callable[[int], bool], guess: int = 1) -> int:
+    """The largest number, at least 1, that is fine if all below it are; 0 if none is.
+
+    Steps away from the guess, twice as far each time, then bisects.
+    """
+    step = 1
+    if is_fine(guess):
+        fine, bad = guess, guess + 1
+        while is_fine(bad):
+            step *= 2
+            fine, bad = bad, bad + step
+    else:
+        fine, bad = guess - 1, guess
+        while fine > 0 and not is_fine(fine):
+            step *= 2
+            fine, bad = max(0, fine - step), fine
+    while bad - fine > 1:
+        middle = (fine + bad) // 2
+        fine, bad = (middle, bad) if is_fine(middle) else (fine, middle)
+    return fine
+
+
+def parse_axes(texts: Sequence[str]) -> list[Axis]:
+    """``["context=128,256", "precision=fp32,bf16"]`` to axes.
+
+    Raises:
+        SpecError: No such key, a value that it does not allow, a key that comes twice, or more
+            than `MOST_CELLS` cells.
+    """
+    axes = [_parse_axis(text) for text in texts]
+    keys = [axis.key for axis in axes]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise SpecError("--table", key, "each key once, its values with commas")
+    cells = prod(len(axis.values) for axis in axes)
+    if cells > MOST_CELLS:
+        raise SpecError("--table", f"{cells} cells", f"at most {MOST_CELLS}")
+    return axes
+
+
+def _parse_axis(text: str) -> Axis:
+    key, equals, values = text.partition("=")
+    parts = [part.strip() for part in values.split(",")]
+    if not equals or not all(parts):
+        raise SpecError("--table", text, "KEY=VALUE,VALUE,…, such as context=128,256,512")
+    field = field_named(key.strip(), values)
+    if field.name == "device":
+        raise SpecError("--table", text, "any key but device: the capacity is that of one")
+    parsed = [field.parse(part) for part in parts]
+    if field.name in ("batch", "context") and 0 in parsed:
+        raise SpecError(field.name, "0", field.allowed)
+    if field.name == "model":
+        if any(map(is_own, parsed)):
+            raise SpecError("--table", text, "presets; of models of yours vary model_args")
+        parsed = [find_model(name).name for name in parsed]
+    return Axis(field.name, list(dict.fromkeys(parsed)))
+
+
+def cells_of(
+    spec: RunSpec,
+    axes: Sequence[Axis],
+    capacity_bytes: int | None,
+    predict: Predict,
+    card: Card = ANY_CARD,
+) -> list[Cell]:
+    """A cell for every combination, the last axis fastest.
+
+    A combination that no device can run is a cell without a prediction. A ``memory_limit`` of
+    the cell's spec counts as its capacity.
+    """
+    keys = [axis.key for axis in axes]
+    return [
+        _cell(spec, dict(zip(keys, values, strict=True)), capacity_bytes, predict, card)
+        for values in product(*(axis.values for axis in axes))
+    ]
+
+
+def _cell(
+    spec: RunSpec,
+    settings: dict[str, Any],
+    capacity_bytes: int | None,
+    predict: Predict,
+    card: Card,
+) -> Cell:
+    try:
+        changed = spec.changed(**settings)
+    except SpecError as error:
+        return Cell(settings=settings, capacity_bytes=capacity_bytes, why=str(error))
+    capacity = changed.memory_limit or capacity_bytes
+    why = unsupported_reason(changed)
+    if why:
+        return Cell(settings=settings, capacity_bytes=capacity, why=why)
+    prediction = predict(changed)
+    room = None if capacity is None else available_memory(changed, capacity, card)
+    verdict = None if room is None else verdict_of(prediction, room)
+    return Cell(
+        settings=settings,
+        peak_bytes=prediction.peak_bytes,
+        peak_phase=prediction.peak_phase,
+        reserved_bytes=reserved_bytes(prediction),
+        capacity_bytes=capacity,
+        fits=None if verdict is None else verdict == "fits",
+        verdict=verdict,
+    )

@@ -1,0 +1,232 @@
+"""Forward pass and loss, replayed: the bytes that each operation allocates, saves and frees.
+
+Follows `Transformer.forward` and `Block.forward` of the worker's models line by line: change them
+together. A name stands for the tensor that the model's code holds at that line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sysbench.core.predict.sizes import Sizes
+from sysbench.core.predict.tape import Tape
+
+COPIES, LOGITS = "autocast weight copies", "logits and loss"
+
+
+def play_forward(tape: Tape, sizes: Sizes) -> None:
+    """Replay from token ids to logits."""
+    tape.enter("forward", "embedding")
+    tape.new("x", sizes.x_residual)
+    if sizes.width.autocast:
+        tape.new("rotary", sizes.rotary)
+        tape.save("rotary")
+
+    def block(index: int) -> None:
+        play_block(tape, sizes, index)
+
+    def segment(index: int) -> None:
+        # checkpoint() saves the segment's input alone and runs its blocks without a graph.
+        tape.save("x")
+        tape.keeps = False
+        play_each(tape, block, blocks_of(sizes, index))
+        tape.keeps = True
+
+    if sizes.spec.checkpoint:
+        for indices in segments_of(sizes):
+            tape.repeat(segment, indices)
+    else:
+        tape.repeat(block, range(1, sizes.size.layers + 1))
+    tape.place = "head"
+    _norm(tape, sizes, "x", "final")
+    _linear(tape, sizes, "logits", sizes.logits, sizes.table, LOGITS)
+    tape.free("x", "final normed", "rotary")
+
+
+def segments_of(sizes: Sizes) -> list[range]:
+    """Indices of the recomputed segments: the full ones, then a shorter last one, as ranges alike.
+
+    Each range has segments of one length, so that a tape can repeat them.
+    """
+    full, rest = divmod(sizes.size.layers, sizes.spec.checkpoint)
+    return [range(full), *([range(full, full + 1)] if rest else [])]
+
+
+def blocks_of(sizes: Sizes, segment: int) -> range:
+    """Indices of a segment's blocks, from 1."""
+    first = segment * sizes.spec.checkpoint + 1
+    return range(first, min(first + sizes.spec.checkpoint, sizes.size.layers + 1))
+
+
+def play_each(tape: Tape, block: Callable[[int], None], blocks: range) -> None:
+    """Replay the blocks of a segment; the first differs, since its input is kept."""
+    block(blocks[0])
+    if len(blocks) > 1:
+        tape.repeat(block, blocks[1:])
+
+
+def play_block(tape: Tape, sizes: Sizes, index: int, *, until_saved: bool = False) -> None:
+    """Replay one block, from x to x.
+
+    Args:
+        until_saved: Stop after the last tensor that the graph saves, without a new x. That is
+            where checkpoint ends its recomputation early.
+    """
+    tape.place = f"block {index}, attention"
+    _attention(tape, sizes)
+    tape.place = f"block {index}, feed-forward"
+    _feed_forward(tape, sizes, until_saved=until_saved)
+
+
+def play_loss(tape: Tape, sizes: Sizes) -> None:
+    """Replay from the logits to the loss; the logits are dropped after it."""
+    width = sizes.width
+    tape.enter("loss", "loss")
+    tape.new("log-probabilities", sizes.logits_loss, LOGITS)
+    if width.loss > width.compute:
+        tape.spike(sizes.logits_loss, LOGITS)
+    tape.save("log-probabilities")
+    tape.new("loss copy", sizes.logits_copy, LOGITS)
+    tape.save("loss copy")
+    tape.free("logits")
+    # Autocast's cache ends with its context. Without checkpoint the graph holds the blocks'
+    # copies anyway; the recomputation makes new ones. The head is outside the segments.
+    if sizes.spec.checkpoint and width.autocast:
+        block = (4 * sizes.square + 3 * sizes.wide) * width.compute
+        tape.add(COPIES, -sizes.size.layers * block)
+
+
+def _norm(tape: Tape, sizes: Sizes, source: str, name: str) -> None:
+    """Replay a norm, from the residual stream to ``NAME normed`` in the compute width."""
+    width = sizes.width
+    tape.new(f"{name} rstd", sizes.rstd)
+    if width.fused_norm:
+        tape.save(source)
+    else:
+        if width.residual == 4:
+            tape.save(source)
+        else:
+            tape.new(f"{name} float", sizes.x_float)
+            tape.save(f"{name} float")
+        tape.new(f"{name} normalised", sizes.x_float)
+        tape.save(f"{name} normalised")
+    tape.new(f"{name} normed", sizes.x)
+    result = sizes.x_residual if width.fused_norm else sizes.x_float
+    if result != sizes.x:  # the uncast result lives until its cast is done
+        tape.spike(result)
+    tape.save(f"{name} rstd", f"{name} normed")
+    tape.free(f"{name} rstd", f"{name} float", f"{name} normalised")
+
+
+def _linear(
+    tape: Tape, sizes: Sizes, result: str, count: int, weights: int, kind: str = "temporaries"
+) -> None:
+    """Replay a projection. Autocast keeps the copy of its weights until the forward is over.
+
+    In inference mode it makes the copy for one use (torch before 2026 kept it there too).
+    """
+    copy = weights * sizes.width.compute if sizes.width.autocast else 0
+    tape.add(COPIES, copy)
+    tape.new(result, count, kind)
+    if not tape.graph:
+        tape.add(COPIES, -copy)
+
+
+def _attention(tape: Tape, sizes: Sizes) -> None:
+    _norm(tape, sizes, "x", "attention")
+    for name in ("q", "k"):
+        _linear(tape, sizes, name, sizes.x, sizes.square)
+        tape.spike(3 * sizes.x)  # the rotation: rolled, scaled, and their sum
+    _linear(tape, sizes, "v", sizes.x, sizes.square)
+    scores = sizes.spec.attention_row.scores
+    if scores == "model":
+        _naive(tape, sizes)
+    elif scores == "torch":
+        _math(tape, sizes)
+    else:
+        tape.new("mixed", sizes.x)
+        tape.new("row sums", sizes.rows_float)
+        tape.save("q", "k", "v", "mixed", "row sums")
+    _linear(tape, sizes, "projected", sizes.x, sizes.square)
+    tape.free("q", "k", "v", "mixed", "row sums", "flat", "attention normed")
+    tape.new("middle", sizes.x_residual)
+    tape.free("projected")
+
+
+def softmax_of_scores(tape: Tape, sizes: Sizes) -> None:
+    """Replay the softmax of naive attention: exponentials over their row sums."""
+    cast = sizes.scores_soft != sizes.scores
+    tape.new("exponentials", sizes.scores_soft)
+    # Masked scores and their distance to the maximum are still alive, and a float32 copy of the
+    # distance where autocast widens ``exp``.
+    tape.spike(2 * sizes.scores + (sizes.scores_soft if cast else 0))
+    tape.new("row sums", sizes.rows_soft)
+    tape.save("exponentials", "row sums")
+    tape.new("quotients", sizes.scores_soft)
+    if cast:
+        tape.new("quotients cast", sizes.scores)
+    tape.save("quotients cast" if cast else "quotients")
+
+
+def _naive(tape: Tape, sizes: Sizes) -> None:
+    """Replay naive attention; its batched products copy q, k and v with the heads in front."""
+    tape.new("q copy", sizes.x)
+    tape.new("k copy", sizes.x)
+    tape.save("q copy", "k copy")
+    tape.spike(2 * sizes.scores)
+    tape.free("q copy", "k copy")
+    softmax_of_scores(tape, sizes)
+    tape.new("v copy", sizes.x)
+    tape.save("v copy")
+    tape.new("mixed", sizes.x)
+    tape.free("quotients", "quotients cast", "exponentials", "v copy")
+    tape.new("flat", sizes.x)
+    tape.save("flat")
+
+
+def _math(tape: Tape, sizes: Sizes) -> None:
+    """Replay torch's math attention: float32 inside; the graph keeps one matrix of scores."""
+    upcast = sizes.width.compute != 4
+    if upcast:
+        tape.new("floats", 3 * sizes.x_float)
+    tape.new("bias", 4 * sizes.spec.context**2)
+    for name in ("q scaled", "k scaled", "q copy", "k copy"):
+        tape.new(name, sizes.x_float)
+    tape.save("q copy", "k copy")
+    tape.spike(sizes.scores_float)
+    tape.free("k scaled", "q copy", "k copy")
+    tape.new("exponentials", sizes.scores_float)
+    # The scores, and a byte for each element and each row that is minus infinity: sizes in
+    # float32, hence a quarter.
+    tape.spike(sizes.scores_float + (sizes.scores_float + sizes.rows_float) // 4)
+    tape.save("exponentials")
+    tape.new("v copy", sizes.x_float)
+    tape.save("v copy")
+    tape.new("mixed", sizes.x)
+    if upcast:
+        tape.spike(sizes.scores + sizes.x_float)
+    tape.free("floats", "bias", "q scaled", "exponentials", "v copy")
+    tape.new("flat", sizes.x)
+    tape.save("flat")
+
+
+def _feed_forward(tape: Tape, sizes: Sizes, *, until_saved: bool) -> None:
+    _norm(tape, sizes, "middle", "ffn")
+    _linear(tape, sizes, "w1", sizes.f, sizes.wide)
+    tape.new("silu", sizes.f)
+    tape.save("w1", "silu")
+    tape.free("w1")
+    _linear(tape, sizes, "w3", sizes.f, sizes.wide)
+    tape.new("product", sizes.f)
+    tape.save("w3", "product")
+    tape.free("silu", "w3")
+    if until_saved:
+        tape.add(COPIES, sizes.wide * sizes.width.compute if sizes.width.autocast else 0)
+        tape.free("ffn normed", "middle", "x")
+        return
+    _linear(tape, sizes, "w2", sizes.x, sizes.wide)
+    tape.free("product", "ffn normed")
+    tape.new("next", sizes.x_residual)
+    # "next" becomes the following block's x. Freed first, so that the sum counts it once.
+    tape.free("w2", "middle", "x", "next")
+    tape.new("x", sizes.x_residual)

@@ -1,0 +1,189 @@
+"""Predict what single changes of a spec would save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from sysbench.core.errors import SpecError, WorkerFailed
+from sysbench.core.formatting import percent
+from sysbench.core.predict.closed_form import Prediction
+from sysbench.core.predict.dry_run_client import ExactPrediction, unsupported_reason
+from sysbench.core.predict.fit_grid import Predict, reserved_bytes
+from sysbench.core.predict.variant import PLAIN, Variant
+from sysbench.core.spec.spec import RunSpec
+
+Play = Callable[[RunSpec, Variant], ExactPrediction]
+"""`Estimator.predict` with a variant."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What can save memory: a key with its value, or a variant; and what it costs instead."""
+
+    settings: dict[str, Any]
+    price: str = ""
+    variant: Variant = PLAIN
+
+
+CHANGES = (
+    *(Change({"checkpoint": blocks}, "blocks are computed twice") for blocks in (1, 2, 4, 8)),
+    Change({"attention": "sdpa"}, "rounding"),
+    Change({"optimizer": "adamw-fused"}, "rounding"),
+    Change({"optimizer": "adamw-loop"}, "more launches"),
+    Change({"optimizer": "sgd"}, "another optimizer"),
+    Change({"precision": "bf16"}, "digits of products"),
+    Change({"precision": "bf16-pure"}, "digits of weights too"),
+)
+"""What is tried with half of the batch."""
+
+RANK = 16
+"""Of the adapters that are tried."""
+
+VARIANTS = (
+    Change({"lora_rank": RANK}, variant=Variant(lora_rank=RANK)),
+    *(Change({"parallel": "fsdp2", "ranks": n}, variant=Variant(shards=n)) for n in (2, 8)),
+)
+"""What only the dry run predicts, with the words for it."""
+
+LEAST_SHARE = 1e-3
+"""Share of the peak from which on a saving is one."""
+
+
+class Saving(msgspec.Struct, frozen=True, kw_only=True):
+    """One change, predicted.
+
+    Attributes:
+        settings: The changed key and its value; ``lora_rank``, which is no key, of adapters beside
+            frozen weights, and ``parallel`` with ``ranks`` of a sharded step.
+        saved_bytes: Of the peak of tensors.
+        reserved_bytes: Of CUDA's allocator, in exact mode; else null.
+        price: What is given for it.
+        trained_parameters: Count of those that need gradients; null unless it is another one.
+    """
+
+    settings: dict[str, Any]
+    peak_bytes: int
+    peak_phase: str
+    saved_bytes: int
+    reserved_bytes: int | None
+    price: str
+    trained_parameters: int | None = None
+
+
+class Savings(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory saved by each single change, largest first.
+
+    Attributes:
+        peak_bytes: Of the spec as it is.
+        savings: The changes that save at least `LEAST_SHARE`; of checkpoints the best one.
+        unknown: Keys with a change that the spec allows but that is not predicted: the reason.
+    """
+
+    peak_bytes: int
+    peak_phase: str
+    savings: list[Saving]
+    unknown: dict[str, str]
+
+    @property
+    def remarks(self) -> Iterator[str]:
+        """What a reader of the savings should know, a sentence each."""
+        for why in dict.fromkeys(self.unknown.values()):
+            yield f"not predicted: {why}"
+        if any("lora_rank" in saving.settings for saving in self.savings):
+            yield (
+                "lora_rank, which no run takes: adapters beside all linear layers but the head, in "
+                "their dtype, and all else frozen (arXiv:2106.09685)"
+            )
+        if any(saving.settings.get("parallel") for saving in self.savings):
+            yield (
+                "fsdp2: torch's fully_shard by the model's own blocks, the batch for each rank; on "
+                "the CPU two ranks took up to 7 % more at the best of four steps"
+            )
+        if len(self.savings) > 1:
+            yield "each change is alone: what two save together is no sum of theirs"
+
+
+def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Savings:
+    """Predict the spec with each change that it allows.
+
+    Args:
+        predict: The closed form, or `Estimator.predict`, for all of them.
+        play: For `VARIANTS`, which no formula predicts; None leaves them out.
+
+    Raises:
+        SpecError: The memory of the spec itself is not predicted.
+    """
+    why = unsupported_reason(spec)
+    if why:
+        raise SpecError("--savings", True, f"not for this spec: {why}")
+    now, savings, unknown = predict(spec), list[Saving](), dict[str, str]()
+    variants = VARIANTS if play is not None and _is_trained(spec) else ()
+    for change in (*_changes(spec), *variants):
+        try:
+            saving = _saving(now, _predicted(spec, change, predict, play), change)
+        except (SpecError, WorkerFailed) as error:
+            unknown[next(iter(change.settings))] = str(error)
+            continue
+        if saving.saved_bytes >= LEAST_SHARE * now.peak_bytes:
+            savings.append(saving)
+    savings.sort(key=lambda saving: -saving.saved_bytes)
+    checkpoints = [saving for saving in savings if "checkpoint" in saving.settings]
+    return Savings(
+        peak_bytes=now.peak_bytes,
+        peak_phase=now.peak_phase,
+        savings=[saving for saving in savings if saving not in checkpoints[1:]],
+        unknown=unknown,
+    )
+
+
+def _predicted(spec: RunSpec, change: Change, predict: Predict, play: Play | None) -> Prediction:
+    if play is not None and change.variant != PLAIN:
+        return play(spec, change.variant)
+    changed = spec.changed(**change.settings)
+    if (why := unsupported_reason(changed)) is not None:
+        raise WorkerFailed(why)
+    return predict(changed)
+
+
+def _saving(now: Prediction, then: Prediction, change: Change) -> Saving:
+    price, trained_parameters = change.price, None
+    if isinstance(then, ExactPrediction) and change.variant != PLAIN:
+        price, trained_parameters = _price(then, change.variant)
+    return Saving(
+        settings=change.settings,
+        peak_bytes=then.peak_bytes,
+        peak_phase=then.peak_phase,
+        saved_bytes=now.peak_bytes - then.peak_bytes,
+        reserved_bytes=reserved_bytes(then),
+        price=price,
+        trained_parameters=trained_parameters,
+    )
+
+
+def _price(varied: ExactPrediction, variant: Variant) -> tuple[str, int | None]:
+    """What a variant costs, and how many parameters it trains where not all."""
+    if variant.lora_rank:
+        count = varied.trained_parameters
+        return f"{percent(count / varied.parameters)} of the weights are trained", count
+    return f"{variant.shards} devices, weights gathered twice", None
+
+
+def _is_trained(spec: RunSpec) -> bool:
+    return spec.step == "train" and spec.optimizer != "custom"
+
+
+def _changes(spec: RunSpec) -> Iterator[Change]:
+    """The changes of one key that the spec allows and does not have."""
+    if spec.batch > 1:
+        yield Change({"batch": spec.batch // 2}, "fewer rows a step")
+    for change in CHANGES:
+        ((key, value),) = change.settings.items()
+        is_idle = key == "optimizer" and not _is_trained(spec)
+        if is_idle or (key == "checkpoint" and spec.checkpoint) or getattr(spec, key) == value:
+            continue
+        with suppress(SpecError):  # the spec cannot have it
+            spec.changed(**change.settings)
+            yield change

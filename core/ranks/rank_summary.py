@@ -1,0 +1,279 @@
+"""One rank's file as a value small enough to hold many: its collectives, and when it computed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.trace.activities import COMMUNICATION, COMPUTE
+from sysbench.core.trace.classify import classify_operator
+from sysbench.core.trace.collective_kernels import collective_bytes, kind_of
+from sysbench.core.trace.intervals import Cover, Times
+from sysbench.core.trace.operands import parse_operands
+from sysbench.core.trace.origin import Origin
+from sysbench.core.trace.time_ledger import TimeLedger
+from sysbench.core.trace.trace_events import NONE, CollectiveCall, Kind, Trace
+
+ON_HOST = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
+"""Annotations of torch around a collective that host threads run."""
+MOST_CALLS = 2**17
+MOST_INTERVALS = 2**20
+"""Of a rank's file; a summary takes at most 160 MiB with both at their limit."""
+
+
+class TracedCall(msgspec.Struct, frozen=True, array_like=True):
+    """One collective as one rank ran it, in nanoseconds of the file's clock since the epoch.
+
+    ``position`` is the number that its process group gave it, ``step`` that of the marked step
+    that launched it; -1 where the file does not say it.
+    """
+
+    kind: str
+    bytes: int | None
+    group_size: int | None
+    group: str
+    position: int
+    step: int
+    start_ns: int
+    end_ns: int
+
+
+class StepPart(msgspec.Struct, frozen=True, array_like=True):
+    """A marked step from its begin to its end, as in the file's own table of steps."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """One file; ``computing`` and ``working`` are disjoint intervals as packed int64, all starts
+    before all ends: computation alone, and all that is no communication. All times are nanoseconds
+    of the file's clock since the epoch."""
+
+    rank: int | None
+    world_size: int | None
+    source: Literal["kernels", "operators"]
+    device: int | None
+    other_devices: list[int]
+    low_ns: int
+    high_ns: int
+    steps: list[StepPart]
+    calls: list[TracedCall]
+    computing: bytes
+    working: bytes
+
+    @property
+    def compute(self) -> Cover:
+        """When it computed."""
+        return _unpacked(self.computing)
+
+    @property
+    def work(self) -> Cover:
+        """When it computed or copied."""
+        return _unpacked(self.working)
+
+    @property
+    def communication(self) -> Cover:
+        """When a collective ran."""
+        return self.cover([(call.start_ns, call.end_ns) for call in self.calls])
+
+    def cover(self, intervals: list[tuple[int, int]]) -> Cover:
+        """The union of intervals, as far as it lies in the file's span."""
+        bounds = np.array(intervals, dtype=np.int64).reshape(-1, 2)
+        bounds = np.clip(bounds, self.low_ns, self.high_ns)
+        return Cover(bounds[:, 0], np.maximum(bounds[:, 0], bounds[:, 1]))
+
+
+def rank_trace(trace: Trace, ledger: TimeLedger, origin: Origin) -> RankTrace | None:
+    """The summary of a rank's file; None where it has no collective.
+
+    Collectives of a device are its communication kernels. In a file without device work they are
+    torch's annotations around what gloo, MPI or UCC did, and computing is what operators did.
+
+    Raises:
+        DamagedFileError: There is more than the summary may hold.
+    """
+    base = trace.base_ns + origin.clock_base_ns
+    on_device = ledger.source == "kernels"
+    calls = (
+        _device_calls(trace, ledger, base)
+        if on_device
+        else _host_calls(trace, ledger, origin, base)
+    )
+    if not calls:
+        return None
+    work = ledger.work
+    if on_device:
+        is_computing, is_working = work.rank == COMPUTE, work.rank != COMMUNICATION
+    else:
+        used = {
+            name: classify_operator(ledger.names[name]) != "communication"
+            for name in np.unique(work.name).tolist()
+        }
+        is_computing = is_working = np.array([used[name] for name in work.name.tolist()], bool)
+    computing, working = (
+        _packed(work.start[mask] + base, work.end[mask] + base)
+        for mask in (is_computing, is_working)
+    )
+    low, high = ledger.window.low + base, ledger.window.high + base
+    if not on_device:  # a rank may end in a collective, with no operator after it
+        low = min(low, *(call.start_ns for call in calls))
+        high = max(high, *(call.end_ns for call in calls))
+    return RankTrace(
+        rank=origin.rank,
+        world_size=origin.world_size,
+        source=ledger.source,
+        device=ledger.device,
+        other_devices=ledger.other_devices,
+        low_ns=low,
+        high_ns=high,
+        steps=[
+            StepPart(row.number, row.start_ns + base, row.start_ns + base + row.ns)
+            for row in (ledger.marked.rows if ledger.marked else ())
+            if row.number is not None
+        ],
+        calls=sorted(calls, key=lambda call: (call.start_ns, call.end_ns)),
+        computing=computing,
+        working=working,
+    )
+
+
+def encode_rank(rank: RankTrace) -> bytes:
+    """As MessagePack."""
+    return msgspec.msgpack.encode(rank)
+
+
+def decode_rank(data: bytes, source: Path) -> RankTrace:
+    """From MessagePack.
+
+    Raises:
+        DamagedFileError: Not a rank's summary.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=RankTrace)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DamagedFileError(f"{source} is not a rank's summary: {error}") from error
+
+
+def _device_calls(trace: Trace, ledger: TimeLedger, base: int) -> list[TracedCall]:
+    work = ledger.work
+    pieces = np.flatnonzero((work.rank == COMMUNICATION) | (work.collective != NONE))
+    _check(len(pieces))
+    steps = _steps_at(ledger, work.launched[pieces])
+    positions = _positions_at(trace, work.launched[pieces])
+    calls = []
+    for piece, step, position in zip(pieces.tolist(), steps, positions, strict=True):
+        number = int(work.collective[piece])
+        told = trace.collectives[number] if number != NONE else None
+        kind = kind_of(told.name if told else ledger.names[work.name[piece]])
+        calls.append(
+            TracedCall(
+                kind=kind,
+                bytes=collective_bytes(kind, told) if told else None,
+                group_size=told.group_size if told and told.group_size > 0 else None,
+                group=_group(told) if told else "",
+                position=position,
+                step=step,
+                start_ns=int(work.start[piece]) + base,
+                end_ns=int(work.end[piece]) + base,
+            )
+        )
+    return calls
+
+
+def _group(call: CollectiveCall) -> str:
+    """Name and ranks: two groups of a job may have the same name."""
+    return " ".join(filter(None, (call.group, call.ranks)))
+
+
+def _host_calls(trace: Trace, ledger: TimeLedger, origin: Origin, base: int) -> list[TracedCall]:
+    host = trace.host
+    matches = {name: ON_HOST.fullmatch(trace.names[name]) for name in np.unique(host.name).tolist()}
+    kinds = {name: kind_of(match[1]) for name, match in matches.items() if match}
+    events = host.take(np.isin(host.name, list(kinds)) & (host.kind == Kind.ANNOTATION))
+    _check(len(events))
+    ranks = origin.world_size if origin.group else None
+    return [
+        TracedCall(
+            kind=kinds[name],
+            bytes=_operand_bytes(trace, kinds[name], operands, ranks),
+            group_size=ranks,
+            group=origin.group,
+            position=NONE,
+            step=step,
+            start_ns=start + base,
+            end_ns=end + base,
+        )
+        for name, operands, step, start, end in zip(
+            events.name.tolist(),
+            events.operands.tolist(),
+            _steps_at(ledger, events.start),
+            events.start.tolist(),
+            events.end.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _operand_bytes(trace: Trace, kind: str, operands: int, ranks: int | None) -> int | None:
+    """Bytes of a rank's own tensor, times the ranks where each has a part of the result."""
+    found = parse_operands(trace.operands[operands]) if operands != NONE else None
+    tensors = [operand for operand in found or () if operand.is_tensor]
+    if len(tensors) != 1 or (kind == "all-gather" and ranks is None):
+        return None
+    size = tensors[0].elements * tensors[0].item_bytes
+    return size * (ranks or 1) if kind == "all-gather" else size
+
+
+def _steps_at(ledger: TimeLedger, times: Times) -> list[int]:
+    """The number of the step whose marker was open on the host at each time; -1 where none was."""
+    marked = ledger.marked
+    rows = [row for row in marked.rows if row.number is not None] if marked else []
+    begins = np.array([row.host_start_ns or 0 for row in rows], dtype=np.int64)
+    ends = begins + np.array([row.host_ns or 0 for row in rows], dtype=np.int64)
+    # One more: index -1 reads the last, which no time is inside.
+    numbers = np.array([*(row.number for row in rows), NONE], dtype=np.int64)
+    at = np.searchsorted(begins, times, side="right") - 1
+    is_open = (at >= 0) & (times < np.append(ends, 0)[at])
+    return [int(number) for number in np.where(is_open, numbers[at], NONE)]
+
+
+def _positions_at(trace: Trace, launched: Times) -> list[int]:
+    """The number of the collective's call that was open on the host at each launch; -1 where none
+    was, or two on different threads."""
+    numbered = sorted(trace.numbered)
+    if not numbered:
+        return [NONE] * len(launched)
+    begins, ends, positions = np.array(numbered, dtype=np.int64).T
+    at = np.searchsorted(begins, launched, side="right") - 1
+    is_open = (at >= 0) & (launched < ends[at])
+    # How far any earlier call reached: index -1, before the first, reads the last that is added.
+    reached = np.append(np.maximum.accumulate(ends), NONE)[at - 1]
+    is_open &= (reached <= launched) | (at == 0) | (positions[at - 1] == positions[at])
+    return [int(position) for position in np.where(is_open, positions[at], NONE)]
+
+
+def _check(calls: int) -> None:
+    if calls > MOST_CALLS:
+        raise DamagedFileError(f"{calls:,} collectives: ranks are compared up to {MOST_CALLS:,}")
+
+
+def _packed(start: Times, end: Times) -> bytes:
+    cover = Cover(start, end)
+    if len(cover.start) > MOST_INTERVALS:
+        raise DamagedFileError(
+            f"{len(cover.start):,} separate pieces of work: ranks are compared up to "
+            f"{MOST_INTERVALS:,}"
+        )
+    return cover.start.tobytes() + cover.end.tobytes()
+
+
+def _unpacked(packed: bytes) -> Cover:
+    start, end = np.frombuffer(packed, dtype=np.int64).reshape(2, -1)
+    return Cover(start, end)

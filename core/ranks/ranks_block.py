@@ -1,0 +1,189 @@
+"""The tables of a folder's ranks from their summaries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import fsum
+
+import numpy as np
+
+from sysbench.core.formatting import counted
+from sysbench.core.ranks.arrivals import Arrivals, arrivals, last_arrivals, late_by_rank
+from sysbench.core.ranks.clock_alignment import Clocks, aligned
+from sysbench.core.ranks.matching import Match, matched
+from sysbench.core.ranks.rank_rows import MatchedCollective, RankRow, Ranks, RankStepRow
+from sysbench.core.ranks.rank_summary import RankTrace
+from sysbench.core.ranks.split import Split
+from sysbench.core.ranks.straggler import begins, late_causes, straggler
+from sysbench.core.record.record import Finding
+from sysbench.core.trace.collective_kernels import bus_factor
+from sysbench.core.trace.intervals import Cover
+
+LARGEST_CONFLICT_NS = 1_000_000
+"""Clocks of one machine agree to microseconds; more than this tells of wrong matches."""
+
+
+def ranks_block(folder: str, files: Mapping[int, str], ranks: Mapping[int, RankTrace]) -> Ranks:
+    """Rows, steps and collectives of the ranks, and what stands out.
+
+    Args:
+        folder: Its name, for the block.
+        files: Name of each rank's file.
+        ranks: Their summaries, two at least.
+    """
+    matches = matched(ranks)
+    clocks = aligned(sorted(ranks), matches)
+    found = arrivals(matches, clocks)
+    splits = {
+        rank: Split(trace, last_arrivals(rank, found, clocks)) for rank, trace in ranks.items()
+    }
+    rows = _rows(files, ranks, matches, clocks, found, splits)
+    worst = straggler(rows)
+    findings = [*_conflict(clocks), *([worst] if worst else [])]
+    unmatched = sum(row.collectives - row.matched for row in rows)
+    missing = {}
+    if unmatched:
+        missing["matched"] = (
+            f"{unmatched} of {counted(sum(row.collectives for row in rows), 'collective')} without "
+            "a counterpart in another file, or with another number of them there: undivided"
+        )
+    if alone := [rank for rank in sorted(ranks) if rank not in clocks.by_rank]:
+        names = ", ".join(map(str, alone))
+        missing["clock_ahead_ns"] = (
+            f"no collective ties the clock of rank {names} to that of rank {clocks.reference}: "
+            "it is taken as it is"
+        )
+    if several := [rank for rank, trace in sorted(ranks.items()) if trace.other_devices]:
+        names = ", ".join(map(str, several))
+        missing["device"] = f"more than one device in the file of rank {names}: the busiest is told"
+    return Ranks(
+        folder=folder,
+        reference=clocks.reference,
+        clock_conflict_ns=clocks.conflict_ns,
+        rows=rows,
+        steps=_steps(ranks, splits),
+        collectives=_collectives(found, clocks),
+        findings=findings,
+        missing=missing,
+    )
+
+
+def _rows(
+    files: Mapping[int, str],
+    ranks: Mapping[int, RankTrace],
+    matches: Sequence[Match],
+    clocks: Clocks,
+    found: Sequence[Arrivals],
+    splits: Mapping[int, Split],
+) -> list[RankRow]:
+    late, before = late_by_rank(found), begins(ranks, found)
+    rows = []
+    for rank, trace in sorted(ranks.items()):
+        parts = splits[rank].whole()
+        own = late.get(rank, [])
+        clock = clocks.by_rank.get(rank)
+        rows.append(
+            RankRow(
+                rank=rank,
+                file=files[rank],
+                source=trace.source,
+                device=trace.device,
+                span_ns=parts.span_ns,
+                compute_ns=parts.compute_ns,
+                exposed_ns=parts.exposed_ns,
+                waiting_ns=parts.waiting_ns,
+                transfer_ns=parts.transfer_ns,
+                undivided_ns=parts.undivided_ns,
+                idle_ns=parts.idle_ns,
+                collectives=len(trace.calls),
+                matched=sum(rank in match.calls for match in matches),
+                last=len(own),
+                late_ns=_late_ns(own),
+                bounded_ns=_late_ns([each for each in own if each.is_bounded]),
+                late_causes=late_causes(rank, own, splits, before) if own else {},
+                clock_ahead_ns=clock.ahead_ns if clock else None,
+                clock_error_ns=clock.error_ns if clock else None,
+                clock_spread_ns=clock.spread_ns if clock else None,
+            )
+        )
+    return rows
+
+
+def _late_ns(late: Sequence[Arrivals]) -> int:
+    """The time in which any collective wanted for the rank alone, once where several did."""
+    end = np.array([each.last_ns for each in late], dtype=np.int64)
+    return Cover(end - np.array([each.late_ns for each in late], dtype=np.int64), end).total
+
+
+def _steps(ranks: Mapping[int, RankTrace], splits: Mapping[int, Split]) -> list[RankStepRow]:
+    rows = []
+    for rank, trace in ranks.items():
+        for step in trace.steps:
+            parts = splits[rank].within(step.start_ns, step.end_ns)
+            rows.append(
+                RankStepRow(
+                    step=step.number,
+                    rank=rank,
+                    ns=parts.span_ns,
+                    exposed_ns=parts.exposed_ns,
+                    waiting_ns=parts.waiting_ns,
+                    transfer_ns=parts.transfer_ns,
+                )
+            )
+    return sorted(rows, key=lambda row: (row.step, row.rank))
+
+
+def _collectives(found: Sequence[Arrivals], clocks: Clocks) -> list[MatchedCollective]:
+    groups: defaultdict[tuple[object, ...], list[Arrivals]] = defaultdict(list)
+    for each in found:
+        match = each.match
+        groups[match.group, match.kind, match.bytes, len(each.arrived)].append(each)
+    rows = [_collective(alike, clocks) for alike in groups.values()]
+    return sorted(rows, key=lambda row: -row.calls * (row.waiting_ns + row.transfer_ns))
+
+
+def _collective(alike: Sequence[Arrivals], clocks: Clocks) -> MatchedCollective:
+    waiting, transfer = [], []
+    for each in alike:
+        for rank, came_ns in each.arrived.items():
+            end_ns = each.match.calls[rank].end_ns - clocks.by_rank[rank].ahead_ns
+            waiting.append(min(each.last_ns, max(end_ns, came_ns)) - came_ns)
+            transfer.append(max(0, end_ns - each.last_ns))
+    match = alike[0].match
+    transfer_ns = fsum(transfer) / len(transfer)
+    doubt_ns = max(clocks.by_rank[rank].error_ns for each in alike for rank in each.arrived)
+    factor = bus_factor(match.kind, match.group_size) if match.group_size else None
+    is_resolved = match.bytes is not None and transfer_ns > 2 * doubt_ns
+    rate = match.bytes / transfer_ns if is_resolved and match.bytes else None
+    return MatchedCollective(
+        kind=match.kind,
+        bytes=match.bytes,
+        group=match.group or None,
+        ranks=len(alike[0].arrived),
+        calls=len(alike),
+        waiting_ns=fsum(waiting) / len(waiting),
+        most_waiting_ns=max(waiting),
+        transfer_ns=transfer_ns,
+        algorithm_gbs=rate,
+        bus_gbs=None if rate is None or factor is None else rate * factor,
+    )
+
+
+def _conflict(clocks: Clocks) -> list[Finding]:
+    if clocks.conflict_ns <= LARGEST_CONFLICT_NS:
+        return []
+    return [
+        Finding(
+            rule="ranks-clock-conflict",
+            severity="problem",
+            verdict="The collectives of these files contradict each other: waiting and transfer "
+            "are not to be trusted.",
+            why=f"Whatever the clocks, some end up to {clocks.conflict_ns / 1e6:.4g} ms before "
+            "another rank reached them: the files are of different steps, clocks drift, or groups "
+            "that the files do not name were taken for one.",
+            next="Record all ranks in the same steps, with a profiler that names process groups "
+            "(torch 2.5 and later does).",
+            numbers={"conflict_ns": clocks.conflict_ns},
+        )
+    ]

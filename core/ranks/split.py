@@ -1,0 +1,83 @@
+"""One rank's span split into computing, waiting for the last rank, moving data, and idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sysbench.core.ranks.rank_summary import RankTrace
+from sysbench.core.trace.intervals import Cover
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Nanoseconds that add up to a window; what each is, see `core.analysis.ranks.rows.RankRow`."""
+
+    span_ns: int
+    compute_ns: int
+    waiting_ns: int
+    transfer_ns: int
+    undivided_ns: int
+    idle_ns: int
+
+    @property
+    def exposed_ns(self) -> int:
+        """Communication that no computation hides."""
+        return self.waiting_ns + self.transfer_ns + self.undivided_ns
+
+
+class Split:
+    """When a rank did what; `within` sums it over any window of its own clock."""
+
+    def __init__(self, trace: RankTrace, last: Mapping[int, int]) -> None:
+        """
+        Args:
+            trace: The rank's file.
+            last: When the last rank had come, by the identity of the call
+                (see `core.analysis.ranks.arrivals.last_arrivals`).
+        """
+        calls = [(call, last[id(call)]) for call in trace.calls if id(call) in last]
+        # A rank whose end lies before the last arrival, by clocks that are not exact, moved nothing
+        # after it.
+        moving = trace.cover(
+            [(max(call.start_ns, come), call.end_ns) for call, come in calls if come < call.end_ns]
+        )
+        standing = trace.cover([(call.start_ns, min(come, call.end_ns)) for call, come in calls])
+        self.work = trace.work
+        self.exposed = trace.communication.without(trace.compute)
+        self._transfer = moving.shared(self.exposed)
+        divided = _union(moving, standing).shared(self.exposed)
+        self._waiting = divided.without(self._transfer)
+        self._undivided = self.exposed.without(divided)
+        self._busy = _union(self.work, self.exposed)
+        self.low_ns, self.high_ns = trace.low_ns, trace.high_ns
+
+    def whole(self) -> Parts:
+        """The whole span."""
+        return self.within(self.low_ns, self.high_ns)
+
+    def within(self, low_ns: int, high_ns: int) -> Parts:
+        """The parts of [low, high)."""
+
+        def covered(cover: Cover) -> int:
+            return int(cover.within(np.array([low_ns]), np.array([high_ns]))[0])
+
+        waiting, transfer = covered(self._waiting), covered(self._transfer)
+        undivided, busy = covered(self._undivided), covered(self._busy)
+        return Parts(
+            span_ns=high_ns - low_ns,
+            compute_ns=busy - waiting - transfer - undivided,
+            waiting_ns=waiting,
+            transfer_ns=transfer,
+            undivided_ns=undivided,
+            idle_ns=high_ns - low_ns - busy,
+        )
+
+
+def _union(*covers: Cover) -> Cover:
+    def joined(columns: Iterable[np.ndarray]) -> np.ndarray:
+        return np.concatenate(list(columns))
+
+    return Cover(joined(c.start for c in covers), joined(c.end for c in covers))

@@ -1,0 +1,138 @@
+"""The rank that the others wait for, and what it did meanwhile."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from sysbench.core.formatting import counted, percent
+from sysbench.core.ranks.arrivals import Arrivals
+from sysbench.core.ranks.rank_rows import Cause, RankRow
+from sysbench.core.ranks.rank_summary import RankTrace
+from sysbench.core.ranks.split import Split
+from sysbench.core.record.record import Finding
+
+LEAST_SHARE = 0.05
+"""Part of the span from which lateness is worth a sentence."""
+TIMES_THE_NEXT = 2
+"""A rank is named whose lateness is so many times that of every other."""
+MOSTLY = 0.5
+"""Part of a rank's lateness from which one cause is named."""
+CAUSES: tuple[Cause, ...] = ("idle", "compute", "communication")
+DID: dict[Cause, str] = {
+    "idle": "it ran nothing",
+    "compute": "it computed longer",
+    "communication": "it was in other communication",
+}
+NEXT: dict[Cause, str] = {
+    "idle": "Look at its host: data loading, Python code, a busy processor. `inspect` of its file "
+    "has the gaps.",
+    "compute": "Compare its kernels with those of another rank: more work (uneven data, experts), "
+    "or the same work slower (clocks, a neighbour on the device).",
+    "communication": "Look at the other groups that it is in.",
+}
+
+
+def late_causes(
+    rank: int, late: Sequence[Arrivals], splits: Mapping[int, Split], before: Mapping[int, int]
+) -> dict[Cause, int]:
+    """Nanoseconds that the rank spent on each cause beyond the median of the others, over the
+    windows that led to the collectives it was late to.
+
+    Args:
+        rank: The late one.
+        late: What it was late to.
+        splits: Of all ranks.
+        before: When each rank set out for each call (see `begins`); without it the collective is
+            left out.
+    """
+    totals: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
+    for each in late:
+        calls = each.match.calls
+        windows = {
+            number: (before[id(calls[number])], calls[number].start_ns)
+            for number in each.arrived
+            if id(calls[number]) in before
+        }
+        if rank not in windows or len(windows) < 2:
+            continue
+        spent = {number: _spent(splits[number], *windows[number]) for number in windows}
+        for cause in CAUSES:
+            others = [spent[number][cause] for number in spent if number != rank]
+            totals[cause] += spent[rank][cause] - round(statistics.median(others))
+    return totals
+
+
+def _spent(split: Split, low_ns: int, high_ns: int) -> dict[Cause, int]:
+    parts = split.within(low_ns, max(low_ns, high_ns))
+    return {
+        "idle": parts.idle_ns,
+        "compute": parts.compute_ns,
+        "communication": parts.exposed_ns,
+    }
+
+
+def begins(ranks: Mapping[int, RankTrace], found: Sequence[Arrivals]) -> dict[int, int]:
+    """By the identity of a call when its rank set out for it: at the end of the synchronising one
+    before it, or at the begin of its step. The file's first, outside any step, has neither."""
+    return dict(pair for rank, trace in ranks.items() for pair in _begins(rank, trace, found))
+
+
+def _begins(rank: int, trace: RankTrace, found: Sequence[Arrivals]) -> Iterator[tuple[int, int]]:
+    steps = {step.number: step.start_ns for step in trace.steps}
+    calls = [each.match.calls[rank] for each in found if rank in each.arrived]
+    calls.sort(key=lambda call: call.start_ns)
+    for call in calls[:1]:
+        if call.step in steps:
+            yield id(call), steps[call.step]
+    yield from ((id(call), earlier.end_ns) for earlier, call in pairwise(calls))
+
+
+def straggler(rows: Sequence[RankRow]) -> Finding | None:
+    """The rank that the others wait for; None where no rank stands out. Takes two rows at least."""
+    second, worst = sorted(rows, key=lambda row: row.late_ns)[-2:]
+    least_ns = max(TIMES_THE_NEXT * second.late_ns, LEAST_SHARE * worst.span_ns)
+    if not worst.late_ns or worst.late_ns < least_ns:
+        return None
+    caused = sum(max(0, ns) for ns in worst.late_causes.values())
+    cause = max(CAUSES, key=lambda name: worst.late_causes.get(name, 0))
+    cause_ns = worst.late_causes.get(cause, 0)
+    is_told = bool(caused) and cause_ns >= MOSTLY * caused
+    is_bounded = worst.bounded_ns >= MOSTLY * worst.late_ns
+    before = f": before these, {DID[cause]}" if is_told else ""
+    provided = "" if is_bounded else ", if collectives end on all ranks together"
+    waiting = ", ".join(
+        f"rank {row.rank} {row.waiting_ns / 1e6:.4g} ms" for row in rows if row is not worst
+    )
+    beyond = ", ".join(
+        f"{name} {worst.late_causes[name] / 1e6:+.4g} ms"
+        for name in CAUSES
+        if name in worst.late_causes
+    )
+    return Finding(
+        rule="ranks-straggler",
+        severity="warning" if is_bounded else "note",
+        verdict=f"Rank {worst.rank} holds up the others for {worst.late_ns / 1e6:.4g} ms, "
+        f"{percent(worst.late_ns / worst.span_ns, 0)} of its span{provided}{before}.",
+        why=f"It came last to {worst.last} of {counted(worst.matched, 'matched collective')}; "
+        f"waiting that nothing hides: {waiting}. Beyond the median of the others it spent on its "
+        f"way there: {beyond or 'not known'}.{'' if is_bounded else _doubt(rows)}",
+        next=NEXT[cause] if is_told else "Compare its file with that of another rank.",
+        numbers={
+            "rank": worst.rank,
+            "late_ns": worst.late_ns,
+            "bounded_ns": worst.bounded_ns,
+            "cause": cause if is_told else "",
+            "cause_ns": cause_ns,
+        },
+    )
+
+
+def _doubt(rows: Sequence[RankRow]) -> str:
+    error_ms = max(row.clock_error_ns or 0 for row in rows) / 1e6
+    spread_ms = max(row.clock_spread_ns or 0 for row in rows) / 1e6
+    return (
+        f" Without that the clocks are known to {error_ms:.3g} ms only, since one rank comes late "
+        f"to nearly all of these; their ends agree to {spread_ms:.3g} ms."
+    )

@@ -1,0 +1,190 @@
+"""The processes of a timing pass, folded from their events into rounds of the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from sysbench.core.compare.rounds import combined, counting, middle, with_times
+from sysbench.core.compare.timed import partial_block
+from sysbench.core.machine.sample import Sample
+from sysbench.core.machine.telemetry_summary import conditions
+from sysbench.core.record.events import (
+    PassEnded,
+    PassStarted,
+    StageEntered,
+    StepsTimed,
+    WarmupStepTimed,
+)
+from sysbench.core.record.record import PassRecord
+from sysbench.core.record.timing import Round
+from sysbench.core.spec.spec import RunSpec
+
+_FOREVER_NS = 2**63 - 1
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One process of the timing pass so far.
+
+    Attributes:
+        blocks: What it reported, by block of the record.
+        measured: First and last ``t_ns`` of its measured part, once that began.
+        warmup_ms: Its warm-up steps, and ``batches``, its measured ones, until it reported a block.
+        samples: Of the devices while it ran, as they came: times alone do not tell, where a clock
+            was set back.
+        partial: It was stopped on request, and its block is of the steps up to then.
+        disturbed: The reason why it does not count; else empty.
+        ended: Its end, and with it ``record``, the pass's.
+    """
+
+    started: PassStarted
+    blocks: dict[str, Any] = field(default_factory=dict)
+    measured: tuple[int, int] | None = None
+    warmup_ms: list[float] = field(default_factory=list)
+    batches: list[StepsTimed] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    partial: bool = False
+    disturbed: str = ""
+    ended: PassEnded | None = None
+    record: PassRecord | None = None
+
+    def enter(self, event: StageEntered) -> None:
+        """The process began another part of its work."""
+        if event.stage == "measure":
+            self.measured = (event.t_ns, _FOREVER_NS)
+        else:
+            self._stop_measuring(event.t_ns)
+
+    def take_steps(self, event: WarmupStepTimed | StepsTimed) -> None:
+        """The process ran warm-up steps, or measured ones."""
+        if isinstance(event, StepsTimed):
+            self.batches.append(event)
+        else:
+            self.warmup_ms.append(event.step_ms)
+
+    def end(self, event: PassEnded, record: PassRecord, spec: RunSpec) -> None:
+        """The process is over. What it timed until a person stopped it is kept, after a crash
+        nothing is: nobody knows what a process does to its times while it breaks."""
+        self.ended, self.record = event, record
+        self._stop_measuring(event.t_ns)
+        if event.outcome == "cancelled" and "timing" not in self.blocks:
+            block = partial_block(spec, self.warmup_ms, self.batches)
+            if block is not None:
+                self.blocks["timing"], self.partial = block, True
+        self.warmup_ms, self.batches = [], []
+
+    def _stop_measuring(self, t_ns: int) -> None:
+        if self.measured is not None:
+            self.measured = (self.measured[0], min(self.measured[1], t_ns))
+
+
+class RoundLog:
+    """All processes of the timing pass of one run, by the number of their round."""
+
+    def __init__(self, repeat: int, spec: RunSpec) -> None:
+        self.repeat = repeat
+        self.spec = spec
+        self.attempts: dict[int, Attempt] = {}
+
+    @property
+    def next_index(self) -> int:
+        """Number of the next round."""
+        return max(self.attempts, default=0) + 1
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the record lists rounds: one whole, undisturbed process of no comparison is the
+        run."""
+        attempts = self.attempts.values()
+        marked = any(one.disturbed or one.partial or one.started.experiment for one in attempts)
+        return len(attempts) > 1 or self.repeat > 1 or marked
+
+    def start(self, event: PassStarted) -> Attempt:
+        """A process was started for the next round."""
+        self.attempts[event.round] = Attempt(event)
+        return self.attempts[event.round]
+
+    def end(self, event: PassEnded, record: PassRecord) -> None:
+        """A round is over; one that could not start its process begins and ends at once."""
+        attempt = self.attempts.get(event.round)
+        if attempt is None or attempt.ended is not None:
+            attempt = self.start(
+                PassStarted(t_ns=event.t_ns, name=event.name, pid=0, round=event.round)
+            )
+        attempt.end(event, record, self.spec)
+
+    def disturb(self, index: int, why: str) -> None:
+        """A round does not count, or with an empty reason does again."""
+        if index in self.attempts:
+            self.attempts[index].disturbed = why
+
+    def rounds(self, device_index: int | None, own_pids: frozenset[int]) -> list[Round]:
+        """The rounds that are over, as the record lists them; arguments as of `conditions`."""
+        rounds = []
+        for index, attempt in sorted(self.attempts.items()):
+            if attempt.ended is None:
+                continue
+            started, ended = attempt.started, attempt.ended
+            around = conditions(
+                attempt.samples,
+                device_index,
+                lived=(started.t_ns, ended.t_ns),
+                measured=attempt.measured or (ended.t_ns, started.t_ns),
+                own_pids=own_pids,
+            )
+            process = Round(
+                index=index,
+                started_ns=started.t_ns,
+                outcome=ended.outcome,
+                cpu_percent=ended.cpu_percent,
+                own_cpu_percent=ended.own_cpu_percent,
+                disturbed=attempt.disturbed,
+                experiment=started.experiment,
+                block=started.block,
+                position=started.position,
+                side=started.side,
+                **msgspec.structs.asdict(around),
+            )
+            rounds.append(with_times(process, attempt.blocks.get("timing")))
+        return rounds
+
+    def blocks(self, rounds: Sequence[Round]) -> dict[str, Any]:
+        """The blocks of the pass: the timing of all rounds, the others of the one in the middle."""
+        standing = middle(rounds)
+        if standing is None or not self.is_listed:
+            return next((one.blocks for one in self._newest_first() if one.blocks), {})
+        timings = {
+            index: one.blocks["timing"]
+            for index, one in self.attempts.items()
+            if "timing" in one.blocks
+        }
+        return self.attempts[standing.index].blocks | {"timing": combined(rounds, timings)}
+
+    def measured(self, rounds: Sequence[Round]) -> list[tuple[int, int]]:
+        """First and last ``t_ns`` of the measured part of each round that counts, or of all."""
+        indices = {one.index for one in counting(rounds)} or self.attempts.keys()
+        parts = [self.attempts[index].measured for index in sorted(indices)]
+        return [part for part in parts if part is not None]
+
+    def pass_record(self) -> PassRecord | None:
+        """The pass's: of several rounds that of the last that finished, or of the last of all."""
+        ended = [(one, one.record) for _, one in sorted(self.attempts.items()) if one.record]
+        if not ended:
+            return None
+        finished = [record for _, record in ended if record.outcome == "finished"]
+        record = finished[-1] if finished else ended[-1][1]
+        if len(ended) == 1:
+            return record
+        count = f"{len(finished)} of {len(ended)} rounds finished"
+        return msgspec.structs.replace(
+            record,
+            seconds=sum(one.seconds for _, one in ended),
+            detail=record.detail if len(finished) in (0, len(ended)) else count,
+        )
+
+    def _newest_first(self) -> list[Attempt]:
+        return [attempt for _, attempt in sorted(self.attempts.items(), reverse=True)]

@@ -1,0 +1,280 @@
+"""Measured rates of devices: kept in ``rates/KEY.jsonl``, compared, and used as roofs."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sysbench.core.compare.bounds import FALSE_RATE
+from sysbench.core.compare.interval import separate
+from sysbench.core.compare.verdict import Verdict, judge
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import counted, format_count
+from sysbench.core.machine.devices import sample_of
+from sysbench.core.machine.doctor_check import Check
+from sysbench.core.machine.peaks import find_gpu
+from sysbench.core.machine.read_environment import cpu_model
+from sysbench.core.machine.sample import DeviceSample
+from sysbench.core.record.device_rates import KINDS, PRODUCT, DeviceRates, Load, Unit
+from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, read_regular, write_atomically
+
+DAY_NS = 86_400 * 10**9
+OLD_DAYS = 90
+"""Age from which rates are worth measuring again."""
+MIN_DIFFERENCE = 0.02
+"""Smallest difference of two rates that is reported."""
+
+
+def device_key(device: str, sample: DeviceSample | None) -> str:
+    """The device's name in the data folder; a GPU keeps it in any slot, and it is no serial."""
+    if sample is not None and sample.uuid:
+        return "gpu-" + _hash(sample.uuid)
+    return "cpu-" + _hash(cpu_model()) if device == "cpu" else device.replace(":", "-")
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(f"sysbench-tui {text}".encode()).hexdigest()[:16]
+
+
+def rates_path(key: str, root: Path | None = None) -> Path:
+    """The file of a device."""
+    return (root or home()) / "rates" / f"{key}.jsonl"
+
+
+def kept_rates(key: str, root: Path | None = None) -> list[DeviceRates]:
+    """Every measurement of a device, the oldest first.
+
+    Raises:
+        DamagedFileError: The file cannot be read as such.
+    """
+    path = rates_path(key, root)
+    try:
+        lines = read_regular(path).splitlines()
+        return [msgspec.json.decode(line, type=DeviceRates) for line in lines]
+    except FileNotFoundError:
+        return []
+    except (OSError, *UNREADABLE_JSON) as error:
+        raise DamagedFileError(f"{path}: {error}; delete it and measure again") from error
+
+
+def keep_rates(rates: DeviceRates, root: Path | None = None) -> None:
+    """Append a measurement to its device's file."""
+    path = rates_path(rates.key, root)
+    make_folder(path.parent)
+    rows = [*kept_rates(rates.key, root), rates]
+    write_atomically(path, b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+
+
+def last_rates(device: str, root: Path | None = None) -> DeviceRates | None:
+    """The newest measurement of ``cpu`` or ``cuda:N``; None where it never was measured.
+
+    Raises:
+        DamagedFileError: Its file cannot be read.
+    """
+    rows = kept_rates(device_key(device, sample_of(device)), root)
+    return rows[-1] if rows else None
+
+
+def measured_facts(device: str, root: Path | None = None) -> dict[str, Any]:
+    """The device's newest rates as the group ``rates`` of an environment; none without any.
+
+    ``products`` has FLOP/s by the precision's key among the peaks, ``bandwidth`` bytes/s. A
+    file that cannot be read leaves ``error`` alone.
+    """
+    try:
+        rates = last_rates(device, root)
+    except DamagedFileError as error:
+        why = f"the measured rates cannot be read: {error.__class__.__name__}"
+        return {"rates": {"error": why}}
+    if rates is None:
+        return {}
+    facts = {
+        "taken": day(rates),
+        "torch": rates.torch,
+        "products": rates.products(),
+        "bandwidth": rates.bandwidth,
+        "beside_others": rates.beside_others,
+    }
+    return {"rates": facts | ({"threads": rates.threads} if device == "cpu" else {})}
+
+
+def day(rates: DeviceRates) -> str:
+    """Date of the measurement, ``2026-11-22``, in UTC."""
+    return time.strftime("%Y-%m-%d", time.gmtime(rates.taken_ns / 1e9))
+
+
+def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None = None) -> Check:
+    """The device's rates as a check of ``doctor``.
+
+    Args:
+        device: ``cpu`` or ``cuda:N``.
+        torch: Version of torch that runs would use; None without torch.
+        now_ns: Unix epoch.
+        root: Home (default: the user's).
+    """
+    name, again = "measured rates", "`sysbench-tui doctor --measure`, about a minute a device"
+    try:
+        rates = last_rates(device, root)
+    except DamagedFileError as error:
+        costs, remedy = "roofs and MFU cannot use them", f"delete the file, then {again}"
+        return Check(name=name, status="warning", found=str(error), costs=costs, remedy=remedy)
+    if rates is None:
+        roof = "only --peak gives one" if device == "cpu" else "they follow the data sheet"
+        costs = f"roofs and MFU do not know what it really reaches: {roof}"
+        found = "not measured on this device"
+        return Check(name=name, status="missing", found=found, costs=costs, remedy=again)
+    best = max(rates.products().values(), default=0.0)
+    found = f"{format_count(best)}FLOP/s at most, measured on {day(rates)}"
+    reasons = []
+    days = max(0, now_ns - rates.taken_ns) // DAY_NS
+    if days > OLD_DAYS:
+        reasons.append(f"they are {counted(days, 'day')} old")
+    if rates.beside_others:
+        reasons.append(f"other work was under way, load average {rates.load_average:.1f}")
+    if torch and rates.torch != torch:
+        reasons.append(f"they were measured with torch {rates.torch}, here is {torch}")
+    if not reasons:
+        return Check(name=name, status="ok", found=found)
+    costs = f"roofs and MFU may rest on what no longer holds: {' and '.join(reasons)}"
+    return Check(name=name, status="warning", found=found, costs=costs, remedy=again)
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A device's rate against that of another device, or of the device ``before``.
+
+    ``verdict`` is on the time of one unit of work, where B is the device itself; ``cause`` is what
+    NVML reported differently of the two, empty where it shows nothing.
+    """
+
+    name: str
+    other: str
+    verdict: Verdict
+    cause: str = ""
+
+
+class RateRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One rate of a device over its processes.
+
+    ``work`` is the amount of work that gave the best median, ``quoted`` the data sheet's figure.
+    """
+
+    name: str
+    unit: Unit
+    median: float
+    least: float
+    most: float
+    rounds: int
+    work: str
+    quoted: float | None = None
+
+    @property
+    def of_quoted(self) -> float | None:
+        """The part of the data sheet's figure that was reached."""
+        return self.median / self.quoted if self.quoted else None
+
+
+class RatesReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The rates of one device, compared with the device itself on an earlier day (``past``), and
+    with others of its name (``sisters``)."""
+
+    rates: DeviceRates
+    rows: list[RateRow]
+    past: list[Comparison]
+    sisters: list[Comparison]
+
+
+def report_of(
+    rates: DeviceRates, *, before: DeviceRates | None, sisters: Sequence[DeviceRates]
+) -> RatesReport:
+    """Sum up the rates of a device, and test them against earlier ones and other devices.
+
+    A comparison's false rate is 5 % divided by the number of comparisons that are made.
+
+    Args:
+        rates: Of the device.
+        before: Of the same device on an earlier day; None where there is none.
+        sisters: Of other devices of the same name, measured in turn with it.
+    """
+    quoted = _quoted(rates.name)
+    rows = [
+        RateRow(
+            name=kind.name,
+            unit=kind.unit,
+            median=median,
+            least=min(values),
+            most=max(values),
+            rounds=len(values),
+            work=rates.work.get(kind.name, ""),
+            quoted=quoted.get(kind.name),
+        )
+        for kind in KINDS
+        if (values := rates.values(kind.name)) and (median := rates.median(kind.name)) is not None
+    ]
+    past = [("before", before)] if before is not None else []
+    tests = [
+        (label, other, kind.name)
+        for label, other in [*past, *((sister.device, sister) for sister in sisters)]
+        for kind in KINDS
+        if (kind.name.startswith(PRODUCT) or kind.is_traffic)
+        and rates.values(kind.name)
+        and other.values(kind.name)
+    ]
+    comparisons = []
+    for label, other, name in tests:
+        times = [[1 / value for value in side.values(name)] for side in (other, rates)]
+        interval = separate(*times, false_rate=FALSE_RATE / len(tests))
+        verdict = judge(interval, smallest=MIN_DIFFERENCE)
+        cause = _cause(rates.load, other.load, label) if verdict.differs else ""
+        comparisons.append(Comparison(name=name, other=label, verdict=verdict, cause=cause))
+    return RatesReport(
+        rates=rates,
+        rows=rows,
+        past=[row for row in comparisons if row.other == "before"],
+        sisters=[row for row in comparisons if row.other != "before"],
+    )
+
+
+def _cause(load: Load | None, other: Load | None, label: str) -> str:
+    """What NVML reported differently of two devices under load, the most likely cause first."""
+    if load is None or other is None:
+        return ""
+    found = []
+    limits = load.power_limit_watts, other.power_limit_watts
+    if all(limits) and limits[0] != limits[1]:
+        found.append(f"capped at {limits[0]:.0f} W, {label} at {limits[1]:.0f} W")
+    if only_here := [reason for reason in load.reasons if reason not in other.reasons]:
+        found.append(f"its clock was held by: {', '.join(only_here)}")
+    clocks = load.sm_clock_mhz, other.sm_clock_mhz
+    if all(clocks) and clocks[0] != clocks[1]:
+        found.append(f"SM clock {clocks[0]:.0f} MHz in the median, {label} {clocks[1]:.0f}")
+    return "; ".join(found)
+
+
+def sentences(report: RatesReport) -> list[str]:
+    """One sentence for every difference that the tests support, the largest first."""
+    rows = [row for row in [*report.past, *report.sisters] if row.verdict.differs]
+    return [_sentence(row) for row in sorted(rows, key=lambda row: -abs(row.verdict.change or 0.0))]
+
+
+def _sentence(row: Comparison) -> str:
+    verdict = row.verdict
+    assert verdict.change is not None and verdict.low is not None and verdict.high is not None
+    low, high = sorted(100 * abs(end) for end in (verdict.low, verdict.high))
+    other = row.other if row.other != "before" else "in its last measurement"
+    change = f"{100 * abs(verdict.change):.3g} % ({low:.3g} to {high:.3g})"
+    cause = f"; {row.cause}" if row.cause else ""
+    return f"{row.name}: {verdict.verdict} than {other} by {change}{cause}."
+
+
+def _quoted(name: str) -> dict[str, float]:
+    """The data sheet's figures by name of the rate; empty for a device that is not listed."""
+    gpu = find_gpu(name)
+    if gpu is None:
+        return {}
+    products = {f"{PRODUCT}{key}": tflops * 1e12 for key, tflops in gpu.tflops.items()}
+    return products | {kind.name: gpu.bandwidth * 1e9 for kind in KINDS if kind.is_traffic}

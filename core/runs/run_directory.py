@@ -1,0 +1,390 @@
+"""A run directory: header, event log, record, artifacts, and the list of all runs."""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import os
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from sysbench.core.errors import DamagedFileError, SysbenchError
+from sysbench.core.machine.interpreter import note_chosen, ready_python
+from sysbench.core.machine.node import device_lock
+from sysbench.core.machine.peaks import Peak
+from sysbench.core.record.blocks import PassName
+from sysbench.core.record.events import AnyEvent, EventTail, encode_event
+from sysbench.core.record.record import Record, decode_record, encode_record
+from sysbench.core.record.recorded_spec import check_spec
+from sysbench.core.runs.job_directory import (
+    JobDirectory,
+    end_torn_line,
+    job_with_id,
+    new_job_folder,
+)
+from sysbench.core.spec.passes import check_passes, check_repeat
+from sysbench.core.spec.spec import RunSpec, subject
+from sysbench.core.storage import (
+    UNREADABLE_JSON,
+    home,
+    lock_holder,
+    open_to_append,
+    open_to_write,
+    read_json,
+    read_regular,
+    write_atomically,
+)
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The decisions made before the run began: ``run.json``.
+
+    ``peak`` is the user's figure for the device. It affects no measurement, so it is no part of
+    the spec and of its identity: only MFU and shares of the roof follow from it. ``repeat`` is the
+    number of rounds of the timing pass, each in a process of ``python``; empty is this program's.
+    """
+
+    id: str
+    created_ns: int
+    passes: list[PassName]
+    spec: RunSpec
+    peak: Peak | None = None
+    repeat: int = 1
+    python: str = ""
+
+
+class RunDirectory(JobDirectory):
+    """One run on disk.
+
+    ``run.json`` what to measure · ``events.jsonl`` every fact, append-only ·
+    ``record.json`` the result so far, ``record.sha256`` its digest ·
+    ``supervisor.lock`` held while it is live ·
+    ``<pass>/log.txt`` and the pass's artifacts · ``timing/log.K.txt`` of round K of the timing.
+    """
+
+    kind = "run"
+    working = "is supervised"
+    module = "sysbench.core.runs.supervisor"
+    lock_name = "supervisor.lock"
+    log_name = "supervisor.log"
+
+    @property
+    def header_path(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def events_path(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def record_path(self) -> Path:
+        return self.path / "record.json"
+
+    @property
+    def trace_path(self) -> Path:
+        """The chrome trace of the trace pass, gzip'd."""
+        return self.path / "trace" / "trace.json.gz"
+
+    @property
+    def snapshot_path(self) -> Path:
+        """The CUDA allocator snapshot of the memory pass, pickle protocol 4."""
+        return self.path / "memory" / "snapshot.pickle"
+
+    def pass_folder(self, name: str) -> Path:
+        """Folder of a pass's log and artifacts."""
+        return self.path / name
+
+    def round_folder(self, number: int) -> Path:
+        """Folder of a round of the timing pass; the first one's is the pass's."""
+        folder = self.pass_folder("timing")
+        return folder if number == 1 else folder / f"round-{number}"
+
+    def log_path(self, name: str, number: int = 1) -> Path:
+        """Output of a pass's worker, stdout and stderr together; of that round of the pass."""
+        return self.pass_folder(name) / ("log.txt" if number == 1 else f"log.{number}.txt")
+
+    def header(self) -> Header:
+        """Read ``run.json``.
+
+        Raises:
+            DamagedFileError: Absent or unreadable.
+        """
+        header = self.read(self.header_path.name, Header)
+        return header if header.id == self.id else msgspec.structs.replace(header, id=self.id)
+
+    def record(self) -> Record:
+        """Read ``record.json``.
+
+        Raises:
+            DamagedFileError: Absent (the run never got that far) or unreadable.
+        """
+        try:
+            data = read_json(self.record_path)
+        except OSError as error:
+            raise DamagedFileError(f"{self.record_path}: {error}") from error
+        record = decode_record(data, self.record_path)
+        check_spec(record, self.record_path)
+        # A copy under another name is the run of that name; and a record cannot name another run.
+        return record if record.id == self.id else msgspec.structs.replace(record, id=self.id)
+
+    @property
+    def digests_path(self) -> Path:
+        """SHA-256 of the last two records that were written, one a line, the newest first."""
+        return self.path / "record.sha256"
+
+    def write_record(self, record: Record) -> None:
+        """Replace ``record.json`` atomically."""
+        data = encode_record(record)
+        # Its digest first, beside the last one: a crash in between leaves a record that has one.
+        digests = [_digest(data), *self._digests()[:1]]
+        write_atomically(self.digests_path, "".join(f"{one}\n" for one in digests).encode())
+        write_atomically(self.record_path, data)
+
+    def is_record_as_written(self) -> bool:
+        """False if ``record.json`` was changed by anything but `write_record`. True where that is
+        unknown: without the file, and of a run of a version that kept no digests."""
+        digests = self._digests()
+        try:
+            return not digests or _digest(read_regular(self.record_path)) in digests
+        except (OSError, DamagedFileError):
+            return True
+
+    def _digests(self) -> list[str]:
+        try:
+            return read_regular(self.digests_path).decode("ascii").split()
+        except (OSError, DamagedFileError, UnicodeDecodeError):
+            return []
+
+    def tail(self) -> EventTail:
+        """A reader of the run's events, from the first."""
+        return EventTail(self.events_path)
+
+    def is_beginning(self) -> bool:
+        """Whether the run was made just now and has no sign of its supervisor yet: it may be on its
+        way, so nobody can say that it was killed."""
+        try:
+            if self.lock_path.exists() or self.events_path.exists():
+                return False
+            seconds = (time.time_ns() - self.header().created_ns) / 1e9
+        except (OSError, DamagedFileError):
+            return False
+        return 0 <= seconds < BEGIN_SECONDS
+
+    def is_queued(self) -> bool:
+        """Whether a supervisor works on the run while another process holds its device.
+
+        False where the header cannot be read.
+        """
+        pid = self.pid()
+        try:
+            first, *_ = self.header().spec.devices
+        except (OSError, SysbenchError):
+            return False
+        holder = lock_holder(device_lock(first))
+        return pid is not None and holder is not None and holder != pid
+
+
+def create_run(
+    spec: RunSpec,
+    passes: Sequence[PassName],
+    root: Path | None = None,
+    *,
+    peak: Peak | None = None,
+    repeat: int = 1,
+    python: str | None = None,
+) -> RunDirectory:
+    """Make a new run directory under ``root`` (default: the home) with its header.
+
+    Raises:
+        InterpreterError: Workers cannot run in ``python`` (default: the chosen interpreter).
+        SpecError: The spec's workload has no use for one of the passes, or the run cannot be
+            repeated so often.
+    """
+    check_passes(spec, passes)
+    check_repeat(repeat, passes)
+    python = note_chosen(ready_python(python))
+    created_ns = time.time_ns()
+    label = re.sub(r"[^A-Za-z0-9.]+", "-", subject(msgspec.to_builtins(spec)))
+    run = RunDirectory(new_job_folder(runs_folder(root), created_ns, label))
+    header = Header(
+        id=run.id,
+        created_ns=created_ns,
+        passes=list(passes),
+        spec=spec,
+        peak=peak,
+        repeat=repeat,
+        python=python,
+    )
+    run.write(run.header_path.name, header)
+    return run
+
+
+def runs_folder(root: Path | None = None) -> Path:
+    """The folder that holds all run directories."""
+    return (root or home()) / "runs"
+
+
+def is_run_id(text: str) -> bool:
+    """Whether it can be an id, which is the name of a folder and no path."""
+    return text not in ("", ".", "..") and "/" not in text
+
+
+def list_runs(root: Path | None = None) -> list[RunDirectory]:
+    """All runs, newest first, unreadable ones included; a missing home is an empty list."""
+    folder = runs_folder(root)
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as found:
+        names = sorted((entry.name for entry in found if _may_be_run(entry)), reverse=True)
+    return [RunDirectory(folder / name) for name in names]
+
+
+def _may_be_run(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder whose name can stand in JSON, as an id does."""
+    try:
+        return _is_text(entry.name) and entry.is_dir()
+    except OSError:  # a link that leads to itself, or where this user may not look
+        return False
+
+
+def _is_text(name: str) -> bool:
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:  # bytes of no encoding, as a file system allows
+        return False
+
+
+def newest_run(root: Path | None = None) -> RunDirectory | None:
+    """The run that was created last; None without a run whose time of creation can be read.
+
+    An id has the local time in seconds: it cannot order runs of one second, nor of an hour that
+    a clock passes twice.
+    """
+    newest, newest_ns, first_stamp = None, 0, None
+    for run in list_runs(root):
+        stamp = _stamp(run)
+        if first_stamp and stamp and first_stamp - stamp > CLOCKS_APART_SECONDS:
+            break
+        # Cheap: whatever was created later was written later.
+        if _written_ns(run) < newest_ns - MTIME_LAG_NS:
+            continue
+        created_ns = _created_ns(run)
+        if created_ns is not None:
+            first_stamp = first_stamp or stamp
+            if newest is None or created_ns > newest_ns:
+                newest, newest_ns = run, created_ns
+    return newest
+
+
+MTIME_LAG_NS = 10**9
+"""More than the clock that file systems stamp with can be behind."""
+
+CLOCKS_APART_SECONDS = 26 * 3600
+"""Most that local times of one instant differ between any two time zones."""
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _stamp(run: RunDirectory) -> int | None:
+    """Seconds of the local time in an id, on a clock without time zones; None for other names."""
+    match = _STAMP.match(run.id)
+    try:
+        return None if match is None else calendar.timegm(tuple(map(int, match.groups())))
+    except ValueError:  # no such month
+        return None
+
+
+_STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)-", re.ASCII)
+
+
+class _Created(msgspec.Struct):
+    created_ns: int
+
+
+def _created_ns(run: RunDirectory) -> int | None:
+    try:
+        return msgspec.json.decode(read_json(run.header_path), type=_Created).created_ns
+    except (OSError, DamagedFileError, *UNREADABLE_JSON):
+        return None
+
+
+def _written_ns(run: RunDirectory) -> int:
+    try:
+        return run.header_path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def find_run(text: str, root: Path | None = None) -> RunDirectory:
+    """The run with that id or a unique part of it, ``last``, ``last~1``, or at a path.
+
+    Raises:
+        NotFoundError: None, or several.
+    """
+    if text == "last" and (newest := newest_run(root)) is not None:
+        return newest
+    runs = list_runs(root)
+    before = text[len("last~") :] if text.startswith("last~") else ""
+    if before.isdecimal() and len(before) < 9 and int(before) < len(runs):
+        return sorted(runs, key=lambda run: _created_ns(run) or 0)[-1 - int(before)]
+    # A whole id first: a folder of that name in the working directory is another run.
+    if all(run.id != text for run in runs) and (Path(text) / "run.json").is_file():
+        path = Path(text).resolve()
+        if not _is_text(path.name):
+            raise DamagedFileError(f"{str(path)!r} is no run: its name is no UTF-8")
+        return RunDirectory(path)
+    none = f"no run {text!r} under {runs_folder(root)}; `sysbench-tui list` shows all"
+    return job_with_id(text, runs, none)
+
+
+BEGIN_SECONDS = 20.0
+"""Time that a supervisor may take until it holds its run's lock, on a busy machine."""
+RESERVE_BYTES = 2**20
+
+
+class EventLog:
+    """Writes whole lines; the kernel has them when `append` returns.
+
+    A reserve file is freed before the end of the run is written, so that a full disk can still
+    hold the record of that end. A line that a crash tore is ended first, so that it spoils no
+    other.
+    """
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._path = run.events_path
+        self._reserve = run.path / ".reserve"
+
+    def __enter__(self) -> EventLog:
+        self._file = open_to_write(self._path, os.O_RDWR | os.O_APPEND)
+        # A full disk at this point is found by the first event.
+        with suppress(OSError):
+            end_torn_line(self._file)
+            self.release_reserve()
+            with open_to_append(self._reserve) as file:
+                file.write(b"\0" * RESERVE_BYTES)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release_reserve()
+        os.close(self._file)
+
+    def append(self, event: AnyEvent) -> None:
+        """Add one line.
+
+        Raises:
+            OSError: The disk is full or gone; the line may be torn.
+        """
+        data = encode_event(event)
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def release_reserve(self) -> None:
+        """Free the reserve file."""
+        self._reserve.unlink(missing_ok=True)

@@ -1,0 +1,90 @@
+"""A run's record, read or rebuilt from its events: the same whether live or after a crash."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from sysbench.core.errors import DamagedFileError, NewerFileError
+from sysbench.core.record.record import Record
+from sysbench.core.runs.builder import RecordBuilder, known_environment
+from sysbench.core.runs.missing import RECORD_CHANGED
+from sysbench.core.runs.run_directory import RunDirectory
+
+
+def replay(run: RunDirectory) -> Record:
+    """The record from the events alone; still ``running`` if they hold no end.
+
+    Raises:
+        DamagedFileError: Not even ``run.json`` can be read.
+    """
+    builder = _replayed(run)
+    return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
+
+
+def _replayed(run: RunDirectory) -> RecordBuilder:
+    """The events so far."""
+    builder = RecordBuilder(run, run.header(), known_environment(run))
+    builder.take_in(run.tail())
+    return builder
+
+
+def load_record(run: RunDirectory) -> Record:
+    """The record of a run; if its supervisor died before the end, rebuilt and kept.
+
+    A pass that it left without an end is ``killed``, and so is the run, unless it had ended before.
+    A record that somebody changed is not read: the run's is made of its events, with a finding.
+
+    Raises:
+        NewerFileError: The record is of a later version.
+        DamagedFileError: The run cannot be read at all.
+    """
+    # Checked before reading: a supervisor that ends in between leaves a finished record.
+    live = run.is_beginning() or run.is_live()
+    try:
+        record = run.record()
+    except DamagedFileError as error:
+        is_newer = isinstance(error, NewerFileError)
+        if is_newer or not run.header_path.is_file() or _is_all_there_is(run):
+            raise
+    else:
+        if not live and not run.is_record_as_written():
+            return _as_measured(run)
+        if record.status != "running" or live:
+            return record
+    if live:
+        return _replayed(run).record()
+    record = _ended(run)
+    with suppress(OSError):  # the disk is full, or the run somebody else's: it is made again
+        run.write_record(record)
+    return record
+
+
+def _is_all_there_is(run: RunDirectory) -> bool:
+    """Whether there is a record that cannot be read, and no events to make another one of."""
+    return run.record_path.exists() and not run.events_path.exists()
+
+
+def _ended(run: RunDirectory) -> Record:
+    """The record of a run that no supervisor works on any more, from its events.
+
+    Raises:
+        DamagedFileError: They make none.
+    """
+    try:
+        builder = _replayed(run)
+        builder.abandon()
+        return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # Events that somebody wrote may hold any values of the right types.
+        reason = f"{type(error).__name__}: {error}"
+        raise DamagedFileError(f"{run.events_path} makes no record: {reason}") from error
+
+
+def _as_measured(run: RunDirectory) -> Record:
+    """The record from the events, with a finding that ``record.json`` says something else."""
+    if not run.events_path.is_file():
+        raise DamagedFileError(f"{run.record_path} was changed, and its events are gone")
+    record = _ended(run)
+    return msgspec.structs.replace(record, findings=[RECORD_CHANGED, *record.findings])

@@ -1,0 +1,132 @@
+"""Runs that were deleted, until the trash is emptied: ``trash/TIME.ID`` under the home.
+
+A run is moved by one rename, and so is either in the library or in the trash, also after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from sysbench.core.errors import DamagedFileError, DeviceBusyError, NotFoundError, SysbenchError
+from sysbench.core.experiments.experiment import experiment_meant
+from sysbench.core.runs.run_directory import RunDirectory, is_run_id, runs_folder
+from sysbench.core.storage import home, make_folder
+
+
+class KeptRunError(SysbenchError):
+    """A run that is not deleted: it is live, or something else refers to it."""
+
+
+class Trashed(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in the trash.
+
+    Attributes:
+        id: Of the run.
+        deleted_ns: When it was deleted, Unix epoch.
+        path: Its folder.
+    """
+
+    id: str
+    deleted_ns: int
+    path: str
+
+
+def trash_folder(root: Path | None = None) -> Path:
+    """The folder of deleted runs."""
+    return (root or home()) / "trash"
+
+
+def trash_run(run: RunDirectory, root: Path | None = None) -> Trashed:
+    """Move a run of the library to the trash.
+
+    Raises:
+        KeptRunError: A supervisor works on it, or is about to.
+        NotFoundError: It is no run of the library, or gone.
+        OSError: It could not be moved.
+    """
+    place = runs_folder(root) / run.id
+    # Only what lies in the library is deleted: a run at a path may be somebody else's.
+    if run.path.resolve() != place.resolve() or place.is_symlink() or not place.is_dir():
+        raise NotFoundError(f"{run.path} is no run of this library: nothing is deleted")
+    beginning = run.is_beginning() and not run.record_path.exists()
+    # Between two rounds of an experiment nobody holds the run, and the next one needs it.
+    if beginning or run.is_live() or experiment_meant(run.id, root) is not None:
+        raise KeptRunError(f"run {run.id} is live: `sysbench-tui stop {run.id}` ends it first")
+    make_folder(trash_folder(root))
+    deleted_ns = time.time_ns()
+    target = trash_folder(root) / f"{deleted_ns}.{run.id}"
+    try:
+        # Held over the move, so that no supervisor begins in between.
+        with run.hold():
+            os.rename(place, target)
+    except DeviceBusyError as error:
+        raise KeptRunError(f"{error}: it is live, and is not deleted") from error
+    return Trashed(id=run.id, deleted_ns=deleted_ns, path=str(target))
+
+
+def list_trash(root: Path | None = None) -> list[Trashed]:
+    """The deleted runs, the one deleted last first."""
+    found = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for path in trash_folder(root).iterdir():
+            deleted, _, run_id = path.name.partition(".")
+            if deleted.isdecimal() and is_run_id(run_id) and path.is_dir():
+                found.append(Trashed(id=run_id, deleted_ns=int(deleted), path=str(path)))
+    return sorted(found, key=lambda trashed: trashed.deleted_ns, reverse=True)
+
+
+def find_trashed(text: str, root: Path | None = None) -> Trashed:
+    """The deleted run with that id, a unique part of one, or ``last``, the one deleted last.
+
+    Raises:
+        NotFoundError: None, or several.
+    """
+    every = list_trash(root)
+    if text == "last" and every:
+        return every[0]
+    found = [row for row in every if row.id == text] or [row for row in every if text in row.id]
+    if len({row.id for row in found}) == 1:
+        return found[0]  # a copy of a run can be deleted under its id too: the last is meant
+    if found:
+        some = ", ".join(row.id for row in found[:4])
+        raise NotFoundError(f"deleted run {text!r} is ambiguous: {some}")
+    raise NotFoundError(
+        f"no run {text!r} in {trash_folder(root)}; `sysbench-tui list --trash` shows what is"
+    )
+
+
+def restore(trashed: Trashed, root: Path | None = None) -> RunDirectory:
+    """Move a deleted run back into the library.
+
+    Raises:
+        DamagedFileError: The library has a run of that id again.
+        NotFoundError: It is not in the trash any more.
+        OSError: It could not be moved.
+    """
+    run = RunDirectory(runs_folder(root) / trashed.id)
+    make_folder(run.path.parent)
+    if run.path.exists():
+        raise DamagedFileError(f"there is a run {run.id} again: {trashed.path} stays in the trash")
+    try:
+        os.rename(trashed.path, run.path)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{trashed.path} is gone") from error
+    return run
+
+
+def empty_trash(root: Path | None = None) -> list[Trashed]:
+    """Remove the deleted runs for good, and return what they were.
+
+    Raises:
+        OSError: One could not be removed.
+    """
+    gone = list_trash(root)
+    for trashed in gone:
+        shutil.rmtree(trashed.path)
+    return gone

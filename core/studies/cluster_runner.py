@@ -1,0 +1,299 @@
+"""The runner of a study whose cells run somewhere else: it submits them, and reads what they left.
+
+The run directories are the only truth. Any later runner follows the jobs of an earlier one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Literal, Protocol
+
+import msgspec
+
+from sysbench.core.errors import ClusterError, DamagedFileError
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.run_directory import RunDirectory, create_run, runs_folder
+from sysbench.core.runs.stored_records import load_record
+from sysbench.core.studies.study_directory import FINAL_STATUSES, Entry, StudyDirectory, unique
+from sysbench.core.studies.study_grid import Cell
+from sysbench.core.studies.study_runner import (
+    CellEnded,
+    CellsElsewhere,
+    CellStarted,
+    StudyEnded,
+    StudyEvent,
+    StudyStarted,
+    adopt,
+    cells_to_run,
+    entry_of,
+)
+
+JobState = Literal["waiting", "running"]
+
+POLL_SECONDS = 3.0
+"""Between two looks at the queue, which the scheduler answers for all its users."""
+
+LAG_SECONDS = 60.0
+"""Most that a shared file system shows another node's file too late: NFS keeps what it knows of a
+folder for so long. A job that left the queue is given that time before its run counts as cut short,
+since the record would then be made of the events that are seen so far."""
+
+SILENCE_SECONDS = 900.0
+"""Time that a scheduler may not answer, as while it is restarted, before the runner gives up."""
+
+
+class Place(Protocol):
+    """Where cells run as jobs, each the supervisor of one run directory."""
+
+    def submit(self, runs: Sequence[RunDirectory]) -> str:
+        """Queue a job for each run; words for where they are.
+
+        Raises:
+            ClusterError: Nothing was queued.
+        """
+
+    def jobs(self) -> Mapping[str, JobState]:
+        """The runs whose jobs are queued or under way, whoever submitted them, by their ids.
+
+        Raises:
+            ClusterError: It does not answer, so nothing is known of any job.
+        """
+
+    def job_of(self, run: str) -> str:
+        """Words for the job of a run."""
+
+    def cancel(self) -> None:
+        """End all jobs of the study.
+
+        Raises:
+            ClusterError: They go on.
+        """
+
+
+def run_on(
+    place: Place,
+    directory: StudyDirectory,
+    cells: Sequence[Cell],
+    *,
+    cancel: Cancellation | None = None,
+    retry: bool = False,
+    poll_seconds: float = POLL_SECONDS,
+    lag_seconds: float = LAG_SECONDS,
+) -> Iterator[StudyEvent]:
+    """Fill the cells by jobs, yielding events until the last one has left the queue.
+
+    A cell that has a job already is followed and not submitted again. One whose job ended without a
+    value has none, and is submitted by the next start. Closing the generator early, and the death
+    of this process, leave the jobs as they are.
+
+    Args:
+        cells: From `expand`.
+        cancel: Ends all jobs of the study when set.
+        retry: Run cells that failed once more.
+        poll_seconds: Between two looks at the queue.
+        lag_seconds: `LAG_SECONDS`.
+
+    Raises:
+        DeviceBusyError: Another runner is at work on this study.
+        ClusterError: Nothing could be submitted, or the scheduler is silent; jobs go on.
+    """
+    with directory.hold():
+        follower = _Follower(place, directory, cells, cancel or Cancellation())
+        follower.poll_seconds, follower.lag_seconds = poll_seconds, lag_seconds
+        yield from follower.run(retry=retry)
+
+
+class _Follower:
+    poll_seconds: float
+    lag_seconds: float
+
+    def __init__(
+        self, place: Place, directory: StudyDirectory, cells: Sequence[Cell], cancel: Cancellation
+    ) -> None:
+        self.place = place
+        self.directory = directory
+        self.cancel = cancel
+        self.cells = unique(cells)
+        self.numbers = {cell.id: number for number, cell in enumerate(self.cells, 1)}
+        self.waiting: dict[str, Cell] = {}
+        self.begun: set[str] = set()
+        self.gone: dict[str, float] = {}
+        self.done = 0
+
+    def run(self, *, retry: bool) -> Iterator[StudyEvent]:
+        yield from self._take_up()
+        under_way = {cell.id for cell in self.waiting.values()}
+        to_run = cells_to_run(self.directory, self.cells, retry=retry)
+        todo = [cell for cell in to_run if cell.id not in under_way]
+        self.done = len(self.cells) - len(todo) - len(self.waiting)
+        total = len(self.cells)
+        yield StudyStarted(total=total, done=self.done, seconds=None, is_least=False)
+        if self.waiting:
+            yield CellsElsewhere(count=len(self.waiting), words="in the queue since before")
+        if todo and not self.cancel.is_set():
+            yield CellsElsewhere(count=len(todo), words=self._submit(todo))
+        yield from self._follow()
+        if self.cancel.is_set():
+            reason: Literal["cancelled", "finished", "unfinished"] = "cancelled"
+        else:
+            reason = "finished" if self.done == total else "unfinished"
+        yield StudyEnded(reason=reason, done=self.done, total=total)
+
+    def _take_up(self) -> Iterator[StudyEvent]:
+        """Keep what ended while nobody looked, and find what is still under way."""
+        jobs = self.place.jobs()
+        entries = self.directory.entries()
+        running = {
+            entry.run: cell
+            for cell in self.cells
+            if (entry := entries.get(cell.id)) is not None
+            and entry.status == "running"
+            and self.directory.run_of(entry) is not None
+        }
+        self.waiting = {id: cell for id, cell in running.items() if id in jobs}
+        ended = [self._run(id) for id in running if id not in jobs]
+        late = sum(map(self._is_fresh, ended))
+        if late:
+            yield CellsElsewhere(count=late, words="left the queue just now, without an end yet")
+        until = time.monotonic() + self.lag_seconds
+        while any(map(self._is_fresh, ended)) and time.monotonic() < until:
+            if self.cancel.wait(self.poll_seconds):
+                break
+
+        def is_live(run: RunDirectory) -> bool:
+            return run.id in jobs or self._is_fresh(run)
+
+        adopt(self.directory, self.cells, is_live, teaches=False)
+        for run in ended:
+            _forget_unbegun(run)
+
+    def _is_fresh(self, run: RunDirectory) -> bool:
+        """Whether the run has no end, and may have one that is not seen here yet."""
+        if has_ended(run):
+            return False
+        try:
+            written = run.events_path.stat().st_mtime
+        except OSError:  # it never began
+            return False
+        # Clocks of machines differ either way.
+        return abs(time.time() - written) < self.lag_seconds
+
+    def _submit(self, cells: Sequence[Cell]) -> str:
+        runs: list[RunDirectory] = []
+        for cell in cells:
+            assert cell.spec is not None  # refused cells are not among what is to do
+            run = create_run(cell.spec, cell.passes, self.directory.root)
+            # Before the job is queued: a runner that is killed in between leaves no job that
+            # a later one does not know.
+            self.directory.append(Entry(cell=cell.id, status="running", run=run.id))
+            runs.append(run)
+        try:
+            words = self.place.submit(runs)
+        except BaseException:
+            # Of several arrays the first ones may be queued, and so may one whose sbatch timed out.
+            with suppress(ClusterError):  # nothing is known, so nothing is removed
+                queued = self.place.jobs()
+                for run in runs:
+                    if run.id not in queued:
+                        _forget_unbegun(run)
+            raise
+        self.waiting |= {run.id: cell for run, cell in zip(runs, cells, strict=True)}
+        return words
+
+    def _follow(self) -> Iterator[StudyEvent]:
+        heard = time.monotonic()
+        is_cancelled = False
+        while self.waiting:
+            if self.cancel.is_set() and not is_cancelled:
+                self.place.cancel()
+                is_cancelled = True
+            try:
+                jobs = self.place.jobs()
+                heard = time.monotonic()
+            except ClusterError:
+                # Silence says nothing on the jobs.
+                if time.monotonic() - heard > SILENCE_SECONDS:
+                    raise
+            else:
+                yield from self._look(jobs)
+            if not self.waiting:
+                break
+            if is_cancelled:
+                time.sleep(self.poll_seconds)
+            else:
+                self.cancel.wait(self.poll_seconds)
+
+    def _look(self, jobs: Mapping[str, JobState]) -> Iterator[StudyEvent]:
+        for id, cell in list(self.waiting.items()):
+            state = jobs.get(id)
+            if state == "running" and id not in self.begun:
+                self.begun.add(id)
+                yield CellStarted(cell=cell, run=id, number=self.numbers[cell.id])
+            if state is not None:
+                continue
+            run, now = self._run(id), time.monotonic()
+            has_end = has_ended(run)
+            if not has_end and self.cancel.is_set():
+                # It is taken up by the next start, if it left anything.
+                _forget_unbegun(run)
+                del self.waiting[id]
+                continue
+            if not has_end and now - self.gone.setdefault(id, now) < self.lag_seconds:
+                continue
+            del self.waiting[id]
+            entry = self._entry(cell, run)
+            self.directory.append(entry)
+            self.done += entry.status in FINAL_STATUSES
+            yield CellEnded(
+                cell=cell, entry=entry, done=self.done, total=len(self.cells), seconds_left=None
+            )
+
+    def _entry(self, cell: Cell, run: RunDirectory) -> Entry:
+        """The line of a cell whose job left the queue."""
+        assert cell.spec is not None
+        try:
+            record = load_record(run)
+        except DamagedFileError as error:
+            why = f"{self.place.job_of(run.id)} left nothing that can be read: {error}"
+            return Entry(cell=cell.id, status="killed", run=run.id, detail=why)
+        entry = entry_of(cell, cell.spec, record, None, teaches=False)
+        if entry.status not in FINAL_STATUSES:
+            why = "; ".join(filter(None, (self.place.job_of(run.id), entry.detail)))
+            entry = msgspec.structs.replace(entry, detail=why)
+        return entry
+
+    def _run(self, id: str) -> RunDirectory:
+        return RunDirectory(runs_folder(self.directory.root) / id)
+
+
+def adopt_ended(directory: StudyDirectory, cells: Sequence[Cell]) -> None:
+    """Keep the values of jobs that ended since a runner last looked; nobody is asked for the rest.
+
+    Raises:
+        DeviceBusyError: A runner is at work, and does it itself.
+        OSError: The study is somebody else's, or its disk is full.
+    """
+    with directory.hold():
+        adopt(directory, cells, lambda run: not has_ended(run), teaches=False)
+
+
+def has_ended(run: RunDirectory) -> bool:
+    """Whether its supervisor wrote its end. Nothing is rebuilt, so a stale view harms nothing."""
+    try:
+        return run.record().status != "running"
+    except DamagedFileError:
+        return False
+
+
+def _forget_unbegun(run: RunDirectory) -> None:
+    """Remove the directory of a run whose job never began: there is nothing of it but its header,
+    and its cell waits again."""
+    try:
+        if [path.name for path in run.path.iterdir()] != [run.header_path.name]:
+            return
+        run.header_path.unlink()
+        run.path.rmdir()
+    except FileNotFoundError:
+        pass  # it was deleted

@@ -1,0 +1,254 @@
+"""The time that is left of a study, forecast from the cells that ran."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.machine.devices import device_capacity
+from sysbench.core.predict.closed_form import predict, why_not_predicted
+from sysbench.core.predict.room import AvailableMemory, available_memory, card_here, is_room
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.details import score_matrices_bytes
+from sysbench.core.studies.study_directory import (
+    FINAL_STATUSES,
+    CellStatus,
+    Entry,
+    StudyDirectory,
+    list_studies,
+    status_of,
+    unique,
+)
+from sysbench.core.studies.study_grid import MOST_CELLS, Cell
+
+MAX_SCALE = 8.0
+"""Ratio of two steps' work up to which their times are taken as proportional."""
+UNSETTLED_STEPS = 30
+"""Guess of the steps of a stop rule by precision, warm-up not counted."""
+OTHER_STEPS = 5
+"""Steps of a pass that does not time them."""
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """Predicted memory and forecast time of a cell before it runs.
+
+    Attributes:
+        peak_bytes: Predicted; None where there is no prediction.
+        is_least: The peak is a lower bound: the bytes certain to be resident.
+        capacity_bytes: The device's memory, or the spec's limit.
+        room: What of it a step can have.
+        seconds: Of all passes; None where no cell of this kind and similar work ran here.
+        is_run: False for a cell that exceeds the host's memory: the system would kill it,
+            while a GPU's allocator only raises.
+    """
+
+    peak_bytes: int | None = None
+    is_least: bool = False
+    capacity_bytes: int | None = None
+    room: AvailableMemory | None = None
+    seconds: float | None = None
+    is_run: bool = True
+
+    @property
+    def fits(self) -> bool | None:
+        """True if the peak is sure to fit, false if sure not to; None where neither is known."""
+        if self.peak_bytes is None or self.room is None:
+            return None
+        if self.peak_bytes > self.room.most:
+            return False
+        return True if is_room(self.peak_bytes, self.room) else None
+
+
+class Forecaster:
+    """Forecasts cells of one home from its entries, to which `learn` adds."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._entries: dict[tuple[str, ...], list[Entry]] = {}
+        self._capacity = cache(device_capacity)
+        for entry in entries:
+            self.learn(entry)
+
+    def learn(self, entry: Entry) -> None:
+        """Add a cell that ended."""
+        has_time = entry.median_ms is None or entry.median_ms > 0
+        has_start = entry.start_seconds is not None and entry.start_seconds >= 0
+        if entry.kind and entry.work > 0 and has_time and has_start:
+            self._entries.setdefault((entry.kind, *entry.passes), []).append(entry)
+
+    def forecast(self, cell: Cell) -> Forecast:
+        """Forecast memory and time of one cell; a refused one takes none."""
+        spec = cell.spec
+        if spec is None:
+            return Forecast(seconds=0.0)
+        memory = self._capacity(spec.device)
+        facts = _facts_of(spec, memory.capability)
+        capacity = spec.memory_limit or memory.capacity_bytes
+        card = card_here(memory.capability)
+        forecast = Forecast(
+            peak_bytes=facts.peak_bytes,
+            is_least=facts.is_least,
+            capacity_bytes=capacity,
+            room=None if capacity is None else available_memory(spec, capacity, card),
+        )
+        if forecast.fits is False and not (spec.on_cuda or spec.memory_limit):
+            return msgspec.structs.replace(forecast, seconds=0.0, is_run=False)
+        seconds = self._seconds(spec, cell.passes, facts)
+        return msgspec.structs.replace(forecast, seconds=seconds)
+
+    def _seconds(self, spec: RunSpec, passes: Sequence[str], facts: _Facts) -> float | None:
+        """Median of the finished cells of this kind whose work is nearest, in proportion to it."""
+
+        def scale(entry: Entry) -> float:
+            return max(entry.work / facts.work, facts.work / entry.work)
+
+        entries = self._entries.get((facts.kind, *passes), ())
+        nearest = min(map(scale, entries), default=math.inf)
+        if nearest > MAX_SCALE:
+            return None
+        near = [entry for entry in entries if scale(entry) == nearest]
+        steps = [
+            entry.median_ms * facts.work / entry.work
+            for entry in near
+            if entry.median_ms is not None
+        ]
+        start = statistics.median(entry.start_seconds or 0.0 for entry in near)
+        step_ms = statistics.median(steps) if steps else 0.0
+        return start * len(passes) + steps_seconds(spec, passes, step_ms)
+
+
+def total_seconds(forecasts: Iterable[Forecast]) -> tuple[float | None, bool]:
+    """Sum the known seconds, None without any; and return whether some are unknown."""
+    every = [forecast.seconds for forecast in forecasts]
+    known = [seconds for seconds in every if seconds is not None]
+    return (sum(known) if known or not every else None), len(known) < len(every)
+
+
+def past_entries(root: Path | None = None) -> list[Entry]:
+    """Entries of every study of a home; studies that cannot be read are left out."""
+    entries: list[Entry] = []
+    for study in list_studies(root):
+        with suppress(DamagedFileError):
+            entries += study.entries().values()
+    return entries
+
+
+def kind_of(spec: RunSpec) -> str:
+    """Key of the specs whose times differ only by their work."""
+    compiled = "compiled" if spec.compile != "off" else "eager"
+    parallel = f"{spec.parallel} x{spec.ranks}"
+    return "|".join((spec.device, spec.workload, spec.precision, compiled, parallel))
+
+
+def work_of(spec: RunSpec) -> float:
+    """Operations of a step, in any unit that is the same for one kind; 1 where unknown."""
+    return _facts_of(spec, None).work
+
+
+def steps_seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float:
+    """Seconds of the steps of these passes, warm-up included."""
+    warmup = 8 if spec.warmup == "auto" else spec.warmup
+    seconds = 0.0
+    for name in passes:
+        steps = (spec.steps or UNSETTLED_STEPS) if name == "timing" else OTHER_STEPS
+        limit = math.inf if spec.steps else spec.max_seconds
+        seconds += min(steps * step_ms / 1e3, limit) + warmup * step_ms / 1e3
+    return seconds
+
+
+class _Facts(NamedTuple):
+    """Closed-form facts of a spec; ``is_least``: the peak is a lower bound."""
+
+    kind: str
+    work: float = 1.0
+    peak_bytes: int | None = None
+    is_least: bool = False
+
+
+@lru_cache(maxsize=2 * MOST_CELLS)  # of a GPU's cells also without its capability
+def _facts_of(spec: RunSpec, capability: str | None) -> _Facts:
+    """Cached by spec: a screen requests all cells again whenever one ends."""
+    kind = kind_of(spec)
+    if spec.workload == "attention":
+        work = float(spec.batch * spec.context**2 * (spec.d_model + 16))
+        return _Facts(kind, work, score_matrices_bytes(spec), is_least=True)
+    if spec.workload != "transformer":
+        return _Facts(kind)
+    prediction = predict(spec, capability)
+    work = float(max(1, prediction.step_flops))
+    if why_not_predicted(spec) is None:
+        return _Facts(kind, work, prediction.peak_bytes)
+    copies = 4 if spec.step == "train" and spec.optimizer != "sgd" else 1 + spec.has_backward
+    sharded = spec.parallel == "fsdp2"
+    least = None if sharded else copies * prediction.parameter_bytes
+    return _Facts(kind, work, least, is_least=True)
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """A study at a moment.
+
+    Attributes:
+        statuses: Of each cell by its id.
+        is_live: True while a runner works on it.
+    """
+
+    statuses: dict[str, CellStatus]
+    is_live: bool = False
+
+    @property
+    def counts(self) -> Counter[CellStatus]:
+        """Count of cells by status."""
+        return Counter(self.statuses.values())
+
+    @property
+    def total(self) -> int:
+        """All cells, those that share a run counted once."""
+        return len(self.statuses)
+
+    @property
+    def done(self) -> int:
+        """Cells that have their value, OOM and failures among them."""
+        return sum(self.counts[status] for status in FINAL_STATUSES)
+
+    @property
+    def running(self) -> str | None:
+        """The id of the cell that is being measured."""
+        return next((id for id, status in self.statuses.items() if status == "running"), None)
+
+
+def progress_of(
+    cells: Sequence[Cell],
+    entries: Mapping[str, Entry],
+    *,
+    is_live: bool = False,
+    root: Path | None = None,
+) -> Progress:
+    """Progress of these cells."""
+    newest = dict(entries)
+    return Progress(
+        statuses={
+            cell.id: status_of(cell, newest, is_live=is_live, root=root) for cell in unique(cells)
+        },
+        is_live=is_live,
+    )
+
+
+def progress_in(directory: StudyDirectory, cells: Sequence[Cell]) -> Progress:
+    """Progress of the cells of a study on disk."""
+    is_live = directory.is_live()
+    return progress_of(cells, directory.entries(), is_live=is_live, root=directory.root)
+
+
+def waiting_forecasts(progress: Progress, forecasts: Mapping[str, Forecast]) -> Iterator[Forecast]:
+    """The forecasts of the cells without a value."""
+    for id, status in progress.statuses.items():
+        if status not in FINAL_STATUSES:
+            yield forecasts[id]

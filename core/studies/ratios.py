@@ -1,0 +1,277 @@
+"""Ratios of two cells: their figures round by round, and whether they differ, by the engine."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from sysbench.core.compare.bounds import FALSE_RATE, least_pairs, rank_bound
+from sysbench.core.compare.compared_records import of_pairs
+from sysbench.core.compare.interval import separate
+from sysbench.core.compare.pairs import decided_by
+from sysbench.core.compare.rounds import combined, counting, with_times
+from sysbench.core.compare.statistics import spread
+from sysbench.core.compare.verdict import SMALLEST, Verdict, judge
+from sysbench.core.compare.verdict_text import NOT_TESTED
+from sysbench.core.formatting import counted, percent
+from sysbench.core.record.environment import node
+from sysbench.core.record.record import Record
+from sysbench.core.record.timing import Round, Timing
+from sysbench.core.studies.schema import MAX_REPEATS
+from sysbench.core.studies.study_grid import Cell
+from sysbench.core.tables.table import Cell as Content
+from sysbench.core.tables.table import is_number
+
+COUNTED = "counted bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """One figure of a cell, by the processes that measured it.
+
+    Attributes:
+        by_pass: Pass over the grid, from 0, to the figure of its process.
+        processes: Figures of all processes that count, those of runs with rounds of their own
+            among them.
+        is_counted: Bytes that were counted, which need no test.
+        waiting: Rounds that were asked for and did not run yet.
+        machines: Nodes of a cluster, with their GPUs, that measured them; empty text for none.
+    """
+
+    by_pass: Mapping[int, float] = field(default_factory=dict)
+    processes: Sequence[float] = ()
+    is_counted: bool = False
+    waiting: int = 0
+    machines: frozenset[str] = frozenset()
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.by_pass.values())
+
+
+def rounds_of(
+    cells: Sequence[Cell],
+    records: Mapping[str, Record],
+    figure: Callable[[Record], Content],
+    *,
+    is_counted: bool,
+) -> Rounds:
+    """The figures of the repeats of one cell; those that have none are left out.
+
+    Args:
+        cells: The cell's repeats.
+        records: By the cell's id.
+        figure: Of one record; a text is none.
+        is_counted: Whether the figure is of counted bytes.
+    """
+    by_pass: dict[int, float] = {}
+    processes: list[float] = []
+    machines: set[str] = set()
+    for cell in cells:
+        record = records.get(cell.id)
+        number = figure(record) if record else None
+        if record is None or not is_number(number):
+            continue
+        by_pass[cell.repeat] = number
+        machines.add(node(record.environment) or "")
+        processes += [one for single in _single(record) if is_number(one := figure(single))]
+    waiting = sum(cell.id not in records for cell in cells)
+    return Rounds(by_pass, processes, is_counted, waiting, frozenset(machines))
+
+
+def _single(record: Record) -> Iterator[Record]:
+    """The record once for each of its rounds that count, as if that process were alone."""
+    timing = record.timing
+    if timing is None or timing.interval_of != "rounds":
+        yield record
+        return
+    for row in counting(timing.rounds):
+        yield msgspec.structs.replace(record, timing=_of_round(timing, row))
+
+
+def _of_round(timing: Timing, row: Round) -> Timing:
+    median = row.median_ms or timing.step.median_ms
+    share = timing.step.median_ms / median
+    rates = (timing.tokens_per_second, timing.tflops, timing.mfu, timing.causal_mfu)
+    tokens, tflops, mfu, causal = (None if rate is None else rate * share for rate in rates)
+    return msgspec.structs.replace(
+        timing,
+        step=spread([median]),
+        phases={name: spread([phase]) for name, phase in row.phases.items()},
+        tokens_per_second=tokens,
+        tflops=tflops,
+        mfu=mfu,
+        causal_mfu=causal,
+    )
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure over another.
+
+    Attributes:
+        value: The ratio; from six pairs of rounds on the middle of the ratios by pass.
+        low: Lower end of its 95 % interval; null where there is none.
+        high: Upper end.
+        state: What may be said. ``counted`` is exact; ``not tested`` and ``not decidable`` allow
+            no claim; ``same`` is within 1 %.
+        why: Evidence, as text.
+        first: Median of the first figure's rounds.
+        second: Of the second one's.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    state: Literal["counted", "not tested", "not decidable", "same", "differs"]
+    why: str
+    first: float
+    second: float
+
+    @property
+    def tested(self) -> str:
+        """State and evidence as one text, as a cell of a table has it."""
+        return f"differs: {self.why}" if self.state == "differs" else self.why
+
+    @property
+    def is_claim(self) -> bool:
+        """Whether it may be told that one figure is that many times the other."""
+        return self.state in ("counted", "differs")
+
+
+def ratio_of(first: Rounds, second: Rounds) -> Ratio | None:
+    """The first over the second, tested where rounds allow it; None without both figures.
+
+    Rounds of the same passes are paired; with fewer than the test needs, four of either side are
+    tested without the pairs. Nothing is tested before all requested rounds ran: a test at every
+    new round would call something different sooner or later. Nothing is tested across machines,
+    whose difference would read as one of the cells.
+    """
+    if not first.by_pass or not second.by_pass:
+        return None
+    upper, lower = first.median, second.median
+    if not lower:
+        return None
+    plain = Ratio(value=upper / lower, state="not tested", why="", first=upper, second=lower)
+    counts = sorted({len(first.processes), len(second.processes)})
+    differing = [side for side in (first, second) if len(set(side.processes)) > 1]
+    if first.is_counted and second.is_counted and not differing:
+        all_rounds = f", the same in all {counts[-1]} rounds" if counts[-1] > 1 else ""
+        return msgspec.structs.replace(plain, state="counted", why=COUNTED + all_rounds)
+    machines = first.machines | second.machines
+    if len(machines) > 1:
+        why = f"measured on {len(machines)} machines: not tested"
+        return msgspec.structs.replace(plain, state="not tested", why=why)
+    unlike = "; ".join(_differing(side) for side in differing if side.is_counted)
+    waiting = max(first.waiting, second.waiting)
+    verdict = None if waiting else _verdict(first, second)
+    if verdict is None or verdict.low is None or verdict.high is None or verdict.change is None:
+        one = counts == [1] and not waiting
+        why = NOT_TESTED if one else _too_few(counts, waiting)
+        why = "; ".join(part for part in (why, unlike) if part)
+        return msgspec.structs.replace(
+            plain, state="not tested" if one else "not decidable", why=why
+        )
+    return msgspec.structs.replace(
+        plain,
+        value=1 + verdict.change,
+        low=1 + verdict.low,
+        high=1 + verdict.high,
+        state=(
+            "differs"
+            if verdict.differs
+            else "same"
+            if verdict.verdict == "same"
+            else "not decidable"
+        ),
+        why="; ".join(part for part in (_evidence(verdict), unlike) if part),
+    )
+
+
+def _verdict(first: Rounds, second: Rounds) -> Verdict | None:
+    """On the first against the second; None with too few rounds, or a figure without logarithm."""
+    if min((*first.processes, *second.processes)) <= 0:
+        return None
+    common = sorted(first.by_pass.keys() & second.by_pass.keys())
+    if len(common) >= least_pairs():
+        pairs = [(second.by_pass[number], first.by_pass[number]) for number in common]
+        return of_pairs(pairs)
+    if rank_bound(len(second.processes), len(first.processes), FALSE_RATE) is None:
+        return None
+    return judge(separate(second.processes, first.processes))
+
+
+def _too_few(counts: Sequence[int], waiting: int) -> str:
+    rounds = " and ".join(map(str, counts))
+    if waiting:
+        return f"not decidable yet: {rounds} of {counts[0] + waiting} rounds"
+    return f"not decidable: {rounds} rounds each, {least_pairs()} are enough"
+
+
+def _evidence(verdict: Verdict) -> str:
+    """``same within 1 %: 6 rounds each``, ``not decidable yet: 6 rounds each, …``."""
+    counts = sorted({verdict.rounds_a, verdict.rounds_b})
+    rounds = f"{' and '.join(map(str, counts))} rounds each"
+    if verdict.differs:
+        return rounds
+    if verdict.verdict == "same":
+        return f"same within {percent(verdict.smallest)}: {rounds}"
+    undecided = f"not decidable yet: {rounds}"
+    if verdict.more_rounds is None:
+        return undecided
+    more = verdict.more_rounds // 2
+    if verdict.spread is not None and counts[0] + more > MAX_REPEATS:
+        decided = percent(decided_by(MAX_REPEATS, verdict.spread))
+        noise = f"±{percent(verdict.spread)} between them"
+        return f"{undecided}, {noise}; {MAX_REPEATS} rounds decide a difference of {decided}"
+    return (
+        f"{undecided}, about {counted(more, 'more round')} would decide a "
+        f"{percent(SMALLEST)} difference"
+    )
+
+
+def _differing(side: Rounds) -> str:
+    low, high = min(side.processes), max(side.processes)
+    return f"the bytes differ between rounds, by {percent(high / low - 1, 2) if low else 'all'}"
+
+
+def merged(study: str, repeats: Mapping[int, Record]) -> Record:
+    """The repeats of one cell as one run with rounds; all but its times is the first repeat's.
+
+    Args:
+        study: Name of what the rounds are of, the same for all cells of one grid.
+        repeats: Pass over the grid to the record of its run; at least one.
+    """
+    numbers = sorted(repeats)
+    finished = [number for number in numbers if repeats[number].status == "finished"]
+    first = repeats[(finished or numbers)[0]]
+    timings = {
+        number + 1: _with_samples(timing)
+        for number in numbers
+        if (timing := repeats[number].timing) is not None
+    }
+    if len(timings) < 2:
+        return first
+    rounds = [
+        with_times(
+            Round(
+                index=index,
+                started_ns=repeats[index - 1].created_ns,
+                outcome="finished",
+                experiment=study,
+                block=index - 1,
+            ),
+            timing,
+        )
+        for index, timing in timings.items()
+    ]
+    return msgspec.structs.replace(first, timing=combined(rounds, timings))
+
+
+def _with_samples(timing: Timing) -> Timing:
+    """The timing with its median for the samples that a study does not keep."""
+    samples = timing.samples_ms or [timing.step.median_ms]
+    return msgspec.structs.replace(timing, samples_ms=samples)

@@ -1,0 +1,361 @@
+"""Reads a study from TOML. ``docs/studies.md`` describes the keys."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from sysbench.core.errors import NotFoundError, ProfileError, SpecError
+from sysbench.core.record.blocks import EVERY_PASS, PassName
+from sysbench.core.spec.fields import field_named
+from sysbench.core.spec.models import find_model
+from sysbench.core.spec.own_model import is_own
+from sysbench.core.spec.profiles import NAME
+from sysbench.core.studies.details import EACH
+from sysbench.core.studies.formula import check_formula, check_template, is_fact
+from sysbench.core.studies.study_file import (
+    Axis,
+    Column,
+    Layout,
+    Line,
+    Part,
+    Point,
+    Study,
+    Text,
+    Variant,
+)
+from sysbench.core.studies.study_places import study_files as study_files
+
+MAX_FILE_BYTES = 2**18
+MAX_POINTS = 1000
+MAX_REPEATS = 100
+T = TypeVar("T")
+
+
+class _Size(Part, frozen=True):
+    """What a variant replaces, as the file has it."""
+
+    axes: dict[str, Any] = msgspec.field(default_factory=dict)
+    fixed: dict[str, Any] = msgspec.field(default_factory=dict)
+    passes: tuple[str, ...] | None = None
+    repeat: Annotated[int, Meta(ge=1, le=MAX_REPEATS)] | None = None
+
+
+class _File(_Size, frozen=True, kw_only=True):
+    title: Text
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    timelines: bool = False
+    skip: tuple[dict[str, Any], ...] = ()
+    tables: Annotated[tuple[Layout, ...], Meta(min_length=1)]
+    variants: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _Range(Part, frozen=True):
+    low: Annotated[int, Meta(ge=0)] = msgspec.field(name="from")
+    high: int = msgspec.field(name="to")
+    times: Annotated[int, Meta(ge=2)] | None = None
+    step: Annotated[int, Meta(ge=1)] | None = None
+
+
+_WORDS = {
+    **{"bool": "true or false", "str": "a text", "int": "a whole number"},
+    **{"array": "a list", "object": "a table of keys and values"},
+}
+"""Types by their words in a message."""
+_KEYS = {
+    field.encode_name
+    for part in (_File, _Range, Layout, Column, Line)
+    for field in msgspec.structs.fields(part)
+}
+
+
+def load_study(name: str | Path) -> Study:
+    """Load the study of a file, or the saved or shipped one of that name.
+
+    Raises:
+        NotFoundError: No such study.
+        ProfileError: The first mistake: the file, the key, the value, what is allowed.
+    """
+    path = find_study_file(name)
+    raw = _read_toml(path)
+    try:
+        _prepare_tables(raw)
+        file = _convert(raw, _File)
+        with _within("axes"):
+            axes = _parse_axes(file.axes)
+        if not axes:
+            raise SpecError("axes", file.axes, "at least one axis, such as context = [128, 256]")
+        with _within("skip"):
+            skip = tuple(_parse_skip(combination, axes) for combination in file.skip)
+        with _within("variants"):
+            variants = {key: _parse_variant(key, raw, axes) for key, raw in file.variants.items()}
+        for n, layout in enumerate(file.tables, 1):
+            with _within(f"tables[{n}]"):
+                _check_unique(layout.name, [other.name for other in file.tables[: n - 1]])
+                _check_layout(layout, axes)
+        return Study(
+            name=path.stem if NAME.fullmatch(path.stem) else "study",
+            title=file.title,
+            source=file.source,
+            notes=file.notes,
+            timelines=file.timelines,
+            passes=_parse_passes(file.passes) or ("timing",),
+            repeat=file.repeat or 1,
+            fixed=_parse_fixed(file.fixed, axes),
+            axes=axes,
+            skip=skip,
+            tables=file.tables,
+            variants=variants,
+            file=str(path),
+        )
+    except SpecError as error:
+        raise ProfileError(f"{path}: {error}") from error
+
+
+def find_study_file(name: str | Path) -> Path:
+    """Return the file of that path or name.
+
+    Raises:
+        NotFoundError: With the names there are.
+    """
+    path = Path(name)
+    if path.suffix == ".toml" or "/" in str(name):
+        return path
+    files = study_files()
+    if str(name) not in files:
+        raise NotFoundError(f"no study {str(name)!r}; known: {', '.join(files)}; or give a file")
+    return files[str(name)]
+
+
+def parse_points(axis: str, values: Sequence[Any]) -> tuple[Point, ...]:
+    """Parse the points of an axis from the values of one key.
+
+    Raises:
+        SpecError: No such key, or a value that it does not allow.
+    """
+    points = [_make_point(_parse_settings({axis: value})) for value in values]
+    return tuple({point.label: point for point in points}.values())
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ProfileError(f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB, not a study")
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ProfileError(f"{path}: not UTF-8 text ({error.reason})") from error
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ProfileError(f"{path}: not TOML: {error}") from error
+
+
+def _prepare_tables(raw: Mapping[str, Any]) -> None:
+    """Fill in the rows of each table, and turn the points of each ``where`` into labels."""
+    axes = raw.get("axes")
+    for table in _tables_in(raw, "tables"):
+        table.setdefault("rows", list(axes) if isinstance(axes, dict) else [])
+        for part in (*_tables_in(table, "lines"), *_tables_in(table, "columns")):
+            if isinstance(where := part.get("where"), dict):
+                part["where"] = {axis: _label(point) for axis, point in where.items()}
+
+
+def _tables_in(raw: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    value = raw.get(key)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _convert(value: Any, kind: type[T]) -> T:
+    """Convert a TOML value to a type; raise SpecError with the key at fault, counted from 1."""
+    try:
+        return msgspec.convert(value, kind, strict=True)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        key = ""
+        for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+            key += f".{name}" if name else f"[{int(index) + 1}]"
+            value = value[name or int(index)]
+        if match := re.match(r"Object (contains unknown|missing required) field `(.*)`", what):
+            key += f".{match[2]}"
+            value = value.get(match[2])
+            close = difflib.get_close_matches(match[2], _KEYS, n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            what = f"no such key{hint}" if match[1] == "contains unknown" else "it is missing"
+        what = re.sub(r"^Expected (.*?)(, got .*)?$", r"\1", what)
+        what = re.sub(r"`(\w+)`", lambda match: _WORDS.get(match[1], match[1]), what)
+        raise SpecError(key.removeprefix("."), value, what) from error
+
+
+@contextmanager
+def _within(place: str) -> Iterator[None]:
+    """Put a place before the key of a SpecError."""
+    try:
+        yield
+    except SpecError as error:
+        dot = "" if not error.field or error.field.startswith("[") else "."
+        raise SpecError(f"{place}{dot}{error.field}", error.value, error.allowed) from error
+
+
+def _parse_axes(raw: Mapping[str, Any]) -> tuple[Axis, ...]:
+    return tuple(Axis(name=name, points=_parse_axis(name, value)) for name, value in raw.items())
+
+
+def _parse_axis(name: str, value: Any) -> tuple[Point, ...]:
+    """The points of one axis: values, a range, or tables of several keys."""
+    if isinstance(value, dict):
+        with _within(name):
+            value = _parse_range(value)
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_POINTS:
+        allowed = "values, or a range such as { from = 128, to = 1024, times = 2 }"
+        raise SpecError(name, value, f"a list of up to {MAX_POINTS} {allowed}")
+    if not all(isinstance(item, dict) for item in value):
+        return parse_points(name, value)
+    points: dict[str, Point] = {}
+    with _within(name):
+        for item in value:
+            label = item.pop("label", "")
+            point = _make_point(_parse_settings(item), label)
+            if points.setdefault(point.label, point) != point:
+                raise SpecError("label", point.label, "a label that no other point has")
+    return tuple(points.values())
+
+
+def _parse_range(raw: Mapping[str, Any]) -> list[int]:
+    limits = _convert(raw, _Range)
+    if (limits.times is None) == (limits.step is None) or (limits.times and not limits.low):
+        raise SpecError("", raw, "{ from, to, times } or { from, to, step }")
+    values = [limits.low]
+    while values[-1] <= limits.high and len(values) <= MAX_POINTS + 1:
+        values.append(values[-1] * (limits.times or 1) + (limits.step or 0))
+    return values[:-1]
+
+
+def _make_point(settings: dict[str, Any], label: object = "") -> Point:
+    if not isinstance(label, str):
+        raise SpecError("label", label, "a text")
+    return Point(label=label or ", ".join(map(_label, settings.values())), settings=settings)
+
+
+def _parse_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {}
+    for key, value in raw.items():
+        field = field_named(key, value)
+        parsed = field.parse(value)
+        is_preset = field.name == "model" and not is_own(parsed)
+        settings[field.name] = find_model(parsed).name if is_preset else parsed
+    return settings
+
+
+def _label(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parse_fixed(raw: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, Any]:
+    with _within("fixed"):
+        for key in raw.keys() & {key for axis in axes for p in axis.points for key in p.settings}:
+            raise SpecError(key, raw[key], "a key that no axis sets")
+        return _parse_settings(raw)
+
+
+def _parse_passes(names: Collection[str] | None) -> tuple[PassName, ...]:
+    """In the order in which they run; none where the key is absent."""
+    if names is not None and (not names or set(names) - set(EVERY_PASS)):
+        raise SpecError("passes", names, f"any of {', '.join(EVERY_PASS)}")
+    return tuple(name for name in EVERY_PASS if name in (names or ()))
+
+
+def _parse_variant(name: str, raw: Any, axes: Sequence[Axis]) -> Variant:
+    with _within(name):
+        size = _convert(raw, _Size)
+        for key in size.axes:
+            _check_among("axes", key, [axis.name for axis in axes])
+        with _within("axes"):
+            own = _parse_axes(size.axes)
+        passes = _parse_passes(size.passes) or None
+        fixed = _parse_fixed(size.fixed, own)
+        return Variant(axes=own, fixed=fixed, passes=passes, repeat=size.repeat)
+
+
+def _parse_skip(raw: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, tuple[str, ...]]:
+    """Axis to the labels that are left out together."""
+    labels = {axis.name: axis.labels for axis in axes}
+    if not raw:
+        raise SpecError("", raw, f"points of any of {', '.join(labels)}")
+    skipped = {}
+    for name, value in raw.items():
+        _check_among("", name, labels)
+        own = tuple(map(_label, value if isinstance(value, list) else [value]))
+        if not own or set(own) - set(labels[name]):
+            raise SpecError(name, value, f"any of {', '.join(labels[name])}")
+        skipped[name] = own
+    return skipped
+
+
+def _check_layout(layout: Layout, axes: Sequence[Axis]) -> None:
+    names = [axis.name for axis in axes]
+    for row in layout.rows:
+        _check_among("rows", row, names)
+    if layout.each:
+        _check_among("each", layout.each, EACH)
+    if bool(layout.columns) == bool(layout.each):
+        allowed = "a list of columns, or each = the name of a cell's own table"
+        raise SpecError("columns", layout.columns, allowed)
+    for n, line in enumerate(layout.lines, 1):
+        with _within(f"lines[{n}]"):
+            _check_part(line, axes)
+    for n, column in enumerate(layout.columns, 1):
+        with _within(f"columns[{n}]"):
+            before = layout.columns[: n - 1]
+            _check_unique(column.name, [other.name for other in before])
+            _check_part(column, axes)
+            _check_column(column, layout, before, set(names) - set(layout.rows))
+
+
+def _check_part(part: Column | Line, axes: Sequence[Axis]) -> None:
+    labels = {axis.name: axis.labels for axis in axes}
+    with _within("where"):
+        for axis, label in part.where.items():
+            _check_among("", axis, labels)
+            _check_among(axis, label, labels[axis])
+    if part.value:
+        check_formula(part.value, part.unit, part.format)
+    check_template(part.format)
+
+
+def _check_column(
+    column: Column, layout: Layout, before: Sequence[Column], open_axes: set[str]
+) -> None:
+    """Check one column; ``open_axes`` are those that the rows leave open."""
+    kinds = (bool(column.value), column.ratio is not None, column.is_label)
+    from_lines = bool(layout.lines) and all(line.value for line in layout.lines)
+    if sum(kinds) > 1 or (not any(kinds) and not from_lines):
+        allowed = "one of value, ratio or label = true; none where lines have a value"
+        raise SpecError("value", column.value, allowed)
+    for name in column.ratio or ():
+        _check_among("ratio", name, [c.name for c in before if not (c.is_label or c.ratio)])
+    is_of_row = column.ratio or column.is_label or (column.value and is_fact(column.value))
+    pinned = set(column.where).union(*(line.where for line in layout.lines[:1]))
+    if not is_of_row and (missing := sorted(open_axes - pinned)):
+        allowed = f"which cell of the row: a value for {', '.join(missing)}"
+        raise SpecError("where", column.where, allowed)
+
+
+def _check_among(key: str, name: str, allowed: Collection[str]) -> None:
+    if name not in allowed:
+        close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise SpecError(key or name, name, f"{hint}any of {', '.join(allowed)}")
+
+
+def _check_unique(name: str, others: Collection[str]) -> None:
+    if name in others:
+        raise SpecError("name", name, "a name that no other one has")

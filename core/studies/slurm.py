@@ -1,0 +1,306 @@
+"""Slurm as a place for cells: one job array a start, by submitit.
+
+``slurm.jsonl`` in the study's directory has a line before each submission, with the name of its
+jobs, and one after it; ``slurm/`` has submitit's files and the jobs' logs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sysbench.core.errors import ClusterError, DamagedFileError, DeviceBusyError, SpecError
+from sysbench.core.formatting import counted
+from sysbench.core.machine.children import python_child
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.storage import HOME_VARIABLE, UNREADABLE_JSON, open_to_append, read_regular
+from sysbench.core.studies.cluster_runner import JobState
+from sysbench.core.studies.study_directory import StudyDirectory
+from sysbench.core.studies.study_file import Study
+
+OPTION = "--slurm"
+MOST_TASKS = 1000
+"""Jobs of one array, Slurm's own default limit (``MaxArraySize``); more make several arrays."""
+MOST_AT_ONCE = 256
+ANSWER_SECONDS = 60.0
+LOGS = "slurm"
+"""Folder of submitit's files in a study's directory."""
+MINUTES = "60"
+"""Time limit of a job unless it is given: partitions without a default have none."""
+
+FLAGS = ("exclusive", "contiguous", "spread-job", "oversubscribe", "overcommit")
+"""Options of sbatch that may stand without a value."""
+_ONE_TASK = "each cell is one task on each of its nodes, and starts its ranks itself"
+_OURS = "set by the runner, which finds its jobs by it"
+REFUSED = {
+    **dict.fromkeys(("ntasks", "ntasks-per-node", "ntasks-per-core"), _ONE_TASK),
+    **dict.fromkeys(("array", "job-name", "output", "error", "open-mode", "wrap"), _OURS),
+    **dict.fromkeys(
+        ("requeue", "no-requeue"), "a cell is measured once from its start; start the study again"
+    ),
+    "signal": "a job that ends is told by SIGTERM",
+}
+GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmOptions:
+    """What each job asks for.
+
+    Attributes:
+        sbatch: Long options of sbatch, by their names without dashes; true for a bare flag.
+        parallel: Most jobs at once.
+    """
+
+    sbatch: Mapping[str, str | bool]
+    parallel: int = MOST_AT_ONCE
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether the jobs ask for a GPU."""
+        return any(
+            name in GPUS and (name != "gres" or "gpu" in str(value))
+            for name, value in self.sbatch.items()
+        )
+
+
+def parse_options(texts: Sequence[str]) -> SlurmOptions:
+    """The options of ``partition=gpu,gres=gpu:1,time=30``; a value may have commas itself.
+
+    Raises:
+        SpecError: No option, one without its value, or one that the runner needs for itself.
+    """
+    sbatch: dict[str, str | bool] = {}
+    parallel = MOST_AT_ONCE
+    for name, value in _pairs(texts):
+        if name in REFUSED:
+            raise SpecError(OPTION, f"{name}={value}", f"no {name}: {REFUSED[name]}")
+        if name == "parallel":
+            if not str(value).isdecimal() or not 1 <= int(value) <= MOST_TASKS:
+                raise SpecError(OPTION, f"{name}={value}", f"jobs at once, 1 to {MOST_TASKS}")
+            parallel = int(value)
+            continue
+        if name == "nodes" and not (str(value).isdecimal() and int(value)):
+            # With a range a cell would be measured on more nodes or on fewer, as it happens.
+            raise SpecError(OPTION, f"{name}={value}", "a number of nodes, the same for each cell")
+        sbatch[name] = value
+    return SlurmOptions(sbatch, parallel)
+
+
+def _pairs(texts: Sequence[str]) -> Iterator[tuple[str, str | bool]]:
+    for text in texts:
+        parts: list[str] = []
+        for part in text.split(",") if text else ():
+            is_new = "=" in part or part.replace("_", "-") in FLAGS
+            if not is_new and not parts:
+                raise SpecError(OPTION, part, "options of sbatch as KEY=VALUE, such as time=30")
+            if is_new:
+                parts.append(part)
+            else:
+                parts[-1] += f",{part}"
+        for part in parts:
+            name, equals, value = part.partition("=")
+            name = name.strip().removeprefix("--").replace("_", "-")
+            if not _OPTION_NAME.fullmatch(name) or not value.isprintable():
+                raise SpecError(OPTION, part, "a long option of sbatch, and its value")
+            if equals and not value:
+                raise SpecError(OPTION, part, f"a value for {name}")
+            yield name, value if equals else True
+
+
+_OPTION_NAME = re.compile(r"[a-z][a-z0-9-]+")
+
+
+def placed(study: Study, options: SlurmOptions) -> Study:
+    """The study for other machines: ``auto`` is a GPU if the jobs ask for one, else the CPU."""
+    by_axis = any("device" in point.settings for axis in study.axes for point in axis.points)
+    fixed = dict(study.fixed)
+    if not by_axis and fixed.get("device", "auto") == "auto":
+        fixed["device"] = "cuda:0" if options.has_gpu else "cpu"
+    return msgspec.structs.replace(study, fixed=fixed, elsewhere=True)
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of ``slurm.jsonl``. ``runs`` are in the order of the array's tasks; ``job`` is empty
+    in the line before sbatch has answered."""
+
+    name: str
+    runs: tuple[str, ...]
+    job: str = ""
+    t_ns: int = msgspec.field(default_factory=time.time_ns)
+
+
+class Slurm:
+    """The queue that this machine submits to, for one study."""
+
+    def __init__(self, directory: StudyDirectory, options: SlurmOptions | None = None) -> None:
+        self.directory = directory
+        self.options = options or SlurmOptions({})
+        self.log_path = directory.path / "slurm.jsonl"
+
+    def submissions(self) -> list[Submission]:
+        """Every submission of the study, the oldest first; torn lines are left out.
+
+        Raises:
+            DamagedFileError: The file cannot be read.
+        """
+        try:
+            lines = read_regular(self.log_path).split(b"\n")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DamagedFileError(f"{self.log_path}: {error}") from error
+        newest: dict[str, Submission] = {}
+        for line in lines:
+            try:
+                submission = msgspec.json.decode(line, type=Submission)
+            except UNREADABLE_JSON:
+                continue
+            newest[submission.name] = submission
+        return list(newest.values())
+
+    def submit(self, runs: Sequence[RunDirectory]) -> str:
+        """Queue the supervisors of the runs as one array, or one for each thousand."""
+        chunks = (runs[start : start + MOST_TASKS] for start in range(0, len(runs), MOST_TASKS))
+        jobs = [self._submit_array(chunk) for chunk in chunks]
+        return f"Slurm job {', '.join(jobs)}"
+
+    def jobs(self) -> dict[str, JobState]:
+        """As `Place.jobs`; the scheduler is not asked where nothing was ever submitted."""
+        by_name = {submission.name: submission.runs for submission in self.submissions()}
+        if not by_name:
+            return {}
+        states: dict[str, JobState] = {}
+        told = _ask("squeue", "--noheader", "--array", *_MINE, "--format=%j|%K|%t")
+        for line in told.splitlines():
+            name, index, state = (part.strip() for part in line.rsplit("|", 2))
+            runs = by_name.get(name, ())
+            number = int(index) if index.isdecimal() else 0  # one run makes a job without an array
+            if number < len(runs):
+                states[runs[number]] = "waiting" if state == "PD" else "running"
+        return states
+
+    def job_of(self, run: str) -> str:
+        """``Slurm job 17_3, output in slurm/17_3_0_log.err``."""
+        for submission in reversed(self.submissions()):
+            if run in submission.runs and submission.job:
+                task = f"_{submission.runs.index(run)}" if len(submission.runs) > 1 else ""
+                job = f"{submission.job}{task}"
+                return f"Slurm job {job}, output in {LOGS}/{job}_0_log.err"
+        return "its Slurm job"
+
+    def cancel(self) -> None:
+        """End the jobs of every submission that has some in the queue."""
+        live = self.jobs()
+        for submission in self.submissions():
+            if not live.keys().isdisjoint(submission.runs):
+                _ask("scancel", f"--name={submission.name}", *_MINE)
+
+    def _submit_array(self, runs: Sequence[RunDirectory]) -> str:
+        submitit = _submitit()
+        name = f"sysbench-{self.directory.id}-{secrets.token_hex(4)}"
+        ids = tuple(run.id for run in runs)
+        executor = submitit.SlurmExecutor(folder=self.directory.path / LOGS)
+        executor.update_parameters(
+            job_name=name,
+            wckey=None,
+            array_parallelism=self.options.parallel,
+            # A step of srun would get one processor, whatever the job asks for.
+            use_srun=False,
+            # bash ends at SIGTERM, and the job with it, unless it has a trap: the supervisor would
+            # have no time to write the end. A file in the working directory is no module.
+            setup=["trap : TERM", "export PYTHONSAFEPATH=1"],
+            additional_parameters={
+                **{"no-requeue": True, "time": MINUTES},
+                **({"ntasks-per-node": "1"} if "nodes" in self.options.sbatch else {}),
+                **self.options.sbatch,
+            },
+        )
+        root = self.directory.root.absolute()
+        command = ["env", f"{HOME_VARIABLE}={root}", *python_child("sysbench.core.runs.supervisor")]
+        function = submitit.helpers.CommandFunction(command, verbose=False)
+        self._append(Submission(name=name, runs=ids))
+        try:
+            jobs = executor.map_array(function, [str(run.path.absolute()) for run in runs])
+        except (
+            submitit.core.utils.FailedJobError,
+            submitit.core.utils.FailedSubmissionError,
+        ) as error:
+            raise ClusterError(f"sbatch queued nothing: {str(error).strip()}") from error
+        job = str(jobs[0].job_id).partition("_")[0]
+        self._append(Submission(name=name, runs=ids, job=job))
+        return job
+
+    def _append(self, submission: Submission) -> None:
+        with open_to_append(self.log_path) as file:
+            # A torn line is closed first.
+            file.write(b"\n" + msgspec.json.encode(submission) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+_MINE = (f"--user={os.getuid()}",)
+
+
+def refuse_while_queued(directory: StudyDirectory) -> None:
+    """Let nothing of a study run here while its cells have jobs.
+
+    Raises:
+        DeviceBusyError: They have, and how to go on.
+        ClusterError: Slurm does not answer.
+    """
+    slurm = Slurm(directory)
+    if not slurm.submissions() or shutil.which("squeue") is None:
+        return  # no job of this study can be under way where there is no Slurm
+    count = len(slurm.jobs())
+    if count:
+        raise DeviceBusyError(
+            f"{counted(count, 'job')} of {directory.id} in Slurm's queue: follow with {OPTION}, "
+            "where Ctrl+C ends them"
+        )
+
+
+def _submitit() -> Any:
+    """submitit, which is wanted only here.
+
+    Raises:
+        ClusterError: It is not installed, or this machine submits to no Slurm.
+    """
+    for program in ("sbatch", "squeue", "scancel", "srun"):
+        if shutil.which(program) is None:
+            raise ClusterError(f"{program} is not on this machine: submit from a node of a cluster")
+    try:
+        import submitit
+        import submitit.helpers
+    except ImportError as error:
+        raise ClusterError(
+            f"submitit is not installed for {sys.executable}: pip install 'sysbench-tui[slurm]'"
+        ) from error
+    return submitit
+
+
+def _ask(*command: str) -> str:
+    """The output of one of Slurm's commands.
+
+    Raises:
+        ClusterError: It failed, or did not answer.
+    """
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=ANSWER_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ClusterError(f"{command[0]} does not answer: {error}") from error
+    if answer.returncode:
+        raise ClusterError(f"{command[0]}: {answer.stderr.strip() or answer.returncode}")
+    return answer.stdout

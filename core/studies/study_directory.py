@@ -1,0 +1,277 @@
+"""A study's directory: the study, and the run that filled each cell.
+
+``study.json`` the study as it was expanded · ``cells.jsonl`` one line when a cell starts and
+one when it ends, append-only · ``study.lock`` held while a runner is at work. The runs
+themselves lie in the library; a run that was deleted there leaves its cell unfilled.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sysbench.core.errors import DamagedFileError, NotFoundError
+from sysbench.core.machine.interpreter import chosen_before, ready_python
+from sysbench.core.record.blocks import PassName
+from sysbench.core.record.events import Outcome
+from sysbench.core.record.record import Record
+from sysbench.core.runs.job_directory import JobDirectory, end_torn_line
+from sysbench.core.runs.run_directory import RunDirectory, is_run_id, runs_folder
+from sysbench.core.runs.stored_records import load_record
+from sysbench.core.storage import (
+    UNREADABLE_JSON,
+    make_folder,
+    open_to_append,
+    read_json,
+    read_regular,
+)
+from sysbench.core.studies.study_file import Study
+from sysbench.core.studies.study_grid import Cell
+from sysbench.core.studies.study_places import begun_studies
+from sysbench.core.studies.study_places import studies_folder as studies_folder
+
+CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]
+"""Status of a cell. ``waiting`` did not run yet, or a crash cut it short; ``refused`` cannot be
+run; ``too-large`` was not run because it would exceed the machine's memory."""
+
+FINAL_STATUSES: tuple[CellStatus, ...] = ("finished", "oom", "failed", "too-large", "refused")
+"""Statuses that are values of the table: not run again unless requested."""
+
+
+_RENAMED = {
+    '"is_label":': '"label":',
+    '"distributed.exposed.mean_ms / distributed.step.mean_ms"': '"measures.exposed_fraction"',
+    '"distributed.communication.mean_ms - distributed.transfer.mean_ms"': '"measures.hidden_ms"',
+    '"timing.phases.backward.mean_ms + timing.phases.optimizer.mean_ms"': (
+        '"measures.backward_and_optimizer_ms"'
+    ),
+    '"memory.modules[module=blocks].activation_bytes / '
+    'memory.modules[module=model].activation_bytes"': '"measures.saved_in_blocks_fraction"',
+    '"{mean:.2f} ± {std:.2f}"': '"{:.2f}"',
+}
+"""Keys, formulas and formats of shipped studies that earlier versions wrote to ``study.json``."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of ``cells.jsonl``: a cell that started or ended.
+
+    `sysbench.core.studies.forecast` forecasts the time of other cells from ``kind``, ``work``,
+    ``passes`` and ``start_seconds``, the seconds of one pass outside its steps.
+    """
+
+    cell: str
+    status: CellStatus
+    run: str = ""
+    t_ns: int = msgspec.field(default_factory=time.time_ns)
+    detail: str = ""
+    seconds: float | None = None
+    median_ms: float | None = None
+    peak_bytes: int | None = None
+    kind: str = ""
+    work: float = 0.0
+    passes: tuple[PassName, ...] = ()
+    start_seconds: float | None = None
+
+
+class StudyDirectory(JobDirectory):
+    """One study on disk."""
+
+    kind = "study"
+    working = "is run"
+    module = "sysbench.core.studies.study_runner"
+    lock_name = "study.lock"
+
+    @property
+    def study_path(self) -> Path:
+        return self.path / "study.json"
+
+    @property
+    def cells_path(self) -> Path:
+        return self.path / "cells.jsonl"
+
+    def study(self) -> Study:
+        """Read ``study.json``.
+
+        Raises:
+            DamagedFileError: Absent or unreadable.
+        """
+        try:
+            data = read_json(self.study_path)
+            for old, new in _RENAMED.items():
+                data = data.replace(old.encode(), new.encode())
+            return msgspec.json.decode(data, type=Study)
+        except (OSError, *UNREADABLE_JSON) as error:
+            raise DamagedFileError(f"{self.study_path}: {error}") from error
+
+    def start(self, *options: str) -> int:
+        """As of any job.
+
+        Raises:
+            InterpreterError: Workers cannot run in the interpreter that it would take.
+        """
+        python = self.python()
+        ready_python(None if python is None else chosen_before(python))
+        return super().start(*options)
+
+    def append(self, entry: Entry) -> None:
+        """Add a line, on disk before this returns; a torn last line is closed first."""
+        with open_to_append(self.cells_path) as file:
+            end_torn_line(file.fileno())
+            file.write(msgspec.json.encode(entry) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def entries(self) -> dict[str, Entry]:
+        """The newest entry of each cell by its id; lines that cannot be read are left out.
+
+        Raises:
+            DamagedFileError: The file cannot be read.
+        """
+        try:
+            lines = read_regular(self.cells_path).split(b"\n")
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise DamagedFileError(f"{self.cells_path}: {error}") from error
+        newest: dict[str, Entry] = {}
+        for line in lines:
+            try:
+                entry = msgspec.json.decode(line, type=Entry)
+            except UNREADABLE_JSON:
+                continue  # torn by a crash: that cell runs again
+            newest[entry.cell] = entry
+        return newest
+
+    def python(self) -> str | None:
+        """Interpreter of its newest run, empty for this program's own; None without a run.
+
+        Raises:
+            DamagedFileError: The cells, or that run, cannot be read.
+        """
+        for entry in sorted(self.entries().values(), key=lambda entry: -entry.t_ns):
+            if (run := self.run_of(entry)) is not None:
+                return run.header().python
+        return None
+
+    def run_of(self, entry: Entry) -> RunDirectory | None:
+        """The run of an entry, or None if it was deleted."""
+        path = _path_of(entry, self.root)
+        return RunDirectory(path) if path is not None and (path / "run.json").is_file() else None
+
+
+def _path_of(entry: Entry, root: Path | None) -> Path | None:
+    """Where an entry's run lies; None without one, and for a path in the place of its id."""
+    return runs_folder(root) / entry.run if is_run_id(entry.run) else None
+
+
+def directory_of(study: Study, root: Path | None = None) -> StudyDirectory:
+    """Where the study lies, begun or not."""
+    return StudyDirectory(studies_folder(root) / f"{study.name}-{study.identity}")
+
+
+def with_begun_rounds(study: Study, root: Path | None = None) -> Study:
+    """The study with as many rounds as it was begun with here, if these are more than its own."""
+    try:
+        begun = directory_of(study, root).study().repeat
+    except DamagedFileError:
+        begun = 0  # not begun
+    return msgspec.structs.replace(study, repeat=max(study.repeat, begun))
+
+
+def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
+    """The directory of the study, made if it is not there; words and tables are renewed.
+
+    Rounds that were asked for before stay part of it.
+    """
+    directory = directory_of(study, root)
+    make_folder(directory.path)
+    study = with_begun_rounds(study, root)
+    directory.write(directory.study_path.name, study)
+    return directory
+
+
+def list_studies(root: Path | None = None) -> list[StudyDirectory]:
+    """Every study that was begun, the newest first."""
+    return [StudyDirectory(path) for path in begun_studies(root)]
+
+
+def studies_with(run_id: str, root: Path | None = None) -> list[StudyDirectory]:
+    """The studies that have this run in a cell; of one that cannot be read it is not known."""
+    found = []
+    for directory in list_studies(root):
+        with suppress(DamagedFileError):
+            if any(entry.run == run_id for entry in directory.entries().values()):
+                found.append(directory)
+    return found
+
+
+def find_study(name: str, root: Path | None = None) -> StudyDirectory:
+    """The newest directory of the study of that name, or that of a whole or partial id.
+
+    Raises:
+        NotFoundError: None was begun.
+    """
+    studies = list_studies(root)
+    named = [directory for directory in studies if directory.id.rpartition("-")[0] == name]
+    begins = [directory for directory in studies if directory.id.startswith(name)]
+    for directory in (*named, *begins):
+        return directory
+    begun = ", ".join(directory.id for directory in studies[:6]) or "none"
+    raise NotFoundError(
+        f"study {name!r} was not begun here: start it with `sysbench-tui study {name}`; "
+        f"begun: {begun}"
+    )
+
+
+def status_of(
+    cell: Cell, entries: dict[str, Entry], *, is_live: bool, root: Path | None = None
+) -> CellStatus:
+    """Status of a cell. One that started and has no end waits, unless its runner lives."""
+    if cell.spec is None:
+        return "refused"
+    entry = entries.get(cell.id)
+    path = None if entry is None else _path_of(entry, root)
+    if entry is None or (entry.run and (path is None or not path.is_dir())):
+        return "waiting"
+    if entry.status == "running" and not is_live:
+        return "waiting"
+    return entry.status
+
+
+def records_of(
+    directory: StudyDirectory,
+    cells: Iterable[Cell],
+    prune: Callable[[Record], Record] = lambda record: record,
+) -> dict[str, Record]:
+    """The records of cells that have ended, by the cell's id; unreadable ones are left out, and
+    those of another spec than the cell's, which a line changed by hand can name.
+
+    ``prune`` takes the fields that are not needed out of each record as it is read.
+    """
+    entries = directory.entries()
+    records: dict[str, Record] = {}
+    for cell in cells:
+        entry = entries.get(cell.id)
+        if entry is None or entry.status == "running" or cell.id in records:
+            continue
+        run = directory.run_of(entry)
+        if run is None:
+            continue
+        try:
+            record = load_record(run)
+        except DamagedFileError:
+            continue  # the cell stays visibly without a value
+        if cell.spec is not None and record.identity == cell.spec.identity:
+            records[cell.id] = prune(record)
+    return records
+
+
+def unique(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells without those that share a run with an earlier one."""
+    return list({cell.id: cell for cell in cells}.values())

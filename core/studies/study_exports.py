@@ -1,0 +1,181 @@
+"""The report of a study as files: Markdown, CSV, JSON, and one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from sysbench.core.export.page_charts import memory_chart
+from sysbench.core.export.page_document import document, section, table, tag, text
+from sysbench.core.export.page_line_chart import line_chart
+from sysbench.core.export.text_formats import (
+    escaped,
+    table_as_csv,
+    table_as_markdown,
+    tables_as_tidy_csv,
+)
+from sysbench.core.studies.best import Best
+from sysbench.core.studies.cell_values import Value
+from sysbench.core.studies.study_report import Report
+from sysbench.core.tables.table import Table
+
+
+def study_page(report: Report) -> str:
+    """The page: self-contained, no network requests."""
+    study = report.study
+    name = " · ".join(part for part in (study.name, study.variant) if part)
+    head = tag("h1", text(f"{name}: {study.title}")) + "".join(
+        tag("p", text(line), class_="quiet") for line in _facts(report)
+    )
+    return document(f"{name}: {study.title}", head, dict(_sections(report)))
+
+
+def _facts(report: Report) -> Iterator[str]:
+    study, progress = report.study, report.progress
+    if study.source:
+        yield f"repeats {study.source}"
+    empty = progress.total - progress.done
+    empty_words = f", {empty} {'is' if empty == 1 else 'are'} empty" if empty else ""
+    yield f"{progress.done} of {progress.total} cells have their value{empty_words}"
+    fixed = ", ".join(f"{key} {value}" for key, value in study.fixed.items())
+    yield f"passes {', '.join(study.passes)}" + (f" · fixed: {fixed}" if fixed else "")
+
+
+def _sections(report: Report) -> Iterator[tuple[str, str]]:
+    if report.cautions:
+        yield (
+            "before-you-compare",
+            _paragraphs(
+                "Before you compare", report.cautions, "before-you-compare", "finding warning"
+            ),
+        )
+    for content in report.shown:
+        legend = (
+            tag("p", text(line), class_="quiet") for line in report.legends.get(content.name, ())
+        )
+        yield (
+            content.name,
+            section(content.title or content.name, table(content), *legend, anchor=content.name),
+        )
+    if report.sentences:
+        yield "what-it-says", _paragraphs("What the rows say", report.sentences, "what-it-says")
+    if report.figures:
+        charts = map(line_chart, report.figures)
+        yield "figures", section("Figures", *charts, anchor="figures")
+    if report.timelines:
+        drawn = (
+            tag("h3", text(words)) + memory_chart(timeline)
+            for words, timeline in report.timelines.items()
+        )
+        yield "timelines", section("Memory over time, by cell", *drawn, anchor="timelines")
+    if report.study.notes:
+        yield "notes", _paragraphs("Notes", report.study.notes, "notes")
+    if report.environment.rows:
+        block = table(report.environment)
+        yield "environment", section(report.environment.title, block, anchor="environment")
+    block = table(report.commands)
+    yield "commands", section(report.commands.title, block, anchor="commands")
+
+
+def _paragraphs(title: str, lines: Sequence[str], anchor: str, look: str = "") -> str:
+    inside = (tag("p", text(line), **({"class_": look} if look else {})) for line in lines)
+    return section(title, *inside, anchor=anchor)
+
+
+STUDY_FORMATS = ("md", "csv", "json", "html")
+
+
+def study_as(report: Report, kind: str) -> bytes:
+    """The report in one of `STUDY_FORMATS`.
+
+    ``csv`` is the table as it stands, or one tidy file where the study has several.
+    """
+    match kind:
+        case "md":
+            return ("\n".join(_markdown(report)) + "\n").encode()
+        case "csv":
+            has_one_table = len(report.tables) == 1
+            return (
+                table_as_csv(report.tables[0])
+                if has_one_table
+                else tables_as_tidy_csv(report.tables)
+            )
+        case "html":
+            return study_page(report).encode()
+        case _:
+            return msgspec.json.format(msgspec.json.encode(study_as_json(report)), indent=2)
+
+
+def study_as_json(report: Report) -> dict[str, object]:
+    """The public contract: ``study``, the first table's ``columns`` and ``rows``, ``cells``; and
+    all tables, the rounds, the least times, the sentences, the cautions and the environment."""
+    first = next(iter(report.tables), None)
+    return {
+        "study": report.study.name,
+        "variant": report.study.variant,
+        "title": report.study.title,
+        "columns": first.columns if first else [],
+        "rows": first.rows if first else [],
+        "cells": [
+            {
+                "point": cell.point,
+                "repeat": cell.repeat,
+                "identity": cell.identity,
+                "status": report.progress.statuses[cell.id],
+                "run": entry.run or None if (entry := report.entries.get(cell.id)) else None,
+                "detail": cell.refused or (entry.detail if entry else ""),
+            }
+            for cell in report.cells
+        ],
+        "tables": [_table_as_json(table) for table in report.tables],
+        "rounds": report.study.repeat,
+        "best": [_best_as_json(best, report.values[best.value]) for best in report.best],
+        "sentences": report.sentences,
+        "cautions": report.cautions,
+        "notes": report.study.notes,
+        "environment": _table_as_json(report.environment),
+        "commands": _table_as_json(report.commands),
+    }
+
+
+def _best_as_json(best: Best, value: Value) -> dict[str, object]:
+    return {
+        "value": value.name,
+        "axis": best.axis,
+        "place": best.place,
+        "point": best.label,
+        "next": best.next_label,
+        "next_over_best": best.ratio.value,
+        "low": best.ratio.low,
+        "high": best.ratio.high,
+        "comparisons": best.others,
+    }
+
+
+def _table_as_json(table: Table) -> dict[str, object]:
+    return {"name": table.name, "columns": table.columns, "rows": table.rows}
+
+
+def _markdown(report: Report) -> Iterator[str]:
+    study, progress = report.study, report.progress
+    yield f"# {escaped(study.name)}: {escaped(study.title)}"
+    yield ""
+    if study.source:
+        yield f"- repeats {escaped(study.source)}"
+    if study.variant:
+        yield f"- variant {escaped(study.variant)}"
+    yield f"- {progress.done} of {progress.total} cells have their value"
+    for caution in report.cautions:
+        yield from ("", f"**{escaped(caution)}**")
+    for shown in report.shown:
+        yield from ("", f"## {escaped(shown.title or shown.name)}", "", table_as_markdown(shown))
+        for line in report.legends.get(shown.name, ()):
+            yield from ("", escaped(line))
+    for title, lines in (("What the rows say", report.sentences), ("Notes", study.notes)):
+        if lines:
+            yield from ("", f"## {title}", "")
+            yield from (f"- {escaped(line)}" for line in lines)
+    for extra in (report.environment, report.commands):
+        if extra.rows:
+            yield from ("", f"## {escaped(extra.title)}", "", table_as_markdown(extra))

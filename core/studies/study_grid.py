@@ -1,0 +1,234 @@
+"""The cells of a study: every combination of its axes' points, in the order of running."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import msgspec
+
+from sysbench.core.errors import SpecError
+from sysbench.core.machine.devices import resolve_device
+from sysbench.core.record.blocks import PassName
+from sysbench.core.spec.fields import field_named
+from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.core.studies.schema import parse_points
+from sysbench.core.studies.study_file import Axis, Point, Study
+
+MOST_CELLS = 10_000
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One place of the grid.
+
+    Attributes:
+        point: Axis to the label of its point.
+        spec: The spec to measure; None where no run can have these settings.
+        refused: Reason for that, or empty.
+        identity: Of the spec and the passes; two cells of one identity share a run.
+        repeat: Counts from 0.
+    """
+
+    point: dict[str, str]
+    spec: RunSpec | None
+    refused: str = ""
+    identity: str = ""
+    passes: tuple[PassName, ...]
+    repeat: int = 0
+
+    @property
+    def id(self) -> str:
+        """Key of the cell in the study's state: ``identity/repeat``."""
+        return f"{self.identity}/{self.repeat}"
+
+    @property
+    def words(self) -> str:
+        """``model=tiny · step=train``, and which repeat."""
+        again = [f"repeat {self.repeat + 1}"] if self.repeat else []
+        return " · ".join([f"{axis}={label}" for axis, label in self.point.items()] + again)
+
+
+def with_variant(study: Study, name: str) -> Study:
+    """The study in another size; itself for an empty name.
+
+    Raises:
+        SpecError: It has no such variant.
+    """
+    if not name:
+        return study
+    if name not in study.variants:
+        variants = ", ".join(study.variants) or f"{study.name} has none"
+        raise SpecError("--variant", name, variants)
+    variant = study.variants[name]
+    changed = {axis.name: axis for axis in variant.axes}
+    return msgspec.structs.replace(
+        study,
+        axes=tuple(changed.get(axis.name, axis) for axis in study.axes),
+        fixed=study.fixed | variant.fixed,
+        passes=variant.passes or study.passes,
+        repeat=variant.repeat or study.repeat,
+        variant=name,
+    )
+
+
+def with_overrides(study: Study, overrides: Mapping[str, object]) -> Study:
+    """The study with axes or fixed fields replaced: ``{"model": "tiny", "context": "64,128"}``.
+
+    Raises:
+        SpecError: No such key, a value that it does not allow, several values for a key that
+            is no axis, or a key that the points of another axis set.
+    """
+    axes, fixed = list(study.axes), dict(study.fixed)
+    for key, value in overrides.items():
+        field = field_named(key, value)
+        values = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
+        position = next((n for n, axis in enumerate(axes) if axis.name == field.name), None)
+        if position is not None:
+            axes[position] = Axis(name=field.name, points=parse_points(field.name, values))
+            continue
+        for axis in axes:
+            if any(field.name in point.settings for point in axis.points):
+                raise SpecError(key, value, f"the axis {axis.name!r} sets it; choose with --only")
+        fixed[field.name] = field.parse(values[0] if len(values) == 1 else value)
+    return msgspec.structs.replace(study, axes=tuple(axes), fixed=fixed)
+
+
+def expand(
+    study: Study,
+    overrides: Mapping[str, object] | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
+    repeat: int | None = None,
+) -> list[Cell]:
+    """The cells in the order in which they run; the last axis varies fastest.
+
+    Repeats are rounds over the whole grid. Every one after the first has an order of its own,
+    drawn from the study's identity: either of two cells is then as likely to come first, whatever
+    drifts, which is what the test of `sysbench.core.compare.interval.paired` rests on.
+    A combination that no run can have here is a cell with the reason.
+
+    Args:
+        overrides: As in `with_overrides`.
+        only: Axis to the labels that are kept.
+        repeat: Rounds; default: the study's.
+
+    Raises:
+        SpecError: An override or a choice that does not fit the study; more than `MOST_CELLS`.
+    """
+    study = with_overrides(study, overrides or {})
+    chosen = [_kept(axis, (only or {}).get(axis.name)) for axis in study.axes]
+    _check_only(study, only or {})
+    rounds = repeat or study.repeat
+    count = rounds
+    for points in chosen:
+        count *= len(points)
+    if count > MOST_CELLS:
+        raise SpecError("cells", count, f"at most {MOST_CELLS}")
+    make = _Maker(study)
+    grid = [cell for points in product(*chosen) if (cell := make.cell(points)) is not None]
+    cells: list[Cell] = []
+    for index in range(rounds):
+        if not index:
+            cells += grid
+            continue
+        turn = grid.copy()
+        random.Random(f"{study.identity} {index}").shuffle(turn)
+        cells += [msgspec.structs.replace(cell, repeat=index) for cell in turn]
+    return cells
+
+
+class _Maker:
+    """Makes cells of one study; a device is looked for once."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.names = [axis.name for axis in study.axes]
+        self.devices: dict[str, str | SpecError] = {}
+
+    def cell(self, points: Sequence[Point]) -> Cell | None:
+        """The cell of these points; None where the study leaves it out."""
+        labels = {name: point.label for name, point in zip(self.names, points, strict=True)}
+        if any(_matches(labels, combination) for combination in self.study.skip):
+            return None
+        settings = dict(self.study.fixed)
+        for point in points:
+            settings |= point.settings
+        passes = self.study.passes
+        try:
+            device = self._device(settings.get("device", "auto"))
+            spec = resolved(parse_spec(settings | {"device": device}), self._device)
+        except SpecError as error:
+            identity = _hash(msgspec.json.encode((settings, passes), order="sorted"))
+            return Cell(
+                point=labels, spec=None, refused=str(error), identity=identity, passes=passes
+            )
+        identity = _hash(f"{spec.identity}:{','.join(passes)}".encode())
+        return Cell(point=labels, spec=spec, identity=identity, passes=passes)
+
+    def _device(self, text: Any) -> str:
+        if text not in self.devices:
+            find = device_elsewhere if self.study.elsewhere else resolve_device
+            try:
+                self.devices[text] = find(text)
+            except SpecError as error:
+                self.devices[text] = error
+        found = self.devices[text]
+        if isinstance(found, SpecError):
+            raise found
+        return found
+
+
+def device_elsewhere(text: str) -> str:
+    """The device of that name on a machine that cannot be asked from here.
+
+    Raises:
+        SpecError: ``auto``, which only that machine could resolve.
+    """
+    if text == "auto":
+        raise SpecError("device", text, "cpu or cuda:N, where the cells run on other machines")
+    return text if text == "cpu" else f"cuda:{int(text.partition(':')[2] or 0)}"
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _matches(labels: Mapping[str, str], combination: Mapping[str, Sequence[str]]) -> bool:
+    return all(labels[axis] in wanted for axis, wanted in combination.items())
+
+
+def _kept(axis: Axis, wanted: Sequence[str] | None) -> list[Point]:
+    if wanted is None:
+        return list(axis.points)
+    full = {_short(point.label): point.label for point in axis.points}
+    names = {full.get(name, name) for name in _joined(wanted, {*full, *full.values()})}
+    unknown = names - set(axis.labels)
+    if unknown:
+        value = f"{axis.name}={sorted(unknown)[0]}"
+        raise SpecError("--only", value, f"one of {', '.join(axis.labels)}")
+    return [point for point in axis.points if point.label in names]
+
+
+def _joined(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]:
+    """The parts, those of a label with commas in it put together again."""
+    rest = list(parts)
+    while rest:
+        sizes = range(len(rest), 0, -1)
+        size = next((size for size in sizes if ", ".join(rest[:size]) in labels), 1)
+        yield ", ".join(rest[:size])
+        del rest[:size]
+
+
+def _short(label: str) -> str:
+    """``large`` for ``cs336-2025/large``."""
+    return label.rpartition("/")[2]
+
+
+def _check_only(study: Study, only: Mapping[str, Sequence[str]]) -> None:
+    names = [axis.name for axis in study.axes]
+    for name in only:
+        if name not in names:
+            raise SpecError("--only", name, f"an axis: one of {', '.join(names)}")

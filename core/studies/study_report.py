@@ -1,0 +1,206 @@
+"""The report of a study: its tables, charts and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from sysbench.core.formatting import UNKNOWN
+from sysbench.core.record.memory import Oom, Timeline
+from sysbench.core.record.record import Record
+from sysbench.core.spec.command_line import command_line
+from sysbench.core.studies import study_grid as grid
+from sysbench.core.studies.best import Best, best_of, sentence_of
+from sysbench.core.studies.cell_values import Value, pruner_for, values_of
+from sysbench.core.studies.charts import figures_of
+from sysbench.core.studies.forecast import (
+    Forecast,
+    Forecaster,
+    Progress,
+    past_entries,
+    progress_in,
+)
+from sysbench.core.studies.study_directory import CellStatus, Entry, StudyDirectory, records_of
+from sysbench.core.studies.study_file import Study
+from sysbench.core.studies.study_table import fillings
+from sysbench.core.studies.study_text import cautions_of, sentences_of
+from sysbench.core.tables.chart import Figure
+from sysbench.core.tables.context import environment_table
+from sysbench.core.tables.table import QUANTITY, Cell, Row, Table
+
+MOST_NAMED = 3
+"""Most values of one fact that are named; more are only counted."""
+
+
+def shared_environment(records: Collection[Record]) -> Table:
+    """Hardware, software and settings of all cells; a fact that differs between them has every
+    value, or their count."""
+    values_by_fact: dict[Cell, dict[tuple[Cell, Cell], None]] = {}
+    for record in records:
+        for name, value, note in environment_table(record).rows:
+            values_by_fact.setdefault(name, {})[value, note] = None
+    return Table(
+        name="environment",
+        title="Environment of the cells",
+        columns=(QUANTITY, "value", "note"),
+        rows=tuple((name, *_merged(list(values))) for name, values in values_by_fact.items()),
+    )
+
+
+def _merged(values: Sequence[tuple[Cell, Cell]]) -> tuple[Cell, Cell]:
+    if len(values) == 1:
+        return values[0]
+    if len(values) > MOST_NAMED:
+        return f"varies: {len(values)} values", ""
+    return " | ".join(UNKNOWN if value is None else str(value) for value, _ in values), ""
+
+
+def commands_table(
+    study: Study,
+    cells: Sequence[grid.Cell],
+    statuses: Mapping[str, CellStatus],
+    entries: Mapping[str, Entry],
+) -> Table:
+    """Status and run of each cell, and the command that measures it alone."""
+    axes = [axis.name for axis in study.axes]
+    has_rounds = any(cell.repeat for cell in cells)
+    none = Entry(cell="", status="waiting")
+    rows: list[Row] = []
+    for cell in cells:
+        entry = entries.get(cell.id, none)
+        rows.append(
+            (
+                *(cell.point[axis] for axis in axes),
+                *((cell.repeat + 1,) if has_rounds else ()),
+                *(statuses[cell.id], entry.run or None, cell.refused or entry.detail or None),
+                command_line(cell.spec, cell.passes) if cell.spec else None,
+            )
+        )
+    repeat = ("repeat",) if has_rounds else ()
+    return Table(
+        name="commands",
+        title="Each cell alone",
+        columns=(*axes, *repeat, "status", "run", "why", "command"),
+        rows=tuple(rows),
+    )
+
+
+MOST_BEST = 24
+"""Most sentences on the cell with the least time; all are in JSON."""
+MOST_TIMELINES = 24
+"""A page with more of them would be too large to read, and to open."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The report of a study. Cells without a value stay visibly empty in all of it.
+
+    Attributes:
+        cells: In the order in which they run.
+        progress: Status of each cell.
+        entries: Newest entry of each cell in the study's state, by its id.
+        forecasts: Forecast of each cell, by its id.
+        values: The numbers that its tables show.
+        numbers: These of each cell that has a record, by its id.
+        ooms: Of the cells that ran out of memory, by their ids.
+        tables: The study's tables that have rows, every number in a column of its own.
+        shown: The same for people: a ratio with its interval, or marked as untested, as one text.
+        legends: Meaning of the marks in a shown table, by the table's name.
+        best: Times that one way to do a work has less of than all others, by the engine.
+        figures: One for each value that has a numeric axis.
+        timelines: Memory of each cell by its words, if the study has timelines.
+        environment: Of all cells.
+        commands: Each cell alone.
+        sentences: Made from the rows alone.
+        cautions: Warnings about comparisons of cells.
+    """
+
+    study: Study
+    cells: tuple[grid.Cell, ...]
+    progress: Progress
+    entries: dict[str, Entry]
+    forecasts: dict[str, Forecast]
+    values: tuple[Value, ...]
+    numbers: dict[str, tuple[float | None, ...]]
+    ooms: dict[str, Oom]
+    tables: tuple[Table, ...]
+    shown: tuple[Table, ...]
+    legends: dict[str, tuple[str, ...]]
+    best: tuple[Best, ...]
+    figures: tuple[Figure, ...]
+    timelines: dict[str, Timeline]
+    environment: Table
+    commands: Table
+    sentences: tuple[str, ...]
+    cautions: tuple[str, ...]
+
+
+def report_of(directory: StudyDirectory) -> Report:
+    """The study in a directory.
+
+    Raises:
+        DamagedFileError: ``study.json`` cannot be read.
+        SpecError: It cannot be expanded here.
+    """
+    study = directory.study()
+    cells = grid.expand(study)
+    records = records_of(directory, cells, pruner_for(study))
+    return make_report(directory, study, cells, records)
+
+
+def make_report(
+    directory: StudyDirectory,
+    study: Study,
+    cells: Sequence[grid.Cell],
+    records: Mapping[str, Record],
+) -> Report:
+    """The report of these cells; ``records`` are by the cell's id."""
+    entries = directory.entries()
+    progress = progress_in(directory, cells)
+    forecaster = Forecaster(past_entries(directory.root))
+    forecasts = {cell.id: forecaster.forecast(cell) for cell in cells}
+    values = values_of(study)
+    best = tuple(best_of(study, cells, records))
+    filled = [filling for filling in fillings(study, cells, records) if filling.table.rows]
+    return Report(
+        study=study,
+        cells=tuple(cells),
+        progress=progress,
+        entries=entries,
+        forecasts=forecasts,
+        values=tuple(values),
+        numbers={
+            cell.id: tuple(
+                value.number(records[cell.id]) if value.applies(cell) else None for value in values
+            )
+            for cell in cells
+            if cell.id in records
+        },
+        ooms={id: oom for id, record in records.items() if (oom := _oom(record))},
+        tables=tuple(filling.table for filling in filled),
+        shown=tuple(filling.shown for filling in filled),
+        legends={filling.table.name: filling.legend for filling in filled if filling.legend},
+        best=best,
+        figures=tuple(figures_of(study, cells, records)),
+        timelines=_timelines(cells, records) if study.timelines else {},
+        environment=shared_environment(list(records.values())),
+        commands=commands_table(study, cells, progress.statuses, entries),
+        sentences=(
+            *(sentence_of(one, values[one.value]) for one in best[:MOST_BEST]),
+            *sentences_of(study, cells, records),
+        ),
+        cautions=tuple(cautions_of(study, cells, records)),
+    )
+
+
+def _timelines(cells: Sequence[grid.Cell], records: Mapping[str, Record]) -> dict[str, Timeline]:
+    memories = ((cell, records[cell.id].memory) for cell in cells if cell.id in records)
+    drawn = ((cell.words, memory.timeline) for cell, memory in memories if memory is not None)
+    return dict(islice(drawn, MOST_TIMELINES))
+
+
+def _oom(record: Record) -> Oom | None:
+    return next(
+        (pass_record.oom for pass_record in record.passes if pass_record.oom is not None), None
+    )

@@ -1,0 +1,308 @@
+"""The runner of a study: one ordinary run a cell, found again by its identity.
+
+``python -P -m sysbench.core.studies.study_runner DIRECTORY`` runs a directory, without output.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.machine.interpreter import chosen_before, ready_python, use_python
+from sysbench.core.record.events import AnyEvent
+from sysbench.core.record.record import Record
+from sysbench.core.runs.job_directory import Cancellation, work_until_signal
+from sysbench.core.runs.run_directory import RunDirectory, create_run
+from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.supervisor import supervise
+from sysbench.core.spec.passes import parse_passes
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.forecast import (
+    Forecaster,
+    kind_of,
+    past_entries,
+    steps_seconds,
+    total_seconds,
+    work_of,
+)
+from sysbench.core.studies.study_directory import (
+    FINAL_STATUSES,
+    CellStatus,
+    Entry,
+    StudyDirectory,
+    status_of,
+    unique,
+)
+from sysbench.core.studies.study_grid import Cell, expand
+
+
+class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """The runner begins, its cells known.
+
+    Attributes:
+        seconds: Forecast of the cells to run; None where none is known, or they do not run here.
+        is_least: Some cells have no forecast.
+    """
+
+    total: int
+    done: int
+    seconds: float | None
+    is_least: bool
+
+
+class CellsElsewhere(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells that were submitted to a cluster, by this runner or one before it; ``words`` says where
+    they are."""
+
+    count: int
+    words: str
+
+
+class CellStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell's run begins; ``number`` counts from 1 over all cells of the study."""
+
+    cell: Cell
+    run: str
+    number: int
+
+
+class CellAdvanced(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of the run of the present cell."""
+
+    cell: Cell
+    event: AnyEvent
+
+
+class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell has its value; ``seconds_left`` is the forecast of the rest, None where none is
+    known."""
+
+    cell: Cell
+    entry: Entry
+    done: int
+    total: int
+    seconds_left: float | None
+
+    @property
+    def status(self) -> CellStatus:
+        """Status in which the cell ended."""
+        return self.entry.status
+
+
+class StudyEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """The runner stopped: all cells done, cancelled, at its time limit, or with cells whose jobs
+    ended without a value."""
+
+    reason: Literal["finished", "cancelled", "out-of-time", "unfinished"]
+    done: int
+    total: int
+
+
+StudyEvent = StudyStarted | CellsElsewhere | CellStarted | CellAdvanced | CellEnded | StudyEnded
+
+
+def run_study(
+    directory: StudyDirectory,
+    cells: Sequence[Cell],
+    *,
+    cancel: Cancellation | None = None,
+    max_minutes: float | None = None,
+    retry: bool = False,
+) -> Iterator[StudyEvent]:
+    """Fill the cells in their order, yielding events; every pass is a fresh process.
+
+    Cells that have a value are not run again: OOM and failures are values, a run that a crash,
+    a signal or a full disk cut short is none. Closing the generator early leaves the present
+    cell without a value.
+
+    Args:
+        cells: From `expand`.
+        cancel: Ends the present run, and the study with it.
+        max_minutes: Time limit: a cell that would by its forecast end later is not started.
+        retry: Run cells that failed once more.
+
+    Raises:
+        DeviceBusyError: Another runner is at work on this study, or its cells have jobs on a
+            cluster.
+        InterpreterError: Workers cannot run in the chosen interpreter.
+        SpecError: A pass that this machine cannot run.
+    """
+    # Whatever runs there imports this module.
+    from sysbench.core.studies.slurm import refuse_while_queued
+
+    with directory.hold():
+        refuse_while_queued(directory)
+        runner = _Runner(directory, cells, cancel or Cancellation(), retry=retry)
+        yield from runner.run(None if max_minutes is None else 60 * max_minutes)
+
+
+class _Runner:
+    def __init__(
+        self, directory: StudyDirectory, cells: Sequence[Cell], cancel: Cancellation, *, retry: bool
+    ) -> None:
+        self.directory = directory
+        self.cancel = cancel
+        self.cells = unique(cells)
+        adopt(directory, self.cells)
+        self.todo = cells_to_run(directory, self.cells, retry=retry)
+        for cell in self.todo:
+            parse_passes(cell.passes)
+        if self.todo:
+            ready_python()
+        self.forecaster = Forecaster(past_entries(directory.root))
+
+    def run(self, limit: float | None) -> Iterator[StudyEvent]:
+        began = time.monotonic()
+        total, done = len(self.cells), len(self.cells) - len(self.todo)
+        seconds, is_least = self._forecast(self.todo)
+        yield StudyStarted(total=total, done=done, seconds=seconds, is_least=is_least)
+        for index, cell in enumerate(self.todo):
+            left = None if limit is None else limit - (time.monotonic() - began)
+            if left is not None and left < (self._forecast([cell])[0] or 0.0):
+                yield StudyEnded(reason="out-of-time", done=done, total=total)
+                return
+            entry = yield from self._cell(cell, done + 1)
+            if entry.status != "cancelled":
+                done += 1
+                rest, _ = self._forecast(self.todo[index + 1 :])
+                yield CellEnded(cell=cell, entry=entry, done=done, total=total, seconds_left=rest)
+            if self.cancel.is_set():
+                yield StudyEnded(reason="cancelled", done=done, total=total)
+                return
+        yield StudyEnded(reason="finished", done=done, total=total)
+
+    def _cell(self, cell: Cell, number: int) -> Generator[StudyEvent, None, Entry]:
+        """Run one cell to its end and keep its entry, which is returned."""
+        spec = cell.spec
+        assert spec is not None  # refused cells are not among what is to do
+        too_large = self._too_large(cell)
+        if too_large is not None:
+            self.directory.append(too_large)
+            return too_large
+        run = create_run(spec, cell.passes, self.directory.root)
+        self.directory.append(Entry(cell=cell.id, status="running", run=run.id))
+        yield CellStarted(cell=cell, run=run.id, number=number)
+        began = time.monotonic()
+        for event in supervise(run, cancel=self.cancel):
+            yield CellAdvanced(cell=cell, event=event)
+        seconds = time.monotonic() - began
+        entry = entry_of(cell, spec, load_record(run), seconds)
+        self.directory.append(entry)
+        self.forecaster.learn(entry)
+        return entry
+
+    def _too_large(self, cell: Cell) -> Entry | None:
+        forecast = self.forecaster.forecast(cell)
+        if forecast.is_run:
+            return None
+        return Entry(
+            cell=cell.id,
+            status="too-large",
+            peak_bytes=forecast.peak_bytes,
+            detail="not run: this machine has not the memory; memory_limit makes it safe to try",
+        )
+
+    def _forecast(self, cells: Sequence[Cell]) -> tuple[float | None, bool]:
+        """Forecast these cells from those that ended, as `total_seconds` has it."""
+        return total_seconds(map(self.forecaster.forecast, cells))
+
+
+def keep_python(directory: StudyDirectory) -> None:
+    """Have this process go on with the interpreter of the study's runs, if it has any.
+
+    Cells of one table are then of one torch, and the code of a model has the same libraries.
+
+    Raises:
+        DamagedFileError: The study cannot be read.
+        InterpreterError: The run names a Python that nobody chose here.
+    """
+    if (python := directory.python()) is not None:
+        use_python(chosen_before(python))
+
+
+def entry_of(
+    cell: Cell, spec: RunSpec, record: Record, seconds: float | None, *, teaches: bool = True
+) -> Entry:
+    """The line that a cell's run leaves in the study's state.
+
+    Args:
+        seconds: Of all passes; None where nobody followed it.
+        teaches: Whether forecasts learn from it: not of another machine's times.
+    """
+    failed = next(
+        (pass_record for pass_record in record.passes if pass_record.outcome != "finished"), None
+    )
+    median_ms = record.timing.step.median_ms if record.timing else None
+    return Entry(
+        cell=cell.id,
+        status=record.status,
+        run=record.id,
+        detail=failed.detail if failed else "",
+        seconds=seconds,
+        median_ms=median_ms,
+        peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
+        kind=kind_of(spec) if teaches else "",
+        work=work_of(spec) if teaches else 0.0,
+        passes=cell.passes,
+        start_seconds=None if failed or seconds is None else _start(spec, cell, median_ms, seconds),
+    )
+
+
+def _start(spec: RunSpec, cell: Cell, median_ms: float | None, seconds: float) -> float:
+    """Seconds of one pass outside its steps."""
+    steps = steps_seconds(spec, cell.passes, median_ms or 0.0)
+    return max(0.0, seconds - steps) / len(cell.passes)
+
+
+def cells_to_run(directory: StudyDirectory, cells: Sequence[Cell], *, retry: bool) -> list[Cell]:
+    """Those without a value; with ``retry`` also those that failed."""
+    entries, root = directory.entries(), directory.root
+    statuses = {cell.id: status_of(cell, entries, is_live=False, root=root) for cell in cells}
+    again = ("failed",) if retry else ()
+    return [
+        cell
+        for cell in cells
+        if statuses[cell.id] not in FINAL_STATUSES or statuses[cell.id] in again
+    ]
+
+
+def adopt(
+    directory: StudyDirectory,
+    cells: Sequence[Cell],
+    is_live: Callable[[RunDirectory], bool] = RunDirectory.is_live,
+    *,
+    teaches: bool = True,
+) -> None:
+    """Keep the values of runs that ended while no runner followed them."""
+    entries = directory.entries()
+    for cell in cells:
+        entry = entries.get(cell.id)
+        if entry is None or entry.status != "running" or cell.spec is None:
+            continue
+        run = directory.run_of(entry)
+        if run is None or is_live(run):
+            continue
+        try:
+            record = load_record(run)
+        except DamagedFileError:
+            continue  # nothing to keep: the cell runs again
+        if record.status in FINAL_STATUSES:
+            directory.append(entry_of(cell, cell.spec, record, None, teaches=teaches))
+
+
+def _run_all(path: Path, cancel: Cancellation) -> Iterator[StudyEvent]:
+    directory = StudyDirectory(path)
+    keep_python(directory)
+    # Where it ran before, devices need not be here.
+    study = msgspec.structs.replace(directory.study(), elsewhere=False)
+    return run_study(directory, expand(study), cancel=cancel)
+
+
+if __name__ == "__main__":
+    sys.exit(work_until_signal(_run_all))

@@ -1,0 +1,325 @@
+"""Fills a study's tables from the records of its cells."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, product
+
+import msgspec
+
+from sysbench.core.formatting import UNKNOWN, format_bytes
+from sysbench.core.record.record import Record
+from sysbench.core.studies.details import EACH
+from sysbench.core.studies.formula import (
+    evaluate,
+    is_counted,
+    is_fact,
+    number_format,
+    read_cell,
+    shown_unit,
+    written,
+)
+from sysbench.core.studies.measures import instruction_set, machine, sdpa_kernel
+from sysbench.core.studies.ratios import Ratio, Rounds, merged, ratio_of, rounds_of
+from sysbench.core.studies.study_file import Column, Layout, Line, Study
+from sysbench.core.studies.study_grid import Cell
+from sysbench.core.tables.chart import with_unit
+from sysbench.core.tables.table import Cell as Content
+from sysbench.core.tables.table import Row, Table, is_number, select
+
+CONTEXT = {
+    "hardware": "measures.hardware",
+    "batch": "spec.batch",
+    "context": "spec.context",
+    "precision": "spec.precision",
+    "attention": "spec.attention",
+}
+"""Columns that the write-ups left out of their tables, with their formulas."""
+INSTRUCTIONS, MACHINE, SDPA = "instruction set", "machine", "sdpa kernel"
+"""Columns of tables of memory with cells of a CPU, whose libraries choose their workspace by the
+instruction set; of tables with cells of a cluster; and of those where torch chose the kernel."""
+ALLOCATED = ("memory.", "measures.largest_bytes", "measures.largest_category")
+"""Prefixes of the formulas of a table of memory."""
+OF_MEMORY = ("ledger", "largest")
+"""Tables per cell that are of memory."""
+WITHOUT_STEPS = ("accumulation", "autocast-dtypes", "all-reduce")
+"""Workloads in which batch, context, precision and attention decide nothing."""
+VARIES = "varies"
+FELL_BACK = "fell back to eager"
+ENDS = ("low", "high", "tested")
+"""Ends of the names of three columns after a ratio column: its interval, and its test."""
+MARK = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A filled table of a study: as data, and as people read it.
+
+    Attributes:
+        layout: Its place in the study's file.
+        table: Its rows, every number in a column of its own.
+        ratios: Each cell of a ratio column, by its row and the column's name.
+        medians: The two medians of such a cell, with their units.
+    """
+
+    layout: Layout
+    table: Table
+    ratios: Mapping[tuple[int, str], Ratio] = field(default_factory=dict)
+    medians: Mapping[tuple[int, str], str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> Table:
+        """The table for people: a ratio is one text, ``1.52 (1.47–1.58)``; untested, marked."""
+        names = _ratio_names(self.layout)
+        marks = self._marks()
+        table, hidden = self.table, {further for name in names for further in _further(name)}
+        for name in names:
+            place = table.index(name)
+            write = table.formats[place].format
+            rows = list(map(list, table.rows))
+            for index, row in enumerate(rows):
+                if (ratio := self.ratios.get((index, name))) is not None:
+                    row[place] = _ratio_text(ratio, write, marks)
+            keys = table.sort_keys | {name: tuple(table.column(name))}
+            table = msgspec.structs.replace(table, rows=tuple(map(tuple, rows)), sort_keys=keys)
+        return select(table, [name for name in table.columns if name not in hidden])
+
+    @property
+    def legend(self) -> tuple[str, ...]:
+        """Meaning of the marks of `shown`, a line for each."""
+        return tuple(f"{mark} {why}" for why, mark in self._marks().items())
+
+    def _marks(self) -> dict[str, str]:
+        """A mark for each reason why ratios of the table have no interval."""
+        untested = (ratio for ratio in self.ratios.values() if ratio.low is None)
+        reasons = dict.fromkeys(ratio.why for ratio in untested if ratio.state != "counted")
+        return {why: MARK * number for number, why in enumerate(reasons, 1)}
+
+
+def fillings(
+    study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Iterator[Filling]:
+    """Fill all tables of the study, in its order; a cell without a value stays empty.
+
+    Args:
+        study: With its variant and overrides applied.
+        cells: From `expand`.
+        records: By the cell's id. Repeats become their median.
+    """
+    for layout in study.tables:
+        if layout.each:
+            yield Filling(layout, _fill_each(study, layout, cells, records))
+        else:
+            yield _fill_columns(study, layout, cells, records)
+
+
+def outcome(record: Record) -> str:
+    """Text of a cell whose run has no such number: ``OOM 512 MiB``, ``failed``, …"""
+    if record.status == "finished":
+        return ""
+    if record.status != "oom":
+        return record.status
+    oom = next((row.oom for row in record.passes if row.oom is not None), None)
+    return f"OOM {format_bytes(oom.requested_bytes)}" if oom and oom.requested_bytes else "OOM"
+
+
+def _fill_columns(
+    study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Filling:
+    """Fill a table whose columns are formulas."""
+    columns, lines = layout.columns, layout.lines or (Line(name=""),)
+    shown = {column.name for column in columns} | {column.value for column in columns}
+    axes = [axis for axis in study.axes if axis.name in layout.rows]
+    leading = [axis.name for axis in axes if not {axis.name, f"spec.{axis.name}"} & shown]
+    taken = shown | {axis.name for axis in axes}
+    context = {
+        name: formula
+        for name, formula in _context(study, layout, records)
+        if not {name, formula} & taken
+    }
+    rows: list[dict[str, Content]] = []
+    ratios: dict[tuple[int, str], Ratio] = {}
+    medians: dict[tuple[int, str], str] = {}
+    for labels in product(*(axis.labels for axis in axes)):
+        place = dict(zip((axis.name for axis in axes), labels, strict=True))
+        own = [cell for cell in cells if place.items() <= cell.point.items()]
+        for line in lines if own else ():
+            row: dict[str, Content] = {name: place[name] for name in leading}
+            row |= {name: _fact(own, formula, records) for name, formula in context.items()}
+            for column in columns:
+                part = layout.part(line, column)
+                if column.is_label:
+                    row[column.name] = line.name
+                elif column.ratio is None:
+                    row[column.name] = _content(part, own, records)
+                # A text, such as that of a run that fell back, is not compared.
+                elif all(is_number(row[name]) for name in column.ratio):
+                    sides = [layout.part(line, layout.column(name)) for name in column.ratio]
+                    ratio = ratio_of(*(_rounds(side, own, records) for side in sides))
+                    if ratio is not None:
+                        ratios[len(rows), column.name] = ratio
+                        medians[len(rows), column.name] = (
+                            f"{_with_unit(sides[0], ratio.first)}, "
+                            f"{_with_unit(sides[1], ratio.second)}"
+                        )
+                        tested = (ratio.low, ratio.high, ratio.tested)
+                        row |= zip(_further(column.name), tested, strict=True)
+                        row[column.name] = ratio.value
+            rows.append(row)
+    formats = {column.name: _format(layout.part(lines[0], column)) for column in columns}
+    tested_names = (further for name in _ratio_names(layout) for further in _further(name))
+    names = (*leading, *formats, *context, *tested_names)
+    table = Table(
+        name=layout.name,
+        title=layout.title,
+        columns=names,
+        rows=tuple(tuple(map(row.get, names)) for row in rows),
+        formats=tuple(formats.get(name, "") for name in names),
+    )
+    return Filling(layout, table, ratios, medians)
+
+
+def _context(
+    study: Study, layout: Layout, records: Mapping[str, Record]
+) -> Iterator[tuple[str, str]]:
+    """Name and formula of the columns that every table has if it can."""
+    has_steps = study.fixed.get("workload") not in WITHOUT_STEPS
+    yield from (pair for pair in CONTEXT.items() if has_steps or pair[0] == "hardware")
+    is_of_memory = any(formula.startswith(ALLOCATED) for formula in layout.formulas)
+    for name, measure in ((INSTRUCTIONS, instruction_set), (MACHINE, machine), (SDPA, sdpa_kernel)):
+        if any(map(measure, records.values())) and (name != INSTRUCTIONS or is_of_memory):
+            yield name, f"measures.{measure.__name__}"
+
+
+def _ratio_names(layout: Layout) -> list[str]:
+    return [column.name for column in layout.columns if column.ratio is not None]
+
+
+def _further(name: str) -> list[str]:
+    """Names of the further columns of a ratio column."""
+    return [f"{name} {end}" for end in ENDS]
+
+
+def _ratio_text(ratio: Ratio, write: Callable[[float], str], marks: Mapping[str, str]) -> str:
+    if ratio.low is not None and ratio.high is not None:
+        return f"{write(ratio.value)} ({write(ratio.low)}–{write(ratio.high)})"
+    return f"{write(ratio.value)} {marks.get(ratio.why, '')}".rstrip()
+
+
+def _with_unit(part: Column, value: float) -> str:
+    unit = shown_unit(part.value, part.unit)
+    return f"{part.name} {with_unit(value, '' if f'({unit})' in part.name else unit)}"
+
+
+def _format(part: Column) -> str:
+    if part.ratio:
+        return part.format or "{:.2f}"
+    if part.is_label or not part.value:
+        return ""
+    return number_format(part.value, part.unit, part.format)
+
+
+def _own(part: Column, cells: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in cells if part.where.items() <= cell.point.items()]
+
+
+def _read(part: Column, record: Record) -> Content:
+    return read_cell(record, part.value, part.unit, part.format)
+
+
+def _rounds(part: Column, cells: Sequence[Cell], records: Mapping[str, Record]) -> Rounds:
+    if is_fact(part.value):
+        value = _content(part, cells, records)
+        return Rounds({0: value}, (value,), is_counted=True) if is_number(value) else Rounds()
+    return rounds_of(
+        _own(part, cells),
+        records,
+        lambda record: _read(part, record),
+        is_counted=is_counted(part.value),
+    )
+
+
+def _content(part: Column, cells: Sequence[Cell], records: Mapping[str, Record]) -> Content:
+    """The median of the cells' numbers or the first of their texts, else why there is none."""
+    own = _own(part, cells)
+    if is_fact(part.value):
+        return _fact(own, part.value, records)
+    measured = [records[cell.id] for cell in own if cell.id in records]
+    present = [value for record in measured if (value := _read(part, record)) is not None]
+    numbers = [value for value in present if is_number(value)]
+    if numbers:
+        value = statistics.median(numbers)
+        if any(record.compile is not None and record.compile.fell_back for record in measured):
+            return f"{written(_format(part) or '{}')(value)} ({FELL_BACK})"
+        return value
+    if present:
+        return present[0]
+    ended = next((text for record in measured if (text := outcome(record))), None)
+    is_refused = ended is None and bool(own) and all(cell.refused for cell in own)
+    return UNKNOWN if is_refused else ended
+
+
+def _fact(cells: Sequence[Cell], formula: str, records: Mapping[str, Record]) -> Content:
+    """The common value of the cells, from their specs or, for the machine, their records."""
+    distinct: dict[Content, None] = {}
+    for cell in cells:
+        if formula.startswith("spec.") and cell.spec is not None:
+            distinct[getattr(cell.spec, formula.removeprefix("spec."))] = None
+        elif formula == "parameters" and cell.spec is not None and not cell.spec.is_own:
+            distinct[cell.spec.dimensions.parameters] = None
+        elif cell.id in records:
+            value = evaluate(records[cell.id], formula)
+            distinct[value if isinstance(value, str) or is_number(value) else None] = None
+    return next(iter(distinct)) if len(distinct) == 1 else (VARIES if distinct else None)
+
+
+def _fill_each(
+    study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Table:
+    """Stack the same table of every cell. A cell without it is an empty row; one that finished is
+    left out. Repeats are one cell, whose times are those of its rounds."""
+    axes = [axis.name for axis in study.axes if len(axis.points) > 1]
+    by_cell = _merge_repeats(study, cells, records)
+    all_records = list(by_cell.values())
+    tables = {id: EACH[layout.each](record, all_records) for id, record in by_cell.items()}
+    first = next((table for table in tables.values() if table is not None), None)
+    if first is None or not first.columns:
+        return Table(name=layout.name, title=layout.title, columns=tuple(axes), rows=())
+    has_instructions = layout.each in OF_MEMORY and any(map(instruction_set, all_records))
+    last = (INSTRUCTIONS,) if has_instructions else ()
+    rows: list[Row] = []
+    for cell in cells:
+        record, table = by_cell.get(cell.identity), tables.get(cell.identity)
+        has_rows = table is not None and bool(table.rows)
+        if cell.repeat or (record is not None and record.status == "finished" and not has_rows):
+            continue
+        labels = [cell.point[axis] for axis in axes]
+        instructions = [instruction_set(record) if record else None for _ in last]
+        # Columns that are left out where nothing is known may differ from cell to cell.
+        own = islice(table.mappings(), layout.most or None) if table and has_rows else [{}]
+        rows += ((*labels, *map(values.get, first.columns), *instructions) for values in own)
+    return Table(
+        name=layout.name,
+        title=layout.title,
+        columns=(
+            *(f"{axis} of cell" if axis in first.columns else axis for axis in axes),
+            *(*first.columns, *last),
+        ),
+        rows=tuple(rows),
+        formats=(*("" for _ in axes), *first.formats, *("" for _ in last)) if first.formats else (),
+        headings=first.headings,
+        units=first.units,
+    )
+
+
+def _merge_repeats(
+    study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> dict[str, Record]:
+    """By the identity of the cell: its record, the repeats as one run with rounds."""
+    repeats: dict[str, dict[int, Record]] = {}
+    for cell in cells:
+        if cell.id in records:
+            repeats.setdefault(cell.identity, {})[cell.repeat] = records[cell.id]
+    return {identity: merged(study.name, found) for identity, found in repeats.items()}

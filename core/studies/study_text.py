@@ -1,0 +1,221 @@
+"""The prose of a report: sentences, cautions, and the command that reproduces a cell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from sysbench.core.errors import SysbenchError
+from sysbench.core.formatting import counted
+from sysbench.core.record.environment import (
+    device_name,
+    instruction_set,
+    node,
+    threads,
+    torch_version,
+)
+from sysbench.core.record.record import Record
+from sysbench.core.spec.command_line import as_typed
+from sysbench.core.spec.fields import differing_keys, field_named
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.ratios import Ratio
+from sysbench.core.studies.schema import load_study, study_files
+from sysbench.core.studies.study_file import Axis, Layout, Study
+from sysbench.core.studies.study_grid import Cell, with_variant
+from sysbench.core.studies.study_table import fillings, outcome
+
+MOST_PER_COLUMN = 12
+MOST_DIGITS = 4
+
+
+def sentences_of(
+    study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Iterator[str]:
+    """One for each quotient of a table, then counts of the cells without a number and reasons."""
+    for filling in fillings(study, cells, records):
+        rows = list(filling.table.mappings())
+        naming = [name for name in _naming(filling.layout) if name in filling.table.columns]
+        for column in filling.layout.columns:
+            tested = [key for key in filling.ratios if key[1] == column.name]
+            for key in tested[:MOST_PER_COLUMN]:
+                place = ", ".join(str(rows[key[0]][name]) for name in naming)
+                assert column.ratio is not None
+                text = _of_ratio(column.ratio, filling.ratios[key], filling.medians[key])
+                yield f"{place}: {text}."
+    yield from _without_numbers(cells, records)
+
+
+def _of_ratio(names: tuple[str, str], ratio: Ratio, medians: str) -> str:
+    """A quotient; its two medians with the reason where no test bears it out."""
+    first, second = names
+    if ratio.low is None or ratio.high is None:
+        if ratio.is_claim:
+            return f"{first} is {ratio.value:.2f} times {second} ({ratio.why})"
+        return f"{medians}; {ratio.why}"
+    write = _writer(ratio.low, ratio.high)
+    low, high = write(ratio.low), write(ratio.high)
+    if ratio.is_claim:
+        return f"{first} is {write(ratio.value)} times {second} ({low} to {high}; {ratio.why})"
+    if ratio.state == "same":
+        return f"{first} and {second} are the {ratio.why} (ratio {low} to {high})"
+    return f"{medians}; {ratio.why} (ratio {low} to {high})"
+
+
+def _writer(low: float, high: float) -> Callable[[float], str]:
+    """Writes a ratio with the decimals that tell its interval from one; two at least."""
+    digits = next(
+        (
+            digits
+            for digits in range(2, MOST_DIGITS)
+            if all(float(f"{end:.{digits}f}") != 1 for end in (low, high))
+        ),
+        MOST_DIGITS,
+    )
+    return lambda value: f"{value:.{digits}f}"
+
+
+def _naming(layout: Layout) -> list[str]:
+    """The columns that distinguish a row: its axes, and the name of its line."""
+    facts = {f"spec.{axis}" for axis in layout.rows}
+    own = [column.name for column in layout.columns if column.is_label or column.value in facts]
+    return [*layout.rows, *own]
+
+
+def _without_numbers(cells: Sequence[Cell], records: Mapping[str, Record]) -> Iterator[str]:
+    ended = [(cell, records[cell.id]) for cell in cells if cell.id in records]
+    oom = [cell for cell, record in ended if record.status == "oom"]
+    if oom:
+        first = oom[0]
+        text = outcome(records[first.id])
+        yield f"{counted(len(oom), 'cell')} ran out of memory, first {first.words}: {text}."
+    fallen = [cell for cell, record in ended if record.compile and record.compile.fell_back]
+    if fallen:
+        yield f"{counted(len(fallen), 'cell')} fell back to eager, first {fallen[0].words}."
+    waiting = sum(cell.id not in records and cell.spec is not None for cell in cells)
+    if waiting:
+        yield f"{counted(waiting, 'cell')} of {len(cells)} without a value yet."
+
+
+def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> list[str]:
+    """One sentence for each; none where every comparison is of one factor on one machine.
+
+    Args:
+        cells: From `expand`.
+        records: By the cell's id.
+    """
+    by_axes = [text for axis in study.axes if (text := _of_axis(axis, study.fixed))]
+    by_ratios = [text for layout in study.tables for text in _of_ratios(layout, cells)]
+    machines = _of_machines(list(records.values()))
+    return [*by_axes, *by_ratios, *machines]
+
+
+def factors(a: RunSpec, b: RunSpec) -> list[str]:
+    """The keys in which two specs differ; the dimensions of a model are one."""
+    return _folded(differing_keys(msgspec.structs.asdict(a), msgspec.structs.asdict(b)))
+
+
+def _folded(keys: Sequence[str]) -> list[str]:
+    """The factors of these keys: a part, such as a dimension, becomes its whole."""
+    return list(dict.fromkeys(field_named(key).part_of or key for key in keys))
+
+
+def _of_axis(axis: Axis, fixed: Mapping[str, object]) -> str | None:
+    """An axis whose points change several keys."""
+    default = RunSpec()
+    keys = dict.fromkeys(key for point in axis.points for key in point.settings)
+
+    def values(key: str) -> set[str]:
+        unset = fixed.get(key, getattr(default, key))
+        return {repr(point.settings.get(key, unset)) for point in axis.points}
+
+    changing = _folded([key for key in keys if len(values(key)) > 1])
+    if len(changing) < 2:
+        return None
+    return (
+        f"Points of {axis.name} differ in {len(changing)} factors ({', '.join(changing)}): "
+        "a difference between them has no single cause."
+    )
+
+
+def _of_ratios(layout: Layout, cells: Sequence[Cell]) -> Iterator[str]:
+    """Ratios of cells that differ in more than one factor."""
+    columns = {column.name: column for column in layout.columns}
+    for column in layout.columns:
+        if column.ratio is None:
+            continue
+        over, under = (columns[name].where for name in column.ratio)
+        pinned = [line.where for line in layout.lines] or [{}]
+        differences = (
+            _differing(over | line_where, under | line_where, layout.rows, cells)
+            for line_where in pinned
+        )
+        differing = max(differences, key=len)
+        if len(differing) > 1:
+            yield (
+                f"{column.name} compares cells that differ in {len(differing)} factors "
+                f"({', '.join(differing)})."
+            )
+
+
+def _differing(
+    over: Mapping[str, str], under: Mapping[str, str], rows: Sequence[str], cells: Sequence[Cell]
+) -> list[str]:
+    """The factors in which the two cells of some row differ; both are given by axis and label."""
+    below = {_row(cell, rows): cell for cell in cells if under.items() <= cell.point.items()}
+    differing: dict[str, None] = {}
+    for cell in cells:
+        other = below.get(_row(cell, rows))
+        if over.items() <= cell.point.items() and other and cell.spec and other.spec:
+            differing |= dict.fromkeys(factors(cell.spec, other.spec))
+    return list(differing)
+
+
+def _row(cell: Cell, rows: Sequence[str]) -> tuple[str, ...]:
+    return tuple(cell.point[axis] for axis in rows)
+
+
+def _of_machines(records: Sequence[Record]) -> Iterator[str]:
+    """Facts of the machine that are not the same in all cells."""
+    facts = {
+        "devices": device_name,
+        "machines of a cluster": lambda environment: node(environment) or "none",
+        "instruction sets": instruction_set,
+        "versions of torch": torch_version,
+        "thread counts": threads,
+    }
+    for name, fact in facts.items():
+        distinct = {str(fact(record.environment)) for record in records}
+        if len(distinct) > 1:
+            yield f"The cells were measured with different {name}: {', '.join(sorted(distinct))}."
+
+
+def study_command(study: Study) -> str:
+    """``sysbench-tui study precision --variant small --set model=tiny``."""
+    return shlex.join(["sysbench-tui", "study", _name(study), *_options(study)])
+
+
+def _name(study: Study) -> str:
+    """The name where it finds the file, else the file."""
+    file = study_files().get(study.name)
+    return study.name if file is not None and str(file) == study.file else study.file
+
+
+def _options(study: Study) -> Iterator[str]:
+    if study.variant:
+        yield from ("--variant", study.variant)
+    try:
+        original = with_variant(load_study(Path(study.file)), study.variant)
+    except SysbenchError:
+        # The file is gone or was replaced: the overrides are unknown.
+        return
+    if study.repeat != original.repeat:
+        yield from ("--repeat", str(study.repeat))
+    for axis in study.axes:
+        if axis != original.axis(axis.name):
+            yield from ("--set", f"{axis.name}={','.join(axis.labels)}")
+    for key, value in study.fixed.items():
+        if original.fixed.get(key) != value:
+            yield from ("--set", f"{key}={as_typed(key, value)}")

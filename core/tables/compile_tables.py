@@ -1,0 +1,190 @@
+"""Tables of torch.compile: the facts, the gaps, the generated kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sysbench.core.compare.comparison import BreakEven
+from sysbench.core.formatting import counted, significant
+from sysbench.core.record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
+from sysbench.core.tables.table import Cell, Column, Table, facts, fields_of, tabulate
+from sysbench.core.trace.names import WHOLE_MODEL
+from sysbench.core.trace.provenance import row_key
+
+EXTENTS = {
+    "whole": "whole: every frame became a graph",
+    "part": "in part: what else ran eagerly is in the table of gaps",
+    "none": "nothing: this is an eager run",
+}
+
+
+def compile_tables(record: Record, worth: BreakEven | None = None) -> list[Table]:
+    """The tables that have rows."""
+    if record.compile is None:
+        return []
+    tables = [compile_table(record.compile, worth), gaps_table(record.compile)]
+    if record.kernels:
+        tables.append(generated_table(record.kernels))
+    return [table for table in tables if table.rows]
+
+
+def compile_table(block: Compile, worth: BreakEven | None = None) -> Table:
+    """The facts: extent, seconds of compiling, and steps until it pays."""
+    values: dict[str, Cell] = {
+        "compiled": EXTENTS[block.extent] if block.extent else None,
+        "mode": block.mode,
+        "backend": block.backend,
+        "scope": block.scope,
+        "first_step_ms": block.first_step_ms,
+        "compile_seconds": block.compile_seconds,
+        **{f"of these {name}": value for name, value in block.parts_seconds.items()},
+        "cold_seconds": block.cold_seconds,
+        "warm_seconds": block.warm_seconds,
+        "cache_hits": block.cache_hits,
+        "cache_misses": block.cache_misses,
+        "graphs": block.graphs,
+        "graph_breaks": sum(block.graph_breaks.values()),
+        "recompiles": block.recompiles,
+        "fell_back": block.fell_back,
+    }
+    missing = {"compiled": "the record is of an earlier version", **block.missing}
+    if block.cache_hits is None:
+        missing["cache_hits"] = missing["cache_misses"] = "Inductor's cache was not asked"
+    if worth is not None:
+        values |= _worth(worth)
+        missing |= {_WORTH[key]: reason for key, reason in worth.missing.items()}
+    return facts("compile", "Compilation: what torch.compile did", values, missing)
+
+
+def caches_in_words(block: Compile) -> str:
+    """The caches behind ``compile_seconds``: ``with empty caches, 3.2 s with full ones``."""
+    if block.cold_seconds is not None:
+        how = "with empty caches"
+        if block.warm_seconds is not None:
+            how += f", {significant(block.warm_seconds, 3)} s with full ones"
+        return how
+    if block.warm_seconds is not None:
+        return "with full caches"
+    if block.cache_misses:
+        return f"{counted(block.cache_hits or 0, 'graph')} from the cache, {block.cache_misses} not"
+    return "without a cache"
+
+
+_WORTH = {
+    "compiled_ms": "compiled step_ms",
+    "eager_ms": "eager step_ms",
+    "eager_run": "eager run",
+    "saved_ms": "saved per step_ms",
+    "speed_up": "eager over compiled",
+    "steps_cold": "break-even steps, cold",
+    "steps_warm": "break-even steps, warm",
+    "tested": "compiled against eager",
+}
+
+
+def _worth(worth: BreakEven) -> dict[str, Cell]:
+    values = {key: getattr(worth, key) for key in _WORTH}
+    return {
+        label: values[key]
+        for key, label in _WORTH.items()
+        if values[key] not in (None, "") or key in worth.missing
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """A part that was not compiled once and whole."""
+
+    what: str
+    count: int
+    place: str | None
+    reason: str
+    code: str | None = None
+
+
+GAP_COLUMNS = fields_of(_Gap, "what", "count", "place", "reason", "code")
+
+
+def gaps_table(block: Compile) -> Table:
+    """The parts not compiled once and whole; no rows for a run without gaps."""
+    return tabulate(
+        _gaps(block),
+        GAP_COLUMNS,
+        name="compile_gaps",
+        title="Gaps: what broke a graph, compiled again, or ran eagerly",
+    )
+
+
+def _gaps(block: Compile) -> Iterator[_Gap]:
+    for graph_break in block.breaks:
+        yield _Gap(
+            "graph break",
+            graph_break.count,
+            graph_break.place,
+            graph_break.reason,
+            graph_break.code,
+        )
+    for recompile in block.recompiled:
+        yield _Gap("recompile", 1, recompile.place, recompile.guard)
+    breaks = {(graph_break.place, graph_break.reason) for graph_break in block.breaks}
+    for eager in block.eager_parts:
+        if (eager.place, eager.reason) not in breaks:
+            yield _Gap(eager.cause, 1, eager.place, eager.reason)
+    for reason, count in block.cudagraph_skips.items():
+        yield _Gap("no CUDA graph", count, None, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Generated:
+    """A kernel that the compiler made, and the rows of the trace that are this kernel."""
+
+    kernel: GeneratedKernel
+    traced: list[KernelRow]
+
+    @property
+    def exclusive_ns(self) -> float | None:
+        return sum(row.exclusive_ns for row in self.traced) if self.traced else None
+
+    @property
+    def calls(self) -> float | None:
+        return sum(row.calls for row in self.traced) if self.traced else None
+
+
+GENERATED_COLUMNS: tuple[Column[_Generated], ...] = (
+    *fields_of(_Generated, "exclusive_ns", "calls"),
+    Column("per_call_bytes", lambda row: row.kernel.bytes_per_call),
+    Column("name", lambda row: row.kernel.name),
+    Column("phase", lambda row: row.kernel.phase),
+    Column("module", lambda row: row.kernel.module or WHOLE_MODEL),
+    Column("ops", lambda row: ", ".join(row.kernel.ops)),
+    Column("sources", lambda row: "; ".join(row.kernel.sources)),
+    Column("file", lambda row: row.kernel.file),
+)
+
+
+def generated_table(kernels: Kernels) -> Table:
+    """Kernels that the compiler made, decoded, with their time in the traced step."""
+    fused = [kernel for kernel in kernels.generated if kernel.fused]
+    rows = [_Generated(kernel, _traced(kernel, kernels, fused)) for kernel in fused]
+    return tabulate(
+        sorted(rows, key=lambda row: -(row.exclusive_ns or 0.0)),
+        GENERATED_COLUMNS,
+        name="generated",
+        title="Generated kernels: what each is made of, bytes as the compiler counts them",
+    )
+
+
+def _traced(
+    kernel: GeneratedKernel, kernels: Kernels, fused: Sequence[GeneratedKernel]
+) -> list[KernelRow]:
+    """The rows of the trace that are this kernel; none if another of its name may own them."""
+    namesakes = [
+        other for other in fused if (other.name, other.phase) == (kernel.name, kernel.phase)
+    ]
+    rows = [row for row in kernels.rows if row_key(row) == (kernel.name, kernel.phase)]
+    if len(namesakes) == 1:
+        return rows
+    if sum(other.module == kernel.module for other in namesakes) > 1:
+        return []
+    return [row for row in rows if row.module == (kernel.module or WHOLE_MODEL)]

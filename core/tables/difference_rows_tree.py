@@ -1,0 +1,106 @@
+"""The difference of two runs as tables: one row a node, indented, the biggest change first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic
+
+from sysbench.core.compare.nodes import (
+    AnyNode,
+    ByteNode,
+    Difference,
+    DifferenceNode,
+    TimeNode,
+    changed,
+    from_change,
+    moved,
+    to_depth,
+    walk,
+)
+from sysbench.core.tables.cells import SIGNED
+from sysbench.core.tables.table import Column, Table, fields_of, tabulate
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedNode(Generic[AnyNode]):
+    """A node of a difference as a row, with its depth below the whole."""
+
+    node: AnyNode
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """The part of a difference to show.
+
+    ``depth`` levels below the whole, all where it is None. Rows that changed by less than
+    ``least`` of all changes, or not at all, are summed to one; with 0 every row stays.
+    """
+
+    depth: int | None = None
+    least: float = 0.0
+
+
+TIME_COLUMNS: tuple[Column[PlacedNode[TimeNode]], ...] = (
+    Column("change_ns", lambda row: row.node.change, "change ms", f"{SIGNED}ns"),
+    Column("a_ns", lambda row: row.node.a_ns, "A ms"),
+    Column("b_ns", lambda row: row.node.b_ns, "B ms"),
+    Column("a_calls", lambda row: row.node.a_calls, "A calls"),
+    Column("b_calls", lambda row: row.node.b_calls, "B calls"),
+    Column("state", lambda row: _state(row.node)),
+    Column("phase", lambda row: row.node.phase, is_optional=True),
+    Column("row", lambda row: "  " * row.depth + label(row.node)),
+    Column("kind", lambda row: row.node.kind),
+    *fields_of(PlacedNode, "depth"),
+)
+BYTE_COLUMNS: tuple[Column[PlacedNode[ByteNode]], ...] = (
+    Column("change_bytes", lambda row: row.node.change, "change", f"{SIGNED}bytes"),
+    Column("a_bytes", lambda row: row.node.a_bytes, "A"),
+    Column("b_bytes", lambda row: row.node.b_bytes, "B"),
+    Column("a_blocks", lambda row: row.node.a_blocks, "A blocks"),
+    Column("b_blocks", lambda row: row.node.b_blocks, "B blocks"),
+    Column("state", lambda row: _state(row.node)),
+    Column("row", lambda row: "  " * row.depth + label(row.node)),
+    Column("kind", lambda row: row.node.kind),
+    *fields_of(PlacedNode, "depth"),
+)
+
+
+def change_tables(difference: Difference, cut: Cut | None = None) -> list[Table]:
+    """What changed, as tables: time, then memory; none of one in which nothing did.
+
+    The rows of each level add up to the row above them.
+    """
+    cut = cut or Cut()
+    tables = []
+    if difference.time and (times := _rows(difference.time, cut)):
+        title = f"The traced {difference.time.name}, row by row{_words(cut)}"
+        tables.append(tabulate(times, TIME_COLUMNS, name="time-difference", title=title))
+    if difference.memory and (sizes := _rows(difference.memory, cut)):
+        title = f"The peak of memory, row by row{_words(cut)}"
+        tables.append(tabulate(sizes, BYTE_COLUMNS, name="memory-difference", title=title))
+    return tables
+
+
+def _rows(root: AnyNode, cut: Cut) -> list[PlacedNode[AnyNode]]:
+    tree = changed(root)
+    if cut.least:
+        tree = from_change(tree, max(1.0, cut.least * moved(root)))
+    if cut.depth is not None:
+        tree = to_depth(tree, cut.depth)
+    return [PlacedNode(node, depth) for depth, node in walk(tree)] if tree.children else []
+
+
+def _words(cut: Cut) -> str:
+    if not cut.least:
+        return ""
+    return f"; less than {100 * cut.least:g} % of all changes is summed"
+
+
+def _state(node: DifferenceNode) -> str:
+    return "" if node.state == "both" else node.state
+
+
+def label(node: DifferenceNode) -> str:
+    """The node's name; of a renamed one A's and B's."""
+    return f"{node.a_name} → {node.name}" if node.a_name else node.name

@@ -1,0 +1,352 @@
+"""Tables of memory: ledger, card, modules, largest, out of memory, difference of two runs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sysbench.core.formatting import format_bytes
+from sysbench.core.memory.oom import out_of_memory
+from sysbench.core.memory.peak_difference import MemoryDifference, OriginChange, RowChange
+from sysbench.core.record.memory import (
+    ClosedForm,
+    DeviceMemory,
+    LedgerRow,
+    Oom,
+    Pool,
+    ReconciledRow,
+    WouldFit,
+)
+from sysbench.core.record.record import Memory, ModuleMemory, Record
+from sysbench.core.tables.allocations_tables import LARGEST_COLUMNS, ORIGIN_COLUMNS, largest_first
+from sysbench.core.tables.table import Column, Table, facts, fields_of, tabulate
+
+
+def memory_table(memory: Memory) -> Table:
+    """The byte totals, each under its own name: none of them is "the" memory."""
+    values = {
+        "peak_allocated_bytes": memory.peak_allocated_bytes,
+        **_requested(memory, "peak"),
+        "peak_reserved_bytes": memory.peak_reserved_bytes,
+        "end_allocated_bytes": memory.end_allocated_bytes,
+        **_requested(memory, "end"),
+        "driver_used_bytes": memory.driver_used_bytes,
+        "baseline_bytes": memory.baseline_bytes,
+        "baseline_blocks": memory.baseline_blocks,
+        "first_step_peak_bytes": memory.first_step_peak_bytes,
+        "predicted_peak_bytes": memory.predicted_peak_bytes,
+        **_predicted_reserve(memory),
+        "peak_phase": memory.peak_phase or None,
+        "events": memory.events,
+        "events_dropped": memory.events_dropped,
+    }
+    source = "CPU allocator" if memory.source == "cpu-profiler" else "CUDA allocator"
+    return facts("memory", f"Memory of {memory.whole}, {source}", values, memory.missing)
+
+
+def _requested(memory: Memory, when: str) -> dict[str, int | None]:
+    """Bytes of the requests, where the blocks that were handed out are larger."""
+    key = f"{when}_requested_bytes"
+    requested: int | None = getattr(memory, key)
+    differs = requested not in (None, getattr(memory, f"{when}_allocated_bytes"))
+    return {key: requested} if differs else {}
+
+
+def _predicted_reserve(memory: Memory) -> dict[str, int | None]:
+    """The predicted segments of a caching allocator, where there is one."""
+    if memory.source != "cuda-snapshot":
+        return {}
+    return {"predicted_reserved_bytes": memory.predicted_reserved_bytes}
+
+
+def recording_notes(memory: Memory) -> list[str]:
+    """Limits of the recording, a sentence each."""
+    notes = []
+    if memory.baseline_blocks:
+        count, baseline = memory.baseline_blocks, format_bytes(memory.baseline_bytes)
+        blocks = "block is" if count == 1 else "blocks are"
+        why = "" if memory.events_dropped else " (it began late, or its ring of events wrapped)"
+        notes.append(f"{count:,} {blocks} older than the recording: {baseline}{why}")
+    if memory.peak_reserved_bytes is not None and (
+        memory.peak_reserved_bytes < memory.peak_allocated_bytes
+    ):
+        notes.append("what was reserved is known of the end alone")
+    if memory.events_dropped:
+        notes.append(f"the ring of events wrapped: the first {memory.events_dropped:,} are lost")
+    if memory.devices:
+        shown = next(device for device in memory.devices if device.is_described)
+        busiest = shown.events == max(device.events for device in memory.devices)
+        rank = "the busiest" if busiest else "not the busiest"
+        notes.append(f"{len(memory.devices)} devices: this is number {shown.device}, {rank}")
+    return notes
+
+
+DEVICE_COLUMNS = fields_of(DeviceMemory, *DeviceMemory.__struct_fields__)
+
+
+def devices_table(memory: Memory) -> Table:
+    """Every device of a snapshot that has several."""
+    return tabulate(
+        memory.devices,
+        DEVICE_COLUMNS,
+        name="devices",
+        title="Devices of the snapshot, each with its own peak: `inspect --device N` shows another",
+    )
+
+
+def ledger_table(memory: Memory) -> Table:
+    """The ledger at the peak, and the same names at the other recorded instants.
+
+    The rows of ``peak_bytes`` sum to the peak allocated.
+    """
+    others = {name: _amounts(rows) for name, rows in memory.columns.items() if name != "peak"}
+    at_peak = _amounts(memory.ledger)
+    names = dict.fromkeys(name for amounts in (at_peak, *others.values()) for name in amounts)
+    peak = memory.peak_allocated_bytes or 1
+    return tabulate(
+        names,
+        (
+            Column("name", lambda name: name),
+            Column("peak_bytes", lambda name: at_peak.get(name, 0)),
+            Column("share", lambda name: at_peak.get(name, 0) / peak),
+            *(Column(_bytes_column(instant), others[instant].get) for instant in others),
+        ),
+        name="ledger",
+        title=f"Memory ledger: what is resident at the peak of {memory.whole}",
+    )
+
+
+def _amounts(rows: list[LedgerRow]) -> dict[str, int]:
+    return {row.name: row.bytes for row in rows}
+
+
+def _bytes_column(instant: str) -> str:
+    """``end_of_forward_bytes``."""
+    return f"{re.sub('[ -]', '_', instant)}_bytes"
+
+
+def card_table(memory: Memory) -> Table:
+    """From the allocator to what the driver reports; on the CPU, to the resident set.
+
+    ``bytes`` are at the peak; the other columns are as in `ledger_table`, null where nothing
+    was read.
+    """
+    counted_by = "the driver" if memory.source == "cuda-snapshot" else "the operating system"
+    total = sum(row.bytes for row in memory.card) or 1
+    others = {name: _amounts(rows) for name, rows in memory.card_columns.items() if name != "peak"}
+
+    def instant_column(instant: str) -> Column[LedgerRow]:
+        return Column(_bytes_column(instant), lambda row: others[instant].get(row.name))
+
+    return tabulate(
+        memory.card,
+        (
+            *fields_of(LedgerRow, "name", "bytes"),
+            Column("share", lambda row: row.bytes / total),
+            *map(instant_column, others),
+        ),
+        name="card",
+        title=f"Card ledger: from the allocator to what {counted_by} counts",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _PoolAt:
+    """One pool of the allocator at one instant."""
+
+    instant: str
+    pool: Pool
+
+    @property
+    def largest_share(self) -> float | None:
+        free = self.pool.free_bytes
+        return self.pool.largest_free_bytes / free if free else None
+
+
+POOL_COLUMNS: tuple[Column[_PoolAt], ...] = (
+    Column("instant", lambda row: row.instant),
+    Column("pool", lambda row: row.pool.name),
+    Column("reserved_bytes", lambda row: row.pool.reserved_bytes),
+    Column("allocated_bytes", lambda row: row.pool.allocated_bytes),
+    Column("free_bytes", lambda row: row.pool.free_bytes),
+    Column("largest_free_bytes", lambda row: row.pool.largest_free_bytes),
+    Column("largest_share", lambda row: row.largest_share),
+)
+
+
+def pools_table(memory: Memory) -> Table:
+    """The caching allocator's pools at every instant: how much is free, and in what pieces."""
+    return tabulate(
+        (_PoolAt(instant, pool) for instant, pools in memory.pools.items() for pool in pools),
+        POOL_COLUMNS,
+        name="pools",
+        title="Allocator pools: a request larger than the largest free piece asks the driver",
+    )
+
+
+RECONCILIATION_COLUMNS = fields_of(
+    ReconciledRow, "name", "predicted_bytes", "measured_bytes", "error"
+)
+
+
+def reconciliation_table(memory: Memory) -> Table:
+    """Every row of the predicted ledger against the measured bytes at the instant with the most
+    bytes of tensors; then the bytes added by libraries, and the peak."""
+    return tabulate(
+        memory.reconciliation,
+        RECONCILIATION_COLUMNS,
+        name="reconciliation",
+        title="Predicted against measured, at the peak",
+    )
+
+
+def resident_table(memory: Memory) -> Table:
+    """The closed forms against the measured peak; ``is_the_peak`` marks the match."""
+    named = memory.resident_set or "none of these"
+    return tabulate(
+        memory.closed_forms,
+        (
+            Column("form", lambda form: form.name),
+            *fields_of(ClosedForm, "bytes", "error"),
+            Column("is_the_peak", lambda form: form.name == memory.resident_set),
+            *fields_of(ClosedForm, "meaning"),
+        ),
+        name="resident",
+        title=f"What was resident: {named} · P weights, A saved for backward, C autocast's copies",
+    )
+
+
+MODULE_COLUMNS = fields_of(
+    ModuleMemory,
+    *("module", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes"),
+)
+
+
+def module_table(memory: Memory) -> Table:
+    """Bytes by module, own and children's."""
+    return tabulate(
+        memory.modules,
+        MODULE_COLUMNS,
+        name="modules",
+        title="Memory by module, own and children's",
+    )
+
+
+CHANGE_COLUMNS: tuple[Column[RowChange], ...] = (
+    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
+    *fields_of(RowChange, "a_bytes", "b_bytes"),
+)
+STACK_CHANGE_COLUMNS: tuple[Column[OriginChange], ...] = (
+    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
+    *fields_of(OriginChange, "a_bytes", "b_bytes", "a_blocks", "b_blocks", "category", "phase"),
+    Column("stack", lambda row: " < ".join(row.stack)),
+)
+
+
+def difference_tables(difference: MemoryDifference) -> list[Table]:
+    """Three tables, the largest change first; without rows where nothing differs."""
+    return [
+        tabulate(
+            difference.rows,
+            (*CHANGE_COLUMNS, *fields_of(RowChange, "name")),
+            name="ledger-difference",
+            title="Ledgers at the two peaks: what differs",
+        ),
+        tabulate(
+            difference.modules,
+            (
+                *CHANGE_COLUMNS,
+                Column("kind", lambda row: row.kind.removesuffix("_bytes")),
+                Column("module", lambda row: row.name),
+            ),
+            name="module-difference",
+            title="Modules, own and children's: what differs",
+        ),
+        tabulate(
+            difference.origins,
+            STACK_CHANGE_COLUMNS,
+            name="stack-difference",
+            title="Stacks at the two peaks: what differs",
+        ),
+    ]
+
+
+FACTS = (
+    *("phase", "op", "module", "expression", "requested_bytes", "free_bytes"),
+    *("largest_free_bytes", "allocated_bytes", "reserved_bytes", "limit_bytes"),
+    *("capacity_bytes", "predicted_peak_bytes", "message"),
+)
+NO_LIMIT = "the spec sets no memory_limit"
+
+
+def oom_tables(record: Record) -> list[Table]:
+    """Tables of the out-of-memory pass with the most detail; none without such a pass."""
+    pass_and_oom = out_of_memory(record)
+    if pass_and_oom is None:
+        return []
+    pass_record, oom = pass_and_oom
+    tables = [oom_table(pass_record.name, oom), would_fit_table(oom), stack_table(oom)]
+    tables += [oom_ledger_table(oom), oom_origins_table(oom)]
+    return [table for table in tables if table.rows]
+
+
+def oom_table(name: str, oom: Oom) -> Table:
+    """The failed request, its place, and the memory there was."""
+    values = {"pass": name} | ({} if oom.rank is None else {"rank": oom.rank})
+    values |= {key: getattr(oom, key) for key in FACTS}
+    title = "Out of memory: what was asked for, and what there was"
+    return facts("oom", title, values, {"limit_bytes": NO_LIMIT} | oom.missing)
+
+
+def would_fit_table(oom: Oom) -> Table:
+    """The largest value of each key with which the predicted peak fits, other keys unchanged."""
+    return tabulate(
+        oom.would_fit,
+        fields_of(WouldFit, "key", "asked", "largest", "peak_bytes"),
+        name="oom_would_fit",
+        title="What would fit, by the closed form, all else as asked",
+    )
+
+
+def stack_table(oom: Oom) -> Table:
+    """Frames of the failed request, innermost first."""
+    return tabulate(
+        oom.stack,
+        (Column("frame", lambda frame: frame),),
+        name="oom_stack",
+        title="Where the memory was asked for, innermost frame first",
+    )
+
+
+def oom_ledger_table(oom: Oom) -> Table:
+    """The ledger at the failed request; the rows sum to the allocated bytes."""
+    total = sum(row.bytes for row in oom.ledger) or 1
+    return tabulate(
+        oom.ledger,
+        (
+            *fields_of(LedgerRow, "name", "bytes"),
+            Column("share", lambda row: row.bytes / total),
+        ),
+        name="oom_ledger",
+        title="Memory ledger at the refusal: sums to what was allocated",
+    )
+
+
+def oom_origins_table(oom: Oom) -> Table:
+    """Bytes alive at the failed request, by the stack of their request."""
+    return tabulate(
+        oom.origins,
+        ORIGIN_COLUMNS,
+        name="oom_origins",
+        title="Alive at the refusal, by category, phase and stack (bytes as requested)",
+    )
+
+
+def oom_largest_table(oom: Oom) -> Table:
+    """The largest allocations alive at the failed request, without the column of their death."""
+    return tabulate(
+        largest_first(oom.largest),
+        [column for column in LARGEST_COLUMNS if column.name != "died_ms"],
+        name="oom_largest",
+        title="Largest allocations alive at the refusal",
+    )

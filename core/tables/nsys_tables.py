@@ -1,0 +1,129 @@
+"""Tables of an Nsight Systems recording: NVIDIA's own sums, clocks, devices, ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from sysbench.core.record.nsys import KernelSummary, NsysDevice, NsysFacts, NvtxRange
+from sysbench.core.record.record import Nsys
+from sysbench.core.tables.kernel_tables import kernel_table
+from sysbench.core.tables.table import Row, Table, facts, field_of, fields_of, tabulate
+
+
+def record_tables(nsys: Nsys) -> list[Table]:
+    """All tables of the nsys pass, in reading order; some may be without rows."""
+    attributed = msgspec.structs.replace(
+        kernel_table(nsys.kernels),
+        name="nsys-kernels",
+        title=f"Kernels under nsys: one step of {nsys.kernels.step_ms:.2f} ms",
+    )
+    return [*nsys_tables(nsys), *([attributed] if nsys.kernels.rows else [])]
+
+
+def nsys_tables(nsys: NsysFacts) -> list[Table]:
+    """The tables of an export, without its kernels by phase, module and operator."""
+    return [
+        clock_table(nsys),
+        device_table(nsys),
+        summary_table(
+            nsys.kernel_summary,
+            name="nsys-kernel-sum",
+            title="Kernels by short name over the whole export: cuda_gpu_kern_sum",
+        ),
+        summary_table(
+            nsys.memory_summary,
+            name="nsys-copy-sum",
+            title="Copies and fills over the whole export: cuda_gpu_mem_time_sum",
+        ),
+        summary_table(
+            nsys.api_summary,
+            name="nsys-api-sum",
+            title="Calls of CUDA by the host over the whole export: cuda_api_sum",
+        ),
+        range_table(nsys),
+    ]
+
+
+def clock_table(nsys: NsysFacts) -> Table:
+    """The three clocks, the kernels outside every range, and the data that the export lacks."""
+    clocks, nvtx = nsys.clocks, nsys.nvtx
+    share = clocks.busy_ns / clocks.span_ns if clocks.busy_ns and clocks.span_ns else None
+    table = facts(
+        "nsys-clocks",
+        "Clocks of the export: GPU span and busy are of its busiest device, kernels only",
+        {
+            "wall_ns": clocks.wall_ns,
+            "span_ns": clocks.span_ns,
+            "busy_ns": clocks.busy_ns,
+            "busy_share": share,
+            "ranges": nvtx.ranges,
+            "outside_kernels": nvtx.outside_kernels,
+            "outside_kernel_ns": nvtx.outside_kernel_ns,
+            "unlinked_kernels": nvtx.unlinked_kernels,
+            "unlinked_kernel_ns": nvtx.unlinked_kernel_ns,
+        },
+        {"span_ns": "no kernels", "busy_ns": "no kernels", "busy_share": "no kernels"},
+    )
+    lacking: list[Row] = [(f"not here: {name}", None, why) for name, why in nsys.missing.items()]
+    return msgspec.structs.replace(table, rows=(*table.rows, *lacking))
+
+
+DEVICE_COLUMNS = fields_of(NsysDevice, *NsysDevice.__struct_fields__)
+
+
+def device_table(nsys: NsysFacts) -> Table:
+    """A row a device."""
+    return tabulate(
+        nsys.devices,
+        DEVICE_COLUMNS,
+        name="nsys-devices",
+        title="Devices of the export: times of kernels, overlaps counted once but for summed",
+    )
+
+
+SUMMARY_COLUMNS = (
+    field_of(KernelSummary, "total_ns", priority=1),
+    field_of(KernelSummary, "share", priority=2),
+    field_of(KernelSummary, "instances", priority=3),
+    field_of(KernelSummary, "mean_ns", priority=5),
+    field_of(KernelSummary, "median_ns", priority=6),
+    field_of(KernelSummary, "min_ns", priority=7),
+    field_of(KernelSummary, "max_ns", priority=8),
+    field_of(KernelSummary, "std_ns", priority=9),
+    field_of(KernelSummary, "name", priority=4, is_flexible=True),
+)
+
+
+def summary_table(rows: Sequence[KernelSummary], *, name: str, title: str) -> Table:
+    """Times by name; shares sum to one."""
+    return tabulate(rows, SUMMARY_COLUMNS, name=name, title=title)
+
+
+RANGE_COLUMNS = (
+    field_of(NvtxRange, "projected_ns", priority=1),
+    field_of(NvtxRange, "range_ns", priority=7),
+    field_of(NvtxRange, "instances", priority=2),
+    field_of(NvtxRange, "operations", priority=6),
+    field_of(NvtxRange, "kernels", priority=4),
+    field_of(NvtxRange, "kernel_ns", priority=5),
+    field_of(NvtxRange, "process_kernels", priority=8),
+    field_of(NvtxRange, "process_kernel_ns", priority=9),
+    field_of(NvtxRange, "range", priority=3, is_flexible=True),
+    field_of(NvtxRange, "style", priority=10),
+)
+
+
+def range_table(nsys: NsysFacts) -> Table:
+    """NVTX ranges by their projection, then those in which only other threads launched; all calls
+    of an operator as one where each has a name of its own."""
+    nvtx = nsys.nvtx
+    alike = ", the calls of an operator as one" if nvtx.folded else ""
+    return tabulate(
+        nvtx.folded or (*nvtx.rows, *nvtx.elsewhere),
+        RANGE_COLUMNS,
+        name="nvtx",
+        title="NVTX ranges: their work on the GPU, from its first to its last "
+        f"(nvtx_gpu_proj_sum{alike}), and the kernels of all threads meanwhile",
+    )

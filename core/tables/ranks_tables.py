@@ -1,0 +1,142 @@
+"""Tables of a folder's ranks."""
+
+from __future__ import annotations
+
+from sysbench.core.ranks.rank_rows import (
+    MatchedCollective,
+    RankMemoryRow,
+    RankRow,
+    Ranks,
+    RankStepRow,
+)
+from sysbench.core.tables.table import Column, Table, fields_of, tabulate
+
+RANKS_TITLE = (
+    "Ranks: computing, waiting, transfer, undivided and idle add up to the span of each; ms"
+)
+
+
+def ranks_table(ranks: Ranks) -> Table:
+    """One row a rank, the lowest first."""
+    has_undivided = any(row.undivided_ns for row in ranks.rows)
+    has_devices = any(row.device is not None for row in ranks.rows)
+    return tabulate(
+        ranks.rows,
+        (
+            *fields_of(RankRow, "rank"),
+            *(fields_of(RankRow, "device") if has_devices else ()),
+            *fields_of(RankRow, "span_ns", "compute_ns", "waiting_ns", "transfer_ns"),
+            *(fields_of(RankRow, "undivided_ns") if has_undivided else ()),
+            *fields_of(RankRow, "idle_ns", "exposed_ns"),
+            Column("exposed_share", lambda row: row.exposed_ns / (row.span_ns or 1), unit="share"),
+            *fields_of(RankRow, "last", "late_ns", "bounded_ns"),
+            *fields_of(RankRow, "collectives", "matched"),
+            *fields_of(RankRow, "clock_ahead_ns", "clock_error_ns", "clock_spread_ns", "file"),
+        ),
+        name="ranks",
+        title=RANKS_TITLE,
+    )
+
+
+def rank_steps_table(ranks: Ranks) -> Table:
+    """One row a step and rank."""
+    return tabulate(
+        ranks.steps,
+        fields_of(RankStepRow, "step", "rank", "ns", "exposed_ns", "waiting_ns", "transfer_ns"),
+        name="steps",
+        title="Steps by rank: exposed communication, of it waiting and transfer",
+    )
+
+
+def exposed_table(ranks: Ranks) -> Table:
+    """Exposed communication, a row a step and a column a rank; null where a rank lacks the step."""
+    by_step: dict[int, dict[int, int]] = {}
+    for row in ranks.steps:
+        by_step.setdefault(row.step, {})[row.rank] = row.exposed_ns
+
+    def of_rank(rank: int) -> Column[tuple[int, dict[int, int]]]:
+        return Column(
+            f"rank{rank}_exposed_ns", lambda item: item[1].get(rank), heading=f"rank {rank}"
+        )
+
+    step: Column[tuple[int, dict[int, int]]] = Column("step", lambda item: item[0])
+    return tabulate(
+        by_step.items(),
+        (step, *(of_rank(row.rank) for row in ranks.rows)),
+        name="exposed",
+        title="Exposed communication by step and rank, ms",
+    )
+
+
+def matched_table(ranks: Ranks) -> Table:
+    """Collectives that the files have in common, the longest first."""
+    return tabulate(
+        ranks.collectives,
+        (
+            *fields_of(MatchedCollective, "calls", "kind", "ranks"),
+            Column("bytes", lambda row: row.bytes, is_optional=True),
+            *fields_of(MatchedCollective, "waiting_ns", "most_waiting_ns", "transfer_ns"),
+            Column(
+                "algorithm_gbs", lambda row: row.algorithm_gbs, heading="alg GB/s", is_optional=True
+            ),
+            Column("bus_gbs", lambda row: row.bus_gbs, heading="bus GB/s", is_optional=True),
+            Column("group", lambda row: row.group, is_optional=True),
+        ),
+        name="collectives",
+        title="Matched collectives: mean waiting for the last rank, then transfer, ms",
+    )
+
+
+def rank_memory_table(ranks: Ranks) -> Table:
+    """One row a rank."""
+    return tabulate(
+        ranks.memory,
+        (
+            *fields_of(RankMemoryRow, "rank", "peak_bytes"),
+            Column("reserved_bytes", lambda row: row.reserved_bytes, is_optional=True),
+            *fields_of(RankMemoryRow, "end_bytes", "baseline_bytes"),
+            Column("largest_bytes", lambda row: row.largest_bytes, is_optional=True),
+            Column("largest", lambda row: row.largest, heading="held by", is_optional=True),
+            *fields_of(RankMemoryRow, "file"),
+        ),
+        name="memory",
+        title="Memory of each rank's recording",
+    )
+
+
+def ranks_tables(ranks: Ranks) -> dict[str, list[Table]]:
+    """The tables by section; those without rows are left out."""
+    sections = {
+        "ranks": [ranks_table(ranks)],
+        "steps": [exposed_table(ranks), rank_steps_table(ranks)],
+        "collectives": [matched_table(ranks)],
+        "memory": [rank_memory_table(ranks)],
+    }
+    kept = {name: [table for table in tables if table.rows] for name, tables in sections.items()}
+    return {name: tables for name, tables in kept.items() if tables}
+
+
+def ranks_notes(ranks: Ranks) -> list[str]:
+    """How well the clocks are known, which ranks have no file, and what else is not told."""
+    notes = []
+    errors = [row.clock_error_ns for row in ranks.rows if row.clock_error_ns is not None]
+    spreads = [row.clock_spread_ns for row in ranks.rows if row.clock_spread_ns is not None]
+    if len(errors) > 1:
+        notes.append(
+            f"clocks aligned to rank {ranks.reference}'s by collectives: off by "
+            f"{max(errors) / 1e6:.3g} ms at most, by {max(spreads) / 1e6:.3g} ms if these end on "
+            "all ranks together"
+        )
+    if ranks.absent:
+        names = ", ".join(map(str, ranks.absent[:16]))
+        more = f" and {len(ranks.absent) - 16} more" if len(ranks.absent) > 16 else ""
+        notes.append(
+            f"of {ranks.world_size} ranks without a file: {names}{more}; waiting for them counts "
+            "as transfer"
+        )
+    notes += ranks.missing.values()
+    if ranks.left_out:
+        names = ", ".join(ranks.left_out[:4])
+        more = f" and {len(ranks.left_out) - 4} more" if len(ranks.left_out) > 4 else ""
+        notes.append(f"of another kind and left out: {names}{more}")
+    return notes

@@ -1,0 +1,86 @@
+"""The tree of a traced step as a table: one row a node, indented."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sysbench.core.formatting import percent
+from sysbench.core.tables.cells import decimal
+from sysbench.core.tables.table import Column, Table, field_of, tabulate
+from sysbench.core.tables.trust import mark_perturbed
+from sysbench.core.trace.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
+from sysbench.core.trace.module_tree import TreeNode, walk
+
+SPLIT = ("forward", "backward")
+"""Phases that have a column."""
+
+ODD_WORDS = (
+    f"a layer has its own row when its time is more than {percent(ODD_SHARE, 0)} and "
+    f"{ODD_DEVIATIONS} scaled deviations from its siblings' median"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedNode:
+    """A node of the tree as a row: its depth, and whether tracing perturbed its times."""
+
+    node: TreeNode
+    depth: int = 0
+    perturbed: bool = False
+
+
+NODE_COLUMNS: tuple[Column[PlacedNode], ...] = (
+    Column("inclusive_ns", lambda row: row.node.inclusive_ns, priority=1),
+    Column("share", lambda row: row.node.share, priority=2),
+    Column("own_ns", lambda row: row.node.exclusive_ns, priority=12),
+    Column("calls", lambda row: row.node.calls, priority=4),
+    Column("of_roof", lambda row: row.node.of_roof, priority=5),
+    Column("flops", lambda row: row.node.flops, priority=15),
+    Column("moved_bytes", lambda row: row.node.moved_bytes, priority=16),
+    Column("forward_ns", lambda row: row.node.phases_ns.get("forward"), priority=10),
+    Column("backward_ns", lambda row: row.node.phases_ns.get("backward"), priority=11),
+    Column("parameter_bytes", lambda row: row.node.parameter_bytes, priority=13),
+    Column("activation_bytes", lambda row: row.node.activation_bytes, priority=14),
+    Column(
+        "where",
+        lambda row: "  " * row.depth + label(row.node, perturbed=row.perturbed),
+        priority=6,
+        is_flexible=True,
+    ),
+    Column("kind", lambda row: row.node.kind, in_detail=True),
+    Column("path", lambda row: row.node.path, in_detail=True),
+)
+TREE_COLUMNS = (*NODE_COLUMNS, field_of(PlacedNode, "depth", in_detail=True))
+
+
+def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
+    """All nodes, parents before children; the leaves' ``inclusive_ns`` add up to the step.
+
+    ``own_ns`` leaves out the modules inside; ``activation_bytes`` are saved for backward.
+    With ``perturbed`` the times in labels are marked.
+    """
+    nodes = list(walk(root))
+    odd = f"; {ODD_WORDS}" if any(node.layers for _, node in nodes) else ""
+    return tabulate(
+        [PlacedNode(node, depth, perturbed) for depth, node in nodes],
+        TREE_COLUMNS,
+        name="tree",
+        title=f"Tree of the traced {root.name}, {root.inclusive_ns / 1e6:.2f} ms{odd}",
+    )
+
+
+def label(node: TreeNode, *, perturbed: bool) -> str:
+    """The node's name; for folded layers also their count and the spread of their times."""
+    return (
+        f"{node.name} ({layer_words(node.layers, perturbed=perturbed)})"
+        if node.layers
+        else node.name
+    )
+
+
+def layer_words(layers: LayerSpread, *, perturbed: bool) -> str:
+    """``36×, 2.61–2.66–2.74 ms, slowest 17``: least, median and most of one layer."""
+    figures = [decimal(ns / 1e6, 2) for ns in (layers.min_ns, layers.median_ns, layers.max_ns)]
+    times = f"{'–'.join(figures)} ms"
+    shown = mark_perturbed(times) if perturbed else times
+    return f"{layers.count}×, {shown}, slowest {layers.slowest}"

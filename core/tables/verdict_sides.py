@@ -1,0 +1,126 @@
+"""The two sides of a verdict as tables: their rounds, their conditions, what was left out."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sysbench.core.compare.comparison import Factor
+from sysbench.core.compare.conditions import Condition
+from sysbench.core.compare.statistics import median_interval
+from sysbench.core.record.timing import Round
+from sysbench.core.tables.cells import one_figure
+from sysbench.core.tables.table import Column, Table, tabulate
+
+CAUSE, PROCEDURE = "may be the cause", "only how long it was measured"
+_LEAST_ROUNDS = 6  # fewer have no 95 % interval of their median
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a verdict.
+
+    Attributes:
+        name: ``A`` or ``B``.
+        run: Id of its run.
+        rounds: Its processes, those that do not count included.
+        loss: Loss of the very first step; None without one.
+    """
+
+    name: str
+    run: str
+    rounds: Sequence[Round]
+    loss: float | None
+
+    @property
+    def medians_ms(self) -> list[float]:
+        """Step medians of the processes that count."""
+        return [row.median_ms for row in self.rounds if row.counts and row.median_ms is not None]
+
+
+def sides_table(sides: Sequence[Side]) -> Table:
+    """A row for each side: the median of its rounds, and how far they lie apart."""
+    fewest = min((len(side.medians_ms) for side in sides), default=0)
+    if fewest >= _LEAST_ROUNDS:
+        spread = "with its 95 % interval"
+    else:
+        spread = f"with their range: fewer than {_LEAST_ROUNDS} have no 95 % interval"
+    columns: tuple[Column[Side], ...] = (
+        Column("side", lambda side: side.name),
+        Column("median_ms", lambda side: _median(side.medians_ms)),
+        Column("ci_low_ms", lambda side: _ends(side.medians_ms, fewest)[0], heading="low ms"),
+        Column("ci_high_ms", lambda side: _ends(side.medians_ms, fewest)[1], heading="high ms"),
+        Column("rounds", lambda side: len(side.medians_ms)),
+        Column("left_out", lambda side: len(side.rounds) - len(side.medians_ms)),
+        Column("loss_start", lambda side: side.loss, heading="first loss", format="{:.6g}"),
+        Column("run", lambda side: side.run),
+    )
+    return tabulate(sides, columns, name="sides", title=f"Step: median of the rounds {spread}")
+
+
+def factor_table(
+    factors: Sequence[Factor],
+    procedure: Sequence[Factor] | None = None,
+    *,
+    title: str = "What differs",
+    names: tuple[str, str] = ("A", "B"),
+) -> Table:
+    """The settings and facts in which two runs differ.
+
+    Args:
+        factors: Those that may be causes.
+        procedure: Those that are none; with these a column says which is which.
+        title: Of the table.
+        names: Of the two sides.
+    """
+    rows: list[tuple[str, ...]] = [
+        (row.name, one_figure(row.name, row.a), one_figure(row.name, row.b))
+        for row in (*factors, *(procedure or ()))
+    ]
+    columns: tuple[str, ...] = ("factor", *names)
+    if procedure is not None:
+        columns = (*columns, "what")
+        what = [CAUSE] * len(factors) + [PROCEDURE] * len(procedure)
+        rows = [(*row, kind) for row, kind in zip(rows, what, strict=True)]
+    return Table(name="factors", title=title, columns=columns, rows=tuple(rows))
+
+
+def conditions_table(conditions: Sequence[Condition]) -> Table:
+    """What the rounds show of the machine; a mark where that deserves a look."""
+    columns: tuple[Column[Condition], ...] = (
+        Column("condition", lambda row: f"{row.name} (!)" if row.warns else row.name),
+        Column("A", lambda row: row.a),
+        Column("B", lambda row: row.b),
+        Column("seen", lambda row: row.text),
+    )
+    return tabulate(conditions, columns, name="conditions", title="Conditions of the rounds")
+
+
+def left_out_table(sides: Sequence[Side]) -> Table:
+    """Every round that does not count, with its reason, in the order of measuring."""
+    rows = sorted(
+        ((side.name, row) for side in sides for row in side.rounds if not row.counts),
+        key=lambda pair: pair[1].started_ns,
+    )
+    columns: tuple[Column[tuple[str, Round]], ...] = (
+        Column("side", lambda pair: pair[0]),
+        Column("round", lambda pair: pair[1].index),
+        Column("block", lambda pair: None if pair[1].block is None else pair[1].block + 1),
+        Column("median_ms", lambda pair: pair[1].median_ms),
+        Column("why", lambda pair: pair[1].disturbed or pair[1].outcome),
+    )
+    return tabulate(rows, columns, name="left_out", title="Rounds that do not count")
+
+
+def _median(medians_ms: Sequence[float]) -> float | None:
+    return statistics.median(medians_ms) if medians_ms else None
+
+
+def _ends(medians_ms: Sequence[float], fewest: int) -> tuple[float | None, float | None]:
+    """The interval where all sides have one, else the range; nothing of one round."""
+    if len(medians_ms) < 2:
+        return None, None
+    if fewest < _LEAST_ROUNDS:
+        return min(medians_ms), max(medians_ms)
+    return median_interval(medians_ms)

@@ -1,0 +1,154 @@
+"""Pieces of work with their phase, module and operator: a device's kernels or a host's operators.
+
+One call of a host operator may be several pieces, since the operators inside it are cut out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.trace.classify import classify
+from sysbench.core.trace.intervals import Times
+from sysbench.core.trace.scopes import UNKNOWN_PHASE, Scopes
+from sysbench.core.trace.trace_events import (
+    NONE,
+    DeviceEvents,
+    HostEvents,
+    Index,
+    Kind,
+    Trace,
+    follow,
+    occurring,
+    self_times,
+)
+
+ENGINE_NAME = "autograd engine"
+COMPUTE, COMMUNICATION, MEMORY = range(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activities:
+    """Pieces of work as columns of equal length, in no order.
+
+    ``name`` and ``operator`` are indices of the names, ``phase`` of the phases and ``module``
+    of the modules. ``rank`` decides which piece an instant counts for when several run:
+    computation before communication before copies. ``call`` numbers the call that a piece is
+    part of. ``launched`` is the time of the launch on the host and ``returned`` the time at which
+    that call was over, both -1 if the trace does not hold it (then ``linked`` is false).
+    ``in_graph`` marks pieces that a CUDA graph launched. ``collective`` is as in `DeviceEvents`.
+    """
+
+    name: Index
+    start: Times
+    end: Times
+    rank: Index
+    call: Index
+    phase: Index
+    module: Index
+    operator: Index
+    launched: Times
+    returned: Times
+    in_graph: NDArray[np.bool_]
+    collective: Index
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    @property
+    def linked(self) -> NDArray[np.bool_]:
+        """Mask of the pieces whose launch is in the trace."""
+        return np.asarray(self.launched != NONE)
+
+    def clipped(self, low: int, high: int) -> Activities:
+        """The parts of the pieces that lie in [low, high)."""
+        start, end = np.clip(self.start, low, high), np.clip(self.end, low, high)
+        # A piece without length covers no time but is a call: it stays unless clipping moved it.
+        inside = np.flatnonzero((end > start) | ((self.start == self.end) & (start == self.start)))
+        columns = {field.name: getattr(self, field.name)[inside] for field in fields(self)}
+        return Activities(**columns | {"start": start[inside], "end": end[inside]})
+
+
+def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
+    """The work of one device; phase, module and operator are those of the call that launched it."""
+    events = trace.device
+    events = events.take(events.device == device)
+    launch = launches_of(events, scopes.events)
+    unknown = scopes.phases.index(UNKNOWN_PHASE)
+    is_graph_launch = scopes.names.is_graph_launch[scopes.events.name]
+    return Activities(
+        name=events.name,
+        start=events.start,
+        end=events.end,
+        rank=_ranks(trace, events),
+        call=np.arange(len(events)),
+        phase=follow(launch, scopes.phase, unknown),
+        module=follow(launch, scopes.module),
+        operator=follow(launch, scopes.operator),
+        launched=follow(launch, scopes.events.start),
+        returned=follow(launch, scopes.events.end),
+        in_graph=follow(launch, is_graph_launch.astype(np.int64), 0) == 1,
+        collective=events.collective,
+    )
+
+
+def launches_of(events: DeviceEvents, host: HostEvents) -> Index:
+    """For each device event the index of the runtime call with its correlation id, or -1."""
+    # Id 0 links nothing, like -1.
+    calls = np.flatnonzero((host.kind == Kind.RUNTIME) & (host.correlation > 0))
+    ids, first = np.unique(host.correlation[calls], return_index=True)
+    if not len(ids):
+        return np.full(len(events), NONE)
+    # An id beyond the largest would be found past the end; the comparison rejects it.
+    position = np.minimum(np.searchsorted(ids, events.correlation), len(ids) - 1)
+    return np.where(ids[position] == events.correlation, calls[first[position]], NONE)
+
+
+def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities]:
+    """The operators of all host threads, each without the operators inside it.
+
+    A call whose whole time lies in operators inside it is a piece without length: it is counted.
+
+    Returns:
+        The trace's names, with one more for the work of the autograd engine around each
+        node; and the pieces of work.
+    """
+    names = scopes.names
+    owner, start, end = self_times(scopes.events, scopes.parent)
+    is_operator = (scopes.events.kind == Kind.OPERATOR) & ~names.is_range[scopes.events.name]
+    owned = is_operator[owner]
+    covered = is_operator.copy()
+    covered[owner] = False
+    inner = np.flatnonzero(covered)
+    begin = scopes.events.start[inner]
+    owner = np.r_[owner[owned], inner]
+    start, end = np.r_[start[owned], begin], np.r_[end[owned], begin]
+    name = scopes.events.name[owner]
+    return [*trace.names, ENGINE_NAME], Activities(
+        # The engine's events are named by their node: one added name stands for all of them.
+        name=np.where(names.is_engine[name], len(trace.names), name),
+        start=start,
+        end=end,
+        rank=np.zeros(len(owner), dtype=np.int64),
+        call=owner,
+        phase=scopes.phase[owner],
+        module=scopes.module[owner],
+        operator=scopes.operator[owner],
+        launched=start,  # an operator is its own launch, so every piece is linked
+        returned=end,
+        in_graph=np.zeros(len(owner), dtype=bool),
+        collective=np.full(len(owner), NONE),
+    )
+
+
+def _ranks(trace: Trace, events: DeviceEvents) -> Index:
+    # Classifying is a search by many patterns: once per name that the device ran.
+    used = occurring(events.name)
+    rank_of_name = np.full(len(trace.names), COMPUTE)
+    rank_of_name[used] = [
+        COMMUNICATION if classify(trace.names[name]) == "communication" else COMPUTE
+        for name in used.tolist()
+    ]
+    return np.where(events.kind == Kind.KERNEL, rank_of_name[events.name], MEMORY)

@@ -1,0 +1,257 @@
+"""Replays of graphs joined with the trace of their capture, which has their operators and shapes.
+
+A replay is one launch of many kernels, without operators. The capture has the launches in the
+order of the graph, and on HIP the names of their kernels.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.trace.activities import launches_of
+from sysbench.core.trace.classify import classify, classify_operator
+from sysbench.core.trace.idle_causes import LAUNCH
+from sysbench.core.trace.launches import BEGIN_CAPTURE, END_CAPTURE
+from sysbench.core.trace.scopes import OTHER_PHASE, Scopes, host_scopes
+from sysbench.core.trace.time_ledger import TimeLedger
+from sysbench.core.trace.trace_events import NONE, Index, Kind, Trace, follow, nearest
+
+LONGEST_CHAIN = 64
+"""Operators around a launch that are compared: real ones are nested some ten deep."""
+
+
+class Node(NamedTuple):
+    """One piece of work of a graph: its kind, and the kernel's name, empty where not known."""
+
+    kind: Kind
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """One graph: the launches between the calls that begin and end its capture.
+
+    ``launches`` are indices of the scopes' events.
+    """
+
+    launches: list[int]
+    nodes: list[Node]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """The pieces of a ledger's work with the launches of the capture that made them.
+
+    Attributes:
+        capture: The trace of the capture.
+        scopes: Of it.
+        launch: For each piece of work the index of its launch in ``scopes.events``, or -1.
+        replay: For each piece the number of its replay, or -1.
+        named: Pieces whose kernel has the name that the capture gives.
+        shaped: Whether the operands around each piece's launch are known: where several captures
+            fit, they agree.
+        reasons: Why replays could not be joined, with their number.
+    """
+
+    capture: Trace
+    scopes: Scopes
+    launch: Index
+    replay: Index
+    named: int
+    shaped: NDArray[np.bool_]
+    reasons: dict[str, int]
+
+    @property
+    def words(self) -> str:
+        """How many kernels of replays were joined and by what, and why others were not."""
+        of_replays, joined = int((self.replay != NONE).sum()), int((self.launch != NONE).sum())
+        text = (
+            f"{joined:,} of {of_replays:,} kernels of graph replays are joined with their capture"
+        )
+        if joined:
+            by = "their names and order" if self.named == joined else "their order"
+            text += f", by {by}"
+        without = int((~self.shaped & (self.launch != NONE)).sum())
+        if without:
+            text += f"; {without:,} without FLOPs: captures of several shapes fit"
+        return "; ".join([text, *(f"{count:,} not: {why}" for why, count in self.reasons.items())])
+
+
+NOT_CAPTURED = "no capture has these kernels in this order"
+AMBIGUOUS = "several captures fit, of different operators"
+AGAINST = "a product of the capture would be no product in the replay"
+
+
+def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
+    """Find the capture of each replay of the ledger's device.
+
+    A replay fits a capture with as many pieces of work of the same kinds in the same order, and
+    of the same names where the capture has them. Where several fit, they must have the same
+    operators, and the same operands too if these are to count; their modules are told apart only
+    where there are as many captures as replays.
+    """
+    scopes = host_scopes(capture)
+    captures = list(_captures(capture, scopes))
+    of_device = trace.device.take(trace.device.device == ledger.device)
+    call = launches_of(of_device, trace.host)
+    is_replay = np.array([name.endswith("GraphLaunch") for name in trace.names], dtype=np.bool_)
+    replayed = np.flatnonzero(
+        (call != NONE) & (follow(call, is_replay[trace.host.name].astype(np.int64), 0) == 1)
+    )
+    order = replayed[np.lexsort((of_device.start[replayed], call[replayed]))]
+    launch, replay = (np.full(len(of_device), NONE) for _ in range(2))
+    shaped = np.zeros(len(of_device), dtype=np.bool_)
+    named, reasons = 0, defaultdict[str, int](int)
+    groups: defaultdict[tuple[Node, ...], list[list[int]]] = defaultdict(list)
+    pieces_of: defaultdict[int, list[int]] = defaultdict(list)
+    for at in order.tolist():
+        pieces_of[int(call[at])].append(at)
+    by_launch = sorted(pieces_of, key=lambda event: int(trace.host.start[event]))
+    for number, event in enumerate(by_launch):
+        pieces = pieces_of[event]
+        replay[pieces] = number
+        kinds, names = of_device.kind[pieces].tolist(), of_device.name[pieces].tolist()
+        pairs = zip(kinds, names, strict=True)
+        groups[tuple(Node(Kind(kind), trace.names[name]) for kind, name in pairs)].append(pieces)
+    for nodes, members in groups.items():
+        fitting = [capture for capture in captures if _fits(capture, nodes)]
+        count = len(nodes) * len(members)
+        if why := _doubt(fitting, nodes, capture, scopes):
+            reasons[why] += count
+            continue
+        # As many captures as replays: one for each, in order. Else the first stands for all.
+        each = fitting if len(fitting) == len(members) else [fitting[0]] * len(members)
+        first, *others = (_operators(one, capture, scopes) for one in fitting)
+        for pieces, own in zip(members, each, strict=True):
+            launch[pieces] = own.launches
+            shaped[pieces] = all(other == first for other in others)
+            named += sum(bool(node.name) or node.kind != Kind.KERNEL for node in own.nodes)
+    return Joined(
+        capture=capture,
+        scopes=scopes,
+        launch=launch[ledger.work.call],
+        replay=replay[ledger.work.call],
+        named=named,
+        shaped=shaped[ledger.work.call],
+        reasons=dict(reasons),
+    )
+
+
+def _fits(capture: Capture, nodes: tuple[Node, ...]) -> bool:
+    return len(capture.nodes) == len(nodes) and all(
+        own.kind == node.kind and own.name in ("", node.name)
+        for own, node in zip(capture.nodes, nodes, strict=True)
+    )
+
+
+def _doubt(fitting: list[Capture], nodes: tuple[Node, ...], trace: Trace, scopes: Scopes) -> str:
+    """Why these captures do not tell what the replay ran; empty if they do."""
+    if not fitting:
+        return NOT_CAPTURED
+    events = scopes.events
+    first, *others = (_operators(capture, trace, scopes) for capture in fitting)
+    names = [[name for name, _ in around] for around in first]
+    if any([[name for name, _ in around] for around in other] != names for other in others):
+        return AMBIGUOUS
+    multiplies: dict[int, bool] = {}
+    innermost = nearest(events.kind == Kind.OPERATOR, scopes.parent)
+    for own, node, at in zip(fitting[0].nodes, nodes, fitting[0].launches, strict=True):
+        inner = int(innermost[at])
+        is_product = inner != NONE and classify_operator(trace.names[events.name[inner]]) == "gemm"
+        if is_product and not own.name:
+            fits = classify(node.name) in ("gemm", "other")  # of an unknown name nothing is said
+            multiplies[inner] = multiplies.get(inner, False) or fits
+    return "" if all(multiplies.values()) else AGAINST
+
+
+def _operators(capture: Capture, trace: Trace, scopes: Scopes) -> list[list[tuple[str, bytes]]]:
+    """For each launch the operators around it, with their operands."""
+    events, parent = scopes.events, scopes.parent
+    result = []
+    for at in capture.launches:
+        around: list[tuple[str, bytes]] = []
+        while (at := int(parent[at])) != NONE and len(around) < LONGEST_CHAIN:
+            if events.kind[at] == Kind.OPERATOR:
+                operands = events.operands[at]
+                shapes = trace.operands[operands] if operands != NONE else b""
+                around.append((trace.names[events.name[at]], shapes))
+        result.append(around)
+    return result
+
+
+def _captures(trace: Trace, scopes: Scopes) -> Iterator[Capture]:
+    """The captures of a trace in the order of time; one that never ends, or is empty, is none."""
+    events = scopes.events
+    is_call = events.kind == Kind.RUNTIME
+    begins, ends, launches = (
+        np.flatnonzero(
+            is_call & np.array([bool(pattern.search(name)) for name in trace.names])[events.name]
+        )
+        if trace.names
+        else np.zeros(0, dtype=np.int64)
+        for pattern in (BEGIN_CAPTURE, END_CAPTURE, LAUNCH)
+    )
+    bounds = []
+    for begin in begins.tolist():
+        later = ends[np.searchsorted(ends, begin) :]
+        # Events are by thread, then by start: the end of a capture is the next one of its thread.
+        if len(later) and events.thread[later[0]] == events.thread[begin]:
+            bounds.append((int(events.start[begin]), begin, int(later[0])))
+    for _, begin, end in sorted(bounds):
+        inside = launches[np.searchsorted(launches, begin) : np.searchsorted(launches, end)]
+        # A driver's call inside a runtime's may have the same id: one launch.
+        _, first = np.unique(events.correlation[inside], return_index=True)
+        own = inside[np.sort(first)].tolist()
+        if own:
+            yield Capture(launches=own, nodes=[_node(trace, scopes, at) for at in own])
+
+
+def _node(trace: Trace, scopes: Scopes, at: int) -> Node:
+    name = trace.names[scopes.events.name[at]]
+    if "Memcpy" in name:
+        return Node(Kind.COPY, "")
+    if "Memset" in name:
+        return Node(Kind.FILL, "")
+    kernel = trace.kernel_names.get(int(scopes.events.correlation[at]))
+    return Node(Kind.KERNEL, "" if kernel is None else trace.names[kernel])
+
+
+def with_captured(ledger: TimeLedger, joined: Joined) -> TimeLedger:
+    """The ledger with the operators and modules of the capture; its times are the same.
+
+    A piece of no phase gets the one of its launch.
+    """
+    scopes, launch = joined.scopes, joined.launch
+    is_joined = launch != NONE
+    if not is_joined.any():
+        return ledger
+    names, operator = _appended(ledger.names, joined.capture.names, follow(launch, scopes.operator))
+    modules, module = _appended(ledger.modules, scopes.modules, follow(launch, scopes.module))
+    phases, phase = _appended(ledger.phases, scopes.phases, follow(launch, scopes.phase))
+    of_none = np.array([name == OTHER_PHASE for name in ledger.phases])[ledger.work.phase]
+    work = replace(
+        ledger.work,
+        operator=np.where(operator != NONE, operator, ledger.work.operator),
+        module=np.where(module != NONE, module, ledger.work.module),
+        phase=np.where(of_none & (phase != NONE), phase, ledger.work.phase),
+    )
+    return replace(ledger, names=names, modules=modules, phases=phases, work=work)
+
+
+def _appended(own: list[str], other: list[str], index: Index) -> tuple[list[str], Index]:
+    """The names with those of another list that are used, and where they are among them."""
+    names = list(own)
+    number_of = {name: number for number, name in enumerate(names)}
+    place = np.full(len(other) + 1, NONE)  # index -1 reads the last
+    for used in np.unique(index[index != NONE]).tolist():
+        number = number_of.setdefault(other[used], len(names))
+        if number == len(names):
+            names.append(other[used])
+        place[used] = number
+    return names, place[index]

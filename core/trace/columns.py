@@ -1,0 +1,288 @@
+"""The columns of a `Trace` from its JSON events, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import numpy as np
+from msgspec.structs import astuple
+from numpy.typing import NDArray
+
+from sysbench.core.trace.numbers import durations, integers, nanoseconds
+from sysbench.core.trace.operands import operands_text
+from sysbench.core.trace.profiler_terms import (
+    INSTALLED_TORCH,
+    INSTANT,
+    MOST_ELEMENTS,
+    NAMELESS,
+    NONE,
+    NUMBERED,
+    OF_TORCH,
+    ON_DEVICE,
+    ON_HOST,
+    PROJECTED,
+    PYTHON,
+    PYTHON_FILE,
+    UNREAD,
+    call_of,
+    named,
+)
+from sysbench.core.trace.trace_events import (
+    MODULE_PREFIX,
+    DeviceEvents,
+    HostEvents,
+    NumberedCall,
+    Ranges,
+    Trace,
+    no_ranges,
+)
+from sysbench.core.trace.trace_json import Args, JsonEvent
+
+CATEGORY = attrgetter("cat")
+KERNEL_NAME = attrgetter("kernel")
+DIMENSIONS = attrgetter("dims")
+TIMED = ON_HOST | ON_DEVICE
+THREAD_BITS = 32
+
+AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents, Ranges)
+NO_ARGS = Args()
+LONGEST_OPERANDS = 2**18
+"""Characters: more than an optimizer's list of a thousand tensors has."""
+MOST_EVENTS = 2**24
+MOST_CHARACTERS = 2**28
+MOST_COLLECTIVES = 2**16
+MOST_NUMBERED = 2**20
+"""A real trace stays far below these; a file that was packed to be huge does not."""
+
+
+class _Numbers(dict[Any, int]):
+    """Numbers values in the order in which they appear; ``characters`` is their total length."""
+
+    characters = 0
+
+    def __missing__(self, value: object) -> int:
+        number = self[value] = len(self)
+        self.characters += len(value) if isinstance(value, str | bytes) else 0
+        return number
+
+    def of(self, values: Sequence[Any]) -> NDArray[np.int64]:
+        """The number of each value."""
+        # Many chunks have one process, or one thread: comparing is quicker than looking up.
+        if values and values.count(values[0]) == len(values):
+            return np.full(len(values), self[values[0]])
+        return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
+
+
+class Collector:
+    """Collects the columns of a `Trace`, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self.names = _Numbers()
+        self.processes = _Numbers()
+        self.threads = _Numbers()
+        self.operands = _Numbers()
+        self.devices: dict[int, str] = {}
+        self.unread: Counter[str] = Counter()
+        self.has_requests = False
+        self.collectives = _Numbers()
+        self.kernel_names: dict[int, int] = {}
+        self.numbered: list[NumberedCall] = []
+        self.host: list[HostEvents] = []
+        self.device: list[DeviceEvents] = []
+        self.functions: list[Ranges] = [no_ranges()]
+        self.projected: list[Ranges] = [no_ranges()]
+        self.seen = 0
+        self.kept = 0
+
+    def add(self, events: list[JsonEvent]) -> None:
+        """Add the events that take time: host ranges and calls, and device work.
+
+        Raises:
+            ValueError: A number is out of range, or there is too much.
+        """
+        self.seen += len(events)
+        # A set first: few chunks have any of these, and counting costs more than comparing.
+        categories = set(map(CATEGORY, events))
+        self.has_requests |= INSTANT in categories
+        timed = [event for event in events if event.ph == "X"]
+        if UNREAD & categories:
+            self.unread.update(event.cat for event in timed if event.cat in UNREAD)
+        host = [event for event in timed if event.cat in ON_HOST]
+        functions = [event for event in host if event.cat == PYTHON] if PYTHON in categories else []
+        if functions:
+            host = [
+                event
+                for event in host
+                if event.cat != PYTHON or event.name.startswith(MODULE_PREFIX)
+            ]
+        self._add_timed(host, [event for event in timed if event.cat in ON_DEVICE])
+        if functions:
+            self._add_functions(
+                [
+                    event
+                    for event in functions
+                    if PYTHON_FILE in event.name
+                    and not event.name.startswith(OF_TORCH)
+                    and INSTALLED_TORCH not in event.name
+                ]
+            )
+        if PROJECTED in categories:
+            self._add_projected([event for event in timed if event.cat == PROJECTED])
+        self._check_size()
+
+    def _check_size(self) -> None:
+        self.kept += len(self.host[-1]) + len(self.device[-1])
+        if self.kept > MOST_EVENTS:
+            raise ValueError(f"more than {MOST_EVENTS:,} timed events")
+        if self.names.characters + self.operands.characters > MOST_CHARACTERS:
+            raise ValueError(f"its names have more than {MOST_CHARACTERS:,} characters")
+
+    def _add_timed(self, host: list[JsonEvent], device: list[JsonEvent]) -> None:
+        """Both at once: what numpy takes for a call, it takes for half a chunk as for a whole."""
+        size = len(host)
+        _, names, categories, processes, threads, times, lengths, all_args = _fields(host + device)
+        args = [arg or NO_ARGS for arg in all_args]
+        of_host = args[:size]  # the host's events come first in every column
+        if NAMELESS in names:
+            names = tuple(map(named, names, categories, args))
+        if any(map(KERNEL_NAME, of_host)):  # HIP's launches have it
+            self.kernel_names |= {
+                arg.correlation: self.names[arg.kernel]
+                for arg in of_host
+                if arg.kernel and isinstance(arg.kernel, str) and isinstance(arg.correlation, int)
+            }
+        kind = integers(list(map(TIMED.__getitem__, categories)))
+        name = self.names.of(names)
+        start = nanoseconds(times)
+        end = start + durations(lengths)
+        correlation = integers([arg.correlation for arg in args])
+        # A file's ids can be any JSON value: their numbers are small, and two fit in one integer.
+        process, thread = self.processes.of(processes[:size]), self.threads.of(threads[:size])
+        self.host.append(
+            HostEvents(
+                kind=kind[:size],
+                name=name[:size],
+                thread=process << THREAD_BITS | thread,
+                start=start[:size],
+                end=end[:size],
+                correlation=correlation[:size],
+                sequence=integers([arg.sequence for arg in of_host]),
+                operands=self._operands_of(of_host),
+            )
+        )
+        of_device = args[size:]
+        self.device.append(
+            DeviceEvents(
+                kind=kind[size:],
+                name=name[size:],
+                device=integers([arg.device for arg in of_device]),
+                start=start[size:],
+                end=end[size:],
+                correlation=correlation[size:],
+                collective=self._collectives_of(of_device),
+            )
+        )
+        # The dictionary first, whatever the length of the chunk: most files have no such name.
+        if NUMBERED in self.names and NUMBERED in names:
+            self._add_numbered(names[:size], of_host, start[:size].tolist(), end[:size].tolist())
+
+    def _add_numbered(
+        self, names: Sequence[str], args: list[Args], starts: list[int], ends: list[int]
+    ) -> None:
+        for name, arg, start, end in zip(names, args, starts, ends, strict=True):
+            number = arg.position
+            if name == NUMBERED and type(number) is int and 0 <= number < MOST_ELEMENTS:
+                self.numbered.append(NumberedCall(start, end, number))
+        if len(self.numbered) > MOST_NUMBERED:
+            raise ValueError(f"more than {MOST_NUMBERED:,} calls of collectives")
+
+    def _operands_of(self, args: list[Args]) -> NDArray[np.int64]:
+        """Numbers of the operators' inputs; -1 where the profiler recorded no shapes."""
+        if list(map(DIMENSIONS, args)).count(None) == len(args):
+            return np.full(len(args), NONE)
+        texts = [b"" if arg.dims is None else operands_text(arg) for arg in args]
+        numbers = [
+            self.operands[text] if 0 < len(text) <= LONGEST_OPERANDS else NONE for text in texts
+        ]
+        return np.array(numbers, dtype=np.int64)
+
+    def _add_functions(self, events: list[JsonEvent]) -> None:
+        self.kept += len(events)
+        _, names, _, processes, threads, times, lengths, _ = _fields(events)
+        start = nanoseconds(times)
+        self.functions.append(
+            Ranges(
+                name=self.names.of(names),
+                thread=self.processes.of(processes) << THREAD_BITS | self.threads.of(threads),
+                start=start,
+                end=start + durations(lengths),
+            )
+        )
+
+    def _add_projected(self, events: list[JsonEvent]) -> None:
+        self.kept += len(events)
+        _, names, _, _, _, times, lengths, all_args = _fields(events)
+        start = nanoseconds(times)
+        self.projected.append(
+            Ranges(
+                name=self.names.of(names),
+                thread=integers([(arg or NO_ARGS).device for arg in all_args]),
+                start=start,
+                end=start + durations(lengths),
+            )
+        )
+
+    def _collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
+        if all(arg.collective is None for arg in args):
+            return np.full(len(args), NONE)
+        numbers = [
+            NONE if arg.collective is None else self.collectives[call_of(arg)] for arg in args
+        ]
+        if len(self.collectives) > MOST_COLLECTIVES:
+            raise ValueError(f"more than {MOST_COLLECTIVES:,} distinct collectives")
+        return np.array(numbers, dtype=np.int64)
+
+    def finished(self) -> Trace:
+        """The chunks joined, times counted from the first event."""
+        host, device = _joined(self.host), _joined(self.device)
+        functions, projected = _joined(self.functions), _joined(self.projected)
+        starts = [int(events.start.min()) for events in (host, device) if len(events)]
+        base_ns = min(starts, default=0)
+        # Joining copied the columns, so they may change in place.
+        for events in (host, device, functions, projected):
+            events.start[:] -= base_ns
+            events.end[:] -= base_ns
+        return Trace(
+            names=list(self.names),
+            base_ns=base_ns,
+            host=host,
+            device=device,
+            operands=list(self.operands),
+            devices=self.devices,
+            unread=dict(self.unread),
+            has_requests=self.has_requests,
+            collectives=list(self.collectives),
+            kernel_names=self.kernel_names,
+            functions=functions,
+            projected=projected,
+            numbered=[
+                NumberedCall(call.start - base_ns, call.end - base_ns, call.position)
+                for call in self.numbered
+            ],
+        )
+
+
+def _fields(events: list[JsonEvent]) -> list[tuple[Any, ...]]:
+    """One tuple of values per field; quicker than reading each field of each event."""
+    return list(zip(*map(astuple, events), strict=True)) or [()] * len(JsonEvent.__struct_fields__)
+
+
+def _joined(chunks: list[AnyColumns]) -> AnyColumns:
+    kind = type(chunks[0])
+    names = kind.__slots__
+    return kind(
+        **{name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names}
+    )

@@ -1,0 +1,297 @@
+"""FLOPs and bytes of a kernel table's rows: each operator's cost goes once, to its main work."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.formatting import percent
+from sysbench.core.record.record import KernelRow, Kernels
+from sysbench.core.trace.activities import launches_of
+from sysbench.core.trace.captures import Joined
+from sysbench.core.trace.classify import classify
+from sysbench.core.trace.cost_events import (
+    EventCosts,
+    costs_from_other_trace,
+    costs_from_shapes,
+    count_operator_calls,
+    uncounted,
+)
+from sysbench.core.trace.intervals import Times
+from sysbench.core.trace.layers import fold_layer_numbers
+from sysbench.core.trace.operators import COUNTED_CATEGORIES
+from sysbench.core.trace.scopes import Scopes, host_scopes
+from sysbench.core.trace.time_ledger import TimeLedger, Window, steps_window
+from sysbench.core.trace.trace_events import NONE, Index, Kind, Trace, follow, nearest
+
+RowKey = tuple[str, str, str, str]
+"""Name, phase, module (with the layer's number) and operator of a row."""
+
+
+class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """FLOPs and bytes per step.
+
+    Attributes:
+        rows: FLOPs (None where not known) and bytes by row.
+        products: FLOPs of matrix products by phase, those in no row included.
+        reasons: Why some are not known, by the name of the missing value.
+    """
+
+    rows: dict[RowKey, tuple[float | None, float]]
+    products: dict[str, float]
+    reasons: dict[str, str]
+
+
+def noted_work(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
+    """Costs from the shapes in the trace itself; None where it has none."""
+    if not trace.operands:
+        return None
+    scopes = host_scopes(trace)
+    costs = costs_from_shapes(trace, scopes)
+    return work_costs(trace, scopes, ledger, costs, uncounted(trace, scopes, costs))
+
+
+def borrowed_work(
+    trace: Trace, ledger: TimeLedger, shapes: Trace, list_item_bytes: int
+) -> WorkCosts:
+    """Costs from the shapes of another trace, of one more step of the same program."""
+    scopes, shape_scopes = host_scopes(trace), host_scopes(shapes)
+    shape_costs = costs_from_shapes(shapes, shape_scopes, list_item_bytes)
+    window = (ledger.window.low, ledger.window.high)
+    one_step = count_operator_calls(shapes, shape_scopes, shape_costs)
+    costs, unlike = costs_from_other_trace(trace, scopes, one_step, ledger.window.steps, window)
+    left_out = uncounted(shapes, shape_scopes, shape_costs)
+    return work_costs(trace, scopes, ledger, costs, sorted({*left_out, *unlike}))
+
+
+def captured_work(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
+    """Costs of the replays of graphs, from the shapes of their capture; None where it has none.
+
+    Args:
+        joined: The ledger's work and its capture.
+        ledger: With the operators of the capture.
+    """
+    capture, scopes = joined.capture, joined.scopes
+    if not capture.operands:
+        return None
+    counting = costs_from_shapes(capture, scopes).counting(scopes.parent)
+    root = follow(joined.launch, nearest(counting.cost != NONE, scopes.parent))
+    is_product = counting.flag("is_product")[root]
+    # An operator of the capture runs once in each replay.
+    counts = (root != NONE) & joined.shaped
+    of_replay = np.where(counts, joined.replay * len(scopes.events) + root, NONE)
+    calls, roots = _longest_fitting(ledger, of_replay, _multiplies(ledger) == is_product)
+    rows: dict[RowKey, tuple[float | None, float]] = {}
+    products: dict[str, float] = defaultdict(float)
+    steps = ledger.window.steps
+    for key, number in zip(_keys(ledger, calls), roots.tolist(), strict=True):
+        cost = counting.costs[counting.cost[number % len(scopes.events)]]
+        flops, moved = rows.get(key, (0.0, 0.0))
+        known = None if flops is None or cost.flops is None else flops + cost.flops / steps
+        rows[key] = (known, moved + cost.moved_bytes / steps)
+        if cost.is_product:
+            products[key[1]] += (cost.flops or 0.0) / steps
+    return WorkCosts(rows=rows, products=dict(products), reasons={})
+
+
+def both_works(own: WorkCosts | None, other: WorkCosts | None) -> WorkCosts | None:
+    """The costs of both, which are of different work."""
+    if own is None or other is None:
+        return own or other
+    rows = dict(own.rows)
+    for key, (flops, moved) in other.rows.items():
+        before, moved_before = rows.get(key, (0.0, 0.0))
+        both = None if flops is None or before is None else before + flops
+        rows[key] = (both, moved_before + moved)
+    phases = own.products.keys() | other.products.keys()
+    return WorkCosts(
+        rows=rows,
+        products={
+            phase: own.products.get(phase, 0.0) + other.products.get(phase, 0.0)
+            for phase in sorted(phases)
+        },
+        reasons=own.reasons | other.reasons,
+    )
+
+
+def work_costs(
+    trace: Trace, scopes: Scopes, ledger: TimeLedger, costs: EventCosts, left_out: list[str]
+) -> WorkCosts:
+    """Sums of the ledger's window by row; ``left_out`` names operators without a cost.
+
+    On a device an operator's cost goes to the longest of the kernels it launched, for a matrix
+    product to the longest that multiplies matrices. On the host it goes to the operator itself,
+    or to the operator inside it that takes most of the time of all such calls.
+    """
+    counting = costs.counting(scopes.parent)
+    root = nearest(counting.cost != NONE, scopes.parent)
+    if ledger.source == "kernels":
+        calls, roots = _kernels_of(trace, scopes, ledger, counting, root)
+    else:
+        calls, roots = _carriers(scopes, ledger, root)
+    flops: dict[RowKey, float] = defaultdict(float)
+    moved: dict[RowKey, float] = defaultdict(float)
+    unknown: set[RowKey] = set()
+    placed = 0.0
+    for key, event in zip(_keys(ledger, calls), roots.tolist(), strict=True):
+        cost = counting.costs[counting.cost[event]]
+        moved[key] += cost.moved_bytes
+        if cost.flops is None:
+            unknown.add(key)
+        else:
+            flops[key] += cost.flops
+        placed += (cost.flops or 0.0) if cost.is_product else 0.0
+    steps = ledger.window.steps
+    products = _products(scopes, ledger.host_window or steps_window(trace), counting)
+    return WorkCosts(
+        rows={
+            key: (None if key in unknown else flops[key] / steps, amount / steps)
+            for key, amount in moved.items()
+        },
+        products=products,
+        reasons=_reasons(left_out, placed / steps, sum(products.values())),
+    )
+
+
+def _reasons(left_out: list[str], placed: float, products: float) -> dict[str, str]:
+    reasons = {}
+    if left_out:
+        reasons["counted_flops"] = f"not counted: {', '.join(left_out)}"
+    if placed < products * (1 - 1e-9):
+        reasons["flops"] = (
+            f"{percent(1 - placed / products)} of the FLOPs are in no row: what ran them "
+            "is not known"
+        )
+    return reasons
+
+
+def with_costs(kernels: Kernels, costs: WorkCosts | None) -> Kernels:
+    """The table with FLOPs and bytes in its rows, layers folded as the table has them.
+
+    Without costs it has the reason for that.
+    """
+    if costs is None:
+        reason = "the trace has no shapes: record it with record_shapes=True"
+        return msgspec.structs.replace(kernels, missing=kernels.missing | {"flops": reason})
+    # The costs are by layer; a label that the table lacks was folded there.
+    labels = {row.module for row in kernels.rows}
+    sums: dict[RowKey, tuple[float | None, float]] = {}
+    for (name, phase, module, operator), (flops, moved) in costs.rows.items():
+        label = module if module in labels else fold_layer_numbers(module)
+        key = (name, phase, label, operator)
+        before = sums.get(key, (0.0, 0.0))
+        both = None if flops is None or before[0] is None else flops + before[0]
+        sums[key] = (both, moved + before[1])
+
+    def with_cost(row: KernelRow) -> KernelRow:
+        key = (row.name, row.phase, row.module, row.op)
+        if not row.linked or key not in sums:
+            return row
+        flops, moved = sums[key]
+        return msgspec.structs.replace(row, flops=flops, moved_bytes=moved)
+
+    return msgspec.structs.replace(
+        kernels,
+        rows=[with_cost(row) for row in kernels.rows],
+        counted_flops=costs.products,
+        missing=kernels.missing | costs.reasons,
+    )
+
+
+def _keys(ledger: TimeLedger, pieces: Index) -> Iterator[RowKey]:
+    """The row of each piece of work."""
+    work = ledger.work
+    columns = (work.name[pieces], work.phase[pieces], work.module[pieces], work.operator[pieces])
+    for name, phase, module, operator in zip(*map(np.ndarray.tolist, columns), strict=True):
+        yield (
+            ledger.names[name],
+            ledger.phases[phase],
+            ledger.modules[module] if module != NONE else "",
+            ledger.names[operator] if operator != NONE else "",
+        )
+
+
+def _kernels_of(
+    trace: Trace, scopes: Scopes, ledger: TimeLedger, costs: EventCosts, root: Index
+) -> tuple[Index, Index]:
+    """One piece of work for each operator with a cost, and the operators (host events)."""
+    work = ledger.work
+    events = trace.device
+    # `work.call` numbers the events of the ledger's device alone.
+    events = events.take(np.isin(events.device, ledger.other_devices, invert=True))
+    launch = launches_of(events, scopes.events)[work.call]
+    root_of_piece = follow(launch, root)
+    multiplies = _multiplies(ledger) & (events.kind[work.call] == Kind.KERNEL)
+    # A root of -1 reads the last flag; it is left out.
+    fits = multiplies == costs.flag("is_product")[root_of_piece]
+    return _longest_fitting(ledger, root_of_piece, fits)
+
+
+def _multiplies(ledger: TimeLedger) -> NDArray[np.bool_]:
+    """The pieces of work whose name is that of a product."""
+    flags = [classify(name) in COUNTED_CATEGORIES for name in ledger.names]
+    return np.array(flags, dtype=np.bool_)[ledger.work.name]
+
+
+def _longest_fitting(
+    ledger: TimeLedger, root_of_piece: Index, fits: NDArray[np.bool_]
+) -> tuple[Index, Index]:
+    """For each root one of its pieces, the longest of those that fit, and the root."""
+    work = ledger.work
+    pieces = np.flatnonzero(root_of_piece != NONE)
+    # By root, then those that fit last, then by duration: the last of a root is its choice.
+    roots = root_of_piece[pieces]
+    order = np.lexsort((work.end[pieces] - work.start[pieces], fits[pieces], roots))
+    return _last_of_each(pieces[order], roots[order])
+
+
+def _carriers(scopes: Scopes, ledger: TimeLedger, root: Index) -> tuple[Index, Index]:
+    """One piece of work for each host operator with a cost, and the operators.
+
+    The choice is by name, from the time of all calls: every ``aten::linear`` gives its cost to
+    the same row, even if in one call another piece took longer.
+    """
+    work = ledger.work
+    root_of_piece = root[work.call]  # on the host a call is its event
+    pieces = np.flatnonzero(root_of_piece != NONE)
+    roots = root_of_piece[pieces]
+    # One integer for each pair of names, the operator's and the piece's.
+    pair = scopes.events.name[roots] * len(ledger.names) + work.name[pieces]
+    _, which = np.unique(pair, return_inverse=True)
+    time = _summed(which, ledger.exclusive[pieces])
+    # By root, then by the time of the pair; of one name in a call the first piece comes last.
+    order = np.lexsort((-work.start[pieces], time[which], roots))
+    return _last_of_each(pieces[order], roots[order])
+
+
+def _summed(index: Index, values: Times) -> Times:
+    sums = np.zeros(int(index.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(sums, index, values)
+    return sums
+
+
+def _last_of_each(pieces: Index, group: Index) -> tuple[Index, Index]:
+    """The last piece of each group, and its group; members of a group are adjacent."""
+    last = np.flatnonzero(np.diff(group, append=-1) != 0)  # no group is -1
+    return pieces[last], group[last]
+
+
+def _products(scopes: Scopes, marked: Window | None, costs: EventCosts) -> dict[str, float]:
+    """FLOPs of matrix products by phase, per marked step; in a foreign trace, of the whole trace.
+
+    A foreign trace's window begins with the device's work, after the host launched some of it.
+    """
+    start = scopes.events.start
+    is_counted = costs.flag("is_product")
+    if marked is not None:
+        is_counted &= (start >= marked.low) & (start < marked.high)
+    places = np.flatnonzero(is_counted)
+    sums: dict[str, float] = defaultdict(float)
+    for phase, cost in zip(scopes.phase[places].tolist(), costs.cost[places].tolist(), strict=True):
+        sums[scopes.phases[phase]] += costs.costs[cost].flops or 0.0
+    steps = marked.steps if marked is not None else 1
+    return {phase: flops / steps for phase, flops in sums.items()}

@@ -1,0 +1,349 @@
+"""What the host of a foreign file did: its annotations and Python functions, and the calls it made.
+
+A range has the work that its own thread launched while it was open. The time of a piece of work is
+the one that the table's busy time has, so the ranges' own times and the rest add up to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.formatting import HOMES, slashed
+from sysbench.core.record.nsys import KernelSummary
+from sysbench.core.record.steps import HostRange, HostSide
+from sysbench.core.trace.activities import launches_of
+from sysbench.core.trace.intervals import Cover, Times
+from sysbench.core.trace.markers import read_marker
+from sysbench.core.trace.scopes import RANGES
+from sysbench.core.trace.time_ledger import TimeLedger
+from sysbench.core.trace.trace_events import (
+    NONE,
+    HostEvents,
+    Index,
+    Kind,
+    Ranges,
+    Trace,
+    by_thread,
+    follow,
+    nearest,
+    no_ranges,
+    occurring,
+    parents,
+)
+
+Flags = NDArray[np.bool_]
+
+MOST_ROWS = 1000
+"""Rows kept of annotations and of functions, the longest."""
+NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
+"""A number that stands alone in a name; that of ``fc1`` tells layers apart."""
+LEAST_ALIKE = 8
+"""Names that differ in such numbers only from which on they are calls of one range."""
+LONGEST_NAME = 500
+OLD_RANGES = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.")
+"""Begins of the names of torch's own ranges, which before 1.10 were recorded as operators."""
+
+
+class Work(NamedTuple):
+    """Pieces of work by the place of their launch; ``own_ns`` is what counts for each alone, and
+    ``calls`` is 1 for the first piece of a call, else 0."""
+
+    thread: Index
+    launched: Times
+    own_ns: Times
+    calls: Index
+
+
+def host_side(trace: Trace, ledger: TimeLedger, calls: list[KernelSummary]) -> HostSide:
+    """Annotations, functions and calls of the ledger's window.
+
+    Args:
+        trace: The file.
+        ledger: Of it.
+        calls: Runtime calls by name.
+    """
+    work = _work_of(trace, ledger)
+    annotations, projected = _annotations(trace), False
+    names = _without_numbers(trace, annotations)
+    placed = work
+    if not len(annotations) and len(trace.projected) and ledger.device is not None:
+        projected = True
+        annotations = trace.projected.take(trace.projected.thread == ledger.device)
+        names = _without_numbers(trace, annotations)
+        begun = np.full(len(ledger.work), ledger.device)
+        placed = Work(begun, ledger.work.start, ledger.exclusive, work.calls)
+    late = None if projected else ledger.late
+    rows, elsewhere = range_rows(names, annotations, placed, _open_in(ledger, annotations), late)
+    functions = _with_work(trace.functions, work)
+    paths = [_path(name) for name in trace.names] if len(functions) else []
+    function_rows, no_function = range_rows(
+        paths, functions, work, np.zeros(len(functions), dtype=np.bool_)
+    )
+    function_rows.sort(key=lambda row: -row.own_ns)  # where it is launched, not all above that
+    return HostSide(
+        annotations=rows[:MOST_ROWS],
+        elsewhere_ns=elsewhere,
+        more_ns=sum(row.own_ns for row in rows[MOST_ROWS:]),
+        projected=projected,
+        functions=function_rows[:MOST_ROWS],
+        no_function_ns=no_function,
+        more_functions_ns=sum(row.own_ns for row in function_rows[MOST_ROWS:]),
+        calls=calls,
+    )
+
+
+def _work_of(trace: Trace, ledger: TimeLedger) -> Work:
+    """The ledger's work by its launch; thread -1 where the file has none."""
+    if ledger.device is None:
+        events, at = by_thread(trace.host), ledger.work.call  # a call is its event
+    else:
+        events = trace.host
+        of_device = trace.device.take(trace.device.device == ledger.device)
+        at = launches_of(of_device, events)[ledger.work.call]
+    # A call of several pieces counts once: at the first of them, which ``unique`` returns.
+    calls = np.zeros(len(at), dtype=np.int64)
+    calls[np.unique(ledger.work.call, return_index=True)[1]] = 1
+    return Work(follow(at, events.thread), follow(at, events.start), ledger.exclusive, calls)
+
+
+def _annotations(trace: Trace) -> Ranges:
+    """Ranges that a program opened: not this product's own, which are phases and modules."""
+    host = trace.host
+    is_own = np.array([name.startswith(RANGES) for name in trace.names], dtype=np.bool_)
+    is_old = np.array([name.startswith(OLD_RANGES) for name in trace.names], dtype=np.bool_)
+    if not len(host):
+        return no_ranges()
+    is_range = (host.kind == Kind.ANNOTATION) & ~is_own[host.name]
+    is_range |= (host.kind == Kind.OPERATOR) & is_old[host.name]
+    chosen = np.flatnonzero(is_range)
+    return Ranges(**{name: getattr(host, name)[chosen] for name in Ranges.__slots__})
+
+
+def _open_in(ledger: TimeLedger, ranges: Ranges) -> Flags:
+    """The ranges that begin in the chosen steps; all where none are chosen."""
+    if ledger.host_window is None:
+        return np.ones(len(ranges), dtype=np.bool_)
+    low, high = ledger.host_window.low, ledger.host_window.high
+    return np.asarray((ranges.start >= low) & (ranges.start < high))
+
+
+def _without_numbers(trace: Trace, ranges: Ranges) -> list[str]:
+    """The names of a trace, those of ranges without what numbers their calls, as of ``batch 3``
+    and ``batch 4``. Where few names are alike the numbers tell parts of a program apart: they
+    stay."""
+    used = occurring(ranges.name).tolist()
+    folded = {index: _folded(trace.names[index]) for index in used}
+    alike = Counter(folded.values())
+    names = list(trace.names)
+    for index, name in folded.items():
+        is_numbered = alike[name] >= LEAST_ALIKE or read_marker(names[index]) is not None
+        names[index] = (name if is_numbered else names[index])[:LONGEST_NAME]
+    return names
+
+
+def _folded(name: str) -> str:
+    # A step's marker has its tokens and requests in its name: they are in the table of steps.
+    return re.sub(r"\d+", "*", name) if read_marker(name) else NUMBER.sub("*", name)
+
+
+def _path(name: str) -> str:
+    """The name of a Python function without the folders of somebody's home."""
+    path = slashed(name)
+    parts = path.split("/")
+    homes = [at for at, part in enumerate(parts[:-2]) if part.lower() in HOMES]
+    return "/".join(parts[homes[0] + 2 :] if homes else parts)[-LONGEST_NAME:]
+
+
+def _with_work(ranges: Ranges, work: Work) -> Ranges:
+    """The ranges while which their thread launched something: of many functions a few."""
+    if not len(ranges):
+        return ranges
+    return ranges.take(_Launches(ranges, work).launched_in() > 0)
+
+
+class _Launches:
+    """Instants of ranges and of launches as small integers in the same order.
+
+    A group (a label, a thread) and an instant then fit in one integer, and one search finds an
+    instant among those of its group.
+    """
+
+    def __init__(self, ranges: Ranges, work: Work) -> None:
+        self.instants, rank = np.unique(
+            np.r_[ranges.start, ranges.end, work.launched], return_inverse=True
+        )
+        # One more than instants: a range may end behind the last, still in its group.
+        self.length = len(self.instants) + 1
+        size = len(ranges)
+        # One ``unique`` over all three, so that their ranks compare; here they come apart again.
+        self.begin, self.end, launched = np.split(rank, [size, 2 * size])
+        threads, thread = np.unique(np.r_[ranges.thread, work.thread], return_inverse=True)
+        self.threads = len(threads)
+        self.thread, of_work = np.split(thread, [size])
+        linked = work.thread != NONE  # the launch of the others is not in the file
+        self.any_thread = _Sums(launched[linked], work.own_ns[linked], work.calls[linked])
+        # Thread and instant in one integer: searching a thread's interval finds no other's work.
+        keys = of_work * self.length + launched
+        self.own_thread = _Sums(keys[linked], work.own_ns[linked], work.calls[linked])
+
+    def in_own_thread(self, group: Index, chosen: Index) -> tuple[Times, Index, Times]:
+        """For each group of ranges, which are each of one thread: time and number of the calls that
+        its thread launched in it, and how long it was open."""
+        covered = self._covered(group, chosen)
+        thread = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
+        thread[group] = self.thread[chosen]
+        offset = thread[covered.group] * self.length
+        own_ns, calls = self.own_thread.within(offset + covered.begin, offset + covered.end)
+        open_ns = self.instants[covered.end] - self.instants[covered.begin]
+        count = len(thread)
+        return (
+            _summed(covered.group, own_ns, count),
+            _summed(covered.group, calls, count),
+            _summed(covered.group, open_ns, count),
+        )
+
+    def in_any_thread(self, group: Index, chosen: Index, late: Cover | None) -> tuple[Times, Times]:
+        """For each group of ranges the time of what was launched while one of them was open, and
+        how much of ``late`` lies in them."""
+        covered = self._covered(group, chosen)
+        own_ns, _ = self.any_thread.within(covered.begin, covered.end)
+        late_ns = np.zeros(len(own_ns), dtype=np.int64)
+        if late is not None:
+            late_ns = late.within(self.instants[covered.begin], self.instants[covered.end])
+        count = int(group.max(initial=-1)) + 1
+        return _summed(covered.group, own_ns, count), _summed(covered.group, late_ns, count)
+
+    def launched_in(self) -> Index:
+        """For each range the number of calls that its thread launched in it."""
+        offset = self.thread * self.length
+        return self.own_thread.within(offset + self.begin, offset + self.end)[1]
+
+    def _covered(self, group: Index, chosen: Index) -> _Covered:
+        # Each group has a range of integers of its own, so that one cover merges the intervals of
+        # all groups, and never those of two.
+        offset = group * self.length
+        cover = Cover(offset + self.begin[chosen], offset + self.end[chosen])
+        of = cover.start // self.length
+        return _Covered(of, cover.start - of * self.length, cover.end - of * self.length)
+
+
+class _Covered(NamedTuple):
+    """Intervals of instants by group, those of a group disjoint."""
+
+    group: Index
+    begin: Index
+    end: Index
+
+
+class _Sums:
+    """Sums of work between two instants."""
+
+    def __init__(self, launched: Index, own_ns: Times, calls: Index) -> None:
+        # Sums of the first n in order of launch: a difference of two is the sum of an interval.
+        order = np.argsort(launched, kind="stable")
+        self._launched = launched[order]
+        self._own_ns = np.r_[0, np.cumsum(own_ns[order])]
+        self._calls = np.r_[0, np.cumsum(calls[order])]
+
+    def within(self, begin: Index, end: Index) -> tuple[Times, Index]:
+        """Time and number of calls launched in each [begin, end)."""
+        low, high = (np.searchsorted(self._launched, bound) for bound in (begin, end))
+        return self._own_ns[high] - self._own_ns[low], self._calls[high] - self._calls[low]
+
+
+def _summed(index: Index, values: Times, count: int) -> Times:
+    # ``add.at`` and not ``+=``, which counts an index once. bincount would sum in floats.
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, index, values)
+    return sums
+
+
+def range_rows(
+    names: Sequence[str], ranges: Ranges, work: Work, counts: Flags, late: Cover | None = None
+) -> tuple[list[HostRange], int]:
+    """A row for each name of the ranges, the longest first; and the time of work in none of them.
+
+    Args:
+        names: The label of each name; ranges of one label are one row.
+        ranges: Ranges of threads.
+        work: What was launched.
+        counts: The ranges that are counted even where they launched nothing.
+        late: When the device stood still because of the host.
+    """
+    if not len(ranges):
+        return [], int(work.own_ns.sum())
+    around = _innermost(ranges, work)
+    elsewhere_ns = int(work.own_ns[around == NONE].sum())
+    launches = _Launches(ranges, work)
+    kept = np.flatnonzero(counts | (launches.launched_in() > 0))
+    numbers: dict[str, int] = {}
+    label = np.array(
+        [numbers.setdefault(names[name], len(numbers)) for name in ranges.name.tolist()],
+        dtype=np.int64,
+    )
+    count = len(numbers)
+    own = _summed(label[around[around != NONE]], work.own_ns[around != NONE], count)
+    # Calls of one name in different threads do not lie inside each other.
+    pairs, pair = np.unique(
+        label[kept] * launches.threads + launches.thread[kept], return_inverse=True
+    )
+    label_of_pair = pairs // max(launches.threads, 1)  # undoes the product above
+    total, launched, host = (
+        _summed(label_of_pair, values, count) for values in launches.in_own_thread(pair, kept)
+    )
+    meanwhile, late_ns = (
+        np.r_[values, np.zeros(count - len(values), dtype=np.int64)]
+        for values in launches.in_any_thread(label[kept], kept, late)
+    )
+    calls = np.bincount(label[kept], minlength=count)
+    columns = zip(
+        numbers,
+        *map(np.ndarray.tolist, (calls, host, launched, own, total, meanwhile, late_ns)),
+        strict=True,
+    )
+    rows = [
+        HostRange(
+            name=name,
+            calls=calls,
+            host_ns=host_ns,
+            launched=launched,
+            own_ns=own_ns,
+            total_ns=total_ns,
+            meanwhile_ns=meanwhile_ns,
+            late_ns=late_in,
+        )
+        for name, calls, host_ns, launched, own_ns, total_ns, meanwhile_ns, late_in in columns
+        if calls
+    ]
+    rows.sort(key=lambda row: (-max(row.total_ns, row.meanwhile_ns), -row.host_ns, row.name))
+    return rows, elsewhere_ns
+
+
+def _innermost(ranges: Ranges, work: Work) -> Index:
+    """For each piece of work the innermost range of its thread around its launch, or -1."""
+    size, count = len(ranges), len(work.thread)
+    none = np.full(size + count, NONE)
+    # Work is an instant behind the ranges that begin with it, and nothing lies inside an instant.
+    events = HostEvents(
+        kind=np.r_[np.full(size, int(Kind.ANNOTATION)), np.full(count, int(Kind.RUNTIME))],
+        name=none,
+        thread=np.r_[ranges.thread, work.thread],
+        start=np.r_[ranges.start, work.launched],
+        end=np.r_[ranges.end, work.launched],
+        correlation=np.arange(size + count),  # the place before sorting
+        sequence=none,
+        operands=none,
+    )
+    events = by_thread(events)
+    is_range = events.kind == Kind.ANNOTATION
+    around = follow(nearest(is_range, parents(events)), events.correlation)
+    result = np.full(count, NONE)
+    result[events.correlation[~is_range] - size] = around[~is_range]
+    result[work.thread == NONE] = NONE  # its launch is not in the file
+    return result

@@ -1,0 +1,228 @@
+"""The kernel table of a trace: rows by name, phase, module and operator that sum to the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from sysbench.core.record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
+from sysbench.core.trace.classify import classify, classify_operator, fused_operators
+from sysbench.core.trace.intervals import Times
+from sysbench.core.trace.layers import fold_layer_numbers
+from sysbench.core.trace.names import GRAD_ACCUMULATE, LOSS, MODEL_PHASES, WHOLE_MODEL
+from sysbench.core.trace.time_ledger import TimeLedger
+from sysbench.core.trace.trace_events import NONE, Index, follow
+
+OTHER = "other"
+NO_KERNELS = (
+    "no work on the GPU was recorded, so the rows are the host's operators: CUPTI was refused, by "
+    "another profiler, a foreign libcupti or the driver; look for CUPTI in the pass's log"
+)
+
+
+def kernel_table(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool = False) -> Kernels:
+    """Rows by name, phase, module and operator, per step, the longest first.
+
+    A host's operators are no account of a step that a device computed: where the trace shows
+    launches and no work on a device, or a device's events in a form that is not read, the table
+    explains nothing, and ``missing`` says why.
+
+    Args:
+        by_layer: Give modules that differ only by a layer's number a row each.
+        on_device: The steps ran on a device, whatever the trace shows.
+    """
+    is_blind = ledger.source == "operators" and bool(on_device or ledger.dropped or ledger.unread)
+    rows = _rows(ledger, by_layer=by_layer)
+    steps, length = ledger.window.steps, ledger.window.length
+    return Kernels(
+        source=ledger.source,
+        steps=steps,
+        step_ms=length / steps / 1e6,
+        busy_ns=ledger.busy / steps,
+        span_ns=ledger.span / steps,
+        phases_ns={name: ns / steps for name, ns in ledger.phase_times.items()},
+        rows=rows,
+        categories=_categories(rows),
+        idle=[
+            IdleRow(cause=cause, ns=ns / steps, share=ns / length)
+            for cause, ns in ledger.idle.items()
+            if ns
+        ],
+        unattributed_ns=ledger.unattributed / steps,
+        coverage=_coverage(ledger, is_blind=is_blind),
+        marked_steps=ledger.marked,
+        device=ledger.device,
+        other_devices=ledger.other_devices,
+        missing=_missing(ledger)
+        | ({"kernels": NO_KERNELS if on_device else _no_kernels(ledger)} if is_blind else {}),
+    )
+
+
+def _no_kernels(ledger: TimeLedger) -> str:
+    """The reason for a foreign file without kernels, with what it has in their place."""
+    unread = ", ".join(f"{count:,} {category}" for category, count in ledger.unread.items())
+    launches = f"{ledger.dropped_kernels:,} launch{'' if ledger.dropped_kernels == 1 else 'es'}"
+    reason = (
+        f"the GPU's kernels are not in this file: {launches}, 0 kernels; times below are the host's"
+        if ledger.dropped or not unread
+        else "the device's work is not in this file in a form that is read; times below are the "
+        "host's"
+    )
+    return f"{reason} (not read: {unread})" if unread else reason
+
+
+def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
+    """Pieces summed to calls, calls to rows; every sum is of integers, so none is rounded."""
+    work = ledger.work
+    if not len(work):
+        return []
+    # The first piece of a call stands for it: name, phase and module are equal in all of them.
+    _, first, call = np.unique(work.call, return_index=True, return_inverse=True)
+    duration = _sums(call, work.end - work.start, len(first))
+    exclusive = _sums(call, ledger.exclusive, len(first))
+    modules = ledger.modules if by_layer else map(fold_layer_numbers, ledger.modules)
+    labels, label = _distinct(modules)
+    keys = np.stack(
+        (
+            work.name[first],
+            work.phase[first],
+            follow(work.module[first], label),
+            work.operator[first],
+            work.linked[first],
+        )
+    )
+    # Sorted by all keys, the calls of a row are adjacent; `begins` is the first of each row.
+    order = np.lexsort(keys)
+    keys, duration, exclusive = keys[:, order], duration[order], exclusive[order]
+    begins = np.flatnonzero(np.r_[True, (np.diff(keys) != 0).any(axis=0)])
+    columns = zip(
+        *keys[:, begins].tolist(),
+        np.diff(np.r_[begins, len(order)]).tolist(),
+        np.add.reduceat(duration, begins).tolist(),
+        np.add.reduceat(exclusive, begins).tolist(),
+        np.minimum.reduceat(duration, begins).tolist(),
+        np.maximum.reduceat(duration, begins).tolist(),
+        strict=True,
+    )
+    steps, length = ledger.window.steps, ledger.window.length
+    category = _category_of_kernel if ledger.source == "kernels" else _category_of_operator
+    rows = [
+        KernelRow(
+            name=ledger.names[name],
+            category=category(
+                ledger.names[name], ledger.names[operator] if operator != NONE else ""
+            ),
+            phase=ledger.phases[phase],
+            module=labels[module] if module != NONE else "",
+            op=ledger.names[operator] if operator != NONE else "",
+            calls=calls / steps,
+            total_ns=total / steps,
+            exclusive_ns=own / steps,
+            mean_ns=total / calls,
+            min_ns=shortest,
+            max_ns=longest,
+            share=own / length if length else 0.0,
+            fused=bool(fused_operators(ledger.names[name])),
+            ops=list(fused_operators(ledger.names[name])),
+            linked=bool(linked),
+        )
+        for name, phase, module, operator, linked, calls, total, own, shortest, longest in columns
+    ]
+    return sorted(rows, key=lambda row: -row.exclusive_ns)
+
+
+def _category_of_kernel(name: str, operator: str) -> str:
+    """By the name; what it leaves open the operator settles that launched it."""
+    category = classify(name)
+    return classify_operator(operator) if category == OTHER and operator else category
+
+
+def _category_of_operator(name: str, operator: str) -> str:
+    return classify_operator(name)
+
+
+def _categories(rows: list[KernelRow]) -> list[CategoryRow]:
+    """Rows of one category and phase, summed, the longest first."""
+    groups: dict[tuple[str, str], list[KernelRow]] = {}
+    for row in rows:
+        groups.setdefault((row.category, row.phase), []).append(row)
+    summed = [
+        CategoryRow(
+            category=category,
+            phase=phase,
+            calls=sum(row.calls for row in members),
+            exclusive_ns=sum(row.exclusive_ns for row in members),
+            share=sum(row.share for row in members),
+        )
+        for (category, phase), members in groups.items()
+    ]
+    return sorted(summed, key=lambda row: -row.exclusive_ns)
+
+
+def _coverage(ledger: TimeLedger, *, is_blind: bool) -> Coverage:
+    """The part of the window that is explained by work with a recorded launch, and its counts."""
+    work, length = ledger.work, ledger.window.length
+    is_device = ledger.source == "kernels"
+    unlinked = ~work.linked
+    unexplained = ledger.unattributed + int(ledger.exclusive[unlinked].sum())
+    of_model = np.isin(ledger.phases, MODEL_PHASES)[work.phase] if len(work) else unlinked
+    model_time = int(ledger.exclusive[of_model].sum())
+    # What a CUDA graph launches has the module around the one launch: the root says nothing then.
+    at_root = np.isin(work.module, _indices(ledger.modules, WHOLE_MODEL))
+    is_placed = (work.module != NONE) & ~(work.in_graph & at_root)
+    with_module = int(ledger.exclusive[of_model & is_placed].sum()) if _has_modules(ledger) else 0
+    return Coverage(
+        launches=ledger.launches,
+        kernels=len(work) if is_device else 0,
+        unlinked=int(unlinked.sum()),
+        explained=1 - unexplained / length if length and not is_blind else 0.0,
+        with_module=with_module / model_time if model_time else 0.0,
+        graph_kernels=int(work.in_graph.sum()),
+        dropped=ledger.dropped,
+        dropped_fills=ledger.dropped_fills,
+        captured=ledger.captured,
+    )
+
+
+def _indices(names: Sequence[str], wanted: str) -> list[int]:
+    return [index for index, name in enumerate(names) if name == wanted]
+
+
+def _has_modules(ledger: TimeLedger) -> bool:
+    """Whether the file has modules: loss and accumulation are places, but follow from operators."""
+    return bool(set(ledger.modules) - {LOSS, GRAD_ACCUMULATE})
+
+
+def _missing(ledger: TimeLedger) -> dict[str, str]:
+    missing = {}
+    if not ledger.phase_times:
+        missing["phases_ns"] = (
+            f"the file marks no {'' if ledger.marked else 'steps and no '}phases: a row's phase "
+            "follows from the ranges and operators around its launch"
+        )
+    if not _has_modules(ledger):
+        missing["module"] = (
+            "the file has no ranges of modules: torch.profiler records them with_stack=True"
+        )
+    if ledger.other_devices:
+        others = ", ".join(map(str, ledger.other_devices))
+        why = "as chosen" if ledger.is_chosen else "the busiest"
+        missing["devices"] = (
+            f"the table is of device {ledger.device}, {why}; left out: {others} (--device N)"
+        )
+    return missing
+
+
+def _sums(index: Index, values: Times, count: int) -> Times:
+    """Integer sums of the values with each index."""
+    result = np.zeros(count, dtype=np.int64)
+    np.add.at(result, index, values)
+    return result
+
+
+def _distinct(texts: Iterable[str]) -> tuple[list[str], Index]:
+    """The distinct texts, and for each text its index among them."""
+    ids: dict[str, int] = {}
+    index = np.array([ids.setdefault(text, len(ids)) for text in texts], dtype=np.int64)
+    return list(ids), index

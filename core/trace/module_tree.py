@@ -1,0 +1,298 @@
+"""The tree of a traced step: model, layer, module, operator, kernel; its leaves sum to the step.
+
+Cutting by depth or share keeps the sum: the children cut off become one row or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import Literal
+
+import msgspec
+
+from sysbench.core.record.record import KernelRow, Kernels, Memory, ModuleMemory
+from sysbench.core.trace.layers import LayerGroup, LayerSpread, fold_layers, module_tree
+from sysbench.core.trace.names import GRAD_ACCUMULATE, LOSS, MODEL_PHASES, WHOLE_MODEL
+
+Kind = Literal[
+    "step", "module", "layers", "operator", "kernel", "phase", "idle", "unattributed", "rest"
+]
+
+ROOF_KNOWN = 0.9
+"""Part of a node's time whose roof must be known for the node to have one."""
+
+WORK = ("operator", "kernel")
+NOT_RUNNING = ("idle", "unattributed")
+UNLINKED = "launch not recorded"
+STEP_PREFIX = "step/"
+"""Prefix of the paths of nodes that are children of the step but not of the model."""
+
+
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the step with everything below it, per step.
+
+    Time is the rows' exclusive time, so the leaves add up to the step. ``exclusive_ns`` is a
+    module's time without the modules in it. ``calls`` counts the kernels (on the CPU the
+    operators) that ran. ``phases_ns`` splits the time. ``flops`` and ``moved_bytes`` sum the
+    known values and are null where none is known; ``of_roof`` is weighted by time.
+    ``parameter_bytes`` and ``activation_bytes`` (saved for backward) are a module's, from
+    the memory pass.
+
+    ``path`` is unique in the tree: the module's path with the numbers of folded layers, then
+    ``/`` and the operator, ``/`` and the kernel.
+    """
+
+    kind: Kind
+    name: str
+    path: str
+    inclusive_ns: float
+    exclusive_ns: float
+    share: float
+    calls: float | None = None
+    flops: float | None = None
+    moved_bytes: float | None = None
+    of_roof: float | None = None
+    phases_ns: dict[str, float] = {}
+    parameter_bytes: int | None = None
+    activation_bytes: int | None = None
+    layers: LayerSpread | None = None
+    children: list[TreeNode] = []
+
+
+def kernel_tree(kernels: Kernels, memory: Memory | None = None, *, phase: str = "") -> TreeNode:
+    """The step as a tree; similar layers are one node, an outlier among them is another.
+
+    Args:
+        kernels: Best with one row a layer, as the trace pass's ``kernels.json`` has them.
+        memory: Source of the modules' bytes.
+        phase: Take only the rows of this phase; idle and unattributed time are then left out.
+    """
+    rows = [row for row in kernels.rows if phase in ("", row.phase)]
+    module_memory = {module.module: module for module in memory.modules} if memory else {}
+    build = _Builder(step_ns=kernels.step_ms * 1e6, module_memory=module_memory)
+    children = build.top(rows)
+    if not phase:
+        causes = [build.idle_node("idle", row.cause, row.ns) for row in kernels.idle]
+        idle_ns = fsum(row.ns for row in kernels.idle)
+        children += [
+            build.idle_node("idle", "idle", idle_ns, causes),
+            build.idle_node("unattributed", "unattributed", kernels.unattributed_ns),
+        ]
+    return build.node("step", phase or kernels.whole, phase or "step", rows, children)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Builder:
+    """Makes the nodes of one step; ``module_memory`` is by the modules' paths."""
+
+    step_ns: float
+    module_memory: Mapping[str, ModuleMemory]
+
+    def share(self, ns: float) -> float:
+        return ns / self.step_ns if self.step_ns else 0.0
+
+    def node(
+        self,
+        kind: Kind,
+        name: str,
+        path: str,
+        rows: Sequence[KernelRow],
+        children: Sequence[TreeNode] = (),
+        paths: Sequence[str] = (),
+        layers: LayerSpread | None = None,
+    ) -> TreeNode:
+        """A node of all its rows, those of its children included, the longest child first."""
+        below = [child.inclusive_ns for child in children]
+        # Children hold all the rows. Adding them up, not the rows, makes parent and children
+        # agree to the last bit; the step also has children without rows, such as idle.
+        ns = fsum(below if below else (row.exclusive_ns for row in rows))
+        modules_ns = [child.inclusive_ns for child in children if child.kind not in WORK]
+        memory = [self.module_memory[path] for path in paths if path in self.module_memory]
+        return TreeNode(
+            kind=kind,
+            name=name,
+            path=path,
+            inclusive_ns=ns,
+            exclusive_ns=max(0.0, fsum([ns, *(-module_ns for module_ns in modules_ns)])),
+            share=self.share(ns),
+            calls=fsum(row.calls for row in rows),
+            flops=known_sum(row.flops for row in rows),
+            moved_bytes=known_sum(row.moved_bytes for row in rows),
+            of_roof=mean_of_roof(rows),
+            phases_ns=_by_phase(rows),
+            parameter_bytes=sum(m.parameter_bytes for m in memory) if memory else None,
+            activation_bytes=sum(m.activation_bytes for m in memory) if memory else None,
+            layers=layers,
+            children=_in_order(children),
+        )
+
+    def idle_node(
+        self, kind: Kind, name: str, ns: float, children: Sequence[TreeNode] = ()
+    ) -> TreeNode:
+        """A node of time in which nothing is known to have run."""
+        return TreeNode(
+            kind=kind,
+            name=name,
+            path=f"{STEP_PREFIX}{name}",
+            inclusive_ns=ns,
+            exclusive_ns=0.0 if children else ns,
+            share=self.share(ns),
+            children=_in_order(children),
+        )
+
+    def top(self, rows: Sequence[KernelRow]) -> list[TreeNode]:
+        """The node of the model, and nodes of the rows that belong to none of its modules."""
+        inside = [row for row in rows if not place_outside_modules(row)]
+        groups: dict[str, list[KernelRow]] = {}
+        for row in rows:
+            if place := place_outside_modules(row):
+                groups.setdefault(place, []).append(row)
+        nodes = [
+            self.node(
+                "phase",
+                name,
+                STEP_PREFIX + name,
+                members,
+                self.operators(members, STEP_PREFIX + name),
+            )
+            for name, members in groups.items()
+        ]
+        if inside:
+            model = LayerGroup(WHOLE_MODEL, module_tree(inside, WHOLE_MODEL))
+            nodes.append(self.module(WHOLE_MODEL, "", model))
+        return nodes
+
+    def module(self, path: str, prefix: str, group: LayerGroup) -> TreeNode:
+        """The node of a module or of folded layers; children are modules, then operators."""
+        branch = group.branch
+        below = [
+            self.module(f"{prefix}{child.name}", f"{prefix}{child.name}.", child)
+            for child in fold_layers(branch)
+        ]
+        return self.node(
+            "layers" if group.layers else "module",
+            group.name,
+            path,
+            list(branch.all_rows()),
+            [*below, *self.operators(branch.rows, path)],
+            branch.paths,
+            group.layers,
+        )
+
+    def operators(self, rows: Sequence[KernelRow], place: str) -> list[TreeNode]:
+        """One node per operator with its kernels below; kernels without an operator alone."""
+        nodes = []
+        for op, members in _grouped(rows, lambda row: row.op).items():
+            path = f"{place}/{op}"
+            kernels = [
+                self.node("kernel", name, f"{path}/{name}", calls)
+                for name, calls in _grouped(members, lambda row: row.name).items()
+            ]
+            if not op:
+                nodes += kernels
+            elif [kernel.name for kernel in kernels] == [op]:
+                nodes.append(self.node("operator", op, path, members))
+            else:
+                nodes.append(self.node("operator", op, path, members, kernels))
+        return nodes
+
+
+def place_outside_modules(row: KernelRow) -> str:
+    """The name of the node for a row that belongs to no module; empty for a row of a module."""
+    if not row.linked:
+        return UNLINKED
+    if row.module in (LOSS, GRAD_ACCUMULATE):
+        return row.module
+    if row.module:
+        return ""
+    return f"{row.phase}, outside modules" if row.phase in MODEL_PHASES else row.phase
+
+
+def _in_order(nodes: Iterable[TreeNode]) -> list[TreeNode]:
+    """The longest first, idle and unattributed time last."""
+    return sorted(nodes, key=lambda node: (node.kind in NOT_RUNNING, -node.inclusive_ns))
+
+
+def _grouped(
+    rows: Iterable[KernelRow], key: Callable[[KernelRow], str]
+) -> dict[str, list[KernelRow]]:
+    groups: dict[str, list[KernelRow]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
+def _by_phase(rows: Iterable[KernelRow]) -> dict[str, float]:
+    groups = _grouped(rows, lambda row: row.phase)
+    return {phase: fsum(row.exclusive_ns for row in members) for phase, members in groups.items()}
+
+
+def known_sum(values: Iterable[float | None]) -> float | None:
+    """The sum of the values that are known, None if none is."""
+    known_values = [value for value in values if value is not None]
+    return fsum(known_values) if known_values else None
+
+
+def mean_of_roof(rows: Sequence[KernelRow]) -> float | None:
+    """The part of the roof reached: mean over the time with a known roof, None if too little."""
+    parts = [(row.total_ns, row.of_roof) for row in rows if row.of_roof is not None]
+    known_ns = fsum(ns for ns, _ in parts)
+    if not known_ns or known_ns < ROOF_KNOWN * fsum(row.total_ns for row in rows):
+        return None
+    return fsum(ns * reached for ns, reached in parts) / known_ns
+
+
+def walk(node: TreeNode, depth: int = 0) -> Iterator[tuple[int, TreeNode]]:
+    """Every node with its depth, parents before children."""
+    yield depth, node
+    for child in node.children:
+        yield from walk(child, depth + 1)
+
+
+def to_depth(node: TreeNode, depth: int) -> TreeNode:
+    """The tree with at most ``depth`` levels below the node."""
+    below = [to_depth(child, depth - 1) for child in node.children] if depth > 0 else []
+    return msgspec.structs.replace(node, children=below)
+
+
+def from_share(node: TreeNode, least: float) -> TreeNode:
+    """The tree with children under this share of the step as one; idle time always stays."""
+    children = [from_share(child, least) for child in node.children]
+    ran = [child for child in children if child.kind not in NOT_RUNNING]
+    not_running = [child for child in children if child.kind in NOT_RUNNING]
+    large = [child for child in ran if child.share >= least]
+    small = [child for child in ran if child.share < least]
+    rest = [_rest(node, small)] if len(small) > 1 else small
+    return msgspec.structs.replace(node, children=[*large, *rest, *not_running])
+
+
+def matching(node: TreeNode, fits: Callable[[str], object]) -> TreeNode | None:
+    """The nodes with a matching path, complete, and those above them; None if there is none.
+
+    Those above keep their figures, which are more than the sum of the children that are left.
+    """
+    if fits(node.path):
+        return node
+    below = [match for child in node.children if (match := matching(child, fits)) is not None]
+    return msgspec.structs.replace(node, children=below) if below else None
+
+
+def _rest(parent: TreeNode, small: Sequence[TreeNode]) -> TreeNode:
+    ns = fsum(child.inclusive_ns for child in small)
+    phases = dict.fromkeys(phase for child in small for phase in child.phases_ns)
+    return TreeNode(
+        kind="rest",
+        name=f"({len(small)} more)",
+        path=f"{parent.path}/({len(small)} more)",
+        inclusive_ns=ns,
+        exclusive_ns=ns,
+        share=fsum(child.share for child in small),
+        calls=fsum(child.calls or 0.0 for child in small),
+        flops=known_sum(child.flops for child in small),
+        moved_bytes=known_sum(child.moved_bytes for child in small),
+        phases_ns={
+            phase: fsum(child.phases_ns.get(phase, 0.0) for child in small) for phase in phases
+        },
+    )

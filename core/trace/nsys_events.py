@@ -1,0 +1,302 @@
+"""The events of an nsys export as columns: GPU work, CUDA calls, NVTX ranges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.trace.intervals import Times
+from sysbench.core.trace.nsys_file import NULL, ExportFile, Integers
+from sysbench.core.trace.trace_events import Columns, Kind
+
+KERNEL, COPY, FILL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("KERNEL", "MEMCPY", "MEMSET"))
+GRAPH, CALL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("GRAPH_TRACE", "RUNTIME"))
+NVTX = "NVTX_EVENTS"
+TABLES = (KERNEL, COPY, FILL, GRAPH, CALL, NVTX)
+
+OF_NSYS = ("META_DATA_", "TARGET_INFO_", "ENUM_NSYS_", "ENUM_CUDA_")
+"""Begins of the names of tables that every export has, also one without a single event."""
+PUSH_POP, START_END, DOMAIN = (59, 70), (60, 71), 75
+"""``eventType`` of ranges: of NVTX itself, and of text files in its format."""
+THREAD_BITS = PID_BITS = 0xFFFFFF
+PID_SHIFT = 24
+"""The low 24 bits of ``globalTid`` are the thread's, the others the process's ``globalPid``. The
+lowest 24 of these others are the process id of the operating system."""
+COPY_KINDS = (
+    *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host"),
+    *("Array-to-Array", "Array-to-Device", "Device-to-Array", "Device-to-Device"),
+    *("Host-to-Host", "Peer-to-Peer"),
+)
+"""By ``copyKind``, as ENUM_CUDA_MEMCPY_OPER labels them."""
+UNKNOWN_COPY = COPY_KINDS[0]
+FILL_NAME, GRAPH_NAME = "[CUDA memset]", "[CUDA graph]"
+CALL_VERSION = re.compile(r"(_ptsz|_ptds)?_v\d+$")
+
+LONGEST_NS = 10**15
+"""Longest time from the first to the last event of an export: eleven days."""
+MOST_CORRELATION = 2**32
+MOST_DEVICES = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work(Columns):
+    """Work of the devices. ``launch`` is a number shared with the launching call, -1 if none.
+
+    ``short`` is the name without template arguments. Names are indices of `Events.names`.
+    """
+
+    kind: NDArray[np.int64]
+    name: NDArray[np.int64]
+    short: NDArray[np.int64]
+    device: NDArray[np.int64]
+    start: Times
+    end: Times
+    launch: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls(Columns):
+    """CUDA calls of the host. Calls and ranges share the numbers of threads and processes."""
+
+    kind: NDArray[np.int64]
+    name: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    process: NDArray[np.int64]
+    start: Times
+    end: Times
+    launch: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges(Columns):
+    """NVTX ranges. ``kind`` is 0 for push/pop, 1 for start/end.
+
+    ``label`` is the name prefixed by its domain. ``crosses`` marks ranges that another thread
+    ended.
+    """
+
+    kind: NDArray[np.int64]
+    name: NDArray[np.int64]
+    label: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    process: NDArray[np.int64]
+    start: Times
+    end: Times
+    crosses: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """The events of one export; times are nanoseconds since ``base_ns`` of the export's clock.
+
+    ``work`` are kernels, copies and fills. ``graphs`` are the CUDA graphs that were traced as
+    one block each, without the kernels in them.
+    """
+
+    names: list[str]
+    base_ns: int
+    work: Work
+    graphs: Work
+    calls: Calls
+    ranges: Ranges
+
+
+def read_events(file: ExportFile) -> Events:
+    """Read the tables of events; nsys creates a table with its first row, so any may be absent.
+
+    Raises:
+        DamagedFileError: The database is no nsys export, or has values that no recording has.
+    """
+    if not set(TABLES) & file.tables and not any(name.startswith(OF_NSYS) for name in file.tables):
+        raise DamagedFileError(f"{file.path} is a database, but nsys did not export it")
+    file.expect((*TABLES, NVTX))  # twice: NVTX's texts are read in a query by themselves
+    reader = _Reader(file)
+    calls, ranges = reader.calls(), reader.ranges()
+    work, graphs = joined([reader.kernels(), reader.copies(), reader.fills()]), reader.graphs()
+    base_ns = _base(file, [work, graphs, calls, ranges])
+    return Events(
+        names=list(reader.names),
+        base_ns=base_ns,
+        work=_since(work, base_ns),
+        graphs=_since(graphs, base_ns),
+        calls=_since(calls, base_ns),
+        ranges=_since(ranges, base_ns),
+    )
+
+
+class _Reader:
+    """Reads the tables one by one, numbering names, threads and processes in order of reading."""
+
+    def __init__(self, file: ExportFile) -> None:
+        self.file = file
+        self.names: dict[str, int] = {}
+        self._threads: dict[int, int] = {}
+        self._processes: dict[int, int] = {}
+
+    def kernels(self) -> Work:
+        rows = self._work(KERNEL, ("demangledName", "shortName"))
+        short = self._named(rows["shortName"])
+        return self._made(Kind.KERNEL, rows, self._named(rows["demangledName"]), short)
+
+    def copies(self) -> Work:
+        rows = self._work(COPY, ("copyKind",))
+        labels = [
+            f"[CUDA memcpy {COPY_KINDS[kind] if 0 <= kind < len(COPY_KINDS) else UNKNOWN_COPY}]"
+            for kind in rows["copyKind"].tolist()
+        ]
+        return self._made(Kind.COPY, rows, self._numbered(labels))
+
+    def fills(self) -> Work:
+        rows = self._work(FILL, ())
+        return self._made(Kind.FILL, rows, self._numbered([FILL_NAME] * len(rows["start"])))
+
+    def graphs(self) -> Work:
+        rows = self._work(GRAPH, ())
+        return self._made(Kind.KERNEL, rows, self._numbered([GRAPH_NAME] * len(rows["start"])))
+
+    def calls(self) -> Calls:
+        rows = self.file.integers(CALL, ("start", "end", "nameId"), ("globalTid", "correlationId"))
+        strings = self.file.strings(rows["nameId"])
+        strings = {key: CALL_VERSION.sub("", name) for key, name in strings.items()}
+        process = self._process(rows["globalTid"])
+        return Calls(
+            kind=np.full(len(process), int(Kind.RUNTIME)),
+            name=self._named(rows["nameId"], strings),
+            thread=_number(rows["globalTid"], self._threads),
+            process=process,
+            start=rows["start"],
+            end=np.maximum(rows["start"], rows["end"]),
+            launch=_launch(process, rows["correlationId"]),
+        )
+
+    def ranges(self) -> Ranges:
+        more = ("end", "globalTid", "endGlobalTid", "domainId", "textId")
+        rows = self.file.integers(NVTX, ("start", "eventType"), more)
+        names = self._range_names(rows["textId"])
+        kinds, thread = rows["eventType"], rows["globalTid"]
+        process = self._process(thread)
+        is_range = np.isin(kinds, (*PUSH_POP, *START_END)) & (thread != NULL)
+        is_range[[row for row, name in enumerate(names) if name is None]] = False
+        kept = np.flatnonzero(is_range)
+        labels = names
+        if (kinds == DOMAIN).any():
+            labels = _with_domains(names, kinds, rows["domainId"], thread >> PID_SHIFT & PID_BITS)
+        start, end, other_end = (rows[name][kept] for name in ("start", "end", "endGlobalTid"))
+        # A range still open when the recording ended is closed at the last time of any range.
+        last = max(start.max(initial=NULL), end.max(initial=NULL))
+        return Ranges(
+            kind=np.isin(kinds[kept], START_END).astype(np.int64),
+            name=self._numbered(names)[kept],
+            label=self._numbered(labels)[kept],
+            thread=_number(thread, self._threads)[kept],
+            process=process[kept],
+            start=start,
+            end=np.maximum(start, np.where(end == NULL, last, end)),
+            crosses=(other_end != NULL) & (other_end != thread[kept]),
+        )
+
+    def _range_names(self, ids: Integers) -> list[str | None]:
+        """The registered text of each NVTX event, else its inline text; None if it has neither."""
+        names = self.file.texts(NVTX, "text")
+        strings = self.file.strings(ids)
+        for row in np.flatnonzero(ids != NULL).tolist():
+            names[row] = strings.get(int(ids[row]), names[row])
+        return names
+
+    def _work(self, table: str, more: Sequence[str]) -> dict[str, Integers]:
+        return self.file.integers(
+            table, ("start", "end", "deviceId", *more), ("correlationId", "globalPid")
+        )
+
+    def _made(
+        self, kind: Kind, rows: dict[str, Integers], name: Integers, short: Integers | None = None
+    ) -> Work:
+        start = rows["start"]
+        return Work(
+            kind=np.full(len(start), int(kind)),
+            name=name,
+            short=name if short is None else short,
+            device=rows["deviceId"],
+            start=start,
+            end=np.maximum(start, rows["end"]),
+            launch=_launch(self._process(rows["globalPid"]), rows["correlationId"]),
+        )
+
+    def _process(self, global_id: Integers) -> Integers:
+        global_pid = np.where(global_id == NULL, NULL, global_id & ~THREAD_BITS)
+        return _number(global_pid, self._processes)
+
+    def _named(self, ids: Integers, strings: dict[int, str] | None = None) -> Integers:
+        """Names by their ids in StringIds."""
+        strings = self.file.strings(ids) if strings is None else strings
+        unique, index = np.unique(ids, return_inverse=True)
+        texts = [strings.get(key, f"[no name, string {key}]") for key in unique.tolist()]
+        return self._numbered(texts)[index]
+
+    def _numbered(self, texts: Sequence[str | None]) -> Integers:
+        numbers = (self.names.setdefault(text or "", len(self.names)) for text in texts)
+        return np.fromiter(numbers, np.int64, len(texts))
+
+
+def _number(values: Integers, numbers: dict[int, int]) -> Integers:
+    """The number of each value in ``numbers``, which new values are added to; -1 for NULL."""
+    unique, index = np.unique(values, return_inverse=True)
+    number_of_unique = [
+        -1 if value == NULL else numbers.setdefault(value, len(numbers))
+        for value in unique.tolist()
+    ]
+    return np.array(number_of_unique, dtype=np.int64)[index]
+
+
+def _with_domains(
+    names: list[str | None], kinds: Integers, domain: Integers, pid: Integers
+) -> list[str | None]:
+    """Each event's name prefixed by its domain; a domain's id is unique in its process."""
+    keys = list(zip(domain.tolist(), pid.tolist(), strict=True))
+    domain_rows = np.flatnonzero(kinds == DOMAIN).tolist()
+    prefixes = {keys[row]: f"{names[row]}:" for row in domain_rows if names[row]}
+    return [f"{prefixes.get(key, '')}{name or ''}" for key, name in zip(keys, names, strict=True)]
+
+
+def _launch(process: Integers, correlation: Integers) -> Integers:
+    """One number for a process and a correlation id, which is unique only in its process."""
+    # Ids are of 32 bits: a larger one would run into the bits of the process.
+    valid = (process >= 0) & (correlation >= 0) & (correlation < MOST_CORRELATION)
+    return np.where(valid, process * MOST_CORRELATION + correlation, -1)
+
+
+def joined(tables: Sequence[Work]) -> Work:
+    """The work of several tables in one."""
+    names = Work.__slots__
+    return Work(
+        **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names}
+    )
+
+
+AnyEvents = TypeVar("AnyEvents", Work, Calls, Ranges)
+
+
+def _base(file: ExportFile, columns: Sequence[Work | Calls | Ranges]) -> int:
+    """The earliest time; checks that differences and sums of the times fit 64 bits."""
+    used = [events for events in columns if len(events)]
+    if not used:
+        return 0
+    first = min(int(events.start.min()) for events in used)  # Python's integers do not overflow
+    last = max(int(events.end.max()) for events in used)
+    if last - first > LONGEST_NS:
+        raise DamagedFileError(f"{file.path}: its times are {(last - first) / 1e9:.3g} s apart")
+    for events in used:
+        # Summed as floats, which do not wrap around; half the range leaves room for rounding.
+        if float((events.end - events.start).sum(dtype=np.float64)) > np.iinfo(np.int64).max / 2:
+            raise DamagedFileError(f"{file.path}: its durations add up to more than can be")
+    return first
+
+
+def _since(events: AnyEvents, base_ns: int) -> AnyEvents:
+    return replace(events, start=events.start - base_ns, end=events.end - base_ns)

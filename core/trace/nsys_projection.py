@@ -1,0 +1,282 @@
+"""NVTX ranges projected onto the GPU, by the work that was launched inside them.
+
+A host range has no times on the device, where its work runs later. To a range belong the CUDA
+calls that its thread made inside it, and by correlation id the work that they launched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.record.nsys import Nvtx, NvtxRange, Style
+from sysbench.core.trace.intervals import Cover, Times
+from sysbench.core.trace.nsys_events import Calls, Events, Ranges, Work
+from sysbench.core.trace.nsys_summaries import by_group
+from sysbench.core.trace.trace_events import Index, Kind
+
+OPERATOR_FACTS = re.compile(r", (seq|op_id|sizes) = (\d{0,18})")
+"""Suffix that torch's emit_nvtx adds to an operator's name; it differs from call to call."""
+STYLES: tuple[Style, ...] = get_args(Style)
+LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+
+def nvtx_of(events: Events) -> Nvtx:
+    """Every range that launched work, by label and style; and the kernels in no range."""
+    ranges, launches = events.ranges, _launches(events.calls, events.work)
+    clock = _Clock(ranges, launches.calls)
+    by_thread = _in_own_thread(ranges, launches, clock)
+    by_process = _in_process(ranges, launches, clock)
+    rows = _rows(events.names, ranges, by_thread, by_process)
+    names, label = _folded(events.names, ranges)
+    folded = []
+    if len(np.unique(label)) < len(np.unique(ranges.label)):
+        folded = _rows(names, replace(ranges, label=label), by_thread, by_process)
+    in_range = _made_in_a_range(ranges, launches.calls, clock)
+    kernels = events.work.take(events.work.kind == Kind.KERNEL)
+    linked = np.isin(kernels.launch, launches.calls.launch)
+    return Nvtx(
+        rows=[row for row in rows if row.operations],
+        elsewhere=sorted(
+            (row for row in rows if not row.operations),
+            key=lambda row: (-row.process_kernel_ns, row.range),
+        ),
+        folded=folded,
+        ranges=len(ranges),
+        outside_kernels=int(launches.kernels[~in_range].sum()),
+        outside_kernel_ns=int(launches.kernel_ns[~in_range].sum()),
+        unlinked_kernels=int((~linked).sum()),
+        unlinked_kernel_ns=int((kernels.end - kernels.start)[~linked].sum()),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Launches:
+    """The calls that launched work; by call its work's first begin, last end and kernels."""
+
+    calls: Calls
+    begin: Times
+    end: Times
+    kernels: Index
+    kernel_ns: Times
+
+
+def _launches(calls: Calls, work: Work) -> _Launches:
+    work = work.take(work.launch >= 0)
+    is_kernel = work.kind == Kind.KERNEL
+    keys, group = np.unique(work.launch, return_inverse=True)
+    begin, end = np.full(len(keys), LAST), np.full(len(keys), FIRST)
+    kernels, kernel_ns = np.zeros((2, len(keys)), dtype=np.int64)
+    np.minimum.at(begin, group, work.start)
+    np.maximum.at(end, group, work.end)
+    np.add.at(kernels, group, is_kernel)
+    np.add.at(kernel_ns, group, np.where(is_kernel, work.end - work.start, 0))
+    # A driver's call inside a runtime's may have the same number: the first counts.
+    unique, first = np.unique(calls.launch, return_index=True)
+    calls = calls.take(first[np.isin(unique, keys)])
+    position = np.searchsorted(keys, calls.launch)  # exact: only launches in `keys` are left
+    return _Launches(
+        calls=calls,
+        begin=begin[position],
+        end=end[position],
+        kernels=kernels[position],
+        kernel_ns=kernel_ns[position],
+    )
+
+
+class _Clock:
+    """All instants of ranges and calls as small integers in the same order.
+
+    An owner (a thread, a process) and an instant then fit in one integer, so that one
+    binary search finds an instant among those of its owner. Nanoseconds could overflow it.
+    """
+
+    def __init__(self, ranges: Ranges, calls: Calls) -> None:
+        parts = (ranges.start, ranges.end, calls.start, calls.end)
+        unique, rank = np.unique(np.concatenate(parts), return_inverse=True)
+        # One more than instants: an interval may end one past its last, still in its owner.
+        self.length = len(unique) + 1
+        ends = np.cumsum([len(part) for part in parts])[:-1]
+        self.range_start, self.range_end, self.call_start, self.call_end = np.split(rank, ends)
+
+    def key(self, owner: Index, instant: Index) -> Index:
+        """One integer for an owner and its instant, ordered by owner, then by instant."""
+        return owner * self.length + instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Projection:
+    """The work launched in each range; ``begin`` and ``end`` are undefined without any."""
+
+    operations: Index
+    kernels: Index
+    kernel_ns: Times
+    begin: Times
+    end: Times
+
+
+def _in_own_thread(ranges: Ranges, launches: _Launches, clock: _Clock) -> _Projection:
+    """The work launched by calls of the range's thread that lie inside the range completely."""
+    calls = launches.calls
+    first = clock.key(calls.thread, clock.call_start)
+    last = clock.key(calls.thread, clock.call_end)
+    opens = clock.key(ranges.thread, clock.range_start)
+    closes = clock.key(ranges.thread, clock.range_end)
+    operations, kernels, kernel_ns = np.zeros((3, len(ranges)), dtype=np.int64)
+    begin, end = np.full(len(ranges), LAST), np.full(len(ranges), FIRST)
+    for chain in _chains(first, last):
+        # Begins and ends of a chain ascend, so a range's calls are a slice: from the first that
+        # begins at or after it opens, to before the first that ends after it closes.
+        low = np.searchsorted(first[chain], opens, side="left")
+        high = np.searchsorted(last[chain], closes, side="right")
+        # A range inside a single call has high < low; one that another thread ended, no calls.
+        high = np.where(ranges.crosses, low, np.maximum(low, high))
+        operations += high - low
+        kernels += _sums(launches.kernels[chain], low, high)
+        kernel_ns += _sums(launches.kernel_ns[chain], low, high)
+        begin = np.minimum(begin, _extremes(np.minimum, launches.begin[chain], low, high, LAST))
+        end = np.maximum(end, _extremes(np.maximum, launches.end[chain], low, high, FIRST))
+    return _Projection(
+        operations=operations, kernels=kernels, kernel_ns=kernel_ns, begin=begin, end=end
+    )
+
+
+def _in_process(ranges: Ranges, launches: _Launches, clock: _Clock) -> tuple[Index, Times]:
+    """Number and time of the kernels that the process launched while the range was open."""
+    started = clock.key(launches.calls.process, clock.call_start)
+    order = np.argsort(started)
+    opens = clock.key(ranges.process, clock.range_start)
+    closes = clock.key(ranges.process, clock.range_end)
+    low = np.searchsorted(started[order], opens, side="left")
+    high = np.maximum(low, np.searchsorted(started[order], closes, side="right"))
+    return (
+        _sums(launches.kernels[order], low, high),
+        _sums(launches.kernel_ns[order], low, high),
+    )
+
+
+def _made_in_a_range(ranges: Ranges, calls: Calls, clock: _Clock) -> NDArray[np.bool_]:
+    """For each call whether a range of its thread was open when it began, ends included."""
+    opens = clock.key(ranges.thread, clock.range_start)
+    closes = clock.key(ranges.thread, clock.range_end)
+    began = clock.key(calls.thread, clock.call_start)
+    # `Cover` is half-open: one more than the last instant includes it.
+    return np.asarray(Cover(opens, closes + 1).within(began, began + 1) > 0)
+
+
+def _chains(first: Index, last: Index) -> Iterator[Index]:
+    """The calls, split into chains in which both begins and ends ascend.
+
+    There is one chain, unless calls nest.
+    """
+    rest = np.argsort(first, kind="stable")
+    while len(rest):
+        ends = last[rest]
+        # The calls that end no earlier than all before them; the first always does.
+        ascends = ends >= np.maximum.accumulate(ends)
+        yield rest[ascends]
+        rest = rest[~ascends]
+
+
+def _sums(values: Times, low: Index, high: Index) -> Times:
+    """The sum of ``values[low:high]`` for each pair of bounds."""
+    before = np.r_[0, np.cumsum(values)]
+    return np.asarray(before[high] - before[low])
+
+
+def _extremes(best: np.ufunc, values: Times, low: Index, high: Index, none: int) -> Times:
+    """The least or greatest of ``values[low:high]`` for each pair of bounds; ``none`` if empty.
+
+    A sparse table, of which one row is kept: in round k ``values[i]`` is the extreme of the
+    2**k values from i. Two such pieces, which may overlap, cover a slice of up to twice that.
+    """
+    result = np.full(len(low), none)
+    length = high - low
+    longest = length.max(initial=0)
+    width = 1
+    while width <= longest:
+        fits = np.flatnonzero((length >= width) & (length < 2 * width))
+        result[fits] = best(values[low[fits]], values[high[fits] - width])
+        values = best(values[:-width], values[width:])
+        width *= 2
+    return result
+
+
+def _rows(
+    names: list[str],
+    ranges: Ranges,
+    by_thread: _Projection,
+    by_process: tuple[Index, Times],
+) -> list[NvtxRange]:
+    """Ranges of one label and style as one row, the longest projection first.
+
+    Instances whose thread launched no work count only where no instance's thread did.
+    """
+    process_kernels, process_kernel_ns = by_process
+    group = ranges.label * len(STYLES) + ranges.kind  # one integer for label and style
+    has_work = by_thread.operations > 0
+    counts = has_work | ((process_kernels > 0) & ~np.isin(group, group[has_work]))
+    # The bounds are undefined without work, and their difference could overflow.
+    projected = np.where(has_work, by_thread.end, 0) - np.where(has_work, by_thread.begin, 0)
+    stats = by_group(group[counts], projected[counts])
+    row = np.searchsorted(stats.group, group[counts])
+    # The process's kernels sum over all instances of a row, counted or not.
+    in_row = np.isin(group, stats.group)
+    row_of_all = np.searchsorted(stats.group, group[in_row])
+    size = len(stats.group)
+    rows = zip(
+        stats.group.tolist(),
+        stats.rows(),
+        _totals(row, (ranges.end - ranges.start)[counts], size),
+        _totals(row, by_thread.operations[counts], size),
+        _totals(row, by_thread.kernels[counts], size),
+        _totals(row, by_thread.kernel_ns[counts], size),
+        _totals(row_of_all, process_kernels[in_row], size),
+        _totals(row_of_all, process_kernel_ns[in_row], size),
+        strict=True,
+    )
+    nvtx_ranges = [
+        NvtxRange(
+            range=names[key // len(STYLES)],
+            style=STYLES[key % len(STYLES)],
+            instances=projection.n,
+            projected_ns=projection.total,
+            range_ns=range_ns,
+            operations=operations,
+            mean_ns=projection.total / projection.n,
+            median_ns=projection.median,
+            min_ns=projection.minimum,
+            max_ns=projection.maximum,
+            std_ns=projection.std,
+            kernels=kernels,
+            kernel_ns=kernel_ns,
+            process_kernels=in_process,
+            process_kernel_ns=in_process_ns,
+        )
+        for key, projection, range_ns, operations, kernels, kernel_ns, in_process, in_process_ns
+        in rows
+    ]  # fmt: skip
+    return sorted(nvtx_ranges, key=lambda nvtx: (-nvtx.projected_ns, nvtx.range, nvtx.style))
+
+
+def _folded(names: list[str], ranges: Ranges) -> tuple[list[str], Index]:
+    """Labels without the numbers of an operator's calls, and the label of each range."""
+    numbers: dict[str, int] = {}
+    number_of = np.zeros(len(names), dtype=np.int64)
+    for index in np.unique(ranges.label).tolist():
+        facts = OPERATOR_FACTS.search(names[index])
+        text = names[index][: facts.start()] if facts else names[index]
+        number_of[index] = numbers.setdefault(text, len(numbers))
+    return list(numbers), number_of[ranges.label]
+
+
+def _totals(row: Index, values: Times, size: int) -> list[int]:
+    """Integer sums of the values of each row; float64, as of bincount, would round."""
+    totals = np.zeros(size, dtype=np.int64)
+    np.add.at(totals, row, values)
+    return totals.tolist()

@@ -1,0 +1,140 @@
+"""Numbers of a trace's JSON as integers, times as exact nanoseconds.
+
+A float64 near 1.7e15 µs (a time of today since the Unix epoch) steps by 0.25 µs, so numbers
+with a fraction arrive as their JSON text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.trace.intervals import Times
+
+# 31 years before the Unix epoch to 126 after it: differences in nanoseconds fit 63 bits.
+EARLIEST_US = -(10**15)
+LATEST_US = 4 * 10**15
+LONGEST_FRACTION = 3
+LONGEST_WHOLE = 16
+DIGIT_0, POINT, COMMA = b"0.,"
+
+
+def nanoseconds(values: Sequence[object]) -> NDArray[np.int64]:
+    """Integers (µs) and decimal texts (µs) to ns; digits beyond the nanosecond are cut.
+
+    Raises:
+        ValueError: Not a number, or before 1939 or after 2096 as a Unix time.
+    """
+    if not values:
+        return np.zeros(0, dtype=np.int64)
+    try:
+        joined = ",".join(values)  # type: ignore[arg-type]
+    except TypeError:  # whole microseconds are decoded as integers
+        joined = ",".join(map(str, values))
+    text, count = joined.encode(), len(values)
+    parsed = _parse_aligned(text, count)
+    if parsed is None:
+        parsed = _parse_plain(text, count)
+    if parsed is None:
+        texts = map(str, values)
+        parsed = np.fromiter(map(_parse_number, texts), dtype=np.int64, count=len(values))
+    return parsed
+
+
+def _parse_aligned(joined: bytes, count: int) -> NDArray[np.int64] | None:
+    """All numbers at once, if each is digits, a point and three decimals at the same places.
+
+    Kineto prints all times so, and neighbours have as many digits: a table of characters then,
+    whose columns count powers of ten. Else None.
+    """
+    width = (len(joined) + 1) // count
+    point = width - LONGEST_FRACTION - 2  # before the decimals and the comma
+    if len(joined) + 1 != count * width or not 0 < point <= LONGEST_WHOLE:
+        return None
+    characters = np.frombuffer(joined + b",", dtype=np.uint8).reshape(count, width)
+    if (characters[:, -1] != COMMA).any() or (characters[:, point] != POINT).any():
+        return None
+    digits = np.delete(characters, (point, width - 1), axis=1) - DIGIT_0
+    if digits.max() > 9:  # unsigned: a character below "0" wraps around
+        return None
+    # At most 19 digits: without overflow up to 9.2e18, and the latest time is 4e18.
+    if point == LONGEST_WHOLE and digits[:, 0].max() >= LATEST_US // 10 ** (LONGEST_WHOLE - 1):
+        return None
+    powers = 10 ** np.arange(digits.shape[1] - 1, -1, -1, dtype=np.int64)
+    result: NDArray[np.int64] = digits @ powers
+    return result
+
+
+def _parse_plain(joined: bytes, count: int) -> NDArray[np.int64] | None:
+    """All numbers at once, if each is digits with at most three decimals; else None."""
+    characters = np.frombuffer(joined, dtype=np.uint8)
+    points = np.flatnonzero(characters == POINT)
+    ends = np.append(np.flatnonzero(characters == COMMA), len(joined))
+    is_digit = (characters - DIGIT_0) <= 9  # unsigned: a character below "0" wraps around
+    # Digits, points and commas make up the whole text: no sign, exponent or space is left.
+    if len(ends) != count or np.count_nonzero(is_digit) + len(points) + count - 1 != len(joined):
+        return None
+    points_before = np.searchsorted(points, ends)
+    point_count = np.diff(points_before, prepend=0)
+    decimals = np.zeros(count, dtype=np.int64)
+    with_point = point_count == 1
+    # The last point before a number's end is its own: `points_before - 1`, counted from 0.
+    decimals[with_point] = ends[with_point] - points[points_before[with_point] - 1] - 1
+    # As if a comma stood at -1: a number lies strictly between the commas around it.
+    whole_digits = np.diff(ends, prepend=-1) - 1 - point_count - decimals
+    if (
+        point_count.max() > 1
+        or decimals.max() > LONGEST_FRACTION
+        or whole_digits.min() < 1
+        or whole_digits.max() > LONGEST_WHOLE
+    ):
+        return None
+    # Without its point a number counts units of 10**-decimals µs: integers, so nothing is rounded.
+    digits = np.fromstring(joined.replace(b".", b""), dtype=np.int64, sep=",")
+    scale = 10 ** (3 - decimals)
+    if (digits > LATEST_US * 1000 // scale).any():  # before the product, which must fit 63 bits
+        return None
+    result: NDArray[np.int64] = digits * scale
+    return result
+
+
+def _parse_number(text: str) -> int:
+    """Any JSON number, like -1.5 or 1e-05."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text[:40]!r} is not a time") from None
+    if not value.is_finite() or not EARLIEST_US <= value <= LATEST_US:
+        raise ValueError(f"{text[:40]} µs is out of range")
+    return int(value * 1000)
+
+
+LONGEST_US = 1e12
+
+
+def durations(values: Sequence[float]) -> Times:
+    """Microseconds to nanoseconds; below the limit a float64 resolves them.
+
+    Raises:
+        ValueError: Longer than eleven days.
+    """
+    # A profiler that was stopped inside an event may have written a negative duration.
+    microseconds = np.maximum(np.array(values, dtype=np.float64), 0)
+    if microseconds.max(initial=0) > LONGEST_US:
+        raise ValueError("a duration is out of range")
+    return np.asarray(np.rint(microseconds * 1000), dtype=np.int64)
+
+
+def integers(values: list[Any]) -> NDArray[np.int64]:
+    """Integers unchanged; any other value, which only a foreign trace has, as -1."""
+    try:
+        return np.fromiter(values, dtype=np.int64, count=len(values))
+    except (TypeError, ValueError, OverflowError):
+        checked = (
+            value if isinstance(value, int) and abs(value) < 2**63 else -1 for value in values
+        )
+        return np.fromiter(checked, dtype=np.int64, count=len(values))

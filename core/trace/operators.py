@@ -1,0 +1,248 @@
+"""FLOPs and bytes that one call of an operator must cost, from the shapes of its inputs.
+
+FLOPs: two per multiply-add of a matrix product; attention counted in full, its masked half
+included, and backward with the scores that fused kernels compute again; one per element of
+the result of elementwise work, one per element that a reduction reads, five per element of a
+softmax (maximum, difference, exponential, sum, quotient), four of its backward.
+
+Bytes: every input once and every output once, as if the cache held everything within the
+operator and nothing between operators. An expanded input counts the elements it has in memory;
+a tensor changed in place counts as read and as written.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sysbench.core.trace.classify import classify_operator
+from sysbench.core.trace.operands import TENSORS, Operand, broadcast, result_bytes
+
+COUNTED_CATEGORIES = ("gemm", "attention", "convolution")
+MOVES_ONLY = ("roll", "flip", "tril", "triu", "where", "masked_fill")
+BOOLEAN = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite")
+"""Elementwise operators with a result of one byte per element."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The least work of one call: ``flops`` (None where not known) and bytes moved.
+
+    Attributes:
+        is_product: A matrix product, for which peaks are quoted and which closed forms count.
+        is_composite: Made of other operators on some devices; there these count instead.
+    """
+
+    flops: float | None
+    moved_bytes: float
+    is_product: bool = False
+    is_composite: bool = False
+
+
+Rule = Callable[[Sequence[Operand]], Cost]
+
+
+def operator_cost(
+    name: str, operands: Sequence[Operand], list_item_bytes: int | None = None
+) -> Cost | None:
+    """The cost of a call, None for an operator that only calls others or is not known.
+
+    Args:
+        name: As in the trace, ``aten::mm``.
+        operands: Its inputs.
+        list_item_bytes: Bytes per element of the tensors in lists (the optimizer's), whose
+            type the profiler does not record. None where not known.
+    """
+    plain = name.removeprefix("aten::")
+    try:
+        if plain.startswith(("_foreach_", "_fused_adam")):
+            return _list_cost(plain, operands, list_item_bytes)
+        rule = _RULES.get(plain)
+        if rule is None and classify_operator(name) == "elementwise" and name != plain:
+            return _elementwise(plain.rstrip("_"), operands)
+        return rule(operands) if rule else None
+    except (ValueError, IndexError, KeyError, SyntaxError):
+        return None
+
+
+def _product(rows: int, inner: int, columns: int, batch: int, used: Sequence[Operand]) -> Cost:
+    """``batch`` products of (rows, inner) with (inner, columns)."""
+    written = batch * rows * columns * result_bytes(used)
+    flops = 2.0 * batch * rows * inner * columns
+    return Cost(flops, written + sum(tensor.stored_bytes for tensor in used), is_product=True)
+
+
+def _mm(operands: Sequence[Operand]) -> Cost:
+    a, b = operands[:2]
+    (rows, inner), (_, columns) = a.shape, b.shape
+    return _product(rows, inner, columns, 1, (a, b))
+
+
+def _addmm(operands: Sequence[Operand]) -> Cost:
+    bias, a, b = operands[:3]
+    (rows, inner), (_, columns) = a.shape, b.shape
+    return _product(rows, inner, columns, 1, (bias, a, b))
+
+
+def _bmm(operands: Sequence[Operand]) -> Cost:
+    a, b = operands[:2]
+    (batch, rows, inner), (_, _, columns) = a.shape, b.shape
+    return _product(rows, inner, columns, batch, (a, b))
+
+
+def _baddbmm(operands: Sequence[Operand]) -> Cost:
+    added, a, b = operands[:3]
+    (batch, rows, inner), (_, _, columns) = a.shape, b.shape
+    return _product(rows, inner, columns, batch, (added, a, b))
+
+
+def _mv(operands: Sequence[Operand]) -> Cost:
+    a, b = operands[:2]
+    rows, inner = a.shape
+    return _product(rows, inner, 1, 1, (a, b))
+
+
+def _attention(operands: Sequence[Operand]) -> Cost:
+    """q, k, v of (batch, heads, context, width)."""
+    q, k, v = operands[:3]
+    scores, width, value_width = _scores(q, k, v)
+    batch, heads, context, _ = q.shape
+    written = batch * heads * context * value_width * q.item_bytes
+    return Cost(
+        2.0 * scores * (width + value_width),
+        written + sum(tensor.stored_bytes for tensor in (q, k, v)),
+        is_product=True,
+    )
+
+
+def _attention_backward(operands: Sequence[Operand]) -> Cost:
+    """Operands: the gradient of the result, q, k, v, then the tensors saved by forward.
+
+    Five products: the scores again, and the gradients of v, of the weights, of q and of k.
+    """
+    q, k, v = operands[1:4]
+    scores, width, value_width = _scores(q, k, v)
+    written = sum(tensor.elements * tensor.item_bytes for tensor in (q, k, v))
+    return Cost(
+        # Scores, gradients of q and of k have a query's width; of v and of the weights a value's.
+        2.0 * scores * (3 * width + 2 * value_width),
+        written + sum(operand.stored_bytes for operand in operands if operand.is_tensor),
+        is_product=True,
+    )
+
+
+def _scores(q: Operand, k: Operand, v: Operand) -> tuple[int, int, int]:
+    """Number of scores, width of a query, width of a value."""
+    batch, heads, queries, width = q.shape
+    return batch * heads * queries * k.shape[2], width, v.shape[3]
+
+
+def _elementwise(plain: str, operands: Sequence[Operand]) -> Cost:
+    tensors = [operand for operand in operands if operand.is_tensor]
+    elements = math.prod(broadcast([tensor.shape for tensor in tensors]))
+    item_bytes = 1 if plain in BOOLEAN else result_bytes(tensors)
+    read = sum(tensor.stored_bytes for tensor in tensors)
+    return Cost(0.0 if plain in MOVES_ONLY else float(elements), read + elements * item_bytes)
+
+
+def _reduction(operands: Sequence[Operand]) -> Cost:
+    """A reduction along the dimensions in the first list of integers, along all without one."""
+    tensor = operands[0]
+    lists = [operand.value for operand in operands[1:] if operand.type == "ScalarList"]
+    along = ast.literal_eval(lists[0]) if lists and lists[0] else []
+    # Elements that one result is made of; at least 1, as it divides.
+    reduced = math.prod(tensor.shape[dim] for dim in along) or 1 if along else tensor.elements or 1
+    written = tensor.elements // reduced * tensor.item_bytes
+    return Cost(float(tensor.elements), tensor.stored_bytes + written)
+
+
+def _softmax(operands: Sequence[Operand]) -> Cost:
+    tensor = operands[0]
+    item_bytes = 4 if operands[2].value == "True" else tensor.item_bytes  # ``half_to_float``
+    return Cost(5.0 * tensor.elements, tensor.stored_bytes + tensor.elements * item_bytes)
+
+
+def _softmax_backward(operands: Sequence[Operand]) -> Cost:
+    gradient, result = operands[:2]
+    read = gradient.stored_bytes + result.stored_bytes
+    return Cost(4.0 * result.elements, read + result.elements * result.item_bytes)
+
+
+def _copy(operands: Sequence[Operand]) -> Cost:
+    target, source = operands[:2]
+    return Cost(0.0, source.stored_bytes + target.elements * target.item_bytes)
+
+
+def _fill(operands: Sequence[Operand]) -> Cost:
+    return Cost(0.0, operands[0].elements * operands[0].item_bytes)
+
+
+def _index_select(operands: Sequence[Operand]) -> Cost:
+    """Rows of a table by index: each is read and written once."""
+    table, dim, index = operands[:3]
+    moved = index.elements * (table.elements // table.shape[int(dim.value)]) * table.item_bytes
+    return Cost(0.0, 2 * moved + index.stored_bytes)
+
+
+def _embedding_backward(operands: Sequence[Operand]) -> Cost:
+    """A gradient for each token, summed into a table of ``rows`` rows."""
+    gradient, index, rows = operands[:3]
+    written = int(rows.value) * gradient.shape[-1] * gradient.item_bytes
+    read = gradient.stored_bytes + index.stored_bytes
+    return Cost(float(gradient.elements), read + written)
+
+
+def _norm(operands: Sequence[Operand]) -> Cost:
+    """Forward, and backward without the gradient of the gains: all read, one tensor written."""
+    read = sum(operand.stored_bytes for operand in operands if operand.is_tensor)
+    written = operands[0].elements * operands[0].item_bytes
+    return Cost(None, read + written, is_composite=True)
+
+
+def _list_cost(plain: str, operands: Sequence[Operand], item_bytes: int | None) -> Cost | None:
+    """Many tensors at once: the optimizers and the clipping of gradients."""
+    lists = [operand.elements for operand in operands if operand.type == TENSORS]
+    if item_bytes is None or not lists:
+        return None
+    if plain.startswith("_fused_adam"):
+        # Parameters, gradients, two or three moments; the step counts are a number each. All
+        # are read, and all but the gradients written.
+        read = sum(lists[:5])
+        return Cost(None, (read + read - lists[1]) * item_bytes, is_composite=True)
+    read = sum(lists[1:] if plain == "_foreach_copy_" else lists)
+    written = len(operands[0].shapes) if plain == "_foreach_norm" else lists[0]
+    return Cost(float(lists[0]), (read + written) * item_bytes, is_composite=True)
+
+
+FUSED_ATTENTION = (
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_fused_attention_overrideable",
+)
+PRODUCTS: dict[str, Rule] = {
+    "mm": _mm,
+    "_scaled_mm": _mm,
+    "addmm": _addmm,
+    "_addmm_activation": _addmm,
+    "bmm": _bmm,
+    "baddbmm": _baddbmm,
+    "mv": _mv,
+}
+_RULES: dict[str, Rule] = {
+    **PRODUCTS,
+    **dict.fromkeys(FUSED_ATTENTION, _attention),
+    **dict.fromkeys((f"{name}_backward" for name in FUSED_ATTENTION), _attention_backward),
+    **dict.fromkeys(("sum", "mean", "amax", "amin", "linalg_vector_norm"), _reduction),
+    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
+    **dict.fromkeys(("copy_",), _copy),
+    **dict.fromkeys(("fill_", "zero_"), _fill),
+    "index_select": _index_select,
+    "embedding_dense_backward": _embedding_backward,
+    **dict.fromkeys(("_fused_rms_norm", "native_layer_norm"), _norm),
+    **dict.fromkeys(("_fused_rms_norm_backward", "native_layer_norm_backward"), _norm),
+}

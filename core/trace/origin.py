@@ -1,0 +1,66 @@
+"""What the head of a chrome trace says of its rank and its clock."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from sysbench.core.trace.trace_json import EVENTS_KEY
+
+GZIP_MAGIC = b"\x1f\x8b"
+MOST_HEAD_BYTES = 2**22
+"""Kineto writes every process group with its ranks before the events."""
+MOST_RANKS = 2**20
+
+
+class Origin(NamedTuple):
+    """Rank and size of the job, where the file says them; ``group`` is the name of the only process
+    group, empty where there are several or none is told; ``clock_base_ns`` is the time since the
+    epoch at which the file's times begin."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    group: str = ""
+    clock_base_ns: int = 0
+
+
+class _Head(msgspec.Struct):
+    distributed: Any = msgspec.field(name="distributedInfo", default=None)
+    base: Any = msgspec.field(name="baseTimeNanoseconds", default=0)
+
+
+def read_origin(path: Path) -> Origin:
+    """The origin by the text before the events; one without facts where that is none.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        packed = file.peek()[:2] == GZIP_MAGIC
+        head = gzip.GzipFile(fileobj=file).read(MOST_HEAD_BYTES) if packed else b""
+        head = head or file.read(MOST_HEAD_BYTES)
+    key = EVENTS_KEY.search(head)
+    if key is None:
+        return Origin()
+    try:
+        document = msgspec.json.decode(head[: key.end()] + b"]}", type=_Head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Origin()  # whoever reads the events tells what is wrong with them
+    facts = document.distributed if isinstance(document.distributed, dict) else {}
+    groups = facts.get("pg_config")
+    only = groups[0] if isinstance(groups, list) and len(groups) == 1 else {}
+    name = only.get("pg_name") if isinstance(only, dict) else ""
+    base = document.base
+    return Origin(
+        rank=_count(facts.get("rank")),
+        world_size=_count(facts.get("world_size")),
+        group=name[:256] if isinstance(name, str) else "",
+        clock_base_ns=base if type(base) is int and 0 <= base < 2**62 else 0,
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < MOST_RANKS else None

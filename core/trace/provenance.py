@@ -1,0 +1,268 @@
+"""The origin of compiled graphs' kernels: their operators, modules and source lines.
+
+The compiler numbers its kernel calls in a graph and records the operators of each; an operator
+has the module and the line that it was traced from. Paths of modules are relative to the
+compiled module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from sysbench.core.record.record import GeneratedKernel, KernelRow, Kernels
+from sysbench.core.trace.classify import FUSED
+from sysbench.core.trace.layers import fold_layer_numbers
+from sysbench.core.trace.names import WHOLE_MODEL
+
+GRAPH_PREFIX = re.compile(r"^graph_\d+_(?=cpp_fused_)")
+"""Prefix with the number of the graph, which the profiler records for the CPU's kernels."""
+
+SUBSCRIPT = re.compile(r"\._modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
+SOURCES_KEPT = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedCall:
+    """One call of a kernel in a compiled graph.
+
+    Attributes:
+        number: Position in the graph's order of calls, from 1.
+        name: The kernel's name in the generated code.
+        ops: Its operators in the order of the graph, each once.
+        modules: Paths of the operators' modules; "" is the compiled module itself.
+        sources: ``file:line code`` of each operator, the innermost line outside of torch.
+        moved_bytes: Bytes read and written by the compiler's count; None if it gives none.
+    """
+
+    number: int
+    name: str
+    ops: tuple[str, ...]
+    modules: tuple[str, ...]
+    sources: tuple[str, ...]
+    moved_bytes: int | None
+
+    @property
+    def module(self) -> str:
+        """The innermost module around all operators."""
+        return enclosing(self.modules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedGraph:
+    """A compiled graph: one piece of generated code, called once a step or once a layer."""
+
+    phase: Literal["forward", "backward"]
+    file: str
+    calls: tuple[GeneratedCall, ...]
+
+
+def enclosing(modules: Iterable[str]) -> str:
+    """The longest path that all paths lie in; "" is the root.
+
+    Paths of the root itself are left out, unless there are no others: an operator without a
+    module would move every kernel it was fused into to the root.
+    """
+    paths = [path.split(".") for path in dict.fromkeys(modules) if path]
+    if not paths:
+        return ""
+    shared = 0  # ends at the latest where the shortest path does
+    while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
+        shared += 1
+    return ".".join(paths[0][:shared])
+
+
+def relative_path(traced: str) -> str:
+    """``L['self'].blocks.0`` or ``L['self']._modules['blocks'][0]`` to ``blocks.0``."""
+    root, quote, rest = traced.partition("']")
+    if not (quote and root.startswith("L['")):
+        rest = traced
+    return SUBSCRIPT.sub(lambda match: f".{match[1] or match[2] or match[3]}", rest).lstrip(".")
+
+
+class ScheduledNode(NamedTuple):
+    """A node of the compiler's schedule, in the order of execution.
+
+    Attributes:
+        origins: Names of the graph's operators that it computes.
+        size: Bytes that it reads and writes by the compiler's count.
+        is_call: Whether it calls a library; others become generated kernels.
+    """
+
+    origins: frozenset[str]
+    size: int
+    is_call: bool
+
+
+def bytes_of_calls(
+    operators: Mapping[str, Iterable[str]], scheduled: Iterable[ScheduledNode]
+) -> dict[str, int]:
+    """Bytes of each kernel call; a call whose nodes are in doubt is left out, and no other.
+
+    A library call is one node. On a GPU a kernel is one node too, which has its operators; the C++
+    backend may join several in a kernel. One operator can be two kernels, such as the two halves of
+    a split reduction: as many nodes stand for them in the same order.
+
+    Args:
+        operators: Names of the operators of each call, in the order of execution.
+        scheduled: All nodes of the same graph.
+    """
+    names = [(key, frozenset(inside)) for key, inside in operators.items()]
+    claims: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    doubtful: set[str] = set()
+    for node in scheduled:
+        if not node.size:  # it only unpacks results
+            continue
+        claimed = _claimed(node, names)
+        claims[claimed].append(node.size)
+        if not claimed:
+            doubtful |= _in_doubt(node, names)
+    sizes: Counter[str] = Counter()
+    for keys, amounts in claims.items():
+        if len(keys) == 1:
+            sizes[keys[0]] += sum(amounts)
+        elif len(keys) == len(amounts):
+            sizes.update(dict(zip(keys, amounts, strict=True)))
+        else:
+            doubtful.update(keys)
+    return {key: size for key, size in sizes.items() if key not in doubtful}
+
+
+def _claimed(node: ScheduledNode, names: Iterable[tuple[str, frozenset[str]]]) -> tuple[str, ...]:
+    """The calls that a node can be of: those with just its operators, or else those around it."""
+    alike = [(key, inside) for key, inside in names if bool(FUSED.search(key)) != node.is_call]
+    exact = tuple(key for key, inside in alike if inside == node.origins)
+    if exact:
+        return exact
+    if node.is_call:
+        return tuple(key for key, inside in alike if inside and inside <= node.origins)
+    return tuple(key for key, inside in alike if node.origins and node.origins <= inside)
+
+
+def _in_doubt(node: ScheduledNode, names: Sequence[tuple[str, frozenset[str]]]) -> set[str]:
+    """The calls that a node may be of although none claims it.
+
+    Some versions of torch give a fallback kernel, such as attention of a library, no number. Its
+    operators are also those of generated kernels that made its inputs; no byte of it is theirs.
+    """
+    if node.is_call and node.origins:
+        calls = [(key, inside) for key, inside in names if not FUSED.search(key)]
+        return {key for key, inside in calls if inside & node.origins}
+    touched = {key for key, inside in names if inside & node.origins}
+    return touched or {key for key, _ in names}
+
+
+def generated_kernels(graphs: Iterable[GeneratedGraph], root: str = "") -> list[GeneratedKernel]:
+    """The kernels of the graphs, in their order, layers folded.
+
+    Args:
+        graphs: Each distinct graph once.
+        root: Path of the compiled module: "" the model, ``blocks.*`` its blocks.
+    """
+    groups: dict[tuple[str, ...], list[tuple[GeneratedGraph, GeneratedCall]]] = defaultdict(list)
+    for graph in graphs:
+        for call in graph.calls:
+            module = fold_layer_numbers(under(root, call.module))
+            key = (graph.file, graph.phase, call.name, module, *call.ops)
+            groups[key].append((graph, call))
+    return [_kernel(members, root) for members in groups.values()]
+
+
+def under(outer: str, inner: str) -> str:
+    """Two paths joined; either may be empty."""
+    return ".".join(filter(None, (outer, inner)))
+
+
+def _kernel(members: Sequence[tuple[GeneratedGraph, GeneratedCall]], root: str) -> GeneratedKernel:
+    graph, first = members[0]
+    calls = [call for _, call in members]
+    moved = [call.moved_bytes for call in calls if call.moved_bytes is not None]
+    modules = (fold_layer_numbers(under(root, path)) for call in calls for path in call.modules)
+    sources = dict.fromkeys(line for call in calls for line in call.sources)
+    return GeneratedKernel(
+        name=first.name,
+        phase=graph.phase,
+        fused=bool(FUSED.search(first.name)),
+        ops=list(first.ops),
+        module=fold_layer_numbers(under(root, first.module)),
+        modules=sorted(set(modules)),
+        sources=list(sources)[:SOURCES_KEPT],
+        sites=len(calls),
+        bytes_per_call=sum(moved) / len(moved) if len(moved) == len(calls) else None,
+        file=graph.file,
+    )
+
+
+def with_provenance(kernels: Kernels, generated: Sequence[GeneratedKernel]) -> Kernels:
+    """The kernel table with the compiler's facts about its kernels filled in.
+
+    A fused row gets its operators and the bytes it moves. It gets a module where the trace has
+    only a module around it and all call sites of the kernel agree on one further inside.
+    """
+    by_key: dict[tuple[str, str], list[GeneratedKernel]] = defaultdict(list)
+    for kernel in generated:
+        if kernel.fused:
+            by_key[kernel.name, kernel.phase].append(kernel)
+    rows = [_with_origin(row, by_key[row_key(row)]) for row in kernels.rows]
+    missing = kernels.missing
+    if not generated and any(row.fused for row in rows):
+        missing = missing | {"generated": "this version of torch keeps no provenance of kernels"}
+    return msgspec.structs.replace(kernels, rows=rows, generated=list(generated), missing=missing)
+
+
+def row_key(row: KernelRow) -> tuple[str, str]:
+    """Name in the generated code and phase of a row that may be a generated kernel."""
+    # A graph is of forward or backward; other phases, such as the loss, run forward graphs.
+    phase = "backward" if row.phase == "backward" else "forward"
+    return GRAPH_PREFIX.sub("", row.name), phase
+
+
+def _with_origin(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> KernelRow:
+    # A name may be generated in several modules: prefer those in the module of the trace.
+    module = fold_layer_numbers(row.module)
+    origins = [kernel for kernel in kernels if kernel.module == module] or kernels
+    if not origins:
+        return row
+    ops = dict.fromkeys(op for kernel in origins for op in kernel.ops)
+    return msgspec.structs.replace(
+        row,
+        fused=True,
+        ops=list(ops),
+        module=_module(row.module, {kernel.module for kernel in origins}),
+        moved_bytes=row.moved_bytes if row.moved_bytes is not None else _moved(row, origins),
+    )
+
+
+def _module(traced: str, modules: set[str]) -> str:
+    """The kernel's module if it is the only one and lies inside the one of the trace."""
+    (inner, *others) = modules
+    if others or not inner:
+        return traced
+    if traced in ("", WHOLE_MODEL):
+        return inner
+    # The compiler's path has its layers folded: keep the trace's numbers and append the rest.
+    outer = fold_layer_numbers(traced)
+    return traced + inner.removeprefix(outer) if inner.startswith(f"{outer}.") else traced
+
+
+def _moved(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> float | None:
+    """Bytes per step: the mean over the call sites, times the traced calls per step."""
+    call_sites = [(kernel.bytes_per_call, kernel.sites) for kernel in kernels]
+    amounts = [size * sites for size, sites in call_sites if size is not None]
+    if len(amounts) < len(call_sites):
+        return None
+    return sum(amounts) / sum(sites for _, sites in call_sites) * row.calls
+
+
+def kernel_source(code: str, name: str) -> str:
+    """The source of one kernel's definition in generated code; "" if it is defined elsewhere."""
+    start = re.compile(rf"^{re.escape(name)} = async_compile\.", re.MULTILINE).search(code)
+    if start is None:
+        return ""
+    end = re.compile(r"^'''.*\)$", re.MULTILINE).search(code, start.end())
+    return code[start.start() : end.end() if end else len(code)]

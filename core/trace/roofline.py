@@ -1,0 +1,200 @@
+"""The roofline model, and MFU: work against the device's peak and bandwidth.
+
+Time at the roof is the longer of FLOPs over the peak and bytes over the bandwidth; the part of
+the roof that was reached is that time over the time taken. Only FLOPs of matrix products are
+compared with the peak, since peaks are quoted for these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import fsum
+from typing import Literal
+
+import msgspec
+
+from sysbench.core.formatting import format_count
+from sysbench.core.record.record import KernelRow, Kernels, Nsys, Timing
+from sysbench.core.record.roof import Roof
+from sysbench.core.trace.attention_kernels import is_product
+from sysbench.core.trace.operators import COUNTED_CATEGORIES
+
+ATTENTION_PRODUCTS = "attention products"
+
+Bound = Literal["compute", "memory"]
+
+
+class RoofPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of rows in the roofline plot, per step.
+
+    ``ns`` is the time of the rows with known bytes and ``known`` its part of the group's time.
+    ``share`` is the group's part of the step.
+    """
+
+    label: str
+    phase: str
+    ns: float
+    share: float
+    known: float
+    flops: float
+    moved_bytes: float
+    at_roof_ns: float | None = None
+    bound: Bound | None = None
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte."""
+        return self.flops / self.moved_bytes if self.moved_bytes else 0.0
+
+    @property
+    def flops_per_second(self) -> float:
+        """The rate reached, per second."""
+        return self.flops / self.ns * 1e9 if self.ns else 0.0
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The rate reached, per second."""
+        return self.moved_bytes / self.ns * 1e9 if self.ns else 0.0
+
+    @property
+    def of_roof(self) -> float | None:
+        """The part of the binding roof that was reached; None where it is not known."""
+        return self.at_roof_ns / self.ns if self.at_roof_ns is not None and self.ns else None
+
+
+def at_roof(
+    flops: float | None, moved_bytes: float | None, is_compute: bool, roof: Roof
+) -> tuple[float, Bound] | None:
+    """The least nanoseconds that work can take and what binds; None where that is not known.
+
+    Args:
+        flops, moved_bytes: The work; None where not known.
+        is_compute: Whether the FLOPs are of matrix products.
+        roof: The device's peak and bandwidth.
+    """
+    times: list[tuple[float, Bound]] = []
+    if flops is not None and is_compute:
+        times.append((flops / roof.peak_flops * 1e9, "compute"))
+    if moved_bytes is not None and roof.bandwidth:
+        times.append((moved_bytes / roof.bandwidth * 1e9, "memory"))
+    return max(times) if times else None
+
+
+def with_roof(kernels: Kernels, roof: Roof | None, reason: str = "") -> Kernels:
+    """The table with each row's part of the roof; without a roof, with the reason for that."""
+    if roof is None:
+        return msgspec.structs.replace(
+            kernels, roof=None, missing=kernels.missing | {"roof": reason}
+        )
+    rows = [
+        msgspec.structs.replace(row, of_roof=best[0] / row.total_ns)
+        if row.total_ns and (best := _row_at_roof(row, roof))
+        else row
+        for row in kernels.rows
+    ]
+    missing = {name: why for name, why in kernels.missing.items() if name != "roof"}
+    if roof.bandwidth is None:
+        missing |= {"bandwidth": "the memory's bandwidth is not known; see --peak"}
+    return msgspec.structs.replace(kernels, rows=rows, roof=roof, missing=missing)
+
+
+def _row_at_roof(row: KernelRow, roof: Roof) -> tuple[float, Bound] | None:
+    is_compute = row.category in COUNTED_CATEGORIES
+    return at_roof(row.flops, row.moved_bytes, is_compute, roof.of(row.category))
+
+
+def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float) -> Timing:
+    """The timing with the part of the peak that the model's FLOPs reached.
+
+    Args:
+        timing: As the worker reported it.
+        roof: Peak of the device in the precision, or None with the reason.
+        causal_flops: FLOPs of a step without attention's masked half.
+    """
+    seconds = timing.step.median_ms / 1e3
+    missing = {name: why for name, why in timing.missing.items() if name != "mfu"}
+    if roof is None or not seconds or timing.model_flops is None:
+        return msgspec.structs.replace(
+            timing, causal_model_flops=causal_flops, missing=missing | {"mfu": reason}
+        )
+    mfu = timing.model_flops / seconds / roof.peak_flops
+    causal_mfu = causal_flops / seconds / roof.peak_flops
+    return msgspec.structs.replace(
+        timing,
+        causal_model_flops=causal_flops,
+        mfu=mfu,
+        causal_mfu=causal_mfu,
+        mfu_formula=f"{format_count(timing.model_flops)}FLOP / {seconds:.4g} s / "
+        f"{format_count(roof.peak_flops)}FLOP/s = {100 * mfu:.2f} %; without attention's masked "
+        f"half {format_count(causal_flops)}FLOP, {100 * causal_mfu:.2f} %. "
+        f"Peak: {roof.peak_source}{_of_quoted(timing.model_flops / seconds, roof)}",
+        roof=roof,
+        missing=missing,
+    )
+
+
+def _of_quoted(flops_per_second: float, roof: Roof) -> str:
+    """MFU by the vendor's figure, where the peak is a measured one."""
+    if roof.quoted_flops is None or roof.quoted_flops == roof.peak_flops:
+        return ""
+    return f", of which {100 * flops_per_second / roof.quoted_flops:.2f} % is reached"
+
+
+def under_roof(
+    kernels: Kernels | None, timing: Timing | None, roof: Roof | None, no_roof: str
+) -> Kernels | None:
+    """The table with shares of the roof, and its step over the bare one where that was timed."""
+    if kernels is None:
+        return None
+    if kernels.lacks_kernels:
+        roof, no_roof = None, "the rows are the host's, and the roof is the device's"
+    kernels = with_roof(kernels, roof, no_roof)
+    if timing is None:
+        return kernels
+    perturbation = kernels.step_ms / timing.step.median_ms
+    return msgspec.structs.replace(kernels, perturbation=perturbation)
+
+
+def nsys_under_roof(
+    nsys: Nsys | None, timing: Timing | None, roof: Roof | None, no_roof: str
+) -> Nsys | None:
+    """The nsys block with its kernels as `under_roof` makes them."""
+    if nsys is None:
+        return None
+    kernels = under_roof(nsys.kernels, timing, roof, no_roof)
+    return msgspec.structs.replace(nsys, kernels=kernels)
+
+
+def group_of(row: KernelRow) -> str:
+    """The group of a row in the plot: its category, but attention's products are a group."""
+    return ATTENTION_PRODUCTS if is_product(row) else row.category
+
+
+def roof_points(kernels: Kernels, *, by_phase: bool = False) -> list[RoofPoint]:
+    """The groups of rows with known bytes, the longest first."""
+    groups: dict[tuple[str, str], list[KernelRow]] = {}
+    for row in kernels.rows:
+        key = (group_of(row), row.phase if by_phase else "")
+        groups.setdefault(key, []).append(row)
+    points = [_point(*key, rows, kernels.roof) for key, rows in groups.items()]
+    return sorted((point for point in points if point.moved_bytes), key=lambda point: -point.ns)
+
+
+def _point(label: str, phase: str, rows: Iterable[KernelRow], roof: Roof | None) -> RoofPoint:
+    rows = list(rows)
+    with_bytes = [row for row in rows if row.moved_bytes is not None]
+    known_ns, all_ns = (fsum(row.total_ns for row in group) for group in (with_bytes, rows))
+    best = [least for row in with_bytes if roof and (least := _row_at_roof(row, roof))]
+    times = {bound: fsum(ns for ns, b in best if b == bound) for bound in ("compute", "memory")}
+    return RoofPoint(
+        label=label,
+        phase=phase,
+        ns=known_ns,
+        share=fsum(row.share for row in rows),
+        known=known_ns / all_ns if all_ns else 0.0,
+        flops=fsum(row.flops or 0.0 for row in with_bytes),
+        moved_bytes=fsum(row.moved_bytes or 0.0 for row in with_bytes),
+        # The sum stands only if every row has its part in it.
+        at_roof_ns=fsum(times.values()) if len(best) == len(with_bytes) and best else None,
+        bound=("memory" if times["memory"] > times["compute"] else "compute") if best else None,
+    )

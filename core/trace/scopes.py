@@ -1,0 +1,340 @@
+"""Phase, module and operator of each instant of a host thread, eager or compiled.
+
+A launch inside the forward pass takes the module whose range encloses it. A backward node
+carries the sequence number of the forward operator that created it, and takes that operator's
+module. The accumulation of gradients has no such number: it is a module by itself,
+`GRAD_ACCUMULATE`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.trace.intervals import Times
+from sysbench.core.trace.markers import is_served_step
+from sysbench.core.trace.names import GRAD_ACCUMULATE, LOSS, WHOLE_MODEL
+from sysbench.core.trace.trace_events import (
+    MODULE_PREFIX,
+    NONE,
+    HostEvents,
+    Index,
+    Kind,
+    Trace,
+    by_thread,
+    follow,
+    nearest,
+    occurring,
+    parents,
+)
+
+PART_RANGE = "part:"
+"""Prefix of a range in generated code. One graph serves every layer, so the path in its name
+starts at the compiled module; the ranges around the call, or the forward node, give the rest."""
+
+
+def with_parts(
+    names: list[str], events: HostEvents, parent: Index, modules: list[str], module: Index
+) -> Index:
+    """Give events in a part's range the part's module; appends to ``modules``."""
+    is_part = np.array([name.startswith(PART_RANGE) for name in names], dtype=np.bool_)
+    if not is_part.any():
+        return module
+    part = follow(nearest(is_part[events.name], parent), events.name)
+    inside = np.flatnonzero(part != NONE)
+    # Paths are texts: join them once per pair of module and part, not once per event.
+    pairs, which = np.unique(np.stack((module[inside], part[inside])), axis=1, return_inverse=True)
+    number_of = {path: index for index, path in enumerate(modules)}
+    numbers = []
+    for outer, inner in pairs.T.tolist():
+        around = modules[outer] if outer != NONE else WHOLE_MODEL
+        path = _joined(around, names[inner].removeprefix(PART_RANGE))
+        numbers.append(number_of.setdefault(path, len(modules)))
+        if numbers[-1] == len(modules):
+            modules.append(path)
+    result = module.copy()
+    # The inverse has two axes in numpy 2.0 only.
+    result[inside] = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
+    return result
+
+
+def _joined(outer: str, inner: str) -> str:
+    return inner if outer == WHOLE_MODEL else f"{outer}.{inner}"
+
+
+MODULE_RANGE = "mod:"
+PHASE_RANGE = "phase:"
+STEPS_RANGE = "sysbench:steps:"
+ENGINE = "autograd::engine::evaluate_function: "
+
+NODE = re.compile(r".*\wBackwards?\d*|(torch::autograd::)?AccumulateGrad", re.DOTALL)
+"""Name of a node of autograd by its class, such as ``AddmmBackward0``."""
+
+UNKNOWN_PHASE = "unknown"
+OTHER_PHASE = "other"
+DATA_LOADING = "data loading"
+TOLD = ("forward", "backward", "optimizer", "zero-grad", LOSS, DATA_LOADING)
+"""Phases that a range may be named after."""
+FORWARD = TOLD.index("forward")
+PHASE_WORD = re.compile(
+    r"(?:#+ ?)?(?:(?:model|train|distributeddataparallel)[ _.])?"
+    r"(forward|backward|optimizer|zero[_ ]grad|loss|data[_ ]?load(?:ing|er)?)"
+    r"(?:[ _](?:pass|step))?(?: ?#+)?",
+    re.IGNORECASE,
+)
+LOADS_DATA = "enumerate(DataLoader)"
+"""Begin of the names of the ranges that torch's loader opens around the next batch."""
+
+LONGEST_PATH = 500
+"""Characters of a module's path; in a hostile trace modules nest without end."""
+RANGES = (MODULE_RANGE, PHASE_RANGE, STEPS_RANGE, PART_RANGE)
+WRAPPERS = ("## Call CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction")
+"""Operators that enclose a whole compiled graph; the operator inside is more specific."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRanges:
+    """The workload's phase ranges, in order of time; ``phase`` is an index of ``names``."""
+
+    names: list[str]
+    phase: Index
+    start: Times
+    end: Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scopes:
+    """Host events in `by_thread` order, with the phase, module and operator of each.
+
+    ``phase``, ``module`` and ``operator`` are indices of ``phases``, ``modules`` and the
+    trace's names; -1 where there is none. ``operator`` is the outermost one.
+    """
+
+    events: HostEvents
+    parent: Index
+    names: Names
+    ranges: PhaseRanges
+    phases: list[str]
+    phase: Index
+    modules: list[str]
+    module: Index
+    operator: Index
+
+
+class Names:
+    """Properties of a trace's names, by their index."""
+
+    def __init__(self, names: list[str]) -> None:
+        nodes = {name.removeprefix(ENGINE) for name in names if name.startswith(ENGINE)}
+        self.is_range = _flags(name.startswith(RANGES) for name in names)
+        self.is_phase = _flags(name.startswith(PHASE_RANGE) for name in names)
+        self.is_module = _flags(name.startswith((MODULE_RANGE, MODULE_PREFIX)) for name in names)
+        self.is_wrapper = _flags(name.startswith(WRAPPERS) for name in names)
+        self.is_engine = _flags(name.startswith(ENGINE) for name in names)
+        # Before torch 1.10 the engine recorded no range around a node: the node is what there is.
+        self.opens_backward = _flags(
+            not name.startswith(ENGINE) and NODE.fullmatch(name) is not None for name in names
+        )
+        self.is_node = _flags(name in nodes for name in names) | self.opens_backward
+        self.accumulates = _flags(
+            (name.startswith(ENGINE) and name.endswith("AccumulateGrad"))
+            or name.endswith("autograd::AccumulateGrad")
+            for name in names
+        )
+        self.steps_optimizer = _flags(name.startswith("Optimizer.step") for name in names)
+        self.is_graph_launch = _flags(name.endswith("GraphLaunch") for name in names)
+        self.zeroes_grads = _flags(name.startswith("Optimizer.zero_grad") for name in names)
+        self.is_served_step = _flags(is_served_step(name) for name in names)
+        told = [_phase_told(name) for name in names]
+        self.tells_phase = _flags(phase is not None for phase in told)
+        self.phase_told = np.array(
+            [TOLD.index(phase) if phase else 0 for phase in told], dtype=np.int64
+        )
+
+
+def host_scopes(trace: Trace) -> Scopes:
+    """Find phase, module and operator of every host event."""
+    events = by_thread(trace.host)
+    parent = parents(events)
+    names = Names(trace.names)
+    engine = _engine(events, parent, names)
+    operator = _outermost_operators(events, parent, names)
+    ranges = _phase_ranges(trace, names)
+    if ranges.names:
+        phases, phase = _phases_by_range(events, ranges)
+    else:
+        around = nearest(names.is_module[events.name], parent)
+        phases, phase = _phases_by_scope(events, parent, names, engine, operator, around)
+    modules, module = _modules(trace, events, parent, names)
+    if LOSS in phases:
+        modules.append(LOSS)
+        in_loss = (phase == phases.index(LOSS)) & (module == NONE)
+        module = np.where(in_loss, len(modules) - 1, module)
+    module = _backward_modules(events, names, engine, modules, module)
+    module = with_parts(trace.names, events, parent, modules, module)
+    return Scopes(
+        events=events,
+        parent=parent,
+        names=names,
+        ranges=ranges,
+        phases=phases,
+        phase=phase,
+        modules=modules,
+        module=module,
+        operator=operator,
+    )
+
+
+def _engine(events: HostEvents, parent: Index, names: Names) -> Index:
+    """For each event the call of the autograd engine around it, or -1.
+
+    An operator named like a backward node that is in no such call is one.
+    """
+    is_engine = names.is_engine[events.name]
+    engine = nearest(is_engine, parent)
+    opens = names.opens_backward[events.name] & (events.kind == Kind.OPERATOR) & (engine == NONE)
+    return nearest(is_engine | opens, parent) if opens.any() else engine
+
+
+def _phase_ranges(trace: Trace, names: Names) -> PhaseRanges:
+    events = trace.host.take(names.is_phase[trace.host.name])
+    events = events.take(np.argsort(events.start, kind="stable"))
+    used, phase = np.unique(events.name, return_inverse=True)
+    return PhaseRanges(
+        names=[trace.names[index].removeprefix(PHASE_RANGE) for index in used],
+        phase=phase,
+        start=events.start,
+        end=events.end,
+    )
+
+
+def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Index:
+    """Index of the name of the outermost operator; of the backward node where there is none."""
+    # Ranges, wrappers and nodes are recorded as operators but contain the operators that count.
+    scaffold = names.is_range | names.is_wrapper | names.is_engine | names.is_node
+    is_operator = (events.kind == Kind.OPERATOR) & ~scaffold[events.name]
+    above = follow(parent, nearest(is_operator, parent))
+    outermost = follow(nearest(is_operator & (above == NONE), parent), events.name)
+    node = follow(nearest(names.is_node[events.name], parent), events.name)
+    return np.where(outermost == NONE, node, outermost)
+
+
+def _phases_by_range(events: HostEvents, ranges: PhaseRanges) -> tuple[list[str], Index]:
+    """Phases by time alone, as the autograd engine's threads have no ranges."""
+    # Ranges are half-open and do not overlap. Index -1 reads the last end; the mask drops it.
+    # "right": an event that begins with a range lies in it.
+    index = np.searchsorted(ranges.start, events.start, side="right") - 1
+    inside = (index >= 0) & (events.start < ranges.end[index])
+    phase = np.where(inside, ranges.phase[index], len(ranges.names))
+    return [*ranges.names, OTHER_PHASE, UNKNOWN_PHASE], phase
+
+
+def _phases_by_scope(
+    events: HostEvents, parent: Index, names: Names, engine: Index, operator: Index, module: Index
+) -> tuple[list[str], Index]:
+    """Phases by the ranges and operators around an event, for a foreign trace.
+
+    Inside a module, or a step of a serving engine, it is forward. An operator outside of all
+    modules is of no phase, but where the file has no modules and no range that is named forward:
+    forward is then what is in no other phase.
+    """
+    phases = ["forward", "backward", "optimizer", "zero-grad", OTHER_PHASE, UNKNOWN_PHASE]
+    optimizer = nearest(names.steps_optimizer[events.name], parent) >= 0
+    zeroing = nearest(names.zeroes_grads[events.name], parent) >= 0
+    is_work = (operator >= 0) | names.is_graph_launch[events.name]
+    served = (nearest(names.is_served_step[events.name], parent) >= 0) & is_work
+    told = nearest(names.tells_phase[events.name], parent)
+    named = follow(told, names.phase_told[events.name], 0)
+    has_places = bool((module != NONE).any() or ((told != NONE) & (named == FORWARD)).any())
+    by_operator = (operator >= 0) & (not has_places)
+    # The first that holds decides: what the engine runs is backward, whatever range is around it.
+    conditions = [engine >= 0, optimizer, zeroing, told != NONE, module >= 0, served, by_operator]
+    phases += [name for name in TOLD if name not in phases]
+    numbers = np.array([phases.index(name) for name in TOLD])
+    choice = np.select(conditions, [1, 2, 3, numbers[named], 0, 0, 0], phases.index(OTHER_PHASE))
+    # A phase that nothing is in must not make a module: `host_scopes` makes one for the loss.
+    used = set(occurring(choice).tolist())
+    return _without_unused(phases, choice.astype(np.int64), used)
+
+
+def _without_unused(phases: list[str], phase: Index, used: set[int]) -> tuple[list[str], Index]:
+    """The phases without the ones that only a range names and none does here."""
+    if LOSS not in phases or phases.index(LOSS) in used:
+        return phases, phase
+    gone = phases.index(LOSS)
+    return [name for name in phases if name != LOSS], np.where(phase > gone, phase - 1, phase)
+
+
+def _modules(
+    trace: Trace, events: HostEvents, parent: Index, names: Names
+) -> tuple[list[str], Index]:
+    """Paths of modules, and the path of the module around each event.
+
+    The trace pass's ranges hold the whole path. The profiler's hold class and number only:
+    their path is joined from all modules around.
+    """
+    is_module = names.is_module[events.name]
+    around = nearest(is_module, parent)
+    outside = follow(parent, around)
+    path_of: dict[int, int] = {NONE: NONE}
+    ids: dict[str, int] = {}
+    paths: list[str] = []
+    for index in np.flatnonzero(is_module).tolist():  # an outer module before those inside it
+        name = trace.names[events.name[index]]
+        if name.startswith(MODULE_RANGE):
+            path = name.removeprefix(MODULE_RANGE)
+        else:
+            above = path_of[int(outside[index])]
+            prefix = f"{paths[above]}." if above >= 0 else ""
+            path = (prefix + name.removeprefix(MODULE_PREFIX))[-LONGEST_PATH:]
+        path_of[index] = ids.setdefault(path, len(ids))
+        if path_of[index] == len(paths):
+            paths.append(path)
+    path_at = np.full(len(events), NONE)
+    for index, path_id in path_of.items():
+        if index >= 0:
+            path_at[index] = path_id
+    return paths, follow(around, path_at)
+
+
+def _backward_modules(
+    events: HostEvents, names: Names, engine: Index, modules: list[str], module: Index
+) -> Index:
+    """Give events inside a backward node the module of the operator that created the node."""
+    forward = np.flatnonzero((events.sequence >= 0) & (engine == NONE))
+    # The last operator with a number created the node: those before it recorded the number
+    # that would come next, and created none. Reversed, unique's first is that last one.
+    forward = forward[::-1]
+    numbers, last = np.unique(events.sequence[forward], return_index=True)
+    # For every event the place of its number among the forward's, if it is there at all.
+    position = np.searchsorted(numbers, events.sequence)
+    position[position == len(numbers)] = NONE  # beyond the largest number
+    matches = follow(position, numbers) == events.sequence
+    module_of_node = np.where(matches, follow(position, follow(forward[last], module)), NONE)
+    # A write to a part of a tensor makes a node, `CopySlices`, that no operator has recorded, and
+    # that runs the operator's own node. Reversed, the first within a call is set last.
+    within = np.flatnonzero((module_of_node != NONE) & (engine != NONE))[::-1]
+    within = within[~matches[engine[within]]]
+    module_of_node[engine[within]] = module_of_node[within]
+    modules.append(GRAD_ACCUMULATE)
+    module_of_node[names.accumulates[events.name]] = len(modules) - 1
+    return np.where(module == NONE, follow(engine, module_of_node), module)
+
+
+def _phase_told(name: str) -> str | None:
+    """The phase that a range of the user's is named after, such as ``## forward ##``."""
+    if name.startswith(LOADS_DATA):
+        return DATA_LOADING
+    match = PHASE_WORD.fullmatch(name)
+    if match is None:
+        return None
+    word = match[1].lower()
+    return DATA_LOADING if word.startswith("data") else word.replace("_", "-").replace(" ", "-")
+
+
+def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
+    return np.array(list(values), dtype=np.bool_)

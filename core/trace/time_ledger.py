@@ -1,0 +1,358 @@
+"""The time of a trace split into busy, idle by cause and unattributed.
+
+The parts are integer nanoseconds that add up to the window.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.record.steps import MarkedSteps
+from sysbench.core.trace.activities import Activities, device_activities, host_activities
+from sysbench.core.trace.idle_causes import (
+    BETWEEN,
+    HOST_LATE,
+    LAUNCHING,
+    ON_SYNC,
+    OUTSIDE_OPERATORS,
+    SYNC,
+    UNKNOWN,
+)
+from sysbench.core.trace.intervals import Cover, Times, exclusive
+from sysbench.core.trace.launches import FILL_LAUNCH, KERNEL_LAUNCH, Launches
+from sysbench.core.trace.marked_steps import (
+    Gaps,
+    device_cuts,
+    host_cuts,
+    marked_steps,
+    rows_between,
+)
+from sysbench.core.trace.markers import find_steps
+from sysbench.core.trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
+from sysbench.core.trace.trace_events import NONE, Trace
+
+
+def gaps_of(launches: Launches, work: Activities, low: int, high: int) -> Gaps:
+    """The time of [low, high) in which nothing ran, by cause.
+
+    Up to the moment the host began to launch the work that ends a gap, the host is late; it is
+    on a sync if it was inside a synchronising call when the gap began. From then until that call
+    returned the host was inside it, which can be long: a launch loads code, or waits for room in
+    a full queue. After that the work was launched and had not started. From the launch of work
+    that the trace never shows running, a gap cannot be called idle.
+    """
+    begin, end = Cover(work.start, work.end).gaps(low, high)
+    # A gap is split in up to four: begin … launch … return … idle_end … end.
+    idle_end = _until_lost_launch(launches.lost(), begin, end)
+    order = np.argsort(work.start, kind="stable")
+    # The first work that starts at a gap's end or later is the one that ends the gap.
+    following = np.searchsorted(work.start[order], end)
+    has_next = following < len(order)
+    launched = np.full(len(end), high)  # nothing follows: the host is late until the end
+    launched[has_next] = work.launched[order[following[has_next]]]
+    returned = launched.copy()
+    returned[has_next] = work.returned[order[following[has_next]]]
+    calls = launches.calls
+    is_sync = calls.named(SYNC)
+    syncs = Cover(calls.start[is_sync], calls.end[is_sync])
+    on_sync = syncs.within(begin, begin + 1) > 0  # the gap's first nanosecond lies in a sync
+    unknown = has_next & (launched == NONE)
+    known = ~unknown
+    launched = np.clip(launched, begin, idle_end)
+    returned = np.clip(returned, launched, idle_end)
+    return Gaps(
+        causes={
+            HOST_LATE: Cover(begin[~on_sync & known], launched[~on_sync & known]),
+            ON_SYNC: Cover(begin[on_sync & known], launched[on_sync & known]),
+            LAUNCHING: Cover(launched[known], returned[known]),
+            BETWEEN: Cover(returned[known], idle_end[known]),
+            UNKNOWN: Cover(begin[unknown], idle_end[unknown]),
+        },
+        unattributed=Cover(idle_end, end),
+    )
+
+
+def _until_lost_launch(lost: Times, begin: Times, end: Times) -> Times:
+    """For each gap the first lost launch since the gap before it, but within it; else its end."""
+    result = end.copy()
+    # The first gap that ends after the launch: it holds the launch, or follows while work runs.
+    gap = np.searchsorted(end, lost, side="right")
+    lost, gap = lost[gap < len(end)], gap[gap < len(end)]
+    np.minimum.at(result, gap, np.maximum(lost, begin[gap]))  # `at`: a gap may have several
+    return result
+
+
+MARKED_STEPS = re.compile(re.escape(STEPS_RANGE) + r"([1-9][0-9]{0,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part [low, high) of a trace that a ledger accounts for, and the steps in it."""
+
+    low: int
+    high: int
+    steps: int = 1
+
+    @property
+    def length(self) -> int:
+        """Nanoseconds."""
+        return self.high - self.low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLedger:
+    """The time of a window: ``exclusive``, ``idle`` and ``unattributed`` sum to its length.
+
+    All in nanoseconds over all steps; ``exclusive`` is by piece of work. ``launches`` counts the
+    calls that launched work on a device, ``dropped`` those whose work the trace never shows,
+    ``dropped_kernels`` and ``dropped_fills`` those of them that launched kernels and fills,
+    ``captured`` those that went into a graph. ``device`` is the one that the ledger is of, None
+    where the trace shows work on none; ``other_devices`` are left out, ``is_chosen`` says that the
+    caller named it. ``unread`` are as in a `Trace`. ``marked`` are the steps of a foreign file;
+    where some are chosen, ``host_window`` is from the begin of the first one's marker to the end
+    of the last. ``late`` is when a device waited for the host to launch.
+    """
+
+    source: Literal["kernels", "operators"]
+    window: Window
+    names: list[str]
+    phases: list[str]
+    modules: list[str]
+    work: Activities
+    exclusive: Times
+    busy: int
+    span: int
+    phase_times: dict[str, int]
+    idle: dict[str, int]
+    unattributed: int
+    launches: int
+    dropped: int
+    dropped_kernels: int
+    dropped_fills: int
+    captured: int
+    device: int | None
+    other_devices: list[int]
+    is_chosen: bool
+    unread: dict[str, int]
+    marked: MarkedSteps | None = None
+    host_window: Window | None = None
+    late: Cover | None = None
+
+
+def time_ledger(
+    trace: Trace,
+    window: Window | None = None,
+    device: int | None = None,
+    steps: tuple[int, int] | None = None,
+) -> TimeLedger:
+    """Account for every nanosecond of the window.
+
+    Args:
+        trace: The events.
+        window: Without one it is the steps that the trace pass marked, and in a foreign trace
+            from the first to the last piece of work.
+        device: One of `devices_by_work`; None for the busiest.
+        steps: First and last number of the steps of a foreign trace that the ledger is of; None
+            for all of the trace.
+
+    Raises:
+        DamagedFileError: The trace does not mark such a step, or it ran nothing.
+    """
+    scopes = host_scopes(trace)
+    launches = Launches(trace)
+    devices = devices_by_work(trace)
+    if device is not None:
+        devices = [device, *(other for other in devices if other != device)]
+    names = trace.names
+    if devices:
+        work = device_activities(trace, scopes, devices[0])
+    else:
+        names, work = host_activities(trace, scopes)
+    own = window or steps_window(trace)
+    window = own or _whole(work)
+    work = work.clipped(window.low, window.high)
+    gaps = _gaps(launches, work, window, on_device=bool(devices))
+    marked = host_window = None
+    if own is None:
+        marked = _marked(trace, launches, work, gaps, window, on_device=bool(devices))
+    if steps is not None:
+        marked, window, host_window = _chosen(marked, steps)
+        work = work.clipped(window.low, window.high)
+        if not devices:  # a marker may begin before the first operator
+            gaps = _gaps(launches, work, window, on_device=False)
+    idle, unattributed = gaps.within(window.low, window.high)
+    busy = Cover(work.start, work.end).total
+    dropped = _within(launches.lost(), window)
+    if devices:
+        phase_times = _device_phase_times(scopes.ranges, work, window)
+        # Work that runs in the window may have been launched before it.
+        earliest = int(work.launched[work.linked].min(initial=window.low))
+        launched = launches.count(earliest, window.high)
+    else:
+        phase_times = _host_phase_times(scopes.ranges, window)
+        launched = dropped
+    return TimeLedger(
+        source="kernels" if devices else "operators",
+        window=window,
+        names=names,
+        phases=scopes.phases,
+        modules=scopes.modules,
+        work=work,
+        exclusive=exclusive(work.start, work.end, work.rank),
+        busy=busy,
+        span=int(work.end.max() - work.start.min()) if len(work) else 0,
+        phase_times=phase_times,
+        idle=idle,
+        unattributed=unattributed,
+        launches=launched,
+        dropped=dropped,
+        dropped_kernels=_within(launches.lost(KERNEL_LAUNCH), window),
+        dropped_fills=_within(launches.lost(FILL_LAUNCH), window),
+        captured=launches.count_captured(window.low, window.high),
+        device=devices[0] if devices else None,
+        other_devices=sorted(devices[1:]),
+        is_chosen=device is not None,
+        unread=trace.unread,
+        marked=marked,
+        host_window=host_window,
+        late=gaps.causes[HOST_LATE].clipped(window.low, window.high) if devices else None,
+    )
+
+
+def _gaps(launches: Launches, work: Activities, window: Window, *, on_device: bool) -> Gaps:
+    if on_device:
+        return gaps_of(launches, work, window.low, window.high)
+    outside = Cover(work.start, work.end).gaps(window.low, window.high)
+    nothing = np.zeros(0, dtype=np.int64)
+    return Gaps({OUTSIDE_OPERATORS: Cover(*outside)}, unattributed=Cover(nothing, nothing))
+
+
+def _marked(
+    trace: Trace,
+    launches: Launches,
+    work: Activities,
+    gaps: Gaps,
+    window: Window,
+    *,
+    on_device: bool,
+) -> MarkedSteps | None:
+    """The steps that a foreign trace marks. Those of the host may begin before its first operator
+    and end after the last: their span is the longer one."""
+    steps = find_steps(trace) if len(work) else None
+    if steps is None:
+        return None
+    low, high = window.low, window.high
+    if on_device:
+        cuts, clock = device_cuts(steps, work, low, high), "device"
+    else:
+        cuts, clock = host_cuts(steps), "host"
+        low, high = min(low, int(steps.start[0])), max(high, int(steps.end[-1]))
+        gaps = _gaps(launches, work, Window(low, high), on_device=False)
+    return marked_steps(steps, cuts, work, gaps, low, high, clock=clock)
+
+
+def _chosen(
+    marked: MarkedSteps | None, wanted: tuple[int, int]
+) -> tuple[MarkedSteps, Window, Window]:
+    """The steps with the choice noted, its window, and that of its markers on the host.
+
+    Raises:
+        DamagedFileError: No step is marked, none has such a number, or it ran nothing.
+    """
+    if marked is None:
+        raise DamagedFileError("no range in the file marks a step: none can be chosen")
+    rows = rows_between(marked, *wanted)
+    first, last = rows[0], rows[-1]
+    window = Window(first.start_ns, last.start_ns + last.ns, len(rows))
+    if not window.length:
+        raise DamagedFileError(f"nothing ran in {first.name}")
+    host_low = first.host_start_ns or 0
+    host_high = (last.host_start_ns or 0) + (last.host_ns or 0)
+    numbers = (first.number or 0, last.number or 0)
+    return (
+        msgspec.structs.replace(marked, chosen=numbers),
+        window,
+        Window(host_low, host_high, len(rows)),
+    )
+
+
+def _within(times: Times, window: Window) -> int:
+    return int(((times >= window.low) & (times < window.high)).sum())
+
+
+def steps_window(trace: Trace) -> Window | None:
+    """The window of the steps that the trace pass marked, None in a foreign trace."""
+    for index, name in enumerate(trace.names):
+        if match := MARKED_STEPS.fullmatch(name):
+            marked = trace.host.take(trace.host.name == index)
+            if len(marked):
+                return Window(int(marked.start[0]), int(marked.end[0]), int(match[1]))
+    return None
+
+
+def _whole(work: Activities) -> Window:
+    if not len(work):
+        return Window(0, 0)
+    return Window(int(work.start.min()), int(work.end.max()))
+
+
+def devices_by_work(trace: Trace) -> list[int]:
+    """Devices that ran something, the busiest first."""
+    events = trace.device
+    devices, index = np.unique(events.device, return_inverse=True)
+    # bincount's float64 sums may round; they only rank the devices. Ties keep their order.
+    busy = np.bincount(index, weights=(events.end - events.start), minlength=len(devices))
+    return [int(device) for device in devices[np.argsort(-busy, kind="stable")]]
+
+
+def chosen_device(trace: Trace, device: int | None) -> int | None:
+    """The device that a user chose, None where none was.
+
+    Raises:
+        DamagedFileError: Nothing ran on that device.
+    """
+    devices = devices_by_work(trace)
+    if device is not None and device not in devices:
+        numbers = ", ".join(map(str, sorted(devices))) or "none"
+        raise DamagedFileError(f"no device {device} in the file, which has work of: {numbers}")
+    return device
+
+
+def _host_phase_times(ranges: PhaseRanges, window: Window) -> dict[str, int]:
+    """Length of each phase's ranges, and the time between them."""
+    low, high = window.low, window.high
+    length = np.clip(ranges.end, low, high) - np.clip(ranges.start, low, high)
+    times = _by_phase(ranges, length)
+    if times:
+        times[OTHER_PHASE] = window.length - sum(times.values())
+    return times
+
+
+def _device_phase_times(ranges: PhaseRanges, work: Activities, window: Window) -> dict[str, int]:
+    """Cut the window where the device begins the first work that each phase launched.
+
+    A phase that launched nothing takes no time; the time before the first work goes to the
+    first phase, so the parts add up to the window.
+    """
+    # The last range that began before the launch, even if it ended: launches between two
+    # ranges count for the earlier phase.
+    instance = np.searchsorted(ranges.start, work.launched, side="right") - 1
+    in_phase = work.linked & (instance >= 0)
+    begins = np.full(len(ranges.phase) + 1, window.high)  # one more: the end of the last phase
+    np.minimum.at(begins, instance[in_phase], work.start[in_phase])
+    # From behind, so that a phase without work begins where the next one does: its length is 0.
+    begins = np.minimum.accumulate(begins[::-1])[::-1]
+    begins[0] = window.low
+    return _by_phase(ranges, np.diff(begins))
+
+
+def _by_phase(ranges: PhaseRanges, length: Times) -> dict[str, int]:
+    return {
+        name: int(length[ranges.phase == index].sum()) for index, name in enumerate(ranges.names)
+    }

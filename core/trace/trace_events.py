@@ -1,0 +1,252 @@
+"""The events of a trace that take time, as columns of integer nanoseconds, and how they nest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sysbench.core.trace.intervals import Times
+
+MODULE_PREFIX = "nn.Module: "
+"""Prefix of the names of torch.profiler's module ranges."""
+
+
+class Kind(IntEnum):
+    """Kind of a trace's event. Kinds from KERNEL on run on a device."""
+
+    OPERATOR = 0
+    ANNOTATION = 1
+    MODULE = 2
+    RUNTIME = 3
+    KERNEL = 4
+    COPY = 5
+    FILL = 6
+
+
+class Columns:
+    """Events as columns of equal length: the base of the dataclasses below."""
+
+    __slots__: tuple[str, ...] = ()
+    kind: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def take(self, index: NDArray[np.integer] | NDArray[np.bool_]) -> Self:
+        """The events at an index or in a mask, in the order of the index."""
+        return type(self)(**{name: getattr(self, name)[index] for name in self.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEvents(Columns):
+    """Operators, annotations, modules and runtime calls.
+
+    ``name`` is an index of `Trace.names`, threads are numbered as they appear, times are
+    nanoseconds since `Trace.base_ns`. ``correlation`` is the id that a runtime call shares
+    with the work it launched. ``sequence`` is the number of the autograd node that an operator
+    creates or that runs. Both are -1 where there is none. ``operands`` is an index of
+    `Trace.operands`, -1 where the profiler recorded no shapes.
+    """
+
+    kind: NDArray[np.int64]
+    name: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    start: Times
+    end: Times
+    correlation: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+    operands: NDArray[np.int64]
+
+
+class CollectiveCall(NamedTuple):
+    """The arguments that torch records with the kernel of a collective; -1 or empty if absent."""
+
+    name: str
+    dtype: str
+    in_elements: int
+    out_elements: int
+    group_size: int
+    group: str
+    ranks: str
+
+
+class NumberedCall(NamedTuple):
+    """A call of a collective on the host, begin and end in nanoseconds as in `HostEvents`, with the
+    number that its process group gave it; all ranks of the group give it the same."""
+
+    start: int
+    end: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceEvents(Columns):
+    """Kernels, copies and fills; columns as in `HostEvents`. ``collective`` is an index of
+    `Trace.collectives`, -1 where the event is none or has no arguments."""
+
+    kind: NDArray[np.int64]
+    name: NDArray[np.int64]
+    device: NDArray[np.int64]
+    start: Times
+    end: Times
+    correlation: NDArray[np.int64]
+    collective: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges(Columns):
+    """Ranges that are no events of the host's or a device's own: they take no time from others.
+
+    ``name``, ``thread`` and times are as in `HostEvents`; of ranges on a device ``thread`` is its
+    number.
+    """
+
+    name: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    start: Times
+    end: Times
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+def no_ranges() -> Ranges:
+    """None at all."""
+    empty = np.zeros(0, dtype=np.int64)
+    return Ranges(name=empty, thread=empty, start=empty, end=empty)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """The events of a trace that take time; the others are left out.
+
+    ``operands`` are the distinct inputs of operators, in the form that
+    `core.analysis.costs.operands` parses; ``devices`` are the devices' names by number, where
+    the file has them. ``unread`` counts the timed events of devices in forms that are not read,
+    by their category; ``has_requests`` says that there are requests for memory.
+    ``kernel_names`` are the kernels that launches name themselves, by correlation, as indices of
+    ``names``: those of HIP. ``functions`` are the calls of Python functions outside of torch,
+    ``projected`` the annotations of users as the profiler projects them onto the devices.
+    """
+
+    names: list[str]
+    base_ns: int
+    host: HostEvents
+    device: DeviceEvents
+    operands: list[bytes] = field(default_factory=list)
+    devices: dict[int, str] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)
+    has_requests: bool = False
+    collectives: list[CollectiveCall] = field(default_factory=list)
+    kernel_names: dict[int, int] = field(default_factory=dict)
+    functions: Ranges = field(default_factory=no_ranges)
+    projected: Ranges = field(default_factory=no_ranges)
+    numbered: list[NumberedCall] = field(default_factory=list)
+
+
+Index = NDArray[np.int64]
+NONE = -1
+ROUNDS = 100
+"""A round lifts an event one level, or past twice as many finished events as the one before."""
+
+
+def by_thread(events: HostEvents) -> HostEvents:
+    """Each thread's events by start, an event before the events inside it."""
+    # lexsort's last key comes first. Of equal starts the longest encloses the others; of equal
+    # events the order of the file stays, as lexsort is stable.
+    return events.take(np.lexsort((-events.end, events.start, events.thread)))
+
+
+def parents(events: HostEvents) -> Index:
+    """For events in `by_thread` order the index of the innermost event around each, or -1.
+
+    That is the last event before it on its thread that ends after it began. Ranges that overlap
+    without nesting (a profiler's step may end inside another range) count as inside if they
+    begin inside.
+    """
+    start, end = events.start, events.end
+    around = np.arange(-1, len(events) - 1)
+    first = _first_of_thread(events)
+    around[first] = NONE
+    # Half of all events or more lie in the one before them: comparing neighbours needs no index.
+    pending = np.flatnonzero(~first[1:] & (end[:-1] <= start[1:])) + 1
+    around[pending] = around[pending - 1]
+    # Pointer jumping. Every event between an event and its candidate has ended before it began,
+    # so a candidate that has ended, too, can be replaced by that candidate's own.
+    for _ in range(ROUNDS):
+        candidate = around[pending]
+        passed = np.flatnonzero((candidate != NONE) & (end[candidate] <= start[pending]))
+        pending = pending[passed]
+        if not len(pending):
+            return around
+        around[pending] = around[candidate[passed]]
+    # A hostile trace nests without end: one event after the other takes linear time. Events
+    # before `index` are final, as their parents precede them.
+    for index in pending.tolist():
+        above = NONE if first[index] else index - 1
+        while above != NONE and end[above] <= start[index]:
+            above = int(around[above])
+        around[index] = above
+    return around
+
+
+def _first_of_thread(events: HostEvents) -> NDArray[np.bool_]:
+    first = np.ones(len(events), dtype=bool)
+    first[1:] = events.thread[1:] != events.thread[:-1]
+    return first
+
+
+def nearest(wanted: NDArray[np.bool_], parent: Index) -> Index:
+    """For each event its own index if wanted, else its innermost wanted ancestor's, else -1."""
+    if not wanted.any():
+        return np.full(len(parent), NONE)
+    result = np.where(wanted, np.arange(len(parent)), parent)
+    while True:
+        open_ = np.flatnonzero(result >= 0)
+        open_ = open_[~wanted[result[open_]]]
+        if not len(open_):
+            return result
+        result[open_] = result[result[open_]]  # jumps double, as the ancestors jump too
+
+
+def occurring(numbers: Index) -> Index:
+    """The distinct ones of small numbers from 0 on, such as those of names, ascending."""
+    return np.flatnonzero(np.bincount(numbers))
+
+
+def follow(index: Index, values: NDArray[np.int64], missing: int = NONE) -> NDArray[np.int64]:
+    """``values[index]``, and ``missing`` where the index is -1."""
+    if not len(values):
+        return np.full(len(index), missing)
+    return np.where(index >= 0, values[index], missing)
+
+
+def self_times(events: HostEvents, parent: Index) -> tuple[Index, Times, Times]:
+    """Cut each thread's time into pieces that belong to the innermost event.
+
+    Returns:
+        Owner (an index of events), start and end of each piece, none empty; the pieces of a
+        thread are disjoint where its events nest.
+    """
+    begin, finish = events.start.tolist(), events.end.tolist()
+    free_from = begin.copy()  # time before it belongs to a child, or is a piece already
+    pieces: list[tuple[int, int, int]] = []
+    # Children come by start, so an event's free time begins where the last child so far ended;
+    # `max`, because an overlapping child may end before an earlier one.
+    for child, mother in enumerate(parent.tolist()):
+        if mother < 0:
+            continue
+        if begin[child] > free_from[mother]:
+            pieces.append((mother, free_from[mother], begin[child]))
+        free_from[mother] = max(free_from[mother], finish[child])
+    pieces += (
+        (index, free, end)
+        for index, (free, end) in enumerate(zip(free_from, finish, strict=True))
+        if end > free
+    )
+    owner, start, end = np.array(pieces, dtype=np.int64).reshape(-1, 3).T
+    return owner, start, end

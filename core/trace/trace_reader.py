@@ -1,0 +1,85 @@
+"""Reader of torch.profiler's chrome traces, from this product or elsewhere, plain or gzip'd."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from sysbench.core.errors import DamagedFileError, NotFoundError
+from sysbench.core.trace.columns import Collector
+from sysbench.core.trace.trace_events import Trace
+from sysbench.core.trace.trace_json import Readable, Text, read_events
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes of the file read so far and its size."""
+
+
+def read_trace(path: Path, progress: Progress | None = None) -> Trace:
+    """Read a chrome trace, plain or gzip'd, as a list or as an object.
+
+    Raises:
+        NotFoundError: There is no such file, or it may not be read.
+        DamagedFileError: Not a chrome trace of torch.profiler, cut off, or too large for the
+            memory there is.
+    """
+    collector = Collector()
+    report = progress or _ignore_progress
+    try:
+        with path.open("rb") as file, _without_garbage_collection():
+            plain: Readable = file
+            if file.peek()[:2] == GZIP_MAGIC:
+                plain = gzip.GzipFile(fileobj=file)
+            size = path.stat().st_size
+            text = Text(plain)
+            for events in read_events(text):
+                collector.add(events)
+                report(file.tell(), size)
+            collector.devices = text.devices
+            return collector.finished()
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
+    except MemoryError as error:
+        raise DamagedFileError(
+            f"{path} takes more memory than there is, after {collector.seen:,} events"
+        ) from error
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        EOFError,
+        gzip.BadGzipFile,
+        zlib.error,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        # The decoder counts bytes from the start of the last chunk, not of the file.
+        reason = re.sub(r" \(byte \d+\)$", "", str(error))
+        if isinstance(error, EOFError) or "truncated" in reason:
+            reason = "it is cut off (copy or record it again)"
+        where = f", after {collector.seen:,} events" if collector.seen else ""
+        raise DamagedFileError(f"{path} is not a whole chrome trace: {reason}{where}") from error
+
+
+def _ignore_progress(done: int, size: int) -> None:
+    pass
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Decoding makes a million objects and no cycle; the collector would double its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,198 @@
+"""The memory pass: every allocation from before the model is built to a steady step's end."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from sysbench.core.errors import SysbenchError
+from sysbench.core.memory.block import describe_memory
+from sysbench.core.memory.clock_join import WITHIN_US
+from sysbench.core.memory.oom_snapshot import snapshot_at_oom
+from sysbench.core.memory.owners import Notes
+from sysbench.core.record.events import (
+    Noticed,
+    ResultReported,
+    StageEntered,
+    StepCounted,
+    WorkStepped,
+)
+from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec
+from sysbench.core.storage import write_atomically
+from sysbench.core.worker.dry_run.reserve import with_own_prediction, with_predicted_reserve
+from sysbench.core.worker.failures import ran_out_of_memory
+from sysbench.core.worker.limits import OOM_RESERVE_BYTES, without_limit
+from sysbench.core.worker.memory.cpu_recorder import CpuRecorder
+from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
+from sysbench.core.worker.memory.readings import Readings
+from sysbench.core.worker.memory.tagger import Tagger
+from sysbench.core.worker.workloads.make_workload import make_workload
+from sysbench.core.worker.workloads.model_workload import import_own_model, report_own_model
+from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase, SteppedWorkload
+
+
+def report_oom_snapshot(
+    job: Job, recorder: CudaRecorder | CpuRecorder, notes: Notes, report: Report
+) -> None:
+    """Write the artifacts of a recording that ended early, and report the live allocations.
+
+    Errors here become a notice: they must not replace the out-of-memory error.
+    """
+    report(StageEntered(stage="export"))
+    try:
+        write_atomically(job.path / "notes.json", msgspec.json.encode(notes))
+        recording = recorder.export()
+        report(StageEntered(stage="analyse"))
+        snapshot = snapshot_at_oom(recording, notes)
+    except (OSError, MemoryError, RuntimeError, SysbenchError, msgspec.DecodeError) as error:
+        report(Noticed(message=f"what was alive is not known: {type(error).__name__}: {error}"))
+        return
+    report(ResultReported(block="oom", data=msgspec.to_builtins(snapshot)))
+
+
+WARMUP_STEPS = 2
+"""The first allocates the optimizer's state and the libraries' workspaces; the second already
+runs in the memory of a steady step."""
+
+HIDDEN_BY_COMPILING = {
+    "ledger.autocast weight copies": "compiled code casts out of sight: they are activations here",
+    "modules.activation_bytes": "compiled code has no modules inside: see the one that encloses it",
+}
+
+OFF = "the allocator's clock is {:+.1f} µs off the system's: owners were joined with that shift"
+
+STEADY_STEP = WARMUP_STEPS
+STEPS = WARMUP_STEPS + 1
+
+
+def measure(job: Job, report: Report) -> None:
+    """Record the allocator over build, warm-up and one steady step, and report the ledger.
+
+    Leaves ``snapshot.pickle`` (CUDA) or ``allocations.json.gz`` (CPU, a chrome trace) and
+    ``notes.json`` in the job's folder. An out-of-memory error propagates as torch raises it,
+    after the live allocations have been reported.
+    """
+    report(StageEntered(stage="build"))
+    recorder = CudaRecorder(job) if job.spec.on_cuda else CpuRecorder(job)
+    tagger = Tagger()
+    try:
+        step_ms = _record(job, recorder, tagger, report)
+    except Exception as error:
+        if ran_out_of_memory(error):
+            report_oom_snapshot(job, recorder, _noted(tagger, recorder), report)
+        raise
+    report(StageEntered(stage="export"))
+    notes = _noted(tagger, recorder)
+    write_atomically(job.path / "notes.json", msgspec.json.encode(notes))
+    recording = recorder.export()
+    events = len(recording.history)
+    report(WorkStepped(what="allocation events", done=events, total=events))
+    report(StageEntered(stage="analyse"))
+    memory = describe_memory(recording, notes, step_ms=step_ms)
+    if memory.clock_offset_us is not None and abs(memory.clock_offset_us) > WITHIN_US:
+        report(Noticed(message=OFF.format(memory.clock_offset_us)))
+    memory = with_predicted_reserve(memory, job.spec)
+    if job.spec.compile != "off":
+        memory = msgspec.structs.replace(memory, missing=memory.missing | HIDDEN_BY_COMPILING)
+    report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
+    if job.spec.is_own:  # reported first: playing runs the user's code once more
+        memory = with_own_prediction(memory, job.spec)
+        report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
+
+
+def _noted(tagger: Tagger, recorder: CudaRecorder | CpuRecorder) -> Notes:
+    return msgspec.structs.replace(
+        tagger.notes,
+        released_ns=recorder.released_ns,
+        workspaces=recorder.workspaces,
+        soundings=recorder.soundings,
+    )
+
+
+def _record(
+    job: Job, recorder: CudaRecorder | CpuRecorder, tagger: Tagger, report: Report
+) -> float:
+    """Build, warm up, take the steady step; returns its milliseconds."""
+    with without_limit(job.spec):
+        if not job.spec.on_cuda:
+            _rehearse(job.spec)
+        # Mapped memory counts against the limit; freeing it makes room for the report.
+        room = bytearray(OOM_RESERVE_BYTES)
+    with recorder:
+        try:
+            readings = Readings(job.spec, report)
+            tagger.enter("build")
+            workload = make_workload(job.spec)  # alive until the recording ends
+            tagger.enter("")
+            recorder.read("after build")
+            readings.read(None, "build")
+            step_ms = _take_steps(workload, recorder, tagger, readings, report)
+        except BaseException:
+            del room  # no call here: the CPU's recorder notes calls, which takes memory
+            raise
+    report_own_model(workload, report)
+    report_sdpa_kernel(workload, report)
+    return step_ms
+
+
+def _take_steps(
+    workload: SteppedWorkload,
+    recorder: CudaRecorder | CpuRecorder,
+    tagger: Tagger,
+    readings: Readings,
+    report: Report,
+) -> float:
+    compiles = workload.spec.compiles
+    with tagger.watching(workload):
+        report(StageEntered(stage="compile" if compiles else "warmup"))
+        for index in range(WARMUP_STEPS):
+            _step(workload, tagger, index, readings.around(index, tagger.enter))
+            if index == 0:
+                recorder.read("first step", of_peak=True)
+                if compiles:
+                    report(StageEntered(stage="warmup"))
+            report(StepCounted(done=index + 1, total=STEPS))
+        report(StageEntered(stage="measure"))
+        recorder.begin_steady_step()
+        began_ns = time.perf_counter_ns()
+        # Without readings: this step is the one that is recorded and timed.
+        _step(workload, tagger, STEADY_STEP, tagger.enter)
+        recorder.end_steady_step()
+        step_ms = (time.perf_counter_ns() - began_ns) / 1e6
+        report(StepCounted(done=STEPS, total=STEPS))
+    return step_ms
+
+
+def _step(workload: SteppedWorkload, tagger: Tagger, index: int, enter: EnterPhase) -> None:
+    tagger.begin_step(index)
+    workload.step(enter)
+    if workload.loss is not None:
+        tagger.tag(workload.loss, "outputs")
+
+
+def _rehearse(spec: RunSpec) -> None:
+    """Run a step of the smallest built-in model, unrecorded, and import what an own one imports.
+
+    Torch imports parts of itself at their first use. The CPU's recorder traces Python calls,
+    and would take longer over those imports than over the steps.
+    """
+    if spec.is_own:
+        import_own_model(spec)
+        optimizer = "adamw-foreach" if spec.optimizer == "custom" else spec.optimizer
+        spec = spec.changed(model="", optimizer=optimizer, batch=1, context=2)
+    kernel = spec.attention_row
+    smallest = spec.changed(
+        **dict.fromkeys(DIMENSION_NAMES, 1) | {"d_model": 2},
+        batch=1,
+        context=2,
+        checkpoint=min(spec.checkpoint, 1),
+        attention=kernel.stand_in if kernel.compiles else kernel.name,
+        compile="off",
+    )
+    workload = make_workload(smallest)
+    tagger = Tagger()
+    with tagger.watching(workload):
+        workload.step(tagger.enter)

@@ -1,0 +1,166 @@
+"""The nsys pass: the worker's steps under ``nsys profile``, and its export read on the spot.
+
+Nsight Systems starts the profiled program in a new session, and a helper that is soon orphaned.
+So the profiled worker sends its events through a named pipe and ends when that has no reader.
+This process is the child subreaper: the helper is re-parented to it and ends with its descendants.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from sysbench.core.errors import NotFoundError, WorkerFailed
+from sysbench.core.export.nsys_script import flags_for, installed_options
+from sysbench.core.machine.children import python_child
+from sysbench.core.machine.processes import adopt_orphans, kill_descendants
+from sysbench.core.record import events
+from sysbench.core.record.events import ResultReported, StageEntered
+from sysbench.core.record.record import Nsys
+from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.storage import write_atomically
+from sysbench.core.trace.nsys_export import NsysExport, read_export
+
+REPORT, EXPORT = "nsys.nsys-rep", "nsys.sqlite"
+TABLES, LAYERS = "nsys.json", "kernels.json"
+KEPT_RANGES = 200
+POLL_SECONDS = 0.2
+LOG_SECONDS = 2.0
+PIPE_BYTES = 2**20
+PROGRESS_BAR = re.compile(rb"\[\d+/\d+\] \[.*\d+%")
+
+
+def measure(job: Job, report: Report) -> bool:
+    """Profile the spec; leave ``nsys.nsys-rep`` and ``nsys.sqlite``, report the block.
+
+    ``nsys.json`` has all ranges, the block only the first, and ``kernels.json`` has a row for
+    every layer.
+
+    Returns:
+        Whether there is a result. If not, the profiled worker has reported the reason.
+
+    Raises:
+        NotFoundError: There is no nsys.
+        WorkerFailed: It ended without an export.
+        DamagedFileError: Its export cannot be read.
+    """
+    adopt_orphans()
+    pipe = job.path / "events.pipe"
+    command = _command(job, pipe, report)
+    with _named_pipe(pipe) as pipe_fd:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        log = threading.Thread(target=_copy_log, args=(process,), daemon=True)
+        log.start()
+        try:
+            succeeded = _follow(process, pipe_fd, report)
+        finally:
+            kill_descendants(os.getpid())
+            log.join(LOG_SECONDS)
+    if not succeeded:
+        return False
+    if process.returncode or not (job.path / EXPORT).is_file():
+        raise WorkerFailed(
+            f"nsys ended with code {process.returncode} and no export; the pass's log says more"
+        )
+    report(StageEntered(stage="analyse"))
+    export = read_export(job.path / EXPORT)
+    write_atomically(job.path / LAYERS, msgspec.json.encode(export.kernels))
+    write_atomically(job.path / TABLES, msgspec.json.encode(export.block()))
+    report(ResultReported(block="nsys", data=msgspec.to_builtins(shortened(export))))
+    return True
+
+
+def shortened(export: NsysExport) -> Nsys:
+    """The block with the first ranges only: torch's operators make one for every call."""
+    block = export.block()
+    nvtx, missing = block.nvtx, block.missing
+    if len(nvtx.rows) > KEPT_RANGES:
+        missing = missing | {
+            "nvtx.rows": f"the first {KEPT_RANGES} of {len(nvtx.rows):,}: {TABLES} has all"
+        }
+    nvtx = msgspec.structs.replace(
+        nvtx, rows=nvtx.rows[:KEPT_RANGES], elsewhere=nvtx.elsewhere[:KEPT_RANGES]
+    )
+    return msgspec.structs.replace(block, nvtx=nvtx, missing=missing)
+
+
+def _command(job: Job, pipe: Path, report: Report) -> list[str]:
+    """Command line of nsys with the flags that this version has, then of the worker by hand.
+
+    Raises:
+        NotFoundError: There is no nsys.
+    """
+    program = shutil.which("nsys")
+    if program is None:
+        raise NotFoundError("nsys is not on PATH any more")
+    spec = job.path / "spec.json"
+    write_atomically(spec, msgspec.json.encode(job.spec))
+    flags, left_out, _ = flags_for(job.spec, installed_options())
+    for flag in left_out:
+        report(events.Noticed(message=f"this nsys has no {flag.option}: {flag.purpose}"))
+    return [
+        *(program, "profile", *(flag.text for flag in flags)),
+        f"--output={job.path / Path(REPORT).stem}",
+        *python_child("sysbench.core.worker", "--spec", str(spec), unbuffered=True),
+        *("--folder", job.folder, "--capture", "--events", str(pipe)),
+    ]
+
+
+@contextmanager
+def _named_pipe(path: Path) -> Iterator[int]:
+    """A pipe in the file system, open for reading while inside ``with``."""
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    # Also for writing: reads never reach the end of file, and opening does not wait for a writer.
+    pipe_fd = os.open(path, os.O_RDWR)
+    try:
+        yield pipe_fd
+    finally:
+        os.close(pipe_fd)
+        path.unlink()
+
+
+def _follow(process: subprocess.Popen[bytes], pipe_fd: int, report: Report) -> bool:
+    """Forward the worker's events until nsys ends; false if one reports a failure."""
+    succeeded, rest = True, b""
+    while True:
+        # Before the select, so that events written just before the end are still read.
+        ended = process.poll() is not None
+        ready, _, _ = select.select([pipe_fd], [], [], 0 if ended else POLL_SECONDS)
+        if ended and not ready:
+            return succeeded
+        if not ready:
+            continue
+        *lines, rest = (rest + os.read(pipe_fd, PIPE_BYTES)).split(b"\n")
+        for line in lines:
+            event = events.decode_event(line)
+            report(event)
+            match event:
+                case events.OutOfMemory() | events.WorkerFailed():
+                    succeeded = False
+                case events.StepCounted() if event.done == event.total:
+                    report(StageEntered(stage="export"))
+                case _:
+                    pass
+
+
+def _copy_log(process: subprocess.Popen[bytes]) -> None:
+    """Copy the output of nsys and the worker, without nsys's hundreds of progress bars."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        kept = [part for part in line.split(b"\r") if not PROGRESS_BAR.match(part)]
+        if any(kept):
+            sys.stdout.buffer.write(b"\r".join(kept).rstrip() + b"\n")
+            sys.stdout.buffer.flush()

@@ -1,0 +1,184 @@
+"""The timing pass: durations of steps without a profiler."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from typing import Literal, Protocol
+
+import msgspec
+import torch
+
+from sysbench.core.compare.statistics import half_width, settled, stop_reason
+from sysbench.core.compare.timed import timed_block
+from sysbench.core.machine.nvml import ThrottleTime, read_throttle_time, throttle_shares
+from sysbench.core.record.events import (
+    FirstStepTimed,
+    ResultReported,
+    StageEntered,
+    StepsTimed,
+    WarmupSettled,
+    WarmupStepTimed,
+)
+from sysbench.core.record.record import Timing
+from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.compile.apply import describe_compilation
+from sysbench.core.worker.compile.warm import with_warm_seconds
+from sysbench.core.worker.step_clock import MAX_BATCH_STEPS, Clock, clock_for
+from sysbench.core.worker.workloads.make_workload import make_workload
+from sysbench.core.worker.workloads.model_workload import report_own_model
+from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase
+
+BATCH_SECONDS = 0.25
+WARMUP_LEAST, WARMUP_MOST = 5, 20
+
+
+class Steppable(Protocol):
+    """Workload to time: steps of a spec, as a `SteppedWorkload` runs them."""
+
+    spec: RunSpec
+
+    def step(self, enter: EnterPhase) -> None: ...
+
+    def loss_value(self) -> float | None: ...
+
+
+def measure(job: Job, report: Report) -> None:
+    """Build, warm up, time steps until the median is known; reports the timing block."""
+    spec = job.spec
+    report(StageEntered(stage="build"))
+    workload = make_workload(spec)
+    report_own_model(workload, report)
+    clock = clock_for(workload.device, every_step=spec.sync == "every-step")
+    timing = timed(workload, clock, report)
+    report_own_model(workload, report)  # its first step has named its loss
+    report(ResultReported(block="timing", data=msgspec.to_builtins(timing)))
+    if spec.compile == "off":
+        report_sdpa_kernel(workload, report)
+        return
+    compilation = describe_compilation(spec, timing.first_step_ms)
+    report(ResultReported(block="compile", data=msgspec.to_builtins(compilation)))
+    report_sdpa_kernel(workload, report)
+    if spec.compile_cache == "cold" and spec.compile_backend == "inductor":
+        del workload, clock
+        report(StageEntered(stage="compile"))
+        compilation = with_warm_seconds(job, compilation)
+        report(ResultReported(block="compile", data=msgspec.to_builtins(compilation)))
+
+
+def timed(workload: Steppable, clock: Clock, report: Report) -> Timing:
+    """Warm up, then time steps until the spec's stop rule holds."""
+    warmup_ms, loss_start = _warm_up(workload, clock, report)
+    loss_first = workload.loss_value()
+    report(StageEntered(stage="measure"))
+    # Nothing built so far becomes garbage: frozen, it does not lengthen later collections.
+    gc.collect()
+    gc.freeze()
+    before = _throttle_time(workload.spec)
+    batches, reason = _measure_steps(workload, clock, report)
+    after = _throttle_time(workload.spec)
+    name: Literal["cuda-events", "host"] = "cuda-events" if clock.name == "cuda-events" else "host"
+    timing = timed_block(workload.spec, name, warmup_ms, batches, reason)
+    losses = {
+        "loss_start": loss_start,
+        "loss_first": loss_first,
+        "loss_last": workload.loss_value(),
+    }
+    return _with_throttling(msgspec.structs.replace(timing, **losses), before, after)
+
+
+def _throttle_time(spec: RunSpec) -> ThrottleTime | None:
+    """The driver's counters of the GPU that is measured; None on the CPU."""
+    if not spec.on_cuda:
+        return None
+    properties = torch.cuda.get_device_properties(torch.device(spec.device))
+    return read_throttle_time(f"GPU-{properties.uuid}")
+
+
+def _with_throttling(
+    timing: Timing, before: ThrottleTime | None, after: ThrottleTime | None
+) -> Timing:
+    if before is None or after is None:
+        return timing
+    shares, why = throttle_shares(before, after)
+    missing = {name: text for name, text in timing.missing.items() if name != "throttled"}
+    if shares is None:
+        missing["throttled"] = why
+    return msgspec.structs.replace(timing, throttled=shares, missing=missing)
+
+
+def _warm_up(workload: Steppable, clock: Clock, report: Report) -> tuple[list[float], float | None]:
+    """Run single synchronised steps until they agree, or as many as the spec asks for.
+
+    Returns their milliseconds, and the loss of the first one.
+    """
+    wanted = workload.spec.warmup
+    times: list[float] = []
+    loss_start = None
+    compiles = workload.spec.compiles
+    report(StageEntered(stage="compile" if compiles else "warmup"))
+    while not _warm_enough(wanted, times):
+        times.append(clock.time(workload.step, 1).wall_ms)
+        if len(times) == 1:
+            loss_start = workload.loss_value()
+            report(FirstStepTimed(step_ms=times[0]))
+            if compiles:
+                report(StageEntered(stage="warmup"))
+        report(WarmupStepTimed(index=len(times) - 1, step_ms=times[-1]))
+    report(WarmupSettled(steps=len(times), settled=settled(times)))
+    return times, loss_start
+
+
+def _warm_enough(wanted: int | str, times: list[float]) -> bool:
+    if isinstance(wanted, int):
+        return len(times) >= wanted
+    # The first step pays for things once and never counts towards agreement.
+    return len(times) >= WARMUP_MOST or (len(times) >= WARMUP_LEAST and settled(times[1:]))
+
+
+def _measure_steps(
+    workload: Steppable, clock: Clock, report: Report
+) -> tuple[list[StepsTimed], str]:
+    """Batches of steps until the spec's stop rule holds; returns them and the rule's words."""
+    spec = workload.spec
+    batches: list[StepsTimed] = []
+    samples: list[float] = []
+    began = time.perf_counter()
+    reason = None
+    while reason is None:
+        batch = clock.time(workload.step, _batch_steps(spec, samples))
+        samples += batch.step_ms
+        width = half_width(samples)
+        batches.append(
+            StepsTimed(
+                first_index=len(samples) - len(batch.step_ms),
+                step_ms=batch.step_ms,
+                phases_ms=batch.phases_ms,
+                issue_ms=batch.issue_ms,
+                wall_ms=batch.wall_ms,
+                median_ms=statistics.median(samples),
+                half_width=width if math.isfinite(width) else None,
+            )
+        )
+        report(batches[-1])
+        reason = stop_reason(
+            samples,
+            time.perf_counter() - began,
+            steps=spec.steps,
+            until=spec.until,
+            max_steps=spec.max_steps,
+            max_seconds=spec.max_seconds,
+        )
+    return batches, reason
+
+
+def _batch_steps(spec: RunSpec, samples: list[float]) -> int:
+    """Steps of about a quarter second: events come often, and the device's queue stays full."""
+    if not samples:
+        return 1
+    wanted = max(1, min(MAX_BATCH_STEPS, round(BATCH_SECONDS * 1e3 / statistics.median(samples))))
+    return min(wanted, (spec.steps or spec.max_steps) - len(samples))

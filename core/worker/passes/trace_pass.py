@@ -1,0 +1,180 @@
+"""The trace pass: a few steps under torch.profiler, and the kernel table made of them."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.record.events import (
+    Noticed,
+    ResultReported,
+    StageEntered,
+    StepCounted,
+    WorkStepped,
+)
+from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import write_atomically
+from sysbench.core.trace.cost_rows import borrowed_work, with_costs
+from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.provenance import GeneratedGraph, with_provenance
+from sysbench.core.trace.scopes import STEPS_RANGE
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_reader import read_trace
+from sysbench.core.worker.compile.apply import compiled_modules
+from sysbench.core.worker.compile.compiled_ranges import part_ranges
+from sysbench.core.worker.compile.graphs import made_kernels, watched_graphs
+from sysbench.core.worker.limits import lift_memory_limit
+from sysbench.core.worker.ranges import PhaseRanges, module_ranges
+from sysbench.core.worker.workloads.make_workload import make_workload
+from sysbench.core.worker.workloads.model_workload import report_own_model
+from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
+from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload
+
+WARMUP_STEPS = 3
+TRACED_STEPS = 3
+LONG_SECONDS = 2.0
+"""Fewer steps are traced where three would take longer."""
+COPY_BYTES = 8 * 2**20
+
+
+def measure(job: Job, report: Report) -> None:
+    """Trace a few warm steps; write ``trace.json.gz`` and ``kernels.json``, report the table.
+
+    ``kernels.json`` has a row for every layer, the reported block folds layers together.
+    """
+    report(StageEntered(stage="build"))
+    workload = make_workload(job.spec)
+    raw, shaped = job.path / "trace.json", job.path / "shapes.json"
+    root = compiled_modules(job.spec, workload.model)[0]
+    with watched_graphs(job.spec, root) as graphs, module_ranges(workload.model, record_function):
+        _record(workload, graphs, report, raw)
+        with part_ranges(graphs, record_function):
+            _record_shapes(workload, shaped)
+    report_own_model(workload, report)
+    report_sdpa_kernel(workload, report)
+    report(StageEntered(stage="export"))
+    _compress(raw, job.path / "trace.json.gz", report)
+    report(StageEntered(stage="analyse"))
+    report_table(job, raw, shaped, graphs, report)
+
+
+def report_table(
+    job: Job, raw: Path, shaped: Path, graphs: Sequence[GeneratedGraph], report: Report
+) -> None:
+    """Make the kernel table of a recorded trace, write ``kernels.json``, report the block.
+
+    Args:
+        raw: The traced steps; deleted once it is read.
+        shaped: Another step with the shapes of all inputs; deleted too.
+        graphs: What was compiled.
+    """
+    trace = read_trace(
+        raw, lambda done, size: report(WorkStepped(what="decode", done=done, total=size))
+    )
+    raw.unlink()
+    events = len(trace.host.name) + len(trace.device.name)
+    report(WorkStepped(what="trace events", done=events, total=events))
+    ledger = time_ledger(trace)
+    item_bytes = job.spec.precision_row.weight_bytes  # of the optimizer's lists of tensors
+    costs = borrowed_work(trace, ledger, read_trace(shaped), item_bytes)
+    shaped.unlink()
+    made = made_kernels(graphs, job)
+    on_device = job.spec.on_cuda
+    by_layer = kernel_table(ledger, by_layer=True, on_device=on_device)
+    detailed = with_provenance(with_costs(by_layer, costs), made)
+    write_atomically(job.path / "kernels.json", msgspec.json.encode(detailed))
+    folded = kernel_table(ledger, on_device=on_device)
+    if folded.lacks_kernels:
+        report(Noticed(message=folded.missing["kernels"]))
+    table = with_provenance(with_costs(folded, costs), made)
+    report(ResultReported(block="kernels", data=msgspec.to_builtins(table)))
+
+
+def _record(
+    workload: SteppedWorkload, graphs: list[GeneratedGraph], report: Report, path: Path
+) -> None:
+    """Warm up, trace, and write the profiler's JSON."""
+    enter = PhaseRanges(record_function)
+    spec = workload.spec
+    report(StageEntered(stage="compile" if spec.compiles else "warmup"))
+    warmup = WARMUP_STEPS if spec.warmup == "auto" else spec.warmup
+    seconds = 0.0
+    for _ in range(warmup):
+        began = time.perf_counter()
+        workload.step(enter)
+        _synchronise(spec)
+        seconds = time.perf_counter() - began
+    steps = max(1, min(TRACED_STEPS, int(LONG_SECONDS / max(seconds, 1e-9))))
+    report(StageEntered(stage="measure"))
+    activities = [ProfilerActivity.CPU]
+    if spec.on_cuda:
+        activities.append(ProfilerActivity.CUDA)
+    # One profiler step for all traced steps: the range of a second one would cut ours in two.
+    plan = schedule(wait=0, warmup=1, active=1)
+    with (
+        part_ranges(graphs, record_function),
+        profile(activities=activities, schedule=plan) as profiler,
+    ):
+        workload.step(enter)
+        _synchronise(spec)
+        profiler.step()
+        with record_function(f"{STEPS_RANGE}{steps}"):
+            for done in range(steps):
+                workload.step(enter)
+                report(StepCounted(done=done + 1, total=steps))
+            _synchronise(spec)
+        lift_memory_limit()  # the profiler needs memory to sort its events
+    _export(profiler, path)
+
+
+def _record_shapes(workload: SteppedWorkload, path: Path) -> None:
+    """Run one more step, untimed and traced on the host only, with the shapes of all inputs.
+
+    Shapes cost 0.3 µs an operator, up to a tenth of a small model's step, so the traced steps
+    do without.
+    """
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes:
+        workload.step(PhaseRanges(record_function))
+        _synchronise(workload.spec)
+    _export(shapes, path)
+
+
+def _export(profiler: profile, path: Path) -> None:
+    profiler.export_chrome_trace(str(path))
+    if not path.exists():
+        _raise_why_not_written(path.with_name(f"{path.name}.tmp"))
+
+
+def _raise_why_not_written(partial: Path) -> NoReturn:
+    """Raise the reason for a missing trace: writing to the profiler's file repeats its error.
+
+    Raises:
+        OSError: The file cannot be written, as on a full disk.
+        WorkerFailed: It can; the profiler's message is in the log.
+    """
+    with partial.open("ab") as file:
+        file.write(bytes(COPY_BYTES))
+    raise WorkerFailed("the profiler wrote no trace; the pass's log has its message")
+
+
+def _synchronise(spec: RunSpec) -> None:
+    if spec.on_cuda:
+        torch.cuda.synchronize()
+
+
+def _compress(source: Path, target: Path, report: Report) -> None:
+    """Copy into gzip, fast rather than small."""
+    size = source.stat().st_size
+    with source.open("rb") as plain, gzip.open(target, "wb", compresslevel=1) as packed:
+        while piece := plain.read(COPY_BYTES):
+            packed.write(piece)
+            report(WorkStepped(what="compress", done=plain.tell(), total=size))

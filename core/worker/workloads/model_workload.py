@@ -1,0 +1,341 @@
+"""Steps of a model: the built-in one, a factory's, or one of a Hugging Face configuration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map
+
+from sysbench.core.errors import ModelError, SpecError
+from sysbench.core.record.events import DeviceDescribed
+from sysbench.core.runs.worker_job import Report
+from sysbench.core.spec.model_source import libraries_of
+from sysbench.core.spec.own_model import source_of
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.compile.apply import compiled
+from sysbench.core.worker.workloads.factory import (
+    SIZES,
+    Parts,
+    built_parts,
+    guarded,
+    import_factory,
+)
+from sysbench.core.worker.workloads.stepped_workload import (
+    EnterPhase,
+    MakeOptimizer,
+    SteppedWorkload,
+    optimizer_over,
+    phases_of,
+    tensors_in,
+    weight_dtype,
+)
+from sysbench.core.worker.workloads.transformer import Transformer
+
+CROSS_ENTROPY = "cross-entropy of the logits with random targets"
+OF_OUTPUT = "the loss of the output"
+MEAN_SQUARE = "mean square of the outputs"
+
+
+class Workload(SteppedWorkload):
+    """A model with its own inputs, loss, optimizer or whole step where it brings them.
+
+    Attributes:
+        parts: The model, and what it brings.
+        batch: The inputs of every step.
+        targets: Targets of the built-in loss over token ids; None where the model brings inputs.
+        ids: Number of different ids that targets can have.
+        loss_words: Name of the loss; empty before the first step that had one.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        device: torch.device | None = None,
+        make_optimizer: MakeOptimizer = optimizer_over,
+    ) -> None:
+        """Build the spec's model on its device, or on another one.
+
+        Raises:
+            SpecError: A key that nothing of the model honours.
+            ModelError: The user's code does not keep to what a model is here.
+            Exception: Whatever that code raises.
+        """
+        super().__init__(spec)
+        self.device = device or self.device
+        self._make_optimizer = make_optimizer
+        self.ids = 0
+        with self.device:
+            self.parts = self._parts()
+            self._check_keys()
+            with guarded("batch()"):
+                self.batch, self.targets = self._inputs()
+        model = _placed(self.parts.model, spec, self.device)
+        self.batch = self._moved(self.batch)
+        self.loss_words = ""
+        self.model = self._prepared(model)
+        self.optimizer = self._optimizer() if spec.step == "train" else None
+        self.phases = self._phases()
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return tuple(tensors_in((self.batch, self.targets)))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the record says of the model."""
+        spec, model = self.spec, self.model
+        source, path = source_of(spec.model), Path(spec.model_file)
+        parameters = list(model.parameters())
+        return {
+            "class": f"{type(model).__module__}.{type(model).__qualname__}",
+            "parameters": sum(one.numel() for one in parameters),
+            "trainable_parameters": sum(one.numel() for one in parameters if one.requires_grad),
+            "parameter_bytes": sum(one.nbytes for one in parameters),
+            "buffer_bytes": sum(one.nbytes for one in model.buffers()),
+            "inputs": [_described(one) for one in self.inputs],
+            "loss": self.loss_words,
+            "source": spec.model_source,
+            "libraries": libraries_of(source, path),
+            **self.parts.facts,
+        }
+
+    def _parts(self) -> Parts:
+        """The model and what it brings, made on torch's default device."""
+        return parts_of(self.spec)
+
+    def _prepared(self, model: nn.Module) -> nn.Module:
+        """The placed model as its steps run it."""
+        return compiled(self.spec, model.train(self.spec.step != "inference"))
+
+    def _phases(self) -> tuple[str, ...]:
+        absent = {"loss"} if self.parts.loss else set[str]()
+        if self.optimizer is None:
+            absent |= {"clip", "optimizer"}
+        return tuple(phase for phase in phases_of(self.spec) if phase not in absent)
+
+    def _check_keys(self) -> None:
+        """Refuse the keys that nothing here honours.
+
+        Raises:
+            SpecError: For the first one.
+        """
+        spec, parts = self.spec, self.parts
+        unheeded = [key for key in SIZES if getattr(spec, key) and key not in parts.takes]
+        if unheeded:
+            zeros = " ".join(f"{key}=0" for key in unheeded)
+            names = "an argument named" if len(unheeded) == 1 else "arguments named"
+            allowed = (
+                f"write {zeros}: neither the factory nor its batch() has {names} "
+                f"{' and '.join(unheeded)}"
+            )
+            raise SpecError(unheeded[0], getattr(spec, unheeded[0]), allowed)
+        brings = parts.optimizer is not None or parts.step is not None
+        if spec.step == "train" and brings != (spec.optimizer == "custom"):
+            allowed = "custom: the model brings its own" if brings else "a name: it brings none"
+            raise SpecError("optimizer", spec.optimizer, allowed)
+        if parts.step is not None:
+            alone = (("step", "train"), ("clip", 0.0), ("compile", "off"), ("parallel", "none"))
+            for key, only in alone:
+                if getattr(spec, key) != only:
+                    raise SpecError(key, getattr(spec, key), f"{only}: the step is the model's own")
+
+    def _inputs(self) -> tuple[Any, Tensor | None]:
+        """The batch, and the targets of the built-in loss."""
+        if self.parts.batch is not None:
+            return self.parts.batch(), None
+        if self.parts.step is not None:
+            return (), None
+        tables = [one for one in self.parts.model.modules() if isinstance(one, nn.Embedding)]
+        if not tables:
+            raise ModelError(
+                "the module has no embedding, so its inputs are no token ids: return an object "
+                "with model and batch() instead"
+            )
+        shape = (self.spec.batch, self.spec.context)
+        self.ids = tables[0].num_embeddings
+        return torch.randint(self.ids, shape), torch.randint(self.ids, shape)
+
+    def _moved(self, batch: Any) -> Any:
+        """The batch on the device, its fractions in the dtype of the weights."""
+        dtype = weight_dtype(self.spec)
+
+        def move(value: Any) -> Any:
+            if not hasattr(value, "to"):
+                return value
+            moved = value.to(self.device)
+            is_plain = isinstance(moved, Tensor) and moved.dtype == torch.float32
+            return moved.to(dtype) if is_plain else moved
+
+        return tree_map(move, batch)
+
+    def _optimizer(self) -> torch.optim.Optimizer | None:
+        if self.parts.step is not None:
+            return None
+        parameters = [one for one in self.model.parameters() if one.requires_grad]
+        if self.parts.optimizer is None:
+            return self._make_optimizer(self.spec, parameters)
+        with guarded("optimizer()"):
+            optimizer = self.parts.optimizer(parameters)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ModelError(f"optimizer() returned a {type(optimizer).__name__}, not an Optimizer")
+        return optimizer
+
+    def _step(self, enter: EnterPhase) -> None:
+        self.loss = None
+        if self.parts.step is not None:
+            self._own_step(self.parts.step, enter)
+            return
+        with ExitStack() as stack:
+            stack.enter_context(guarded("a step"))
+            if self.spec.step == "inference":
+                stack.enter_context(torch.inference_mode())
+            with self._casting():
+                enter("forward")
+                output = self._forward()
+                if self.spec.has_backward:
+                    loss = self._loss_of(output, enter)
+            # The graph has what it needs of the output; the name would keep all of it.
+            del output
+            if self.spec.has_backward:
+                enter("backward")
+                torch.autograd.backward(loss)
+                self.loss = loss.detach()
+                del loss
+                self._update(enter)
+        enter("")
+
+    def _own_step(self, step: Any, enter: EnterPhase) -> None:
+        """The user's step: a phase of ours before its first one, so that none of it is lost."""
+
+        def enter_named(phase: str) -> None:
+            if not isinstance(phase, str) or not phase:
+                raise ModelError(f"enter() was called with {phase!r}: the name of a phase")
+            enter(phase)
+
+        enter("start")
+        with guarded("step()"), self._casting():
+            step(enter_named)
+        enter("")
+
+    def _forward(self) -> Any:
+        batch = self.batch
+        if self.parts.loss is not None:
+            return self.parts.loss(self.model, batch)
+        if isinstance(batch, Mapping):
+            return self.model(**batch)
+        return self.model(*batch) if isinstance(batch, (tuple, list)) else self.model(batch)
+
+    def _loss_of(self, output: Any, enter: EnterPhase) -> Tensor:
+        if self.parts.loss is not None:
+            self.loss_words = "the factory's loss()"
+            if not isinstance(output, Tensor) or output.numel() != 1:
+                raise ModelError("loss() has to return a tensor of one element")
+            return output
+        enter("loss")
+        loss, self.loss_words = loss_of(output, self.targets, self.ids)
+        return loss
+
+    def _update(self, enter: EnterPhase) -> None:
+        super()._update(enter)
+        for tensor in self.inputs:
+            tensor.grad = None
+        if self.optimizer is not None and self.parts.optimizer is not None:
+            self.optimizer.zero_grad()  # it may have parameters besides the model's
+
+
+def parts_of(spec: RunSpec) -> Parts:
+    """The spec's model and what it brings, made on torch's default device."""
+    if not spec.is_own:
+        kernel = spec.attention_row.kernel
+        model = Transformer(spec.dimensions, spec.context, kernel, checkpoint=spec.checkpoint)
+        return Parts(model=model, takes=frozenset(SIZES))
+    if source_of(spec.model).door != "hf":
+        return built_parts(spec)
+    from sysbench.core.worker.workloads.huggingface import configured_parts
+
+    return configured_parts(spec)
+
+
+def import_own_model(spec: RunSpec) -> None:
+    """Import the code of the spec's model, so that building it imports nothing more."""
+    if source_of(spec.model).door != "hf":
+        import_factory(spec)
+        return
+    from sysbench.core.worker.workloads.huggingface import model_class
+
+    model_class(spec)
+
+
+def report_own_model(workload: object, report: Report) -> None:
+    """Report the facts of a model of the user's; of others nothing."""
+    if isinstance(workload, Workload) and workload.spec.is_own:
+        report(DeviceDescribed(facts={"model": workload.facts}))
+
+
+def _placed(model: nn.Module, spec: RunSpec, device: torch.device) -> nn.Module:
+    """The model on the device, in the dtype of the precision.
+
+    Raises:
+        SpecError: Its weights have another dtype than the precision says.
+    """
+    wanted = weight_dtype(spec)
+    if wanted == torch.float32:
+        others = {one.dtype for one in model.parameters() if one.is_floating_point()} - {wanted}
+        if others:
+            names = ", ".join(sorted(str(one).removeprefix("torch.") for one in others))
+            raise SpecError(
+                "precision", spec.precision, f"float32 weights, and the model has {names} ones"
+            )
+        return model.to(device)
+    return model.to(device, wanted)
+
+
+def _described(tensor: Tensor) -> str:
+    """``int64 (4, 128)``."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def loss_of(output: Any, targets: Tensor | None, ids: int) -> tuple[Tensor, str]:
+    """A loss of a model's output, and its name.
+
+    The output's own ``loss`` if it has one; of token ids the cross-entropy of logits with the
+    targets, where these have a class for every id; else the mean square of every output that has a
+    gradient, which is no training objective but runs the whole backward pass.
+
+    Args:
+        output: The model's.
+        targets: Ids for each token, below ``ids``; None where the inputs are no token ids.
+        ids: How many ids there are. Of a model without a head the output is narrower.
+
+    Raises:
+        ModelError: Nothing of the output has a gradient.
+    """
+    own = _entry(output, "loss")
+    if isinstance(own, Tensor) and own.numel() == 1:
+        return own, OF_OUTPUT
+    tensors = [one for one in tensors_in(output) if one.requires_grad]
+    if not tensors:
+        raise ModelError("no tensor of the output has a gradient, so there is no backward pass")
+    logits = _entry(output, "logits")
+    first = logits if isinstance(logits, Tensor) else tensors[0]
+    is_of_tokens = targets is not None and first.dim() == 3 and first.shape[:2] == targets.shape
+    if is_of_tokens and targets is not None and first.shape[2] >= ids:
+        # Flat logits have a row for each token; ids of a smaller vocabulary than theirs are fine.
+        return F.cross_entropy(first.flatten(0, 1), targets.flatten()), CROSS_ENTROPY
+    squares = [one.float().square().mean() for one in tensors]
+    return torch.stack(squares).sum(), MEAN_SQUARE
+
+
+def _entry(output: Any, name: str) -> Any:
+    if isinstance(output, Mapping):
+        return output.get(name)
+    if isinstance(output, Tensor) or inspect.isroutine(getattr(output, name, None)):
+        return None
+    return getattr(output, name, None)

@@ -1,0 +1,159 @@
+"""Lines of `compare`: the verdict, the factors, both runs' figures, the rows that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from sysbench.core.compare.comparison import Comparison, describe_factors
+from sysbench.core.compare.nodes import Difference
+from sysbench.core.compare.verdict import Verdict
+from sysbench.core.compare.verdict_text import describe_verdict
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.difference_rows_tree import Cut, change_tables
+from sysbench.core.tables.memory_tables import difference_tables
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.verdict_sides import factor_table
+from sysbench.tui.commands.layout import Line, blank, note, prose, table_lines, titled
+from sysbench.tui.glyphs import ascii_only, to_ascii
+
+LARGEST_CHANGES = 10
+LEDGERS = "ledger-difference"
+"""The table that the tree of rows repeats."""
+STYLES = {
+    "faster": "bold green",
+    "slower": "bold red",
+    "same": "bold",
+    "not decidable": "bold yellow",
+    "not the same computation": "bold yellow",
+}
+TIMES = ("change_ns", "a_ns", "b_ns")
+SHOWN = (
+    *(*TIMES, "a_calls", "b_calls", "change_bytes", "a_bytes", "b_bytes", "a_blocks", "b_blocks"),
+    *("state", "phase", "row"),
+)
+NARROW = 120
+"""Cells below which counts and phases give their room to the names."""
+DEEPEST = 4
+"""Levels of kernels, the deepest but for those of a fusion."""
+DEEPER = f"--depth {DEEPEST} goes down to the kernels, --min 0 shows every row that changed"
+DROPPED = ("b_blocks", "a_blocks", "phase", "b_calls", "a_calls")
+
+
+def verdict_lines(
+    verdict: Verdict, width: int, *, subject: str = "B", picture: bool = False
+) -> Iterator[Line]:
+    """The verdict, its evidence and the next step, then its interval as a picture."""
+    text = describe_verdict(verdict, subject)
+    style = STYLES[verdict.verdict]
+    yield from prose(literal(text.headline), width, style=style)
+    for reason in text.reasons:
+        yield from prose(literal(reason), width, style="dim")
+    if picture and text.picture:
+        yield blank()
+        yield [(f"  {picture_line(text.picture)}", style)]
+
+
+def picture_line(picture: str) -> str:
+    """A picture of an interval, in ASCII where the terminal has nothing else."""
+    return to_ascii(picture) if ascii_only() else picture
+
+
+def comparison_lines(comparison: Comparison, width: int, *, of_files: bool) -> Iterator[Line]:
+    """The verdict, the differing factors, then the medians and the peaks of both runs."""
+    yield [(f"A  {literal(comparison.a)}", "")]  # whole, so that they can be copied
+    yield [(f"B  {literal(comparison.b)}", "")]
+    yield blank()
+    if comparison.a == comparison.b:
+        yield from prose(
+            f"Nothing differs: A and B are one {'file' if of_files else 'run'}.", width
+        )
+        return
+    has_peaks = None not in (comparison.a_peak_bytes, comparison.b_peak_bytes)
+    if of_files:
+        yield from prose("No verdict: a file has no timing pass.", width)
+    else:
+        yield from verdict_lines(comparison.step, width)
+        yield blank()
+        style = "bold yellow" if len(comparison.factors) > 1 else ""
+        yield from prose(literal(describe_factors(comparison.factors)), width, style=style)
+        for title, factors in (
+            ("What differs", comparison.factors),
+            ("Measured differently", comparison.procedure),
+        ):
+            if factors:
+                yield from titled(title, table_lines(factor_table(factors), width))
+        if comparison.phases:
+            yield from titled("Medians", table_lines(_phases(comparison), width))
+    if has_peaks or not of_files:
+        yield from titled("Peak allocated", table_lines(_peaks(comparison), width))
+
+
+def difference_lines(
+    difference: Difference, cut: Cut, width: int, *, perturbed: bool
+) -> Iterator[Line]:
+    """The summary, its reservations, and the rows that changed.
+
+    Args:
+        difference: Of both sides.
+        cut: The part of the rows to show.
+        width: Of the page.
+        perturbed: Whether a side's traced step is so far off the untraced one that times are void.
+    """
+    summary = [
+        [("  ", ""), *line]
+        for text in difference.summary
+        for line in prose(literal(text), width - 2, hang=2)
+    ]
+    if summary:
+        yield from titled("What changed", summary)
+    yield from note(map(literal, difference.notes), width)
+    yield from note(map(literal, difference.missing.values()), width)
+    tables = change_tables(difference, cut)
+    for table in tables:
+        marked = TIMES if perturbed and "change_ns" in table.columns else ()
+        columns = [
+            name
+            for name in SHOWN
+            if name in table.columns and any(cell not in (None, "") for cell in table.column(name))
+        ]
+        drop = DROPPED if width < NARROW else ()
+        lines = table_lines(table, width, columns=columns, drop=drop, perturbed=marked)
+        yield from titled(literal(table.title), lines)
+    if tables and (cut.least or (cut.depth is not None and cut.depth < DEEPEST)):
+        yield from note([DEEPER], width)
+
+
+def memory_lines(comparison: Comparison, width: int) -> Iterator[Line]:
+    """The modules and stacks whose memory changed most; their sums are in the tree of rows."""
+    for table in difference_tables(comparison.memory) if comparison.memory else ():
+        if table.name != LEDGERS and table.rows:
+            shown = msgspec.structs.replace(table, rows=table.rows[:LARGEST_CHANGES])
+            more = len(table.rows) - len(shown.rows)
+            title = f"{table.title}; {more} smaller ones are left out" if more else table.title
+            yield from titled(title, table_lines(shown, width))
+
+
+def _phases(comparison: Comparison) -> Table:
+    rows = tuple(
+        (phase.name, phase.a_ms, phase.b_ms, *_change(phase.a_ms, phase.b_ms))
+        for phase in comparison.phases
+    )
+    columns = ("phase", "A_ms", "B_ms", "change_ms", "over_a")
+    return Table(name="phases", title="Medians", columns=columns, rows=rows)
+
+
+def _peaks(comparison: Comparison) -> Table:
+    a, b = comparison.a_peak_bytes, comparison.b_peak_bytes
+    columns = ("A_bytes", "B_bytes", "change_bytes", "over_a")
+    return Table(
+        name="peaks", title="Peak allocated", columns=columns, rows=((a, b, *_change(a, b)),)
+    )
+
+
+def _change(a: float | None, b: float | None) -> tuple[float | None, float | None]:
+    """The change, and as a share of A."""
+    if a is None or b is None:
+        return None, None
+    return b - a, b / a - 1 if a else None

@@ -1,0 +1,150 @@
+"""Baselines and judgements as tables, lines and Markdown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from sysbench.core.compare.gate_rule import gate_line
+from sysbench.core.experiments.baselines import Baseline, Listed
+from sysbench.core.experiments.gating import Judgement
+from sysbench.core.export.text_formats import escaped, table_as_markdown
+from sysbench.core.formatting import percent
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.context import settings_line
+from sysbench.core.tables.table import Cell, Table
+from sysbench.core.tables.verdict_sides import factor_table
+from sysbench.tui.commands.comparison_report import verdict_lines
+from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
+
+_SIDE_COLUMNS = ("side", "run", "median_ms", "ci_low_ms", "ci_high_ms", "interval_of", "rounds")
+_LABEL_CELLS = 10
+
+
+def listed_rows(rows: Sequence[Listed]) -> list[dict[str, object]]:
+    """The list as JSON has it: without the records."""
+    return [
+        {
+            "name": row.name,
+            "path": row.path,
+            "problem": row.problem,
+            **({} if row.baseline is None else _facts(row.baseline)),
+        }
+        for row in rows
+    ]
+
+
+def _facts(baseline: Baseline) -> dict[str, object]:
+    timing = baseline.record.timing
+    return {
+        "saved_ns": baseline.saved_ns,
+        "run": baseline.run,
+        "identity": baseline.record.identity,
+        "machine": baseline.machine,
+        "median_ms": timing.step.median_ms if timing else None,
+        "rounds": len(baseline.rounds_ms),
+    }
+
+
+def listed_table(rows: Sequence[Listed]) -> Table:
+    """A row for each baseline; a damaged one has its problem in place of the spec."""
+    cells: list[tuple[Cell, ...]] = []
+    for row in rows:
+        baseline = row.baseline
+        if baseline is None:
+            cells.append((row.name, None, None, None, None, row.problem))
+            continue
+        timing, device = baseline.record.timing, baseline.machine.get("device_name")
+        figures = (timing.step.median_ms if timing else None, len(baseline.rounds_ms), device)
+        cells.append((row.name, _day(baseline.saved_ns), *figures, _measured(baseline)))
+    columns = ("name", "saved", "median_ms", "rounds", "device_name", "spec")
+    return Table(name="baselines", title="Baselines", columns=columns, rows=tuple(cells))
+
+
+def baseline_lines(baseline: Baseline, width: int) -> Iterator[Line]:
+    """When and where it was measured, and its rounds."""
+    facts = {
+        "baseline": f"{baseline.name}, saved {_day(baseline.saved_ns)}",
+        "run": baseline.run,
+        "spec": _measured(baseline),
+        "machine": ", ".join(f"{name} {value}" for name, value in baseline.machine.items()),
+    }
+    for label, text in facts.items():
+        yield from labelled(label, literal(text), width, column=_LABEL_CELLS)
+    timing = baseline.record.timing
+    if timing is None:
+        return
+    rows = tuple(
+        (row.index, row.outcome, row.median_ms, row.steps, row.disturbed) for row in timing.rounds
+    ) or ((1, "finished", timing.step.median_ms, timing.step.n, ""),)
+    columns = ("round", "outcome", "median_ms", "steps", "left_out")
+    table = Table(name="rounds", title="Rounds", columns=columns, rows=rows)
+    yield from titled("Rounds", table_lines(table, width))
+
+
+def judgement_lines(judgement: Judgement, command: str, width: int) -> Iterator[Line]:
+    """Verdict, both sides, what differs, and the gate's line last but the command."""
+    if judgement.verdict is None:
+        yield from prose(f"The run is {literal(judgement.headline)}", width, style="bold")
+    else:
+        verdict = msgspec.structs.replace(judgement.verdict, next="")  # the gate has its own
+        yield from verdict_lines(verdict, width, subject="The run")
+    for table in _tables(judgement):
+        yield from titled(table.title, table_lines(table, width))
+    if judgement.note:
+        yield blank()
+        yield from prose(judgement.note, width, style="dim")
+    yield blank()
+    # Never wrapped: a script may look for this line, a person copies the next.
+    yield [(literal(gate_line(judgement.gate)), "bold")]
+    yield [("again: ", "dim"), (command, "")]
+
+
+def judgement_markdown(judgement: Judgement, command: str) -> str:
+    """A block for a pull request."""
+    title = f"Step time against baseline {judgement.baseline}: {judgement.headline}"
+    lines = [f"### {escaped(title)}", "", f"**{escaped(gate_line(judgement.gate))}**", ""]
+    sides, *differences = _tables(judgement)
+    lines += [table_as_markdown(sides), ""]
+    for table in differences:
+        lines += [f"{table.title}:", "", table_as_markdown(table), ""]
+    if not differences:
+        lines += ["No recorded fact of the two machines differs.", ""]
+    if judgement.verdict is not None:
+        lines += [f"- Evidence: {escaped(judgement.verdict.why)}"]
+        if judgement.verdict.spread is not None:
+            lines += [f"- Spread between processes: {percent(judgement.verdict.spread, 2)}"]
+    if judgement.note:
+        lines += [f"- {escaped(judgement.note)}"]
+    return "\n".join([*lines, f"- Again: `{command}`"]) + "\n"
+
+
+def _tables(judgement: Judgement) -> Iterator[Table]:
+    """Both sides, then what differs between them."""
+    sides = ((f"baseline {judgement.baseline}", judgement.a), ("run", judgement.b))
+    rows = tuple(
+        (
+            *(name, side.run, side.median_ms, side.ci_low_ms, side.ci_high_ms),
+            *(side.interval_of, side.rounds),
+        )
+        for name, side in sides
+        if side is not None
+    )
+    yield Table(name="sides", title="Step time", columns=_SIDE_COLUMNS, rows=rows)
+    for title, factors in (
+        ("Why they are not compared", judgement.obstacles),
+        ("What else differs", judgement.differs),
+    ):
+        if factors:
+            yield factor_table(factors, title=title, names=("baseline", "run"))
+
+
+def _measured(baseline: Baseline) -> str:
+    spec = baseline.record.spec
+    return f"{spec.get('model')} · {settings_line(spec)}"
+
+
+def _day(t_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(t_ns / 1e9))

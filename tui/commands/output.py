@@ -1,0 +1,165 @@
+"""Output to stdout: one JSON document, or lines that suit a terminal or a pipe.
+
+Every command imports this at its start: what knows the tables is imported where it prints them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TextIO
+
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sysbench.tui.commands.layout import Line
+
+PIPE_WIDTH = 100
+FULL_PIPE_WIDTH = 120
+"""Columns in a pipe of tables that are shown in full."""
+UNCUT = 10_000
+"""Width of a page on which nothing is cut."""
+
+
+def write(text: str) -> None:
+    """Write text to stdout; once its reader has left (``| head``), drop it."""
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        _forget_reader(sys.stdout)
+
+
+def flush() -> None:
+    """Flush both streams, so that no error is left for the interpreter's exit.
+
+    A line that nobody read stays in the buffer, of stderr too, and would be the exit code 120.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            _forget_reader(stream)
+
+
+def _forget_reader(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def print_json(value: object) -> None:
+    """Print exactly one JSON document, in characters that no terminal obeys."""
+    lines = msgspec.json.format(msgspec.json.encode(value), indent=2).decode().split("\n")
+    write("".join(f"{_json_literal(line)}\n" for line in lines))
+
+
+def _json_literal(line: str) -> str:
+    """The line with what is not printable as JSON's escapes; it can only stand in a string."""
+    if line.isprintable():
+        return line
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+
+
+def say(*texts: object, to_stderr: bool = False) -> None:
+    """Print one line each, with names of runs and files literal."""
+    from sysbench.core.tables.cells import literal
+
+    for text in texts:
+        print(literal(str(text)), file=sys.stderr if to_stderr else sys.stdout)
+
+
+def page_width(*, in_full: bool = False, wide: bool = False) -> int:
+    """Columns to fill: the terminal's; in a pipe ``$COLUMNS``, or 100, or 120 for tables in full.
+
+    Args:
+        in_full: The page is of tables that are shown in full.
+        wide: They are not cut at all.
+    """
+    if wide:
+        return UNCUT
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size((PIPE_WIDTH, 24)).columns
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) >= 40:
+        return int(columns)
+    return FULL_PIPE_WIDTH if in_full else PIPE_WIDTH
+
+
+def print_lines(lines: Iterable[Line]) -> None:
+    """Print lines, with their styles on a terminal, else as plain text."""
+    if sys.stdout.isatty():
+        _print_styled(_console(), lines)
+        return
+    from sysbench.core.tables.cells import literal
+
+    for line in lines:
+        write(literal("".join(text for text, _ in line).rstrip()) + "\n")
+
+
+def print_paged(lines: Iterable[Line], *, page: bool) -> None:
+    """Print lines; on a terminal that is shorter than they are through the pager, as git does.
+
+    Args:
+        page: Whether a pager may be opened.
+    """
+    if not (page and sys.stdout.isatty()):
+        print_lines(lines)
+        return
+    console = _console()
+    with console.capture() as captured:
+        _print_styled(console, lines)
+    text = captured.get()
+    is_longer = text.count("\n") >= shutil.get_terminal_size((80, 24)).lines
+    if is_longer and (pager := _pager_words()):
+        _show_in(pager, text)
+    else:
+        write(text)
+
+
+def _show_in(pager: list[str], text: str) -> None:
+    """Show text in a pager. `pydoc.pager` prefers $MANPAGER, and loses text where none starts."""
+    import subprocess  # slow: only a terminal needs it
+
+    # git's options: quit at once where all fits, keep colours, leave the text on the screen.
+    environment = {"LESS": "FRX", "LV": "-c", **os.environ}
+    sys.stdout.flush()
+    with subprocess.Popen(pager, stdin=subprocess.PIPE, env=environment) as process:
+        # Ctrl+C is the pager's: without us it would lose the terminal in the middle of a page.
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process.communicate(text.encode(errors="replace"))
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+
+def _pager_words() -> list[str]:
+    """Return program and options of ``$PAGER``, else of less; empty if there is none to open."""
+    try:
+        words = shlex.split(os.environ.get("PAGER", "less"))
+    except ValueError:  # a quotation that does not end
+        return []
+    is_there = words and words != ["cat"] and shutil.which(words[0])
+    return words if is_there else []
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def _print_styled(console: Console, lines: Iterable[Line]) -> None:
+    from rich.text import Text
+
+    from sysbench.core.tables.cells import literal
+
+    for line in lines:
+        # Nothing is wrapped or cut here: tables fit already, and commands are for copying.
+        console.print(
+            Text.assemble(*((literal(text), style) for text, style in line)), soft_wrap=True
+        )

@@ -1,0 +1,63 @@
+"""`serve`: a run's page for the browser of your own machine."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import socket
+import sys
+
+from sysbench.core.runs.run_directory import find_run
+from sysbench.tui.commands.arguments import add_run_argument, examples
+from sysbench.tui.commands.output import print_json, say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the run and the port."""
+    parser.description = (
+        "Serve a run's page and artifacts on loopback, behind a token, and print the ssh line\n"
+        "that brings them to where you sit. Ctrl+C ends it."
+    )
+    parser.epilog = examples(
+        ("sysbench-tui serve last", ""), ("sysbench-tui serve last --port 8000", "")
+    )
+    add_run_argument(parser)
+    parser.add_argument("--port", type=int, default=0, help="where to listen (default: any)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Serve until interrupted; 0 then."""
+    from sysbench.core.export.server import PageServer
+
+    run = find_run(arguments.run)
+    server = PageServer(run, arguments.port)
+    tunnel = tunnel_command(server.port)
+    if arguments.json:
+        print_json({"run": run.id, "url": server.url, "tunnel": tunnel})
+    else:
+        say(f"{run.id}, until you press Ctrl+C")
+        say(f"  from your own machine  {tunnel}")
+        say(f"  then open              {server.url}")
+    sys.stdout.flush()
+    try:
+        server.serve()
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+def tunnel_command(port: int) -> str:
+    """The command that brings a port of this machine to where the user sits."""
+    from sysbench.core.export.server import LOOPBACK
+
+    return f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"
+
+
+def _here() -> str:
+    """Account and machine for ``ssh``; from outside the name may need a domain."""
+    machine = socket.gethostname()
+    try:
+        return f"{getpass.getuser()}@{machine}"
+    except (KeyError, OSError):
+        # A container's user may be a number without a name: KeyError, from Python 3.13 on OSError.
+        return machine

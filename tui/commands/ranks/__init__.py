@@ -1,1 +1,0 @@
-"""`inspect FOLDER`: what it prints of the ranks of one job."""

@@ -1,0 +1,264 @@
+"""The report of a run as lines: settings, findings, trust, then the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from rich.cells import cell_len
+
+from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
+from sysbench.core.tables.allocations_tables import largest_table
+from sysbench.core.tables.cells import heading, literal, one_figure
+from sysbench.core.tables.compile_tables import compile_table, gaps_table
+from sysbench.core.tables.context import headline
+from sysbench.core.tables.kernel_tables import category_table, top_kernels
+from sysbench.core.tables.memory_tables import card_table, ledger_table, recording_notes
+from sysbench.core.tables.nsys_tables import clock_table, range_table
+from sysbench.core.tables.numerics_tables import numerics_tables
+from sysbench.core.tables.table import Cell, Table, is_number, select, with_column, with_total
+from sysbench.core.tables.timing_tables import rounds_table, timing_table
+from sysbench.core.tables.trust import (
+    coverage_warning,
+    is_perturbed,
+    perturbation_note,
+    trust_lines,
+)
+from sysbench.tui.commands.layout import (
+    Line,
+    blank,
+    flowing,
+    labelled,
+    note,
+    prose,
+    shortened,
+    table_lines,
+    titled,
+)
+
+KERNEL_ROWS = 15
+LARGEST_ROWS = 8
+SEVERITY_STYLES = {
+    "good": "bold green",
+    "note": "bold",
+    "warning": "bold yellow",
+    "problem": "bold red",
+}
+_BAR_CELLS, _LEAST_BAR = 20, 6
+_LABELS = 12
+
+
+def report_lines(record: Record, width: int) -> Iterator[Line]:
+    """The report of a run, at most ``width`` cells wide."""
+    yield from _headline(record, width)
+    for finding in record.findings:
+        yield blank()
+        yield from finding_lines(finding, width)
+    yield from _unfinished(record, width)
+    trust = [
+        line
+        for name, text in trust_lines(record)
+        for line in labelled(name, text, width, column=_LABELS)
+    ]
+    if trust:
+        yield from titled("Trust", trust)
+    if record.timing:
+        yield from timing_section(record.timing, width)
+    if record.kernels:
+        yield from _top_kernels(record.kernels, width)
+    if record.nsys:
+        if not record.kernels:
+            yield from _top_kernels(record.nsys.kernels, width)
+        yield from nsys_section(record.nsys, width)
+    if record.memory:
+        yield from memory_section(record.memory, width)
+        if record.memory.largest:
+            lines = _largest(record.memory, width)
+            yield from titled("Largest allocations alive at the peak", lines)
+    if record.numerics:
+        for table in numerics_tables(record.numerics):
+            yield from full_table(table, width)
+    if record.compile:
+        for table in (compile_table(record.compile), gaps_table(record.compile)):
+            if table.rows:
+                yield from full_table(table, width)
+
+
+def full_table(table: Table, width: int, drop: Sequence[str] = ()) -> Iterator[Line]:
+    """All rows and all columns that fit."""
+    yield blank()
+    yield from prose(literal(table.title), width, style="bold")
+    yield from table_lines(table, width, drop=drop)
+
+
+def finding_lines(finding: Finding, width: int) -> Iterator[Line]:
+    """Verdict / Why / Next, the severity in words as well as in colour."""
+    style = SEVERITY_STYLES[finding.severity]
+    verdict = f"{finding.severity.capitalize()}: {literal(finding.verdict)}"
+    yield from prose(verdict, width, hang=2, style=style)
+    for label, text in (("why", finding.why), ("next", finding.next)):
+        if text:
+            yield from labelled(label, literal(text), width, column=6)
+
+
+def timing_section(timing: Timing, width: int) -> Iterator[Line]:
+    """The phases, then the rates that follow from them in one paragraph."""
+    table = timing_table(timing)
+    columns = table.columns[: table.columns.index("n") + 1]
+    drop = ("max_ms", "min_ms", "std_ms", "mean_ms")
+    yield from titled(table.title, table_lines(table, width, columns=columns, drop=drop))
+    yield from note(_speed(timing), width)
+    if timing.rounds:
+        yield from rounds_section(timing, width)
+
+
+def rounds_section(timing: Timing, width: int) -> Iterator[Line]:
+    """One row a round, with the columns that fit."""
+    drop = ("experiment", "block", "side", "clock_reasons", "temperature_celsius")
+    yield from full_table(rounds_table(timing), width, drop=drop)
+
+
+def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
+    """The kernels that take longest, and the categories."""
+    table = top_kernels(kernels, KERNEL_ROWS)
+    perturbed = perturbed_columns(kernels, table)
+    yield from kernel_warnings(kernels, width)
+    yield from titled(table.title, table_lines(table, width, total=True, perturbed=perturbed))
+    yield from category_section(kernels, width)
+
+
+def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
+    """Warnings above the tables: low coverage, times perturbed by tracing."""
+    for text in (coverage_warning(kernels), perturbation_note(kernels)):
+        if text:
+            yield blank()
+            yield from prose(text, width, hang=2, style="bold yellow")
+
+
+def perturbed_columns(kernels: Kernels, table: Table) -> list[str]:
+    """The columns of times that tracing perturbed."""
+    return [name for name in table.columns if name.endswith("_ns")] if is_perturbed(kernels) else []
+
+
+def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
+    """Categories by phase with a bar for each share where there is room; the sum is the step."""
+    table = category_table(kernels)
+    phases = [name for name in table.columns if name.endswith("_ns") and name != "exclusive_ns"]
+    phases.sort(key=lambda name: sum(filter(is_number, table.column(name))))
+    rows = table_lines(
+        with_total(table, "category", kernels.whole, table.columns[1:]),
+        width,
+        drop=("calls", *phases),
+        total=True,
+        perturbed=perturbed_columns(kernels, table),
+    )
+    taken = max(sum(cell_len(text) for text, _ in line) for line in rows)
+    cells = min(_BAR_CELLS, width - taken - 2)
+    if cells >= _LEAST_BAR:
+        bars = ["", *(_bar(share, cells) for share in table.column("share")), ""]
+        rows = [[*line, (f"  {bar}", "")] for line, bar in zip(rows, bars, strict=True)]
+    yield from titled(table.title, rows)
+
+
+def nsys_section(nsys: Nsys, width: int) -> Iterator[Line]:
+    """The clocks, and the ranges that hold the GPU longest."""
+    ranges = range_table(nsys)
+    columns = ("projected_ns", "instances", "operations", "kernels", "kernel_ns", "range")
+    shown = msgspec.structs.replace(ranges, rows=ranges.rows[:KERNEL_ROWS])
+    if shown.rows:
+        lines = table_lines(shown, width, columns=columns, drop=("operations", "kernels"))
+        yield from titled("NVTX ranges that hold the GPU longest", lines)
+        rest = len(ranges.rows) - len(shown.rows)
+        if rest > 0:
+            yield from note([f"{rest:,} more ranges: --section nsys"], width)
+    yield from full_table(clock_table(nsys), width)
+
+
+def memory_section(memory: Memory, width: int) -> Iterator[Line]:
+    """The ledger at the peak, the totals, and the counts of the card or the host."""
+    ledger = ledger_table(memory)
+    numbers = tuple(name for name in ledger.columns if name != "name")
+    rows = table_lines(
+        with_total(ledger, "name", "peak allocated", numbers),
+        width,
+        drop=[name for name in reversed(numbers) if name not in ("peak_bytes", "share")],
+        total=True,
+    )
+    yield from titled(ledger.title, rows)
+    yield from note(_totals(memory), width)
+    if memory.card:
+        table = card_table(memory)
+        card = with_total(table, "name", "all", [name for name in table.columns if name != "name"])
+        yield from titled(card.title, table_lines(card, width, total=True))
+
+
+def _largest(memory: Memory, width: int) -> list[Line]:
+    """The largest allocations, each with its innermost frame."""
+    table = largest_table(memory)
+    where = [str(stack).partition(" < ")[0] for stack in table.column("stack")]
+    # Known bytes of the blocks take the place of the module.
+    names = ("bytes", "block_bytes", "category", "phase")
+    if "block_bytes" not in table.columns:
+        names = ("bytes", "category", "phase", "module")
+    shown = with_column(select(table, names), "where", where)
+    shown = msgspec.structs.replace(shown, rows=shown.rows[:LARGEST_ROWS])
+    return table_lines(shown, width, drop=("phase", "module"))
+
+
+def _headline(record: Record, width: int) -> Iterator[Line]:
+    first, *others = headline(record)
+    yield from prose(literal(first), width, hang=2, style="bold")
+    for line in others:
+        yield from flowing(literal(line).split(" · "), width, hang=2)
+
+
+def _unfinished(record: Record, width: int) -> Iterator[Line]:
+    for row in record.passes:
+        if row.outcome == "finished":
+            continue
+        yield blank()
+        yield from prose(f"{row.name} pass: {literal(row.detail)}", width, hang=2, style="bold red")
+        for line in row.log_tail[-5:]:
+            yield [("  | " + shortened(literal(line), width - 4), "dim")]
+
+
+def _speed(timing: Timing) -> list[str]:
+    parts = [
+        f"first step {timing.first_step_ms:,.2f} ms",
+        f"{len(timing.warmup_ms)} warm-up steps",
+    ]
+    if timing.tokens_per_second is not None:
+        parts.append(f"{timing.tokens_per_second:,.0f} tokens/s")
+    if timing.tflops is not None:
+        parts.append(f"{timing.tflops:.3g} TFLOP/s")
+        parts.append(f"MFU {_figure('mfu', timing.mfu, timing.missing)}")
+    return parts
+
+
+def _totals(memory: Memory) -> list[str]:
+    keys = {
+        "peak_reserved_bytes": memory.peak_reserved_bytes,
+        "end_allocated_bytes": memory.end_allocated_bytes,
+        "driver_used_bytes": memory.driver_used_bytes,
+        "first_step_peak_bytes": memory.first_step_peak_bytes,
+        "predicted_peak_bytes": memory.predicted_peak_bytes,
+        "predicted_reserved_bytes": memory.predicted_reserved_bytes,
+    }
+    names = {} if memory.source != "cpu-profiler" else {"driver_used_bytes": "resident set"}
+    figures = (
+        f"{names.get(key, heading(key))} {_figure(key, value, memory.missing)}"
+        for key, value in keys.items()
+        if value is not None or key in memory.missing
+    )
+    phase = [f"peak in {literal(memory.peak_phase)}"] if memory.peak_phase else []
+    return [*phase, *figures, *recording_notes(memory)]
+
+
+def _figure(key: str, value: float | None, missing: Mapping[str, str]) -> str:
+    """A figure, or n/a with the reason."""
+    reason = missing.get(key) if value is None else None
+    return one_figure(key, value) + (f" ({literal(reason)})" if reason else "")
+
+
+def _bar(share: Cell, cells: int) -> str:
+    return "█" * max(0, min(round(share * cells), cells)) if is_number(share) else ""

@@ -1,1 +1,0 @@
-"""`serve` and `web`: pages for the browser of your own machine, on loopback and behind a token."""

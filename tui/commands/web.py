@@ -1,0 +1,129 @@
+"""`web`: the workstation in the browser of your own machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import shlex
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+from sysbench.core.errors import MissingLibraryError, SpecError
+from sysbench.tui.commands.arguments import examples
+from sysbench.tui.commands.output import print_json, say
+from sysbench.tui.commands.page import tunnel_command
+
+if TYPE_CHECKING:
+    from aiohttp.web import Application
+
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self' ws:; frame-ancestors 'none'"
+)
+"""What the page may load: textual-serve's own asks a font host for a font, which is refused."""
+
+CLOSING_SECONDS = 2.0
+"""For a workstation to end after its server was told to."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the port."""
+    parser.description = (
+        "Serve the workstation on loopback, behind a token, and print the ssh line that brings it\n"
+        "to the browser where you sit. Each tab of the browser is a workstation of its own, which\n"
+        "ends with the tab; runs that it left go on. Ctrl+C ends it. Needs the extra `web`."
+    )
+    parser.epilog = examples(("sysbench-tui web", ""), ("sysbench-tui web --port 8000", ""))
+    parser.add_argument("--port", type=int, default=0, help="where to listen (default: any)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Serve until interrupted; 0 then."""
+    from sysbench.core.export.server import LOOPBACK
+
+    _require_library()
+    try:
+        listener = socket.create_server((LOOPBACK, arguments.port))
+    except (OSError, OverflowError) as error:
+        raise SpecError("port", arguments.port, f"a port that is free here: {error}") from error
+    port, token = listener.getsockname()[1], secrets.token_urlsafe(16)
+    url, tunnel = f"http://{LOOPBACK}:{port}/{token}/", tunnel_command(port)
+    if arguments.json:
+        print_json({"url": url, "tunnel": tunnel})
+    else:
+        say("the workstation, until you press Ctrl+C")
+        say(f"  from your own machine  {tunnel}")
+        say(f"  then open              {url}")
+    sys.stdout.flush()
+    asyncio.run(_serve(listener, port, token))
+    return 0
+
+
+def _require_library() -> None:
+    try:
+        import textual_serve  # noqa: F401
+    except ImportError:
+        raise MissingLibraryError(
+            f"textual-serve is not installed for {sys.executable}: pip install 'sysbench-tui[web]'"
+        ) from None
+
+
+async def _serve(listener: socket.socket, port: int, token: str) -> None:
+    """Answer until a signal ends it, and the workstations with it."""
+    from aiohttp import web
+
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    runner = web.AppRunner(
+        _application(port, token), access_log=None, shutdown_timeout=CLOSING_SECONDS
+    )
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener).start()
+        await ended.wait()
+    finally:
+        await runner.cleanup()
+
+
+def _application(port: int, token: str) -> Application:
+    """textual-serve's pages below the token, for browsers that use this machine's loopback name.
+
+    Its own `Server.serve` has neither a token nor headers, and takes a port that is not bound yet.
+    """
+    import aiohttp_jinja2
+    import jinja2
+    from aiohttp import web
+    from textual_serve.server import Server
+
+    from sysbench.core.export.server import HOSTS, LOOPBACK
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Any) -> web.StreamResponse:
+        if request.host.partition(":")[0] not in HOSTS:
+            raise web.HTTPMisdirectedRequest
+        return await handler(request)  # type: ignore[no-any-return]
+
+    async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["Cache-Control"] = "no-store"
+
+    command = shlex.join([sys.executable, "-P", "-m", "sysbench.tui.cli"])
+    server = Server(command, LOOPBACK, port, title="sysbench-tui")
+    application = web.Application(middlewares=[guarded])
+    application.on_response_prepare.append(add_headers)
+    aiohttp_jinja2.setup(application, loader=jinja2.FileSystemLoader(server.templates_path))
+    # The page's addresses are made from these names, and so contain the token.
+    application.add_routes(
+        [
+            web.get(f"/{token}/", server.handle_index, name="index"),
+            web.get(f"/{token}/ws", server.handle_websocket, name="websocket"),
+            web.get(f"/{token}/download/{{key}}", server.handle_download, name="download"),
+            web.static(f"/{token}/static", server.statics_path, name="static"),
+        ]
+    )
+    return application

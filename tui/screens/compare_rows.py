@@ -1,0 +1,192 @@
+"""The change of two runs row by row: two trees side by side, the biggest change first."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import getters, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Input, Static
+
+from sysbench.core.compare.nodes import ByteNode, Difference, TimeNode
+from sysbench.core.formatting import counted
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.table import Column
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.compare_text import QUIET
+from sysbench.tui.text import amount
+from sysbench.tui.widgets.difference_view import ChangeBranch, DifferenceView
+from sysbench.tui.widgets.drawing import Folding
+
+READING = "Reading both runs …"
+NOT_TESTED = "one traced process each: not tested"
+
+
+class RowsView(Vertical):
+    """The summary, then the rows. Subject of `?` are the sentences in full."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", id="compare.filter", tooltip="Words that must occur"),
+        Binding("escape", "clear_filter", "Clear", show=False, id="compare.clear"),
+    ]
+
+    table = getters.query_one(DifferenceView)
+
+    def __init__(self, title: str, columns: Sequence[Column[ChangeBranch]], *, id: str) -> None:
+        super().__init__(id=id)
+        self._title = title
+        self._columns = columns
+        self.sentences: list[str] = []
+        self.details: list[str] = []
+        self.notes: list[str] = []
+        self._awaits_rows = False
+
+    def compose(self) -> ComposeResult:
+        yield Folding(id="summary")
+        box = Input(placeholder="words that must occur; esc clears", compact=True, id="filter")
+        box.display = False
+        yield box
+        table = DifferenceView(self._columns)
+        table.add_class("panel")
+        table.display = False
+        yield table
+        yield Static(id="detail", markup=False)
+
+    def show(
+        self,
+        root: TimeNode | ByteNode | None,
+        sentences: Sequence[str],
+        notes: Sequence[str],
+        *,
+        details: Sequence[str] = (),
+        why: str = "",
+        perturbed: bool = False,
+    ) -> None:
+        """Show the tree of a difference.
+
+        Args:
+            root: The whole; None where a side has nothing to compare.
+            sentences: The summary.
+            notes: What is to be known before the rows are read.
+            details: Further sentences, for screens with room.
+            why: The reason why there is no tree.
+            perturbed: Whether tracing moved a side so far that times are void.
+        """
+        self.sentences, self.details, self.notes = list(sentences), list(details), list(notes)
+        self.table.display = root is not None
+        if root is None:
+            self.sentences = [f"{why[:1].upper()}{why[1:]}.", *self.sentences]
+        else:
+            self.table.border_title = f"{self._title} · rows add up to {change_words(root)}"
+            self.table.show_difference(root, perturbed=perturbed)
+            if self._awaits_rows and self.display:
+                self.start_focus()
+        self.query_one("#summary", Folding).show(self._summary)
+
+    def on_mount(self) -> None:
+        self.query_one("#summary", Folding).show(lambda width, height: Content(READING))
+
+    def _summary(self, width: int, height: int) -> Content:
+        """All sentences and notes; where they do not fit, as much as does, with a mark."""
+        lines = _wrapped([*self.sentences, *self.details], width)
+        lines += [line.stylize(QUIET) for line in _wrapped(self.notes, width)]
+        if len(lines) > height:
+            mark = f" … ! {counted(len(self.notes), 'note')}: ?" if self.notes else " … ?"
+            rest = " ".join(str(line).strip() for line in lines[height - 1 :])
+            # Between two words: half a figure is another figure.
+            last = textwrap.wrap(rest, max(width - len(mark), 1))[0]
+            lines = [*lines[: height - 1], Content(last) + Content.styled(mark, QUIET)]
+        return Content("\n").join(lines)
+
+    def in_full(self) -> str:
+        """The summary and its notes, for `?`."""
+        return "\n".join(map(literal, [*self.sentences, *self.details, *self.notes]))
+
+    @on(DifferenceView.RowHighlighted)
+    def show_detail(self) -> None:
+        """Write out the row under the cursor."""
+        node = self.table.node
+        line = self.query_one("#detail", Static)
+        line.update(Content("" if node is None else detail_words(node)))
+
+    def start_focus(self) -> None:
+        """Put the focus where the keys of the rows work, once there are rows."""
+        self._awaits_rows = not self.table.display
+        if self.table.display:
+            give_focus(self.table)
+
+    def action_filter(self) -> None:
+        """Ask for words that the rows must contain."""
+        box = self.query_one("#filter", Input)
+        box.display = self.table.display
+        give_focus(box)
+
+    def action_clear_filter(self) -> None:
+        """Show every row again."""
+        box = self.query_one("#filter", Input)
+        box.value, box.display = "", False
+        self.start_focus()
+
+    @on(Input.Changed, "#filter")
+    def _narrow(self, event: Input.Changed) -> None:
+        self.table.filter(event.value)
+
+    @on(Input.Submitted, "#filter")
+    def _to_rows(self) -> None:
+        self.start_focus()
+
+
+def show_difference(
+    time: RowsView, memory: RowsView, difference: Difference, *, perturbed: bool, phases: str
+) -> None:
+    """Show both trees of a difference; the last sentence of the summary is on memory."""
+    on_time = difference.summary[: -1 if difference.memory else None]
+    on_memory = difference.summary[-1:] if difference.memory else []
+    missing = difference.missing
+    time.show(
+        difference.time,
+        on_time,
+        difference.notes,
+        details=[phases] if phases else [],
+        why=missing.get("time", ""),
+        perturbed=perturbed,
+    )
+    memory.show(difference.memory, on_memory, [], why=missing.get("memory", ""))
+
+
+def _wrapped(sentences: Sequence[str], width: int) -> list[Content]:
+    """The sentences, further lines of each indented."""
+    return [
+        Content(line)
+        for text in sentences
+        for line in textwrap.wrap(literal(text), width, subsequent_indent="  ")
+    ]
+
+
+def change_words(root: TimeNode | ByteNode) -> str:
+    """The change of the whole with its unit."""
+    if isinstance(root, TimeNode):
+        return f"{root.change / 1e6:+,.3f} ms"
+    return f"{'+' if root.change >= 0 else ''}{amount(root.change)}"
+
+
+def detail_words(branch: ChangeBranch) -> str:
+    """A row in full: its place, both sides' counts, the phase, the stack."""
+    node = branch.node
+    words = [literal(branch.path)]
+    if node.state != "both":
+        words.append(node.state)
+    if node.phase:
+        words.append(node.phase)
+    if any(count is not None for count in node.counts):
+        what = "calls" if isinstance(node, TimeNode) else "blocks"
+        a, b = ("–" if count is None else f"{count:,.4g}" for count in node.counts)
+        words.append(f"{what} {a} → {b}")
+    if isinstance(node, ByteNode) and node.stack:
+        words.append(literal(" < ".join(node.stack)))
+    return " · ".join(words)

@@ -1,0 +1,378 @@
+"""Compare: two runs, the verdict first, then their time and memory row by row."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from textual import getters, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.content import Content
+from textual.events import Resize
+from textual.message import Message
+from textual.widgets import Static
+
+from sysbench.core.compare.comparison import Factor, PhaseChange
+from sysbench.core.compare.difference import Side, difference
+from sysbench.core.compare.nodes import Difference
+from sysbench.core.compare.power import ROUNDS_A_BLOCK
+from sysbench.core.errors import SysbenchError
+from sysbench.core.experiments.experiment_report import Report
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.tables.trust import is_perturbed
+from sysbench.tui.keys import give_focus
+from sysbench.tui.live.pair_watch import PairWatch, Reading
+from sysbench.tui.screens.ask_dialog import Answer, AskScreen
+from sysbench.tui.screens.compare_differs import DiffersView
+from sysbench.tui.screens.compare_rows import NOT_TESTED, RowsView, show_difference
+from sysbench.tui.screens.compare_start import ask_to_measure
+from sysbench.tui.screens.compare_text import ended_line, side_lines, subject_line
+from sysbench.tui.screens.compare_verdict import VerdictView
+from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
+from sysbench.tui.text import elapsed, significant
+from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.difference_view import BYTE_COLUMNS, TIME_COLUMNS
+from sysbench.tui.widgets.drawing import Drawing
+from sysbench.tui.widgets.tab_bar import KEYS, TabBar
+
+VIEWS = {
+    "verdict": "the verdict, its interval, the rounds and their conditions",
+    "time": "the traced step of both, row by row",
+    "memory": "the peak of both, row by row",
+    "differs": "settings and facts of the machine that differ",
+}
+EXPLAINS = {
+    "verdict": ("compare.verdict", "compare.interval", "compare.conditions"),
+    "time": ("compare.rows",),
+    "memory": ("compare.rows", "memory.peak"),
+    "differs": ("compare.factors",),
+}
+
+
+class CompareScreen(WorkScreen):
+    """Two runs side by side, and the experiment that measures them while it is live."""
+
+    CSS_PATH = "screen.tcss"
+    AUTO_FOCUS = ""
+    BINDING_GROUP_TITLE = "Compare"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(
+                key,
+                f"view('{name}')",
+                name.title(),
+                show=False,
+                id=f"compare.{name}",
+                tooltip=about,
+            )
+            for key, (name, about) in zip(KEYS, VIEWS.items(), strict=False)
+        ),
+        unfold_binding(is_shown=True),
+        Binding("b", "measure", "A/B", id="compare.measure", tooltip="Measure both in turn"),
+        Binding("x", "stop", "Stop", id="compare.stop", tooltip="End the experiment; asks"),
+        Binding("g", "go_on", "Go on", id="compare.resume", tooltip="Go on with the experiment"),
+    ]
+
+    bar = getters.query_one(TabBar)
+
+    @dataclass
+    class Read(Message):
+        """Both runs were read and judged, or could not be."""
+
+        watch: PairWatch
+        reading: Reading | None
+        problem: str = ""
+
+    @dataclass
+    class Matched(Message):
+        """The rows of both runs were matched."""
+
+        watch: PairWatch
+        difference: Difference | None
+        perturbed: bool = False
+        problem: str = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair_watch: PairWatch | None = None
+        self.reading: Reading | None = None
+        self.is_reading = False
+        self._matched: tuple[object, ...] = ()
+
+    def body(self) -> ComposeResult:
+        yield Drawing(id="heading")
+        yield Drawing(id="sides")
+        yield Static(id="state", markup=False)
+        yield TabBar(tuple(VIEWS))
+        with Container(id="place"):
+            yield VerdictView(id="verdict")
+            yield RowsView(f"Time · {NOT_TESTED}", TIME_COLUMNS, id="time")
+            yield RowsView(
+                f"Memory · {NOT_TESTED.replace('traced ', '')}", BYTE_COLUMNS, id="memory"
+            )
+            yield DiffersView(id="differs")
+        yield CommandLine()
+
+    def on_mount(self) -> None:
+        self.catch_up()
+
+    @property
+    def is_outdated(self) -> bool:
+        pair = self.app.compared
+        return pair is not None and (self.pair_watch is None or self.pair_watch.pair != pair)
+
+    def catch_up(self) -> None:
+        pair = self.app.compared
+        if pair is None or not self.is_outdated:
+            return
+        self.pair_watch, self.reading, self._matched = PairWatch(pair), None, ()
+        ids = Content(f"A {pair.a.id}\nB {pair.b.id}")
+        self.query_one("#heading", Drawing).show(lambda width, height: Content(""))
+        self.query_one("#sides", Drawing).show(lambda width, height: ids)
+        self.query_one("#state", Static).display = False
+        self.action_view("verdict")
+        self.paint()
+
+    def paint(self) -> None:
+        super().paint()
+        watch = self.pair_watch
+        if watch is None or not self.query("#state"):
+            return
+        # In this order: a change during a reading is left for the next look.
+        if not self.is_reading and watch.has_changed():
+            self.is_reading = True
+            self._read(watch)
+        self._paint_state()
+
+    @work(thread=True, group="compare.read")
+    def _read(self, watch: PairWatch) -> None:
+        """Read and judge in a thread: records are long, and power takes a moment."""
+        try:
+            self.post_message(self.Read(watch, watch.read()))
+        except SysbenchError as error:
+            self.post_message(self.Read(watch, None, str(error)))
+
+    def on_compare_screen_read(self, message: Read) -> None:
+        self.is_reading = False
+        if message.watch is not self.pair_watch:
+            return
+        if message.reading is None:
+            problem = Content(f"✗ {message.problem}")
+            self.query_one("#heading", Drawing).show(lambda width, height: problem)
+            return
+        self.reading = message.reading
+        self.pair_watch.directory = message.reading.directory
+        self._show(message.reading)
+        self._match()
+        self._paint_state()
+        self.refresh_bindings()
+
+    def _show(self, reading: Reading) -> None:
+        factors = known_factors(reading)
+        self.query_one("#heading", Drawing).show(
+            lambda width, height: subject_line(reading.a, factors, width)
+        )
+        self.query_one("#sides", Drawing).show(partial(side_lines, reading.a, reading.b))
+        self.query_one(VerdictView).show(reading)
+        self.query_one(DiffersView).show(reading.comparison)
+        self.query_one(CommandLine).show(self.command())
+
+    def _match(self) -> None:
+        """Match the rows of both runs once; a round that was added changes none of them."""
+        reading, watch = self.reading, self.pair_watch
+        if reading is None or watch is None:
+            return
+        blocks = (reading.a.kernels, reading.b.kernels, reading.a.memory, reading.b.memory)
+        has = tuple(block is not None for block in blocks)
+        if has != self._matched:
+            self._matched = has
+            self._read_rows(watch, reading)
+
+    @work(thread=True, group="compare.rows")
+    def _read_rows(self, watch: PairWatch, reading: Reading) -> None:
+        """Read the rows layer by layer and match them, in a thread: they are many."""
+        pairs = ((watch.pair.a, reading.a), (watch.pair.b, reading.b))
+        try:
+            a, b = (Side(record, layer_rows(run, record)) for run, record in pairs)
+            found = difference(a, b)
+        except SysbenchError as error:
+            self.post_message(self.Matched(watch, None, problem=str(error)))
+            return
+        perturbed = any(side.kernels and is_perturbed(side.kernels) for side in (a, b))
+        self.post_message(self.Matched(watch, found, perturbed=perturbed))
+
+    def on_compare_screen_matched(self, message: Matched) -> None:
+        if message.watch is not self.pair_watch or self.reading is None:
+            return
+        time, memory = self.query_one("#time", RowsView), self.query_one("#memory", RowsView)
+        if message.difference is None:
+            for view in (time, memory):
+                view.show(None, [], [], why=message.problem)
+            return
+        phases = phase_words(self.reading.comparison.phases)
+        show_difference(
+            time, memory, message.difference, perturbed=message.perturbed, phases=phases
+        )
+
+    def _paint_state(self) -> None:
+        """What the experiment does, or how it ended; nothing without one."""
+        line, reading, watch = self.query_one("#state", Static), self.reading, self.pair_watch
+        if watch is None or reading is None or reading.report is None:
+            return
+        if watch.is_live:
+            text = self._live_line(watch, reading, reading.report)
+        elif reading.report.is_live:
+            return  # it has just ended: the next reading says how
+        else:
+            text = ended_line(reading.report, can_go_on=reading.can_go_on)
+        line.display = True
+        if line.content != text:
+            line.update(text)
+
+    def _live_line(self, watch: PairWatch, reading: Reading, report: Report) -> Content:
+        done = sum(row.counts for row in (*reading.rounds_a, *reading.rounds_b))
+        block, place = divmod(done, ROUNDS_A_BLOCK)
+        side = watch.live_side()
+        doing = f"measuring {side}" if side else "between two rounds"
+        words = [f"{doing}: block {block + 1}, round {place + 1} of {ROUNDS_A_BLOCK}"]
+        run = self.app.watch_run
+        if side and run is not None and run.run.id == (report.a if side == "A" else report.b).run:
+            words.append(f"{run.view.step_count} steps")
+        began = watch.began_seconds()
+        if began is not None:
+            words.append(f"{elapsed(time.time() - began)} of {report.max_minutes:g} min")
+        return Content.assemble(("● ", "$accent"), " · ".join(words))
+
+    def action_view(self, name: str) -> None:
+        """Show a view and give it the focus."""
+        for other in VIEWS:
+            self.query_one(f"#{other}").display = other == name
+        self.bar.active = name
+        view = self.query_one(f"#{name}")
+        if isinstance(view, RowsView | DiffersView):
+            view.start_focus()
+        else:
+            give_focus(view)
+
+    @on(TabBar.Chosen)
+    def _clicked(self, event: TabBar.Chosen) -> None:
+        self.action_view(event.name)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "stop":
+            return self.pair_watch is not None and self.pair_watch.is_live
+        if action == "go_on":
+            return self.can_go_on
+        if action == "measure":
+            return self.reading is not None and not (self.pair_watch and self.pair_watch.is_live)
+        return super().check_action(action, parameters)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether more rounds of the experiment may be measured."""
+        reading, watch = self.reading, self.pair_watch
+        if watch is None or reading is None or watch.is_live:
+            return False
+        return reading.can_go_on
+
+    def on_resize(self, event: Resize) -> None:
+        super().on_resize(event)
+        # What is folded goes by the height, which changes the size of no panel.
+        self.call_after_refresh(self.query_one(VerdictView).paint)
+
+    def action_unfold(self) -> None:
+        super().action_unfold()
+        self.query_one(VerdictView).paint()
+
+    def action_measure(self) -> None:
+        """Ask for the limits of an experiment on both specs, then start it."""
+        if self.pair_watch is not None:
+            pair = self.pair_watch.pair
+            ask_to_measure(self.app, pair.a.header(), pair.b.header())
+
+    def action_stop(self) -> None:
+        directory = self.pair_watch.directory if self.pair_watch else None
+        if directory is None:
+            return
+
+        def answered(choice: str | None) -> None:
+            try:
+                if choice == "stop" and not directory.stop():
+                    self.notify("It had already ended.", markup=False)
+            except SysbenchError as error:
+                self.notify(str(error), title="Not stopped", severity="error", markup=False)
+
+        text = "The rounds so far are kept, and it can go on later."
+        answers = (Answer("stop", "Stop it", "s"), Answer("stay", "Let it run", "escape"))
+        self.app.push_screen(AskScreen("Stop the experiment?", text, answers), answered)
+
+    def action_go_on(self) -> None:
+        """Start the experiment's process again."""
+        if self.reading is not None and self.reading.directory is not None and self.can_go_on:
+            self.reading.directory.start()
+
+    def copyable(self) -> tuple[str, str]:
+        if self.bar.active in ("time", "memory"):
+            view = self.query_one(f"#{self.bar.active}", RowsView)
+            if view.table.display:
+                return "the rows in view as Markdown", view.table.markdown()
+        return super().copyable()
+
+    def explanations(self) -> list[str]:
+        return list(EXPLAINS.get(self.bar.active, ()))
+
+    def action_explain(self) -> None:
+        from sysbench.tui.screens.explain_dialog import ExplainScreen, columns_in_view
+
+        views = (view for view in self.query(RowsView) if view.display)
+        subject = next((view.in_full() for view in views), "")
+        self.app.push_screen(ExplainScreen(self.explanations(), subject, columns_in_view(self)))
+
+    def command(self) -> str:
+        if self.pair_watch is None:
+            return super().command()
+        pair, reading = self.pair_watch.pair, self.reading
+        words = ["sysbench-tui", "compare", pair.a.id, pair.b.id]
+        if reading is not None and reading.report is not None:
+            return reading.report.repeat
+        return shlex.join(words)
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        commands: list[tuple[str, str, Any]] = []
+        if self.check_action("measure", ()):
+            about = "an experiment of fresh processes, ABBA"
+            commands.append(("compare: Measure both in turn", about, self.action_measure))
+        if self.check_action("stop", ()):
+            commands.append(("compare: Stop experiment", "it can go on later", self.action_stop))
+        if self.can_go_on:
+            commands.append(("compare: Go on with experiment", "", self.action_go_on))
+        for name, about in VIEWS.items():
+            if name != self.bar.active:
+
+                def show(name: str = name) -> None:
+                    self.action_view(name)
+
+                commands.append((f"compare: Show {name}", about, show))
+        return [*commands, *super().palette_commands()]
+
+
+def known_factors(reading: Reading) -> list[Factor]:
+    """The factors, without facts of the machine that a side has not recorded yet."""
+    factors = reading.comparison.factors
+    if reading.a.timing is not None and reading.b.timing is not None:
+        return factors
+    return [factor for factor in factors if factor.a is not None and factor.b is not None]
+
+
+def phase_words(phases: list[PhaseChange]) -> str:
+    """Medians of the bare step's phases in A and B; empty where a side has none."""
+    both = [row for row in phases if row.a_ms is not None and row.b_ms is not None]
+    words = [
+        f"{row.name} {significant(row.a_ms or 0)} → {significant(row.b_ms or 0)}" for row in both
+    ]
+    return f"Bare step, medians in ms, A → B: {', '.join(words)}." if words else ""

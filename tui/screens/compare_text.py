@@ -1,0 +1,141 @@
+"""Sentences of the Compare screen: the verdict, both sides, the experiment, its conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from sysbench.core.compare.comparison import Factor
+from sysbench.core.compare.conditions import Condition
+from sysbench.core.compare.verdict import Verdict
+from sysbench.core.compare.verdict_text import GLYPHS, describe_verdict
+from sysbench.core.experiments.experiment_report import Report
+from sysbench.core.formatting import counted, shortened
+from sysbench.core.record.record import Record
+from sysbench.core.tables.cells import literal, one_figure
+from sysbench.tui.text import (
+    amount,
+    fitted_headline,
+    interval,
+    milliseconds,
+    outcome_glyph,
+    outcome_text,
+    percent,
+)
+from sysbench.tui.widgets.facts import hanging
+
+QUIET = "$foreground 60%"
+STYLES = dict.fromkeys(GLYPHS, "bold") | {"faster": "bold $success", "slower": "bold $warning"}
+"""Style of a verdict; only a difference that was found has a colour."""
+ENDING_GLYPHS = {"decided": "✓", "failed": "✗", "killed": "✗"}
+WIDE = 100
+"""From this width on a line has room for a whole id."""
+
+
+def verdict_lines(verdict: Verdict, width: int) -> list[Content]:
+    """B against A in a line, the evidence for it, and what would decide it."""
+    text = describe_verdict(verdict)
+    style = STYLES[verdict.verdict]
+    lines = hanging(Content(""), literal(f"{text.glyph} {text.headline}"), width, style)
+    for reason in text.reasons:
+        lines += hanging(Content("  "), literal(reason), width, QUIET)
+    return lines
+
+
+def side_line(letter: str, record: Record, width: int) -> Content:
+    """One side: the run, its median with the interval and what that is of, its peak."""
+    name = record.id if width >= WIDE else shortened(record.id, max(12, width - 56))
+    line = Content.assemble((f"{letter} ", "bold $accent"), literal(name))
+    line += Content("  ") + _median(record) + Content.styled(f" {_of(record)}".rstrip(), QUIET)
+    if record.memory is not None:
+        line += Content.assemble(("  peak ", QUIET), amount(record.memory.peak_allocated_bytes))
+    return line
+
+
+def side_lines(a: Record, b: Record, width: int, height: int) -> Content:
+    """Both sides, each with its run and its peak where there are two lines."""
+    if height < 2:
+        return brief_sides(a, b)
+    return Content("\n").join([side_line("A", a, width), side_line("B", b, width)])
+
+
+def _median(record: Record) -> Content:
+    """The median with its interval, or why there is none."""
+    timing = record.timing
+    if timing is None:
+        ended = "" if record.status == "running" else f"{outcome_text(record.status)}, "
+        return Content.styled(f"{outcome_glyph(record.status)} {ended}no timing", QUIET)
+    width = interval(timing.step.half_width)
+    return Content.assemble((milliseconds(timing.step.median_ms), "bold"), f" {width}")
+
+
+def _of(record: Record) -> str:
+    """What the interval is of; empty where there is none."""
+    timing = record.timing
+    if timing is None:
+        return ""
+    counting = sum(row.counts for row in timing.rounds)
+    among = timing.interval_of == "rounds"
+    return f"between {counting} processes" if among else "inside 1 process"
+
+
+def brief_sides(a: Record, b: Record) -> Content:
+    """Both sides in one line: their medians, and what an interval is of."""
+    line, scopes = Content(""), [_of(a), _of(b)]
+    for letter, record, of in zip("AB", (a, b), scopes, strict=True):
+        line += Content.assemble((f"{letter} ", "bold $accent"), _median(record))
+        # The same of both is said once, behind the second.
+        if of and (letter == "B" or len(set(scopes)) > 1):
+            line += Content.styled(f" {of}", QUIET)
+        line += Content("   ")
+    return line
+
+
+def factor_words(factors: Sequence[Factor]) -> str:
+    """``attention: naive → sdpa · batch: 1 → 2``."""
+    return " · ".join(
+        f"{factor.name}: {one_figure(factor.name, factor.a)} → {one_figure(factor.name, factor.b)}"
+        for factor in factors
+    )
+
+
+def subject_line(a: Record, factors: Sequence[Factor], width: int) -> Content:
+    """A's settings, and those in which B differs; where room lacks, A's without the latter."""
+    how, what = "  B has ", literal(factor_words(factors))
+    if not factors:
+        how, what = "  B is the same spec", ""
+    room = max(width - cell_len(how) - cell_len(what), 24)
+    settings = fitted_headline(a.spec, room, [factor.name for factor in factors])
+    return Content.assemble((settings, "bold"), (how, QUIET), what)
+
+
+def ended_line(report: Report, *, can_go_on: bool) -> Content:
+    """How an experiment that is not live ended, and the key that goes on with it."""
+    glyph = ENDING_GLYPHS.get(report.ending, "■")
+    line = Content(f"{glyph} A/B: {literal(report.detail)}")
+    return line + Content.styled("  g goes on", "$accent") if can_go_on else line
+
+
+def condition_lines(conditions: Sequence[Condition], width: int) -> Iterator[Content]:
+    """One condition a line, those that deserve a look marked."""
+    names = max((len(row.name) for row in conditions), default=0)
+    for row in conditions:
+        sides = f"A {row.a}, B {row.b}: " if row.a or row.b else ""
+        prefix = Content.assemble(
+            ("! " if row.warns else "  ", "bold $warning"), (f"{row.name:<{names}}  ", QUIET)
+        )
+        yield from hanging(prefix, literal(f"{sides}{row.text}"), width)
+
+
+def rounds_words(counting: int, left_out: int) -> str:
+    """``24 rounds, 2 left out``."""
+    return counted(counting, "round") + (f", {left_out} left out" if left_out else "")
+
+
+def spread_words(verdict: Verdict) -> str:
+    """The noise between processes, where it is known."""
+    return (
+        "" if verdict.spread is None else f"spread between processes ±{percent(verdict.spread, 2)}"
+    )

@@ -1,0 +1,249 @@
+"""The verdict of two runs: its interval on a number line, the rounds in order, their conditions."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import msgspec
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Static
+
+from sysbench.core.compare.bounds import FIRST_LOOK
+from sysbench.core.compare.gate_rule import gate_line
+from sysbench.core.formatting import counted
+from sysbench.core.record.environment import is_simulated
+from sysbench.core.record.timing import Round
+from sysbench.core.tables.cells import literal
+from sysbench.tui.live.pair_watch import Reading, block_changes
+from sysbench.tui.screens.compare_text import (
+    QUIET,
+    STYLES,
+    condition_lines,
+    rounds_words,
+    spread_words,
+    verdict_lines,
+)
+from sysbench.tui.screens.work_screen import UNFOLDED
+from sysbench.tui.text import signed_percent, time_of_day
+from sysbench.tui.widgets.facts import hanging
+from sysbench.tui.widgets.number_line import (
+    BAND,
+    DOT,
+    ESTIMATE,
+    UNTESTED,
+    Look,
+    axis_rows,
+    dot_rows,
+    line_over,
+    look_row,
+    spaced,
+)
+from sysbench.tui.widgets.round_plot import PlacedRound, round_rows
+
+FAINT = "$foreground 40%"
+MARGIN = 5
+"""Cells before a row of the number line, for the number of its block."""
+NUMBERS_FROM = 70
+"""From this width on each look is written out behind its row."""
+DOTS_HIGH = 3
+ADVICE = "b: run an A/B test"
+"""Next step where no experiment measured both; the command line has its command."""
+CHANGE = "Change of the step time, B against A"
+FOLDED_ROUNDS = 5
+"""Rows of the rounds' plot on a short screen: with these it stands under the change."""
+
+
+class Painted(Static):
+    """A panel that repaints when its size or its content changes."""
+
+    def __init__(self, title: str, *, id: str) -> None:
+        super().__init__(id=id, classes="panel", markup=False)
+        self.border_title = title
+        self.reading: Reading | None = None
+
+    def show(self, reading: Reading) -> None:
+        """Show this reading from now on."""
+        self.reading = reading
+        self.paint()
+
+    def on_resize(self) -> None:
+        self.paint()
+
+    def paint(self) -> None:
+        """Draw what is to be shown at the present size."""
+        width = self.content_size.width
+        if self.reading is not None and width > 0:
+            self.update(Content("\n").join(self.lines(self.reading, width)))
+
+    def lines(self, reading: Reading, width: int) -> list[Content]:
+        """The lines of a reading at that width."""
+        raise NotImplementedError
+
+
+class Words(Painted):
+    """The verdict in words, without a frame: it is what the eye should meet first."""
+
+    def lines(self, reading: Reading, width: int) -> list[Content]:
+        verdict, report = reading.verdict, reading.report
+        has_times = not any(is_simulated(run.environment) for run in (reading.a, reading.b))
+        if report is None and verdict.verdict == "not decidable" and has_times:
+            verdict = msgspec.structs.replace(verdict, next=ADVICE)
+        lines = verdict_lines(verdict, width)
+        if report is not None and report.gate is not None:
+            lines += hanging(Content("  "), literal(gate_line(report.gate)), width)
+        if report is not None and len(reading.blocks) < FIRST_LOOK:
+            text = f"  the first verdict is possible after {counted(FIRST_LOOK, 'block')}"
+            lines.append(Content.styled(text, QUIET))
+        return lines
+
+
+class Change(Painted):
+    """The change with its interval on a number line, and how it settled."""
+
+    def lines(self, reading: Reading, width: int) -> list[Content]:
+        verdict = reading.verdict
+        if verdict.change is None:
+            return [Content.styled(f"No change to show: {verdict.why}", QUIET)]
+        looks = [Look(row.change, row.low, row.high) for row in reading.looks]
+        final = Look(verdict.change, verdict.low, verdict.high)
+        figures = [f"  {_figures(look)}" for look in looks if width >= NUMBERS_FROM]
+        room = width - MARGIN - max(map(len, figures), default=0)
+        if room < 20:
+            return []
+        dots = block_changes(reading.blocks)
+        height = DOTS_HIGH if is_side_by_side(self) else DOTS_HIGH - 1
+        line = line_over(final, verdict.smallest, dots, room)
+        style = STYLES[verdict.verdict]
+        lines = [Content(" " * MARGIN + row) for row in dot_rows(line, dots, height)]
+        lines.append(" " * MARGIN + _drawn(look_row(line, final, verdict.smallest), style))
+        for row in axis_rows(line):
+            lines.append(Content.styled(" " * MARGIN + row, QUIET))
+        mark = f"{UNTESTED} change, not tested"
+        if final.low is not None:
+            mark = f"├{ESTIMATE}┤ change, 95 %"
+        band = f"{BAND} within ±{100 * verdict.smallest:g} %"
+        self.border_subtitle = "  ".join([*([f"{DOT} a block"] if looks else []), mark, band])
+        self.border_title = CHANGE
+        if len(looks) < 2:
+            return lines
+        if is_folded(self):
+            self.border_title = f"{CHANGE} · L how it settled"
+            return lines
+        lines.append(Content.styled("after N blocks", QUIET))
+        for place in spaced(len(looks), self._rows()):
+            row = look_row(line, looks[place], verdict.smallest)
+            lines.append(
+                Content.styled(f"{place + 1:>{MARGIN - 1}} ", QUIET)
+                + _drawn(row, style if place == len(looks) - 1 else "")
+                + Content.styled(figures[place] if figures else "", QUIET)
+            )
+        return lines
+
+    def _rows(self) -> int:
+        """Rows for the looks: as many as there is room for beside the rounds, else a few."""
+        return max(6, self.screen.size.height - (18 if is_side_by_side(self) else 26))
+
+
+class Rounds(Painted):
+    """The rounds of both sides in the order in which they were measured."""
+
+    def lines(self, reading: Reading, width: int) -> list[Content]:
+        rounds = sorted(
+            [*(("A", row) for row in reading.rounds_a), *(("B", row) for row in reading.rounds_b)],
+            key=lambda pair: pair[1].started_ns,
+        )
+        timed = [(side, row) for side, row in rounds if row.median_ms]
+        counting = sum(row.counts for _, row in timed)
+        self.border_title = (
+            f"Rounds in order, ms · {rounds_words(counting, len(rounds) - counting)}"
+        )
+        if len(timed) < 2:
+            return [Content.styled("No rounds yet.", QUIET)]
+        placed = [PlacedRound(row.median_ms or 0.0, _letter(side, row)) for side, row in timed]
+        height = max(7, self.screen.size.height - 28) if is_side_by_side(self) else 7
+        if is_folded(self):
+            height = FOLDED_ROUNDS
+        lines = [
+            Content.styled(axis, QUIET) + _letters(text)
+            for axis, text in round_rows(placed, width, height)
+        ]
+        first, last = (time_of_day(timed[at][1].started_ns) for at in (0, -1))
+        words = [f"{first} to {last}"]
+        words += [text for text in [spread_words(reading.verdict)] if text]
+        if any(not row.counts for _, row in timed):
+            words.append("a b left out")
+        return [*lines, Content.styled(" · ".join(words), QUIET)]
+
+
+class Conditions(Painted):
+    """What the rounds show of the machine."""
+
+    def lines(self, reading: Reading, width: int) -> list[Content]:
+        if len([*reading.rounds_a, *reading.rounds_b]) < 2:
+            return [Content.styled("No rounds yet.", QUIET)]
+        return list(condition_lines(reading.conditions, width))
+
+
+class VerdictView(VerticalScroll, can_focus=True):
+    """The verdict and the evidence for it."""
+
+    def compose(self) -> ComposeResult:
+        words = Words("", id="words")
+        yield words.remove_class("panel")
+        with Horizontal(id="evidence"):
+            with Vertical(id="left"):
+                yield Change(CHANGE, id="change")
+            with Vertical(id="right"):
+                yield Rounds("Rounds", id="rounds")
+                yield Conditions("Conditions", id="conditions")
+
+    def show(self, reading: Reading) -> None:
+        """Show this reading from now on."""
+        for panel in self.query(Painted):
+            panel.show(reading)
+
+    def paint(self) -> None:
+        """Repaint all panels after the folding has changed."""
+        for panel in self.query(Painted):
+            panel.paint()
+
+
+def is_folded(panel: Widget) -> bool:
+    """Whether a short screen leaves out how the change settled, so that the rounds are in sight."""
+    screen = panel.screen
+    return screen.has_class("-short") and not screen.has_class(UNFOLDED)
+
+
+def is_side_by_side(panel: Widget) -> bool:
+    """Whether the panels stand in two columns, as the stylesheet has it."""
+    return not panel.screen.has_class("-narrow")
+
+
+def _letter(side: str, row: Round) -> str:
+    return side if row.counts else side.lower()
+
+
+def _figures(look: Look) -> str:
+    change = signed_percent(look.change)
+    if look.low is None or look.high is None:
+        return f"{change}, no interval yet"
+    return f"{change} ({signed_percent(look.low)} to {signed_percent(look.high)})"
+
+
+def _drawn(row: str, style: str) -> Content:
+    """A row of the number line: the base faint, the interval in its style."""
+    return Content("").join(
+        Content.styled("".join(part), FAINT if faint else style)
+        for faint, part in groupby(row, key=lambda cell: cell in f" {BAND}│")
+    )
+
+
+def _letters(text: str) -> Content:
+    """Letters of the rounds: B's bold, those left out faint."""
+    styles = {"A": "", "B": "bold $accent", "a": FAINT, "b": FAINT}
+    return Content("").join(
+        Content.styled("".join(part), styles.get(letter, "")) for letter, part in groupby(text)
+    )

@@ -1,0 +1,292 @@
+"""Compile: the extent, the cost in seconds, and the generated kernels with their code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+
+from sysbench.core.compare.comparison import BreakEven
+from sysbench.core.errors import NotFoundError
+from sysbench.core.export.text_formats import table_as_markdown
+from sysbench.core.formatting import counted
+from sysbench.core.record.record import Compile
+from sysbench.core.runs.artifacts import generated_code
+from sysbench.core.runs.related import compile_break_even
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.compile_tables import (
+    caches_in_words,
+    compile_table,
+    gaps_table,
+    generated_table,
+)
+from sysbench.core.tables.table import Table
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.result_views import View, ViewsTab
+from sysbench.tui.text import milliseconds, significant
+from sysbench.tui.theme import swatch_of
+from sysbench.tui.widgets.stack_bar import Part, StackBar
+from sysbench.tui.widgets.table_view import TableView
+
+GENERATED_ORDER = (
+    *("exclusive_ns", "name", "module", "calls", "per_call_bytes", "phase", "ops", "sources"),
+)
+GAPS_ORDER = ("what", "count", "place", "reason", "code")
+BADGES = {
+    "whole": ("✓ compiled whole", "bold $success"),
+    "part": ("! compiled in part", "bold $warning"),
+    "none": ("✗ not compiled: an eager run", "bold $error"),
+}
+CODE_TABS = 4
+TALL = 36
+"""From this height on there is room for the code under the kernels."""
+
+
+class CompileTab(ViewsTab):
+    """The badge, seconds by stage, gaps if any, generated kernels, and one kernel's code."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c", "code", "Code", id="compile.code", tooltip="Code of the kernel in view"),
+        Binding(
+            "g",
+            "gaps",
+            "Gaps",
+            id="compile.gaps",
+            tooltip="What was not compiled, and why; or back",
+        ),
+    ]
+
+    @dataclass
+    class Weighed(Message):
+        """The library was searched for an eager run."""
+
+        worth: BreakEven | None
+
+    def compose(self) -> ComposeResult:
+        block = self.record.compile
+        if block is None:
+            yield self.blank()
+            return
+        yield Static(badge(block), classes="head", markup=False)
+        yield StackBar()
+        yield Static(id="worth", markup=False)
+        if block.breaks or block.recompiled or block.eager_parts or block.cudagraph_skips:
+            gaps = TableView(flexible="reason", order=GAPS_ORDER, id="gaps")
+            gaps.add_class("panel")
+            gaps.border_title = "Gaps"
+            yield gaps
+        table = TableView(flexible="name", order=GENERATED_ORDER, id="generated")
+        table.add_class("panel")
+        yield from self.declare(
+            [
+                View(
+                    name="generated",
+                    widget=table,
+                    markdown=lambda: self._markdown(block),
+                    copied="the tables",
+                    subject=self._sources,
+                )
+            ]
+        )
+        yield self.detail_line()
+        with VerticalScroll(id="code", classes="panel"):
+            yield Static(markup=False)
+
+    def on_mount(self) -> None:
+        block = self.record.compile
+        if block is None:
+            return
+        code = self.query_one("#code")
+        code.border_title = "Code"
+        code.display = self.app.size.height >= TALL
+        bar = self.query_one(StackBar)
+        head = seconds_line(block)
+        bar.show_parts(head, seconds_parts(block), brief=lambda width: head)
+        bar.display = block.extent != "none"
+        for gaps in self.query("#gaps").results(TableView):
+            gaps.show(gaps_table(block))
+        self._show_generated()
+        self._weigh()
+
+    @property
+    def generated(self) -> TableView:
+        return self.query_one("#generated", TableView)
+
+    def _show_generated(self) -> None:
+        """Show the kernels, or the reason why there are none."""
+        kernels = self.record.kernels
+        if kernels is None or not kernels.generated:
+            self.generated.border_title = "Generated kernels: none known"
+            return
+        self.generated.border_title = "Generated kernels"
+        self.generated.show(generated_table(kernels), sort="exclusive_ns")
+
+    def _why_none(self) -> str:
+        block, kernels = self.record.compile, self.record.kernels
+        if kernels is None:
+            return literal(self.record.missing.get("kernels", "there was no trace pass"))
+        if block is not None and block.backend != "inductor":
+            return f"the backend {literal(block.backend)} generates no kernels"
+        return literal(kernels.missing.get("generated", "the trace pass saw no graph compiled"))
+
+    @work(thread=True, group="compile.worth", exclusive=True)
+    def _weigh(self) -> None:
+        """Search the library for an eager run, in a thread: that may take a moment."""
+        self.post_message(self.Weighed(compile_break_even(self.record)))
+
+    def on_compile_tab_weighed(self, message: Weighed) -> None:
+        self.worth = message.worth
+        if message.worth is not None:
+            self.query_one("#worth", Static).update(worth_line(message.worth))
+
+    def action_code(self) -> None:
+        """Show or hide the code of the kernel under the cursor."""
+        if self.is_blank:
+            return
+        panel = self.query_one("#code")
+        panel.display = not panel.display
+        self.remove_class("-gaps")
+        # On a short screen the code takes the table's place.
+        self.generated.display = not panel.display or self.app.size.height >= TALL
+        give_focus(self.generated if self.generated.display else panel)
+        self._show_code()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "gaps":
+            return bool(self.query("#gaps"))
+        return super().check_action(action, parameters)
+
+    def action_gaps(self) -> None:
+        """Go to the gaps, which on a short screen take the kernels' place, or back."""
+        gaps = self.query_one("#gaps", TableView)
+        is_there = self.app.focused is not gaps
+        is_short = self.app.size.height < TALL
+        self.set_class(is_there and is_short, "-gaps")
+        if is_short:
+            self.query_one("#code").display = False
+            self.generated.display = not is_there
+        give_focus(gaps if is_there else self.generated)
+
+    def on_descendant_focus(self) -> None:
+        self.show_detail()
+
+    def _gap_in_full(self) -> str:
+        """The gap under the cursor while the gaps have the focus: its place, reason and code."""
+        for gaps in self.query("#gaps").results(TableView):
+            if self.app.focused is gaps and gaps.table is not None and gaps.selected is not None:
+                row = gaps.table.mapping(gaps.selected)
+                cells = (row[name] for name in ("place", "reason", "code"))
+                return " · ".join(literal(str(cell)) for cell in cells if cell)
+        return ""
+
+    @on(TableView.RowHighlighted, "#generated")
+    def _show_code(self) -> None:
+        panel, row = self.query_one("#code", VerticalScroll), self._row()
+        if not panel.display or not row:
+            return
+        try:
+            code = generated_code(self.run, str(row["file"]), str(row["name"]))
+        except NotFoundError as error:
+            code = str(error)
+        lines = (literal(line.expandtabs(CODE_TABS)) for line in code.splitlines())
+        panel.query_one(Static).update(Content("\n".join(lines)))
+        panel.scroll_home(animate=False)
+
+    def _row(self) -> dict[str, Any]:
+        """The kernel under the cursor by the table's columns; empty when there is none."""
+        table = None if self.is_blank else self.generated.table
+        index = self.generated.selected if table else None
+        if table is None or index is None:
+            return {}
+        return table.mapping(index)
+
+    def detail(self) -> str:
+        """The sources of the kernel under the cursor, or the reason why there is none; a gap."""
+        if gap := self._gap_in_full():
+            return gap
+        return self.subject() if self.generated.table else self._why_none()
+
+    def _sources(self) -> str:
+        row = self._row()
+        return literal(f"{row['ops']} · {row['module']} · {row['sources']}") if row else ""
+
+    def _markdown(self, block: Compile) -> str:
+        tables: list[Table] = [compile_table(block, getattr(self, "worth", None))]
+        tables += [gaps_table(block)] if self.query("#gaps") else []
+        if self.generated.table is not None:
+            tables.append(self.generated.table)
+        return "\n\n".join(map(table_as_markdown, tables))
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        if self.is_blank:
+            return []
+        commands = [("compile: Show the kernel's code", "or hide it", self.action_code)]
+        if self.query("#gaps"):
+            commands.append(("compile: Go to the gaps", "or back", self.action_gaps))
+        return commands
+
+
+def badge(block: Compile) -> Content:
+    """The extent of compilation, as text and style."""
+    badge_text = BADGES[block.extent or ("part" if block.fell_back else "whole")]
+    counts = {
+        "graph": block.graphs,
+        "break": sum(block.graph_breaks.values()),
+        "recompile": block.recompiles,
+    }
+    return Content.assemble(
+        badge_text,
+        f"  {' · '.join(counted(count, noun) for noun, count in counts.items())}",
+        (f"  {block.mode} · {block.backend} · {block.scope}", "$foreground 60%"),
+    )
+
+
+def seconds_line(block: Compile) -> Content:
+    """The seconds of compilation, and the caches in use."""
+    return Content.assemble(
+        "compiling took ",
+        (f"{significant(block.compile_seconds, 3)} s", "bold $accent"),
+        (f" {caches_in_words(block)}", "$foreground 60%"),
+    )
+
+
+def seconds_parts(block: Compile) -> list[Part]:
+    """Seconds of each stage, as parts of the whole."""
+    return [
+        Part(name, seconds, f"{significant(seconds, 3)} s", swatch_of(name))
+        for name, seconds in block.parts_seconds.items()
+    ]
+
+
+def worth_line(worth: BreakEven) -> Content:
+    """The time saved per step and the break-even, or why they are not known."""
+    if (
+        worth.compiled_ms is None
+        or worth.eager_ms is None
+        or worth.saved_ms is None
+        or worth.speed_up is None
+    ):
+        reason = worth.missing.get("eager_ms") or worth.missing.get("steps_cold", "not known")
+        return Content.assemble("break-even n/a: ", (reason, "$foreground 70%"))
+    is_told = worth.verdict is not None and worth.verdict.verdict == "faster"
+    steps = {"cold": worth.steps_cold, "warm": worth.steps_warm}
+    pays = [f"{count:,} steps {name}" for name, count in steps.items() if count is not None]
+    would = "pays" if is_told else "would pay"
+    after = f"{would} after {' · '.join(pays)}" if pays else worth.missing.get("steps_cold", "")
+    tested = (f"; {worth.tested}", "$foreground 70%")
+    if not is_told:
+        medians = f"eager {milliseconds(worth.eager_ms)} a step, compiled "
+        return Content.assemble(f"{medians}{milliseconds(worth.compiled_ms)}; {after}", tested)
+    return Content.assemble(
+        (f"{significant(worth.speed_up, 3)}×", "bold $accent"),
+        f" the eager speed, {milliseconds(worth.saved_ms)} saved a step of "
+        f"{milliseconds(worth.eager_ms)}; {after}",
+        tested,
+    )

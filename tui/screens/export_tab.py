@@ -1,0 +1,88 @@
+"""Export: the files that a run can write, their paths, and the result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from sysbench.core.errors import SysbenchError
+from sysbench.core.export.exports import EXPORTS, default_path, write_export
+from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.text import amount
+from sysbench.tui.widgets.options import Options
+
+KIND_WIDTH = 12
+
+
+class ExportTab(ResultTab):
+    """A list of exports; enter writes the one under the cursor to the path below."""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="panel", id="kinds") as kinds:
+            kinds.border_title = "Write"
+            kinds.border_subtitle = "enter writes the highlighted export"
+            yield Options(*(Option(_label(kind), id=kind) for kind in EXPORTS))
+        with Vertical(classes="panel", id="path") as path:
+            path.border_title = "To: a file or a folder"
+            yield Input(compact=True, id="target")
+        with Vertical(classes="panel", id="outcome") as outcome:
+            outcome.border_title = "Written"
+            yield Static("Nothing yet.", id="written", markup=False)
+
+    def on_mount(self) -> None:
+        self._lines: list[Content] = []
+
+    @on(OptionList.OptionHighlighted)
+    def _propose(self, event: OptionList.OptionHighlighted) -> None:
+        """Propose the default path of the export under the cursor."""
+        path = default_path(self.run, str(event.option_id), Path.cwd())
+        self.query_one("#target", Input).value = str(path)
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        self._write(str(event.option_id), self.query_one("#target", Input).value)
+
+    @on(Input.Submitted, "#target")
+    def _entered(self, event: Input.Submitted) -> None:
+        kinds = self.query_one(OptionList)
+        if kinds.highlighted is not None:
+            self._write(str(kinds.get_option_at_index(kinds.highlighted).id), event.value)
+
+    @work(thread=True, group="export", exit_on_error=False)
+    def _write(self, kind: str, target: str) -> None:
+        """Write in a thread: a trace may be a gigabyte."""
+        try:
+            paths = write_export(self.run, kind, Path(target).expanduser())
+        except (SysbenchError, OSError) as error:
+            self.app.call_from_thread(self._say, [Content(f"✗ {kind}: {error}")])
+            return
+        lines = [
+            Content(f"✓ {kind}: {path}  {amount(path.stat().st_size)}")
+            for path in paths
+            if path.is_file()
+        ]
+        self.app.call_from_thread(self._say, lines)
+
+    def _say(self, lines: list[Content]) -> None:
+        self._lines += lines
+        self.query_one("#written", Static).update(Content("\n").join(self._lines))
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        def command(kind: str) -> tuple[str, str, Any]:
+            path = str(default_path(self.run, kind, Path.cwd()))
+            return f"export: Write {kind}", EXPORTS[kind].purpose, lambda: self._write(kind, path)
+
+        return [command(kind) for kind in EXPORTS]
+
+
+def _label(kind: str) -> Content:
+    return Content.assemble(
+        (f"{kind:<{KIND_WIDTH}}", "bold"), (EXPORTS[kind].purpose, "$foreground 70%")
+    )

@@ -1,0 +1,135 @@
+"""The ranks of a folder on the Inspect screen: what stands out, then a table a tab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+
+from sysbench.core.export.text_formats import findings_as_markdown
+from sysbench.core.inspection.ranks_folder import as_text
+from sysbench.core.ranks.rank_rows import Ranks
+from sysbench.core.tables.cells import cells_as_text, heading_of, literal
+from sysbench.core.tables.ranks_tables import ranks_notes, ranks_tables
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.findings_tab import FoundInFile
+from sysbench.tui.widgets.facts import Facts
+from sysbench.tui.widgets.table_view import TableView
+
+ORDER = {
+    "ranks": (
+        *("rank", "span_ns", "compute_ns", "waiting_ns", "transfer_ns", "idle_ns", "undivided_ns"),
+        *("clock_ahead_ns", "exposed_share", "last", "late_ns", "clock_error_ns", "collectives"),
+        *("matched", "device", "file"),
+    ),
+    "collectives": (
+        *("calls", "kind", "bytes", "waiting_ns", "transfer_ns", "bus_gbs", "ranks"),
+        *("most_waiting_ns", "algorithm_gbs", "group"),
+    ),
+    "memory": ("rank", "peak_bytes", "reserved_bytes", "end_bytes", "largest_bytes", "largest"),
+}
+"""The most important columns first; of other tables all, as they come."""
+FINDINGS = "findings"
+
+
+class RanksPanel(Vertical):
+    """One tab at a time: findings and what the clocks are worth, ranks, steps, collectives, memory.
+
+    Enter on a row of a rank posts `Opened` with the rank's file.
+    """
+
+    DEFAULT_CSS = """
+    RanksPanel {
+        #detail {
+            height: auto;
+            max-height: 3;
+            padding: 0 1;
+            color: $foreground 70%;
+        }
+        TableView { height: 1fr; }
+    }
+    """
+
+    @dataclass
+    class Opened(Message):
+        """A rank's file was chosen."""
+
+        path: Path
+
+    def __init__(self, ranks: Ranks, folder: Path) -> None:
+        super().__init__()
+        self.ranks = ranks
+        self._folder = folder
+        self._tables = {name: tables[0] for name, tables in ranks_tables(ranks).items()}
+        self.names = (FINDINGS, *self._tables)
+        self.name_shown = ""
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id=f"ranks-{FINDINGS}"):
+            if self.ranks.findings:
+                yield FoundInFile(self.ranks.findings)
+            if notes := [("", literal(text)) for text in ranks_notes(self.ranks)]:
+                yield Facts("What the numbers include", notes)
+        for name, table in self._tables.items():
+            view = TableView(order=ORDER.get(name, ()), id=f"ranks-{name}")
+            view.add_class("panel")
+            view.border_title = Content(table.title)
+            yield view
+        yield Static(id="detail", markup=False)
+
+    def on_mount(self) -> None:
+        for name, table in self._tables.items():
+            self._view(name).show(table)
+
+    def turn_to(self, name: str) -> None:
+        """Show a tab and give it the focus."""
+        self.name_shown = name
+        for each in self.names:
+            self.query_one(f"#ranks-{each}").display = each == name
+        give_focus(self.query_one(f"#ranks-{name}"))
+        self.show_detail()
+
+    def copyable(self) -> tuple[str, str]:
+        """The name and the Markdown of the tab in view."""
+        if self.name_shown == FINDINGS:
+            return "the findings as Markdown", "\n".join(findings_as_markdown(self.ranks.findings))
+        return "the rows in view as Markdown", self._view(self.name_shown).markdown()
+
+    @on(TableView.RowHighlighted)
+    def show_detail(self) -> None:
+        """Write out what the row under the cursor has in columns without room."""
+        line, words = self.query_one("#detail", Static), " · ".join(self._hidden_facts())
+        line.update(Content(words))
+        line.display = bool(words)
+
+    @on(TableView.RowSelected)
+    def _open(self) -> None:
+        table = self._tables[self.name_shown]
+        row = self._view(self.name_shown).selected
+        if row is None or "rank" not in table.columns:
+            return
+        held = self.ranks.memory if self.name_shown == "memory" else self.ranks.rows
+        rank = table.column("rank")[row]
+        name = next(each.file for each in held if each.rank == rank)
+        path = next(path for path in self._folder.iterdir() if as_text(path.name) == name)
+        self.post_message(self.Opened(path))
+
+    def _view(self, name: str) -> TableView:
+        return self.query_one(f"#ranks-{name}", TableView)
+
+    def _hidden_facts(self) -> Iterator[str]:
+        table = self._tables.get(self.name_shown)
+        view = self._view(self.name_shown) if table else None
+        if table is None or view is None or view.selected is None:
+            return
+        texts = zip(table.columns, cells_as_text(table)[view.selected], strict=True)
+        for name, text in texts:
+            if text and name not in view.columns_in_view:
+                yield f"{heading_of(table, name)} {text}"

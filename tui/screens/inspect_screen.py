@@ -1,0 +1,385 @@
+"""Inspect: a foreign trace, snapshot or nsys export with a result's tabs, or the ranks of a folder.
+
+A confined child process decodes each file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, ProgressBar, Static
+
+from sysbench.core.errors import SpecError, SysbenchError
+from sysbench.core.inspection.decoding import Decoding
+from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.kinds import READABLE
+from sysbench.core.inspection.messages import Progressed
+from sysbench.core.inspection.ranks_folder import FolderError
+from sysbench.core.inspection.ranks_reading import FolderDecoding
+from sysbench.core.ranks.rank_rows import Ranks
+from sysbench.core.tables.cells import literal
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.result_registry import STYLES, TABS
+from sysbench.tui.screens.result_tabbed import TabbedScreen
+from sysbench.tui.text import decoding_text, file_text, folder_text
+from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.path_suggester import PathSuggester
+from sysbench.tui.widgets.tab_bar import TabBar
+
+if TYPE_CHECKING:
+    from sysbench.tui.screens.inspect_ranks import RanksPanel
+
+INSPECTED = tuple(
+    sorted(
+        (tab for tab in TABS.values() if hasattr(Inspection, tab.block)),
+        key=lambda tab: tab.name != "findings",
+    )
+)
+"""The tabs whose block an inspection may have, its findings first."""
+
+INTRODUCTION = (
+    f"Type a path and press enter: {READABLE}, of any program and any machine. The format is "
+    "recognised from the "
+    "content. A separate process with a memory limit decodes it; a second look is instant.\n\n"
+    "Or type a folder with a file of each rank of a job: the ranks are shown side by side."
+)
+
+
+OPTION = re.compile(r"\s--(device|steps?|capture)[=\s]\s*(\S+)$")
+
+
+def _with_options(text: str) -> tuple[str, dict[str, str]]:
+    """A path, which may have blanks in it, and the options behind it."""
+    options: dict[str, str] = {}
+    while match := OPTION.search(text):
+        options[match[1]] = match[2]
+        text = text[: match.start()].rstrip()
+    return text, options
+
+
+def _choice(options: Mapping[str, str]) -> tuple[int | None, tuple[int, int] | None]:
+    """The device, and the first and last step.
+
+    Raises:
+        SpecError: One that is no number.
+    """
+    device, steps = options.get("device"), options.get("steps") or options.get("step")
+    if device is not None and not device.isdecimal():
+        raise SpecError("--device", device, "a number")
+    match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", steps) if steps else None
+    if steps and match is None:
+        raise SpecError("--steps", steps, "numbers of steps, such as 3 or 2-5")
+    chosen = (int(match[1]), int(match[2] or match[1])) if match else None
+    return None if device is None else int(device), chosen
+
+
+class InspectScreen(TabbedScreen):
+    """A path above; below it the progress of decoding, the reason it failed, or the tabs."""
+
+    AREA = "inspect"
+    CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES, "screen.tcss"]
+    AUTO_FOCUS = "#file"
+    BINDING_GROUP_TITLE = "Inspect"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("o", "choose", "Open", show=False, id="inspect.open", tooltip="Name another file"),
+        Binding("t", "step", "Step", id="inspect.step", tooltip="All tables of one step, or some"),
+        Binding("u", "ranks", "Ranks", id="inspect.ranks", tooltip="Up to the ranks of the folder"),
+        Binding("escape", "cancel", "Cancel", id="inspect.cancel", tooltip="End the decoding"),
+        Binding("escape", "back", "Back", show=False, id="inspect.back"),
+        *(
+            Binding(
+                str(number),
+                f"number({number})",
+                "Tab",
+                show=False,
+                id=f"inspect.tab-{number}",
+                tooltip="The tab of that number",
+            )
+            for number in range(1, len(INSPECTED) + 1)
+        ),
+    ]
+
+    @dataclass
+    class Advanced(Message):
+        """The decoding has progressed."""
+
+        decoding: Decoding | FolderDecoding
+        step: Progressed
+        path: Path
+
+    @dataclass
+    class Ended(Message):
+        """The decoding has ended, with tables or with the reason why there are none."""
+
+        decoding: Decoding | FolderDecoding
+        found: Inspection | Ranks | None = None
+        reason: str = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._decoding: Decoding | FolderDecoding | None = None
+        self._panel: RanksPanel | None = None
+        self._path = ""
+        self._folder: Path | None = None
+        """Of the ranks that were shown last, while their files are."""
+
+    def body(self) -> ComposeResult:
+        yield Input(
+            placeholder="a file or a folder of ranks, then enter",
+            compact=True,
+            id="file",
+            suggester=PathSuggester(),
+        )
+        yield Static(id="heading", markup=False)
+        with Container(id="tabs"):
+            yield TabBar(())
+        yield Static(id="message", markup=False)
+        with Vertical(id="decoding"):
+            yield ProgressBar(show_eta=False)
+            yield Static(id="stage", markup=False)
+        yield Container(id="place")
+        yield CommandLine("sysbench-tui inspect FILE")
+
+    def on_mount(self) -> None:
+        self.query_one("#message", Static).update(INTRODUCTION)
+        self._show_only("file", "message")
+
+    def on_unmount(self) -> None:
+        self._stop()
+
+    @on(Input.Submitted, "#file")
+    async def _submitted(self, event: Input.Submitted) -> None:
+        if event.value.strip():
+            path, options = _with_options(event.value.strip())
+            await self.open(Path(os.path.expanduser(path)), options)
+
+    async def open(self, path: Path, options: Mapping[str, str] | None = None) -> None:
+        """Decode this file, or those of a folder, then show the tables.
+
+        Args:
+            path: The file or the folder.
+            options: ``device``, ``capture``, and ``step`` or ``steps``, as on the command line.
+        """
+        self._stop()
+        await self.clear()
+        self._path = str(path)
+        chosen = [f"--{name}={value}" for name, value in (options or {}).items()]
+        self.query_one("#file", Input).value = " ".join((str(path), *chosen))
+        words = ["sysbench-tui", "inspect", str(path), *chosen]
+        self.query_one(CommandLine).show(literal(shlex.join(words)))
+        try:
+            device, steps = _choice(options or {})
+            other = (options or {}).get("capture")
+            capture = Path(os.path.expanduser(other)) if other else None
+            if path.is_dir():
+                if steps or capture:
+                    raise FolderError("steps and captures are of one file: open it from its folder")
+                self._decoding = FolderDecoding(path, device=device)
+            else:
+                self._decoding = Decoding(path, device=device, steps=steps, capture=capture)
+        except (SysbenchError, OSError) as error:
+            self._refuse(str(error))
+            return
+        self._show_only("file", "decoding")
+        self.query_one(ProgressBar).update(total=None)
+        self.query_one("#stage", Static).update("starting")
+        self.refresh_bindings()
+        self._decode(self._decoding)
+
+    @work(thread=True)
+    def _decode(self, decoding: Decoding | FolderDecoding) -> None:
+        """Wait for the decoding process; this thread only passes its messages on."""
+
+        def show(path: Path, step: Progressed) -> None:
+            self.post_message(self.Advanced(decoding, step, path))
+
+        try:
+            if isinstance(decoding, FolderDecoding):
+                self.post_message(self.Ended(decoding, decoding.run(show)))
+            else:
+                inspection = decoding.run(partial(show, decoding.path))
+                self.post_message(self.Ended(decoding, inspection))
+        except (SysbenchError, OSError) as error:
+            self.post_message(self.Ended(decoding, reason=str(error)))
+
+    @on(Advanced)
+    def _show_step(self, event: Advanced) -> None:
+        if event.decoding is self._decoding:
+            share = event.step.share
+            self.query_one(ProgressBar).update(
+                total=None if share is None else 1.0, progress=share or 0.0
+            )
+            of = f"{event.path.name}: " if isinstance(event.decoding, FolderDecoding) else ""
+            words = f"{of}{decoding_text(event.step)} · esc cancels"
+            self.query_one("#stage", Static).update(literal(words))
+
+    @on(Ended)
+    async def _show_end(self, event: Ended) -> None:
+        if event.decoding is not self._decoding:
+            return
+        self._decoding = None
+        if isinstance(event.found, Ranks):
+            await self._show_ranks(Path(self._path), event.found)
+        elif event.found is not None and isinstance(event.decoding, Decoding):
+            await self._show_tables(event.decoding, event.found)
+        else:
+            self._refuse(event.reason)
+        self.refresh_bindings()
+
+    async def _show_ranks(self, folder: Path, ranks: Ranks) -> None:
+        from sysbench.tui.screens.inspect_ranks import RanksPanel  # numpy comes with its tables
+
+        self._folder, self._panel = folder, RanksPanel(ranks, folder)
+        self.bar.names = self._panel.names
+        self._head(folder_text(ranks), folder.absolute().name, "  enter opens a rank")
+        await self.place.mount(self._panel)
+        self._show_only("heading", "tabs", "place")
+        await self.action_tab(self.bar.names[0])
+
+    async def on_ranks_panel_opened(self, event: RanksPanel.Opened) -> None:
+        """Show the file of the rank."""
+        await self.open(event.path)
+
+    def _head(self, what: str, name: str, keys: str) -> None:
+        self.query_one("#heading", Static).update(
+            Content.assemble(
+                (f"✓ {what}  ", "$success"),
+                (literal(name), "bold"),
+                (keys, "$foreground 60%"),
+            )
+        )
+
+    async def _show_tables(self, decoding: Decoding, inspection: Inspection) -> None:
+        self._run, self.record = decoding.entry.as_run, inspection.as_record()
+        self.bar.names = tuple(
+            tab.name for tab in INSPECTED if getattr(inspection, tab.block) not in (None, [])
+        )
+        self._head(
+            file_text(inspection),
+            Path(inspection.file).name,
+            "  u goes up to its ranks" if self._is_of_ranks() else "  o opens another",
+        )
+        self._show_only("heading", "tabs", "place")
+        await self.action_tab(self.bar.names[0])
+
+    def _refuse(self, reason: str) -> None:
+        message = self.query_one("#message", Static)
+        message.set_class(True, "-refused")
+        message.update(Content("\n".join(map(literal, f"✗ {reason}".splitlines()))))
+        self._show_only("file", "message")
+        give_focus(self.query_one("#file"))
+
+    def _show_only(self, *names: str) -> None:
+        for name in ("file", "message", "decoding", "heading", "tabs", "place"):
+            self.query_one(f"#{name}").display = name in names
+
+    def _stop(self) -> None:
+        """End the decoding that is under way, and ignore its further messages."""
+        if self._decoding is not None:
+            self._decoding.cancel()
+            self._decoding = None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "cancel":
+            return self._decoding is not None
+        if action == "ranks":
+            return self._decoding is None and self._panel is None and self._is_of_ranks()
+        if action == "step":
+            kernels = self.record.kernels if self.record and self.tab is not None else None
+            return bool(kernels and kernels.marked_steps)
+        if action == "back":
+            return self._decoding is None and (self._panel or self.tab) is not None
+        if action == "number":
+            return int(str(parameters[0])) <= len(self.bar.names)
+        return super().check_action(action, parameters)
+
+    def action_cancel(self) -> None:
+        """End the decoding; the path stays, to be changed or tried again."""
+        self._stop()
+        self._refuse("cancelled")
+        self.refresh_bindings()
+
+    def action_choose(self) -> None:
+        """Ask for another file."""
+        box = self.query_one("#file")
+        box.display = True
+        give_focus(box)
+
+    def action_step(self) -> None:
+        """Ask for the step, or the range of steps, that all tables are to be of."""
+        self.action_choose()
+        # The focus selects what is in the box, and the next key would replace it.
+        self.call_after_refresh(self._begin_steps)
+
+    def _begin_steps(self) -> None:
+        box = self.query_one("#file", Input)
+        box.value = f"{self._path} --steps="
+        box.cursor_position = len(box.value)
+
+    def action_back(self) -> None:
+        """Go from the path to the tables."""
+        self.query_one("#file").display = False
+        if self._panel is not None:
+            self._panel.turn_to(self._panel.name_shown)
+        elif self.tab is not None:
+            self.tab.start_focus()
+
+    async def action_ranks(self) -> None:
+        """Go from the file of a rank to the ranks of its folder."""
+        if self._folder is not None:
+            await self.open(self._folder)
+
+    def _is_of_ranks(self) -> bool:
+        """Whether the file in view lies in the folder whose ranks were shown last."""
+        return self._folder is not None and Path(self._path).parent == self._folder
+
+    async def clear(self) -> None:
+        self._panel = None
+        await super().clear()
+
+    async def action_tab(self, name: str) -> None:
+        if self._panel is None:
+            await super().action_tab(name)
+        else:
+            self._panel.turn_to(name)
+            self.bar.active = name
+
+    def copyable(self) -> tuple[str, str]:
+        return self._panel.copyable() if self._panel is not None else super().copyable()
+
+    def explanations(self) -> list[str]:
+        return (
+            ["ranks.parts", "ranks.clocks"] if self._panel is not None else super().explanations()
+        )
+
+    async def action_number(self, number: int) -> None:
+        """Show the tab of this number."""
+        await self.action_tab(self.bar.names[number - 1])
+
+    def command(self) -> str:
+        return self.query_one(CommandLine).command
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        commands: list[tuple[str, str, Any]] = [
+            (
+                "inspect: Open file",
+                "a trace, a snapshot, an nsys export, a folder",
+                self.action_choose,
+            )
+        ]
+        if self._decoding is not None:
+            commands.append(("inspect: Cancel decoding", "", self.action_cancel))
+        return [*commands, *super().palette_commands()]

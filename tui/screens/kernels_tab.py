@@ -1,0 +1,270 @@
+"""Kernels: the parts of the traced step, then its rows as table, tree, roofline and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import msgspec
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from sysbench.core.errors import SysbenchError
+from sysbench.core.export.text_formats import table_as_markdown
+from sysbench.core.record.record import Kernels, Record
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.runs.related import runs_with_other_steps
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.kernel_tables import (
+    group_by_name,
+    kernel_table,
+    noun,
+    roof_words,
+    roofline_table,
+)
+from sysbench.core.tables.sections import SECTIONS, Source
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.trust import coverage_warning, coverage_words, is_perturbed, steps_words
+from sysbench.core.trace.attention_kernels import Answer
+from sysbench.core.trace.module_tree import kernel_tree
+from sysbench.core.trace.questions import questions_of
+from sysbench.core.trace.roofline import roof_points
+from sysbench.tui.screens.kernels_text_tab import (
+    AnswersView,
+    brief_line,
+    category_looks,
+    category_parts,
+    node_text,
+    row_text,
+    sum_line,
+)
+from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings
+from sysbench.tui.widgets.kernel_table import KernelTable
+from sysbench.tui.widgets.roofline_plot import RooflinePlot
+from sysbench.tui.widgets.stack_bar import StackBar
+from sysbench.tui.widgets.tab_bar import ViewBar, after
+from sysbench.tui.widgets.table_view import TableView
+from sysbench.tui.widgets.tree_view import TreeView
+
+ALL = "all"
+
+
+class RooflineView(RooflinePlot, can_focus=True):
+    """The plot as a view that takes the focus, so that the tab's keys work there."""
+
+
+class KernelsTab(ViewsTab):
+    """Coverage and perturbation, the category bar, and one view of the rows at a time."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *view_bindings("kernels", "Table, tree, answers, roofline", is_filtered=True),
+        Binding(
+            "p", "phase", "Phase", show=False, id="kernels.phase", tooltip="Only the next phase"
+        ),
+        Binding(
+            "g",
+            "group",
+            "Group",
+            show=False,
+            id="kernels.group",
+            tooltip="One row a kernel, or one for each module that runs it",
+        ),
+    ]
+
+    @dataclass
+    class LayersRead(Message):
+        """The rows layer by layer were read; else the record's rows, and the reason."""
+
+        kernels: Kernels | None
+        note: str = ""
+
+    @dataclass
+    class Answered(Message):
+        """The answers are ready, other runs considered."""
+
+        answers: list[Answer]
+
+    def compose(self) -> ComposeResult:
+        kernels = self.record.kernels
+        if kernels is None:
+            yield self.blank()
+            return
+        self.looks = category_looks(kernels)
+        self.phase, self.is_grouped = ALL, True
+        self.detailed: Kernels | None = None
+        self.note = ""
+        yield Static(self._badge(kernels), id="badge", markup=False)
+        yield StackBar()
+        widgets = [*self.declare(self._views(kernels))]
+        yield ViewBar([*self.views])
+        yield self.filter_box()
+        with Vertical(id="views"):
+            for widget in widgets:
+                yield widget.add_class("panel")
+        yield self.detail_line()
+
+    def _views(self, kernels: Kernels) -> Iterator[View]:
+        perturbed = is_perturbed(kernels)
+        table, tree = KernelTable(self.looks, perturbed=perturbed), TreeView(perturbed=perturbed)
+
+        def row_in_full() -> str:
+            if table.table is None or table.selected is None:
+                return ""
+            return row_text(table.table, table.selected, perturbed=perturbed)
+
+        def node_in_full() -> str:
+            return node_text(tree.node, perturbed=perturbed) if tree.node else ""
+
+        yield View(name="table", widget=table, markdown=table.markdown, subject=row_in_full)
+        yield View(
+            name="tree",
+            widget=tree,
+            markdown=tree.markdown,
+            subject=node_in_full,
+            fill=self._read_layers,
+        )
+        yield from map(_file_view, _file_tables(self.record))
+        # Of a foreign trace the questions cannot be answered: its spec is not known.
+        if self.record.spec:
+            answers = AnswersView()
+            yield View(
+                name="answers",
+                widget=answers,
+                markdown=answers.markdown,
+                copied="the answers",
+                fill=self._read_answers,
+            )
+        yield View(
+            name="roofline",
+            widget=RooflineView(),
+            markdown=lambda: table_as_markdown(roofline_table(kernels)),
+            copied="the roofline's points",
+        )
+
+    def _badge(self, kernels: Kernels) -> Content:
+        """Coverage of the tables and the perturbation by tracing, warnings first."""
+        warning = coverage_warning(kernels)
+        # The warning has the coverage already.
+        words = [*coverage_words(kernels)[bool(warning) :], *steps_words(self.record)]
+        line = Content.styled(" · ".join(words), "$foreground 60%")
+        return Content.styled(f"! {warning}\n", "bold $warning") + line if warning else line
+
+    def on_mount(self) -> None:
+        kernels = self.record.kernels
+        if kernels is None:
+            return
+        parts = category_parts(kernels, self.looks)
+        timing = self.record.timing
+        brief = partial(brief_line, kernels, timing.step.median_ms if timing else None)
+        self.query_one(StackBar).show_parts(sum_line(kernels), parts, brief=brief)
+        plot, words = self.query_one(RooflineView), roof_words(kernels.roof, _why_no_roof(kernels))
+        plot.border_title = "Roofline"
+        plot.show(roof_points(kernels), kernels.roof, words)
+        self._show_phase()
+
+    @property
+    def table(self) -> TableView:
+        return self.query_one(KernelTable)
+
+    @property
+    def tree_view(self) -> TreeView:
+        return self.query_one(TreeView)
+
+    @work(thread=True, group="kernels.layers", exclusive=True)
+    def _read_layers(self) -> None:
+        """Read the rows layer by layer, in a thread: they are many, in a separate file."""
+        try:
+            self.post_message(self.LayersRead(layer_rows(self.run, self.record)))
+        except SysbenchError as error:
+            self.post_message(self.LayersRead(self.record.kernels, literal(f"folded: {error}")))
+
+    def on_kernels_tab_layers_read(self, message: LayersRead) -> None:
+        self.detailed, self.note = message.kernels, message.note
+        self._show_tree()
+
+    @work(thread=True, group="kernels.answers", exclusive=True)
+    def _read_answers(self) -> None:
+        """Answer with other runs of the spec the questions that this one cannot."""
+        self.post_message(
+            self.Answered(questions_of(self.record, runs_with_other_steps(self.record)))
+        )
+
+    def on_kernels_tab_answered(self, message: Answered) -> None:
+        self.query_one(AnswersView).show(message.answers)
+
+    def _show_tree(self) -> None:
+        if self.detailed is not None:
+            phase = "" if self.phase == ALL else self.phase
+            self.tree_view.show_tree(kernel_tree(self.detailed, self.record.memory, phase=phase))
+            title = ["Tree", f"phase {self.phase}", self.note]
+            self.tree_view.border_title = Content(" · ".join(filter(None, title)))
+            self.tree_view.filter(self.query_one("#filter", Input).value)
+
+    def _show_phase(self) -> None:
+        kernels = self.record.kernels
+        assert kernels is not None
+        table = kernel_table(group_by_name(kernels) if self.is_grouped else kernels)
+        if self.phase != ALL:
+            phases = zip(table.rows, table.column("phase"), strict=True)
+            rows = tuple(row for row, phase in phases if phase == self.phase)
+            table = msgspec.structs.replace(table, rows=rows)
+        split = "" if self.is_grouped else " by module"
+        title = f"{noun(kernels).title()}s{split} · phase {self.phase}"
+        self.table.border_title = Content(title)
+        self.table.show(table, sort="exclusive_ns")
+        self._show_tree()
+
+    def action_phase(self) -> None:
+        """Show the next phase of the trace."""
+        kernels = self.record.kernels
+        if kernels is None:
+            return
+        phases = [ALL, *dict.fromkeys(row.phase for row in kernels.rows)]
+        self.phase = after(phases, self.phase)
+        self._show_phase()
+
+    def action_group(self) -> None:
+        """Turn between one row a kernel and one for each of its modules."""
+        if self.record.kernels is not None:
+            self.is_grouped = not self.is_grouped
+            self._show_phase()
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        commands = super().palette_commands()
+        if self.views:
+            commands += [
+                ("kernels: Show next phase", f"now: {self.phase}", self.action_phase),
+                ("kernels: Group or split by module", "", self.action_group),
+                ("kernels: Sort by next column", "", self.table.action_sort_next),
+            ]
+        return commands
+
+
+def _file_view(table: Table) -> View:
+    shown = TableView(flexible="name")
+    shown.border_title = Content(table.title)
+
+    def name_in_full() -> str:
+        return "" if shown.selected is None else literal(str(table.column("name")[shown.selected]))
+
+    return View(
+        name=table.name, widget=shown, markdown=shown.markdown, subject=name_in_full, table=table
+    )
+
+
+def _file_tables(record: Record) -> Iterator[Table]:
+    """The tables that only a file of others has, those with rows."""
+    source = Source(record=record)
+    for section in ("steps", "collectives", "annotations", "python", "api"):
+        yield from SECTIONS[section].tables(source)
+
+
+def _why_no_roof(kernels: Kernels) -> str:
+    return kernels.missing.get("roof", "")

@@ -1,0 +1,366 @@
+"""Library: every run of this machine, filtered as you type, and a comparison of two."""
+
+from __future__ import annotations
+
+import shlex
+from functools import partial
+from itertools import islice
+from typing import Any, ClassVar
+
+from textual import getters, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import ScreenResume
+from textual.widgets import Input, Static
+
+from sysbench.core.compare.compared_records import verdict_of
+from sysbench.core.compare.verdict import Verdict
+from sysbench.core.errors import SysbenchError
+from sysbench.core.experiments.experiment import ExperimentDirectory
+from sysbench.core.experiments.known import known_noise
+from sysbench.core.formatting import counted
+from sysbench.core.runs.library import Entry, Library
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.trash import Trashed, restore, trash_run
+from sysbench.tui.keys import give_focus
+from sysbench.tui.run_text import age
+from sysbench.tui.screens.ask_dialog import Answer, AskScreen
+from sysbench.tui.screens.library_label import ask_for_label
+from sysbench.tui.screens.library_text import IN_VIEW, comparison, runs_table, usual_text
+from sysbench.tui.screens.work_screen import WorkScreen
+from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.table_view import TableView
+
+RECENT_EXPERIMENTS = 5
+"""Newest experiments that the palette offers."""
+AGES_FOLLOWED = 200
+"""Newest runs whose ages are counted on while nothing else changes."""
+REFRESH_TICKS = 4
+"""Paints between two readings of the index: two seconds."""
+
+
+class RunsTable(TableView):
+    """The runs; enter opens one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select_cursor", "Open", id="library.open", tooltip="Result, or live")
+    ]
+
+
+class LibraryScreen(WorkScreen):
+    """All runs, newest first. Enter opens, space marks."""
+
+    CSS_PATH = "screen.tcss"
+    AUTO_FOCUS = ""
+    BINDING_GROUP_TITLE = "Library"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", id="library.filter", tooltip="Words that must occur"),
+        Binding("space", "mark", "Mark", id="library.mark", tooltip="Mark two to compare them"),
+        Binding("c", "compare", "Compare", id="library.compare", tooltip="The two marked runs"),
+        Binding(
+            "b",
+            "measure",
+            "A/B",
+            show=False,
+            id="library.measure",
+            tooltip="Measure two marked specs in turn, or one and a change of it",
+        ),
+        Binding("n", "label('name')", "Name", id="library.name", tooltip="Name the run"),
+        Binding(
+            "m", "label('note')", "Note", show=False, id="library.note", tooltip="A line on it"
+        ),
+        Binding("x", "delete", "Delete", id="library.delete", tooltip="Move it to the trash"),
+        Binding("u", "undo", "Undo", id="library.undo", tooltip="Bring back the run deleted last"),
+        Binding("escape", "clear", "Clear", show=False, id="library.clear"),
+    ]
+
+    table = getters.query_one(TableView)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes_keys = False
+        self.entries: list[Entry] = []
+        self.marked: list[str] = []
+        self._library = Library()
+        self._ticks = 0
+        self._ages: list[str] = []
+        self._words = ""  # of the filter
+        self._deleted: list[Trashed] = []
+        """Runs that this screen deleted, the last one last."""
+
+    def body(self) -> ComposeResult:
+        yield Input(placeholder="/ to filter: words that must all occur", compact=True, id="filter")
+        table = RunsTable(flexible="spec", order=IN_VIEW)
+        table.add_class("panel")
+        table.border_title = "Library"
+        yield table
+        yield Static(id="comparison", classes="panel", markup=False)
+        yield CommandLine("sysbench-tui list")
+
+    def on_mount(self) -> None:
+        self.query_one("#comparison").border_title = "Compare"
+        self._reload()
+        give_focus(self.table)
+        self.app.call_later(self.take_keys)
+
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        self._reload()
+
+    def paint(self) -> None:
+        super().paint()
+        self._ticks += 1
+        if self._ticks % REFRESH_TICKS == 0:
+            self._reload()
+
+    def _reload(self) -> None:
+        """Read the index again, and show it if it has changed."""
+        text = self.query_one("#filter", Input).value
+        try:
+            entries = self._library.entries(text)
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        ages = [age(entry.created_ns) for entry in entries[:AGES_FOLLOWED]]
+        shown = (self.entries, self._ages, self._words)
+        if (entries, ages, text) != shown or self.table.table is None:
+            selected = self.selected
+            self.entries, self._ages, self._words = entries, ages, text
+            self._show(text, selected)
+
+    def _show(self, text: str, selected: Entry | None) -> None:
+        """Show the runs, the cursor on the one that it was on, wherever that is now."""
+        why = f"none matches {text!r}: esc shows all" if text else "none yet: F2 starts one"
+        self.table.note = usual_text(self.entries) if self.entries else why
+        places = {entry.id: place for place, entry in enumerate(self.entries)}
+        self._fill(places.get(selected.id) if selected is not None else None)
+        live = sum(entry.live for entry in self.entries)
+        count = counted(len(self.entries), "run")
+        self.table.border_title = f"Library · {count}" + (f" · {live} live" if live else "")
+        command = shlex.join(("sysbench-tui", "list", *text.split()))
+        self.query_one(CommandLine).show(command)
+
+    def _fill(self, select: int | None) -> None:
+        table = runs_table(self.entries, [entry.id for entry in self.pair])
+        sort, descending = self.table.sort_column, self.table.descending
+        self.table.show(table, sort=sort, descending=descending, select=select)
+
+    @on(Input.Changed, "#filter")
+    def _narrow(self) -> None:
+        self._reload()
+
+    @on(Input.Submitted, "#filter")
+    def _to_table(self) -> None:
+        give_focus(self.table)
+
+    def action_filter(self) -> None:
+        give_focus(self.query_one("#filter", Input))
+
+    def action_clear(self) -> None:
+        """Clear the filter; a second time, the marks."""
+        box = self.query_one("#filter", Input)
+        if box.value:
+            box.value = ""
+        elif self.marked:
+            self.marked = []
+            self._marks_changed()
+        give_focus(self.table)
+
+    @property
+    def selected(self) -> Entry | None:
+        """The run under the cursor."""
+        index = self.table.selected
+        return None if index is None else self.entries[index]
+
+    @on(TableView.RowSelected)
+    def action_open(self) -> None:
+        """Watch the run under the cursor if it is live, else open its result."""
+        entry = self.selected
+        if entry is None:
+            return
+        run = self._library.open(entry.id)
+        if entry.live:
+            self._watch(run)
+        else:
+            self.app.open_result(run)
+
+    def _watch(self, run: RunDirectory) -> None:
+        watch = self.app.watch_run
+        if watch is not None and watch.run.id == run.id:
+            self.app.action_mode("live")
+        else:
+            self.app.follow(run)
+
+    def action_mark(self) -> None:
+        """Mark the run under the cursor; the last two marks are compared."""
+        entry = self.selected
+        if entry is None:
+            return
+        if entry.id in self.marked:
+            self.marked.remove(entry.id)
+        else:
+            self.marked = [*self.marked[-1:], entry.id]
+        self._marks_changed()
+
+    def _marks_changed(self) -> None:
+        self._fill(self.table.selected)
+        pair = self.pair
+        panel = self.query_one("#comparison", Static)
+        panel.display = bool(pair)
+        if len(pair) == 2:
+            a, b = pair
+            panel.update(Content("\n").join(comparison(a, b)))
+            self._judge(a, b)
+        elif pair:
+            panel.update(
+                "A is marked. Mark another run with space to compare; b measures A against a "
+                "change of it."
+            )
+        self.refresh_bindings()
+
+    @property
+    def pair(self) -> list[Entry]:
+        """The marked runs that are in view; the older is A and comes first."""
+        in_view = [entry for entry in self.entries if entry.id in self.marked]
+        return sorted(in_view, key=lambda entry: entry.created_ns)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "compare":
+            return len(self.pair) == 2
+        if action == "undo":
+            return bool(self._deleted)
+        return super().check_action(action, parameters)
+
+    def action_label(self, what: str) -> None:
+        """Ask for the name or the note of the run under the cursor."""
+        entry = self.selected
+        if entry is not None:
+            run = self._library.open(entry.id)
+            self.app.push_screen(ask_for_label(run, what), lambda _: self._reload())
+
+    def action_delete(self) -> None:
+        """Move the run under the cursor to the trash; ask first if anything else needs it."""
+        from sysbench.core.studies.uses import uses_of
+
+        entry = self.selected
+        if entry is None:
+            return
+        uses = uses_of(entry.id, self._library.root)
+        if not uses or entry.live:  # of a live one the refusal has the reason
+            self._delete(entry.id)
+            return
+        text = f"{entry.id} belongs to {'; '.join(uses)}. u brings it back."
+        answers = (Answer("delete", "Delete it", "x"), Answer("keep", "Keep it", "escape"))
+        self.app.push_screen(
+            AskScreen("Delete a run that others need?", text, answers),
+            lambda answer: self._delete(entry.id) if answer == "delete" else None,
+        )
+
+    def _delete(self, run_id: str) -> None:
+        try:
+            trashed = trash_run(self._library.open(run_id), self._library.root)
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        place = self.table.selected
+        self._deleted.append(trashed)
+        self._reload()
+        if place is not None and self.entries and not self.table.sort_column:
+            self.table.move_cursor(row=min(place, len(self.entries) - 1))
+        self.notify(f"Deleted {run_id}: u brings it back.", markup=False)
+        self.refresh_bindings()
+
+    def action_undo(self) -> None:
+        """Bring back the run that this screen deleted last."""
+        if not self._deleted:
+            return
+        trashed = self._deleted.pop()
+        try:
+            run = restore(trashed, self._library.root)
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self._reload()
+        places = [place for place, entry in enumerate(self.entries) if entry.id == run.id]
+        self._fill(places[0] if places else self.table.selected)
+        self.notify(f"{run.id} is back.", markup=False)
+        self.refresh_bindings()
+
+    def action_compare(self) -> None:
+        """Show the two marked runs side by side."""
+        from sysbench.tui.live.pair_watch import Pair
+
+        a, b = (self._library.open(entry.id) for entry in self.pair)
+        self.app.open_comparison(Pair(a, b))
+
+    def action_measure(self) -> None:
+        """Measure the two marked specs in turn; with one mark or none, that spec and a change."""
+        from sysbench.tui.screens.compare_start import ask_to_measure
+
+        entries = self.pair or ([self.selected] if self.selected is not None else [])
+        if not entries:
+            self.notify("Mark a run first: space marks.", markup=False)
+            return
+        headers = [self._library.open(entry.id).header() for entry in entries]
+        ask_to_measure(self.app, headers[0], headers[1] if len(headers) > 1 else None)
+
+    @work(thread=True, group="library.judge", exclusive=True)
+    def _judge(self, a: Entry, b: Entry) -> None:
+        """Read both records and the library's noise, then show the verdict."""
+        try:
+            first, second = (load_record(self._library.open(entry.id)) for entry in (a, b))
+            known = known_noise(first, second, self._library.root)
+        except SysbenchError as error:
+            self.app.call_from_thread(self.notify, str(error), severity="error", markup=False)
+            return
+        self.app.call_from_thread(self._show_verdict, a, b, verdict_of(first, second, known))
+
+    def _show_verdict(self, a: Entry, b: Entry, verdict: Verdict) -> None:
+        """Show the verdict unless other runs were marked meanwhile."""
+        if [entry.id for entry in self.pair] == [a.id, b.id]:
+            panel = self.query_one("#comparison", Static)
+            width = panel.content_size.width or panel.size.width
+            panel.update(Content("\n").join(comparison(a, b, verdict, width)))
+
+    def copyable(self) -> tuple[str, str]:
+        return "the runs in view as Markdown", self.table.markdown()
+
+    def explanations(self) -> list[str]:
+        return ["library.columns", "timing.step", "memory.peak"]
+
+    def command(self) -> str:
+        return self.query_one(CommandLine).command
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        commands: list[tuple[str, str, Any]] = [("library: Filter runs", "", self.action_filter)]
+        if self.selected is not None:
+            commands += [
+                ("library: Open run", "its result, or live if it is", self.action_open),
+                ("library: Mark run", "two marked runs are compared", self.action_mark),
+                ("library: Name run", "", partial(self.action_label, "name")),
+                ("library: Note on run", "a line beside it", partial(self.action_label, "note")),
+                ("library: Delete run", "to the trash", self.action_delete),
+                ("library: Measure in turn", "A/B, with a change of the spec", self.action_measure),
+            ]
+        if self._deleted:
+            commands.append(("library: Undo delete", self._deleted[-1].id, self.action_undo))
+        if len(self.pair) == 2:
+            about = "verdict, time and memory row by row"
+            commands.append(("library: Compare marked runs", about, self.action_compare))
+        from sysbench.tui.live.pair_watch import recent_experiments
+
+        commands += [
+            (f"library: Show experiment {directory.id}", "", partial(self._show_pair, directory))
+            for directory in islice(recent_experiments(self._library.root), RECENT_EXPERIMENTS)
+        ]
+        return [*commands, *super().palette_commands()]
+
+    def _show_pair(self, directory: ExperimentDirectory) -> None:
+        """Show an experiment's two runs side by side."""
+        from sysbench.tui.live.pair_watch import pair_of
+
+        try:
+            self.app.open_comparison(pair_of(directory))
+        except SysbenchError as error:
+            self.notify(str(error), severity="error", markup=False)

@@ -1,0 +1,376 @@
+"""Live: the running pass with its step times, telemetry and log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import msgspec
+from textual import getters, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.events import ScreenResume
+from textual.message import Message
+from textual.widgets import Static
+
+from sysbench.core.errors import SysbenchError
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.spec.command_line import command_line
+from sysbench.tui.live.earlier import Earlier, earlier_runs
+from sysbench.tui.live.run_watch import LiveView, RunWatch
+from sysbench.tui.screens.ask_dialog import ask_before_stopping
+from sysbench.tui.screens.live_pictures import (
+    memory_line,
+    memory_note,
+    peak_label,
+    predicted_peak,
+    reading_marks,
+    stage_lines,
+)
+from sysbench.tui.screens.live_text import (
+    cursor_line,
+    index_at,
+    median_line,
+    passes_lines,
+    phases_line,
+    sensor_words,
+)
+from sysbench.tui.screens.work_screen import WorkScreen
+from sysbench.tui.text import amount, fitted_headline, significant
+from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.drawing import Drawing, Folding
+from sysbench.tui.widgets.plot import Plot
+from sysbench.tui.widgets.tab_bar import after
+from sysbench.tui.widgets.telemetry_rows import telemetry_lines
+
+
+class LiveScreen(WorkScreen):
+    """Follows the app's run; paints only changes, at most twice a second.
+
+    One cursor, an instant, stands in all of its charts.
+    """
+
+    CSS_PATH = "screen.tcss"
+    BINDING_GROUP_TITLE = "Live"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("x", "stop", "Stop", id="live.stop", tooltip="End the run as cancelled; asks"),
+        Binding(
+            "d", "leave", "Leave", id="live.leave", tooltip="Leave this screen; the run continues"
+        ),
+        Binding("v", "pass", "Pass", id="live.pass", tooltip="The picture of another pass"),
+        Binding(
+            "left",
+            "cursor(-1)",
+            "Cursor",
+            key_display="←→",
+            tooltip="An instant in all charts, with its values; shift moves far, escape ends it",
+        ),
+        Binding("right", "cursor(1)", "Cursor on", show=False),
+        Binding("shift+left,ctrl+left", "cursor(-10)", "Cursor far back", show=False),
+        Binding("shift+right,ctrl+right", "cursor(10)", "Cursor far on", show=False),
+        Binding("escape", "follow", "Cursor off", show=False),
+    ]
+
+    AUTO_FOCUS = ""
+
+    plot = getters.query_one(Plot)
+
+    @dataclass
+    class Looked(Message):
+        """The library was searched for earlier runs of the spec."""
+
+        run_id: str
+        earlier: Earlier
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: RunWatch | None = None
+        self._earlier: Earlier | None = None
+        self._has_looked = False
+        self._predicted: int | None = None
+        self._picked = ""
+        self._cursor_ns: int | None = None
+        self._states: dict[str, object] = {}
+        self._lines_shown = 0
+
+    @property
+    def knows_earlier(self) -> bool:
+        """Whether the library was searched for earlier runs of the spec."""
+        return self._earlier is not None
+
+    def body(self) -> ComposeResult:
+        yield Drawing(id="heading")
+        yield Folding(id="passes")
+        with Horizontal(id="panels"):
+            with Vertical(id="steps", classes="panel") as steps:
+                steps.border_title = "Step time"
+                yield Static(id="median", markup=False)
+                yield Plot(axis=lambda value: significant(value, 3))
+                yield Static(id="phases", markup=False)
+                yield Folding(id="stages")
+            with Vertical(id="telemetry", classes="panel") as telemetry:
+                telemetry.border_title = "Telemetry"
+                yield Drawing(id="series")
+        yield Static(id="cursor", markup=False)
+        with Vertical(id="log-panel", classes="panel") as log_panel:
+            log_panel.border_title = "Log"
+            yield Drawing(id="log")
+        yield CommandLine()
+
+    def on_mount(self) -> None:
+        self.paint()
+
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        self.paint()
+
+    def paint(self) -> None:
+        if self.app.screen is not self:
+            return  # under a dialog Textual would send what changes around it, dimmed
+        super().paint()
+        watch = self.app.watch_run
+        if watch is None or not self.query("#median"):
+            return
+        if watch is not self._shown:
+            self._begin(watch)
+        view = watch.view
+        if view.began_ns and not self._has_looked:
+            self._has_looked = True
+            self._look_back(watch.run, dict(view.environment))
+        # Whole seconds: a figure that runs on is no reason to send a line twice a second.
+        now_ns = watch.now_ns
+        second = int(watch.seconds)
+        passes = tuple(view.passes.items())
+        if self._is_new("passes", (passes, view.stage, view.progress, view.status, second)):
+            self.query_one("#passes", Folding).show(
+                partial(passes_lines, view, self._earlier, now_ns)
+            )
+        self._paint_picture(watch, second)
+        newest = view.samples[-1] if view.samples else None
+        if self._is_new("samples", (newest, self._cursor_ns)):
+            self._paint_telemetry(view)
+        if self._is_new("cursor", self._cursor_ns):
+            self.query_one("#cursor").display = self._cursor_ns is not None
+            if self._cursor_ns is not None:
+                self._set("#cursor", cursor_line(view, self._cursor_ns))
+        if view.line_count != self._lines_shown:
+            self._lines_shown = view.line_count
+            lines = list(view.lines)
+            self.query_one("#log", Drawing).show(
+                lambda width, height: Content("\n".join(lines[-height:]))
+            )
+
+    def _is_new(self, part: str, state: object) -> bool:
+        """Whether a part of the screen has to be painted: its state differs from the last one."""
+        is_new = part not in self._states or self._states[part] != state
+        self._states[part] = state
+        return is_new
+
+    def _begin(self, watch: RunWatch) -> None:
+        """Start over with another run than the one shown."""
+        self._shown, self._lines_shown, self._states = watch, 0, {}
+        self._earlier, self._has_looked = None, False
+        self._cursor_ns, self._picked = None, ""
+        self.plot.show([])
+        header = watch.run.header()
+        self._predicted = predicted_peak(header.spec)
+        spec = msgspec.to_builtins(header.spec)
+        self.query_one("#heading", Drawing).show(
+            lambda width, height: Content(fitted_headline(spec, width))
+        )
+        self.query_one(CommandLine).show(self.command())
+
+    @work(thread=True, group="live.earlier", exclusive=True)
+    def _look_back(self, run: RunDirectory, environment: dict[str, Any]) -> None:
+        """Read what earlier runs took, in a thread: their records may be large."""
+        try:
+            self.post_message(self.Looked(run.id, earlier_runs(run, environment)))
+        except SysbenchError as error:
+            text = f"What earlier runs took is not known: {error}"
+            self.app.call_from_thread(self.notify, text, severity="warning", markup=False)
+
+    def on_live_screen_looked(self, message: Looked) -> None:
+        if self._shown is not None and self._shown.run.id == message.run_id:
+            self._earlier, self._states = message.earlier, {}
+            self.paint()
+
+    def _set(self, selector: str, text: Content) -> None:
+        """Update a label only if its text has changed."""
+        label = self.query_one(selector, Static)
+        if label.content != text:
+            label.update(text)
+
+    @property
+    def _pass(self) -> str:
+        """The pass whose picture is shown: the one that was picked, else the present one."""
+        watch = self.app.watch_run
+        return self._picked or (watch.view.current if watch else "")
+
+    def _paint_picture(self, watch: RunWatch, second: int) -> None:
+        """The picture of a pass: its plot where there are values, and its stages."""
+        view, name = watch.view, self._pass
+        has_bytes = name == "memory" and bool(view.readings)
+        has_plot = has_bytes or (name in ("", "timing") and bool(view.warmup_ms))
+        stepping = (view.round, view.first_step_ms, len(view.warmup_ms), view.step_count)
+        state = (name, view.stage, has_plot, stepping, len(view.readings), self._cursor_ns)
+        if self._is_new("plot", state):
+            # A pass without a plot of its own shows that of the bare steps, where there is room.
+            self.set_class(not has_plot, "-staged")
+            self.set_class(not has_plot and not view.warmup_ms, "-plotless")
+            self.query_one("#steps").border_title = Content(self._title(view, name))
+            if has_bytes:
+                self._plot_memory(view)
+            else:
+                self._plot_steps(view)
+        if has_bytes:
+            self._set("#median", memory_line(view, self._predicted))
+            self._set("#phases", memory_note(view))
+        elif name in ("", "timing"):
+            self._set("#median", median_line(view, watch.now_ns, self._room))
+            self._show_phases(view)
+        else:
+            bare = Content.styled("timing pass: ", "$foreground 60%")
+            line = median_line(view, watch.now_ns, self._room - len(bare))
+            self._set("#median", bare + line if view.median_ms is not None else Content(""))
+            self._show_phases(view)
+        if self._is_new("stages", (name, view.stage, view.progress, view.counts.copy(), second)):
+            self.query_one("#stages", Folding).show(
+                partial(stage_lines, view, name, self._earlier, watch.now_ns)
+            )
+
+    @property
+    def _room(self) -> int:
+        """Cells of a line about steps. One without a size has not been laid out: the next tick
+        knows its width."""
+        return self.query_one("#phases", Static).size.width or self.app.size.width
+
+    def _show_phases(self, view: LiveView) -> None:
+        self._set("#phases", phases_line(view, self._room))
+
+    @staticmethod
+    def _title(view: LiveView, name: str) -> str:
+        if name in ("", "timing"):
+            is_compiling = view.stage == "compile" and view.first_step_ms is None
+            return "Compile" if is_compiling else "Step time"
+        return {"memory": "Memory", "trace": "Trace"}.get(name, name)
+
+    def _plot_steps(self, view: LiveView) -> None:
+        warm = view.warmup_ms[1:]
+        values = [*warm, *view.steps_ms]
+        marks = [(0, "warm-up")] if warm else []
+        if view.steps_ms:
+            marks.append((len(warm), "measured"))
+        self.plot.show(
+            values,
+            marks=marks,
+            split=len(warm),
+            cursor=self._cursor_index(view, "timing"),
+            axis=lambda value: significant(value, 3),
+        )
+
+    def _plot_memory(self, view: LiveView) -> None:
+        predicted = self._predicted
+        self.plot.show(
+            [one.held_bytes for one in view.readings],
+            marks=reading_marks(view),
+            floor=0.0,
+            level=(predicted, peak_label(view, predicted)) if predicted else None,
+            cursor=self._cursor_index(view, "memory"),
+            axis=amount,
+        )
+
+    def _paint_telemetry(self, view: LiveView) -> None:
+        device = str(view.spec.get("device", "auto"))
+        draw = partial(
+            telemetry_lines,
+            list(view.samples),
+            list(view.marks),
+            device,
+            cursor_ns=self._cursor_ns,
+        )
+        self.query_one("#series", Drawing).show(draw)
+        self.query_one("#telemetry").border_subtitle = sensor_words(view, self._cursor_ns)
+
+    def _instants(self, view: LiveView, name: str) -> list[int]:
+        """The instants of the values in the plot of a pass, else those of the samples."""
+        if name == "memory" and view.readings:
+            return [one.t_ns for one in view.readings]
+        if view.warmup_ends_ns and name in ("", "timing"):
+            return [*view.warmup_ends_ns[1:], *view.step_ends_ns]
+        return [sample.t_ns for sample in view.samples]
+
+    def _cursor_index(self, view: LiveView, name: str) -> int | None:
+        if self._cursor_ns is None:
+            return None
+        return index_at(self._instants(view, name), self._cursor_ns)
+
+    def action_cursor(self, by: int) -> None:
+        """Move the cursor by so many columns of the plot; it begins at the newest value."""
+        watch = self.app.watch_run
+        instants = self._instants(watch.view, self._pass) if watch else []
+        if not instants:
+            return
+        last = len(instants) - 1
+        at = last if self._cursor_ns is None else index_at(instants, self._cursor_ns) or 0
+        if self._cursor_ns is not None:
+            at += by * max(1, round(len(instants) / max(self.plot.room, 1)))
+        self._cursor_ns = instants[min(max(at, 0), last)]
+        self.paint()
+
+    def action_follow(self) -> None:
+        """End the cursor, and follow the present pass."""
+        self._cursor_ns, self._picked = None, ""
+        self.paint()
+
+    def action_pass(self) -> None:
+        """Show the picture of the next pass that has begun."""
+        watch = self.app.watch_run
+        passes = watch.view.passes if watch else {}
+        begun = [name for name, state in passes.items() if state != "waiting"]
+        if begun:
+            self._picked = after(begun, self._pass)
+            self.paint()
+
+    def command(self) -> str:
+        watch = self.app.watch_run
+        if watch is None:
+            return super().command()
+        header = watch.run.header()
+        return command_line(header.spec, header.passes, header.repeat, header.python)
+
+    def explanations(self) -> list[str]:
+        of_pass = {"memory": ["memory.peak"], "trace": ["trust.coverage", "trust.perturbation"]}
+        return [*of_pass.get(self._pass, ["timing.step", "timing.phases"]), "telemetry.series"]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "stop":
+            return True if self.app.session.live else None
+        return super().check_action(action, parameters)
+
+    def action_stop(self) -> None:
+        watch = self.app.watch_run
+        if watch is None:
+            return
+
+        def answered(choice: str | None) -> None:
+            try:
+                if choice == "stop" and not watch.stop():
+                    self.notify("It had already ended.", markup=False)
+            except SysbenchError as error:
+                self.notify(str(error), title="Not stopped", severity="error", markup=False)
+
+        self.app.push_screen(ask_before_stopping(), answered)
+
+    def action_leave(self) -> None:
+        self.app.action_mode("library")
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        commands: list[tuple[str, str, Any]] = []
+        if self.app.session.live:
+            commands = [
+                ("live: Stop run", "end it as cancelled, keep what is measured", self.action_stop),
+                ("live: Leave running", "go elsewhere, it goes on", self.action_leave),
+            ]
+        return [*commands, *super().palette_commands()]

@@ -1,0 +1,253 @@
+"""Memory: resident bytes over time and by owner, and differences from another run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from typing import Any, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.geometry import Size
+from textual.widget import Widget
+from textual.widgets import Static
+
+from sysbench.core.errors import SysbenchError
+from sysbench.core.memory.peak_difference import memory_difference
+from sysbench.core.runs.library import Library
+from sysbench.core.runs.stored_records import load_record
+from sysbench.core.tables.cells import cells_as_text, heading
+from sysbench.core.tables.memory_tables import difference_tables
+from sysbench.core.tables.table import Table
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.memory_view_tab import MemoryView, cursor_text, memory_view_of
+from sysbench.tui.screens.result_views import View, ViewsTab, show_table, view_bindings
+from sysbench.tui.screens.work_screen import SHORT
+from sysbench.tui.text import amount
+from sysbench.tui.widgets.tab_bar import ViewBar
+from sysbench.tui.widgets.table_view import TableView
+from sysbench.tui.widgets.timeline import TimelineView
+
+ROOMY = 150
+NARROWEST = 60
+"""Below this width the timeline has it all: no room for what lives at its cursor."""
+LIVE = "Live bytes"
+FLEXIBLE = {
+    **dict.fromkeys(("stacks", "largest", "Δ stacks"), "stack"),
+    **dict.fromkeys(("modules", "Δ modules"), "module"),
+    "resident": "meaning",
+}
+TIMELINE = "timeline"
+"""The view of what is above the tables, on a screen without room for both."""
+DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
+
+
+class MemoryTab(ViewsTab):
+    """A timeline with a cursor, the live bytes at the cursor, and one table at a time."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *view_bindings("memory", "Ledger, stacks, modules, …", keys="v,w"),
+        Binding("d", "against", "Against", id="memory.against", tooltip="Against another run"),
+    ]
+
+    _chosen = TIMELINE
+    """The view that was asked for; one beside it may be shown instead."""
+    _placed_in = Size()
+    """The screen's size when the views were placed."""
+    _always_in_sight: Collection[str] = (TIMELINE,)
+
+    @property
+    def is_blank(self) -> bool:
+        return self.shown is None
+
+    @cached_property
+    def shown(self) -> MemoryView | None:
+        """The tab's content; the time until memory ran out, where it did."""
+        return memory_view_of(self.record)
+
+    def compose(self) -> ComposeResult:
+        shown = self.shown
+        if shown is None:
+            yield self.blank()
+            return
+        tables = dict(shown.tables)
+        views = [_view(name, table, table.title) for name, table in tables.items()]
+        above = self._timeline(shown)
+        timeline = View(
+            name=TIMELINE, widget=above, markdown=views[0].markdown, copied=views[0].name
+        )
+        _, *widgets = self.declare([timeline, *views])
+        yield Static(shown.head, classes="head", markup=False)
+        with Horizontal(id="upper"):
+            with Vertical(classes="panel", id="timeline") as panel:
+                panel.border_title = LIVE
+                panel.border_subtitle = f"← → move · + - zoom · k {shown.mark}"
+                yield above
+            with Vertical(classes="panel", id="cursor") as panel:
+                panel.border_title = "At the cursor"
+                yield Static(id="at-cursor", markup=False)
+        yield ViewBar([*tables])
+        with Horizontal(id="tables"):
+            yield from widgets
+        yield self.detail_line()
+
+    def _timeline(self, shown: MemoryView) -> Widget:
+        if shown.timeline is None:
+            return Static(f"No timeline: {shown.no_timeline}.", markup=False)
+        return TimelineView(shown.timeline, shown.mark_ms)
+
+    def start_focus(self) -> None:
+        for timeline in self.query(TimelineView):
+            if self._is_above_shown:
+                give_focus(timeline)
+                return
+        super().start_focus()
+
+    @property
+    def _is_short(self) -> bool:
+        return self.app.size.height < SHORT
+
+    @property
+    def _is_above_shown(self) -> bool:
+        return bool(self.query_one("#upper").display)
+
+    def turn_to(self, name: str) -> None:
+        """Show a view. It takes the focus from a table; the timeline keeps it while in sight."""
+        had_focus = self.screen.focused is self.active
+        self.show_view(name)
+        if had_focus or self._is_short:
+            give_focus(self.active)
+
+    def show_view(self, name: str) -> None:
+        """Show one table; where there is room, the ledger next to the others.
+
+        On a short screen the timeline is a view of its own: half of each is of no use.
+        """
+        self._chosen, self._placed_in = name, self.app.size
+        is_short = self._is_short
+        _, first, *others = self.views
+        above = is_short and name == TIMELINE
+        table = first if name == TIMELINE else name
+        beside = self.app.size.width >= ROOMY and bool(others)
+        if not above and beside and table == first:
+            table = others[0]
+        self._always_in_sight = {TIMELINE, first} if beside else {TIMELINE}
+        self.query_one("#cursor").display = self.app.size.width >= NARROWEST
+        for bar in self.query(ViewBar):
+            bar.names = [*self.views][not is_short :]
+            bar.refresh()
+        super().show_view(TIMELINE if above else table)
+        self.query_one("#upper").display = above or not is_short
+        self.query_one("#tables").display = not above
+
+    def in_sight(self) -> Collection[str]:
+        return {*super().in_sight(), *self._always_in_sight}
+
+    def on_resize(self) -> None:
+        if not self.views or self._placed_in == self.app.size:
+            return
+        focused = self.screen.focused
+        self.show_view(self._chosen)
+        around = [] if focused is None else focused.ancestors_with_self
+        if self in around and not all(node.display for node in around):
+            self.start_focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "against":
+            # An inspected file is no run, so it has no other to compare with.
+            return self.run.header_path.is_file()
+        return super().check_action(action, parameters)
+
+    def action_against(self) -> None:
+        """Choose another run; the tables of differences join the views."""
+        from sysbench.tui.screens.pick_run_dialog import PickRunScreen
+
+        if self.is_blank:
+            return
+        if self.record.memory is None:
+            self.notify("Memory ran out: there is no steady step to compare.", markup=False)
+            return
+        picker = PickRunScreen(
+            "Memory against which run? This one is B",
+            lambda entry: entry.peak_bytes is not None and entry.id != self.record.id,
+        )
+        self.app.push_screen(picker, self._set_against)
+
+    async def _set_against(self, run_id: str | None) -> None:
+        if run_id is None or self.record.memory is None:
+            return
+        try:
+            other = load_record(Library().open(run_id)).memory
+        except SysbenchError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        if other is None:
+            self.notify(f"{run_id} has no memory pass", severity="error", markup=False)
+            return
+        differences = difference_tables(memory_difference(other, self.record.memory))
+        if not any(table.rows for table in differences):
+            self.notify(f"No byte differs from {run_id} at the peak.", markup=False)
+            return
+        await self._show_differences(run_id, differences)
+
+    async def _show_differences(self, run_id: str, tables: list[Table]) -> None:
+        for name in DIFFERENCES:
+            if name in self.views:
+                await self.views.pop(name).widget.remove()
+        for name, table in zip(DIFFERENCES, tables, strict=True):
+            if table.rows:
+                view = self.views[name] = _view(name, table, f"{table.title} · A is {run_id}")
+                await self.query_one("#tables").mount(view.widget)
+                show_table(view)
+        self.show_view(next(name for name in DIFFERENCES if name in self.views))
+        give_focus(self.active)
+
+    @on(TimelineView.Moved)
+    def _show_cursor(self, event: TimelineView.Moved) -> None:
+        timeline = self.query_one(TimelineView)
+        panel = self.query_one("#timeline")
+        panel.border_title = LIVE
+        if not self.query_one("#cursor").display:
+            live = timeline.timeline.live_bytes[event.sample]
+            panel.border_title = f"{LIVE} · {amount(live)} at ▲"
+        room = self.query_one("#cursor").content_size.width
+        text = cursor_text(timeline, event.sample, room)
+        line = self.query_one("#at-cursor", Static)
+        if line.content != text:  # the timeline says where it is whenever it is shown
+            line.update(text)
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        commands = super().palette_commands()
+        if self.views and self.check_action("against", ()):
+            about = "what grew, by row and stack"
+            commands.append(("memory: Against another run", about, self.action_against))
+        return commands
+
+
+def _view(name: str, table: Table, title: str) -> View:
+    shown = TableView(flexible=FLEXIBLE.get(name, ""), id=_id(name))
+    shown.add_class("panel")
+    shown.border_title = Content(title)
+
+    def row_in_full() -> str:
+        """The row under the cursor in full: stacks are too long for the table."""
+        if name not in FLEXIBLE or shown.selected is None:
+            return ""
+        pairs = zip(table.columns, cells_as_text(table)[shown.selected], strict=True)
+        return " · ".join(f"{heading(column)} {text}" for column, text in pairs if text)
+
+    return View(
+        name=name,
+        widget=shown,
+        markdown=shown.markdown,
+        copied=name,
+        subject=row_in_full,
+        table=table,
+    )
+
+
+def _id(name: str) -> str:
+    return f"view-{name.replace('Δ ', 'change-')}"

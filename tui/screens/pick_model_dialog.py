@@ -1,0 +1,190 @@
+"""Dialog that asks for the code of a model: one that was run before, or a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from sysbench.core.errors import SysbenchError
+from sysbench.core.runs.library import Library
+from sysbench.core.runs.run_directory import find_run
+from sysbench.core.spec.model_source import CONFIG, factories_in
+from sysbench.core.spec.own_model import HF, is_own, model_setting, source_of
+from sysbench.tui.screens.profiles_dialog import CANCEL
+from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.options import Options
+
+MOST_RECENT = 5
+MOST_NAMES = 10_000
+"""Most names of a folder that are read."""
+OLDEST = 200
+"""Runs among which recent models are looked for."""
+UP = ".."
+
+
+class PickModelScreen(Dialog[str]):
+    """Lists models of earlier runs, then the working directory; dismisses with a ``model``."""
+
+    CSS = "PickModelScreen OptionList { max-height: 60vh; }"  # 80x24 has no room for 20 rows
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *CANCEL,
+        Binding("backspace,left", "up", "Folder above", id="pick.up"),
+        Binding("right", "open", "Open", id="pick.open", show=False),
+        Binding("tilde", "home", "Home", id="pick.home"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = Path.cwd()
+        self._file: Path | None = None
+        self._answers: list[Path | str] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = "A model of yours"
+            dialog.border_subtitle = "enter picks, ← the folder above, ~ home, esc cancels"
+            yield Static(id="where", markup=False)
+            yield Options()
+            yield Static(classes="complaint", markup=False)
+
+    def on_mount(self) -> None:
+        self._show(is_first=True)
+
+    def action_up(self) -> None:
+        """Leave the file, or go to the folder above."""
+        left, self._file = self._file or self._folder, None
+        self._folder = left.parent
+        self._show(left)
+
+    def action_home(self) -> None:
+        """Go to the user's home."""
+        self._folder, self._file = Path.home(), None
+        self._show()
+
+    def action_open(self) -> None:
+        self.query_one(OptionList).action_select()
+
+    @on(OptionList.OptionSelected)
+    def _picked(self, event: OptionList.OptionSelected) -> None:
+        answer = self._answers[event.option_index]
+        if isinstance(answer, str):
+            self.dismiss(answer)
+        elif answer.name == UP:
+            self.action_up()
+        elif answer.is_dir():
+            self._folder = answer
+            self._show()
+        elif answer.name == CONFIG:
+            self.dismiss(f"{HF}{typed_path(answer)}")
+        else:
+            self._take(answer)
+
+    def _take(self, file: Path) -> None:
+        """Ask for one of the file's factories; of a single one nothing is asked."""
+        found = factories_in(file)
+        if len(found) == 1:
+            self.dismiss(f"{typed_path(file)}:{found[0]}")
+        elif found:
+            self._file = file
+            self._show()
+        else:
+            self._complain(f"{file.name} has no function or class")
+
+    def _show(self, before: Path | None = None, *, is_first: bool = False) -> None:
+        """List the file's factories, or the folder.
+
+        Args:
+            before: Highlighted, where it is in the list.
+            is_first: Whether the models of earlier runs are in the list.
+        """
+        complaint, rows = "", list[tuple[str, Path | str]]()
+        if self._file is not None:
+            place = typed_path(self._file)
+            rows = [(f"  {name}", f"{place}:{name}") for name in factories_in(self._file)]
+        else:
+            recent = recent_models() if is_first else []
+            rows = [(f"recent  {model}", model) for model in recent]
+            try:
+                rows += [(_label(path), path) for path in entries_of(self._folder)]
+            except OSError as error:
+                rows += [(f"  {UP}", self._folder / UP)]
+                complaint = f"{self._folder}: {error.strerror}"
+        self._answers = [answer for _, answer in rows]
+        self.query_one("#where", Static).update(f"{self._file or self._folder}")
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options(Option(Content(label)) for label, _ in rows)
+        options.highlighted = self._answers.index(before) if before in self._answers else 0
+        self._complain(complaint)
+
+    def _complain(self, text: str) -> None:
+        label = self.query_one(".complaint", Static)
+        label.update(f"✗ {text}" if text else "")
+        label.display = bool(text)
+
+
+def _label(path: Path) -> str:
+    name = path.name if path.name.isprintable() else repr(path.name)
+    return f"  {name}{'/' if path.name != UP and path.is_dir() else ''}"
+
+
+def entries_of(folder: Path) -> list[Path]:
+    """The folder above, the folders, then the files that can have a model.
+
+    Hidden ones are left out.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    folders, files = list[Path](), list[Path]()
+    with os.scandir(folder) as entries:
+        for _, entry in zip(range(MOST_NAMES), entries, strict=False):
+            if entry.name.startswith((".", "__pycache__")):
+                continue
+            if entry.is_dir():
+                folders.append(folder / entry.name)
+            elif entry.name.endswith(".py") or entry.name == CONFIG:
+                files.append(folder / entry.name)
+    return [folder / UP, *sorted(folders), *sorted(files)]
+
+
+def typed_path(path: Path) -> str:
+    """The path as a person would type it: from the working directory, or from ``~``."""
+    if path.is_relative_to(Path.cwd()):
+        return str(path.relative_to(Path.cwd()))
+    if path.is_relative_to(Path.home()):
+        return f"~/{path.relative_to(Path.home())}"
+    return str(path)
+
+
+def recent_models() -> list[str]:
+    """Models of the user's of the newest runs, each once, as they are typed."""
+    return list(dict.fromkeys(_models_run()))[:MOST_RECENT]
+
+
+def _models_run() -> Iterator[str]:
+    for entry in Library().entries()[:OLDEST]:
+        if not is_own(entry.model):
+            continue
+        try:
+            spec = find_run(entry.id).header().spec
+        except (SysbenchError, OSError):
+            continue  # a run that was damaged or deleted meanwhile
+        model = model_setting(spec.model, spec.model_file)
+        if not spec.model_file or source_of(spec.model).door == "module":
+            yield model
+        elif model.startswith(HF):
+            yield HF + typed_path(Path(model.removeprefix(HF)))
+        else:
+            place, _, factory = model.rpartition(":")
+            yield f"{typed_path(Path(place))}:{factory}"

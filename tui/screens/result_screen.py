@@ -1,0 +1,153 @@
+"""Result: the verdict first, then the evidence, tab by tab."""
+
+from __future__ import annotations
+
+import shlex
+from functools import partial
+from pathlib import PurePath
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.content import Content
+
+from sysbench.core.errors import SysbenchError
+from sysbench.core.record.record import Record
+from sysbench.core.runs.labels import UNLABELLED, Label, label_known
+from sysbench.core.runs.stored_records import load_record
+from sysbench.core.spec.command_line import command_line
+from sysbench.core.tables.cells import literal
+from sysbench.tui.cutting import cut_off
+from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS, Tab
+from sysbench.tui.screens.result_tabbed import TabbedScreen
+from sysbench.tui.text import day_and_time, fitted_headline, outcome_glyph, outcome_text
+from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.drawing import Drawing
+from sysbench.tui.widgets.tab_bar import KEYS, TabBar
+
+
+class ResultScreen(TabbedScreen):
+    """The record of one run, tab by tab."""
+
+    AREA = "result"
+    CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES]
+    AUTO_FOCUS = ""
+    BINDING_GROUP_TITLE = "Result"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(
+                key,
+                f"tab('{tab.name}')",
+                tab.name.title(),
+                show=False,
+                id=f"result.{tab.name}",
+                tooltip=tab.about,
+            )
+            for key, tab in zip(KEYS, TABS.values(), strict=False)
+        ),
+        Binding("e", "tab('export')", "Export", show=False, id="result.take", tooltip="Artifacts"),
+        Binding("a", "again", "Again", show=False, id="result.again", tooltip="Back to the form"),
+    ]
+
+    def body(self) -> ComposeResult:
+        yield Drawing(id="heading")
+        yield TabBar(USUAL_TABS)
+        yield Container(id="place")
+        yield CommandLine()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.takes_keys = False
+
+    async def on_mount(self) -> None:
+        await self.open()
+        self.app.call_later(self.take_keys)
+
+    @property
+    def is_outdated(self) -> bool:
+        return self.app.shown is not None and self.app.shown is not self._run
+
+    def catch_up(self) -> None:
+        self.call_next(self.open)
+
+    async def open(self) -> None:
+        """Show the app's run, if it has changed."""
+        run = self.app.shown
+        if run is None or not self.is_outdated:
+            return
+        await self.clear()
+        self._run = run
+        try:
+            self.record = load_record(run)
+        except SysbenchError as error:
+            problem = Content(f"✗ {error}")
+            self.query_one("#heading", Drawing).show(lambda width, height: problem)
+            return
+        self.bar.names = tuple(tab.name for tab in TABS.values() if _has(self.record, tab))
+        self.bar.refresh()
+        self.query_one("#heading", Drawing).show(
+            partial(_heading, self.record, label_known(run.path))
+        )
+        self.query_one(CommandLine).show(self.command())
+        await self.action_tab(USUAL_TABS[0])
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "tab":
+            return parameters[0] in self.bar.names
+        return super().check_action(action, parameters)
+
+    def action_again(self) -> None:
+        """Put this run's spec into the form."""
+        from sysbench.tui.screens.run_screen import RunScreen
+
+        if self._run is None:
+            return
+        try:
+            header = self._run.header()
+        except SysbenchError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        self.app.action_mode("run")
+        if isinstance(self.app.screen, RunScreen):
+            self.app.screen.fill(header.spec, header.passes, header.repeat)
+
+    def command(self) -> str:
+        if self._run is None:
+            return super().command()
+        try:
+            header = self._run.header()
+        except SysbenchError:  # the record is all there is
+            return shlex.join(("sysbench-tui", "show", self._run.id))
+        return command_line(header.spec, header.passes, header.repeat, header.python)
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        again = ("result: Run again", "form with this spec", self.action_again)
+        return [*([again] if self.record is not None else []), *super().palette_commands()]
+
+
+def _has(record: Record, tab: Tab) -> bool:
+    return not tab.is_rare or record.pass_named(tab.name) is not None
+
+
+def heading(record: Record, width: int, label: Label = UNLABELLED) -> Content:
+    """The outcome, the name, the settings that there is room for, and where that is all, time, id
+    and note."""
+    style = "$success" if record.status == "finished" else "$warning"
+    line = Content.assemble(
+        (f"{outcome_glyph(record.status)} {outcome_text(record.status)}  ", style),
+        (f"{literal(label.name)}  " if label.name else "", "bold $accent"),
+    )
+    line += Content.styled(fitted_headline(record.spec, width - line.cell_length), "bold")
+    for further in (f"  {day_and_time(record.created_ns)}", f"  {record.id}"):
+        if line.cell_length + len(further) > width:
+            return line
+        line += Content.styled(further, "$foreground 60%")
+    room = width - line.cell_length - 2
+    if label.note and room > 3:
+        line += Content.styled(f"  {cut_off(literal(label.note), room)}", "$foreground 80%")
+    return line
+
+
+def _heading(record: Record, label: Label, width: int, height: int) -> Content:
+    return heading(record, width, label)

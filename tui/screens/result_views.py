@@ -1,0 +1,217 @@
+"""A tab with several views of the same record, of which one is shown, filtered and copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from sysbench.core.record.record import Record
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.tables.table import Table
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.result_registry import Tab
+from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.widgets.tab_bar import ViewBar, after
+from sysbench.tui.widgets.table_view import TableView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One view of a tab.
+
+    Attributes:
+        name: On the bar of views.
+        widget: The widget that shows it.
+        markdown: The text that `y` copies.
+        copied: The name of the copied text.
+        subject: The row under the cursor in full, for the line below and `?`.
+        fill: Slow work, called when the view is first in sight.
+        table: The table that a `TableView` shows from the start.
+    """
+
+    name: str
+    widget: Widget
+    markdown: Callable[[], str]
+    copied: str = "the rows in view"
+    subject: Callable[[], str] = str
+    fill: Callable[[], object] | None = None
+    table: Table | None = None
+
+
+class ViewsTab(ResultTab):
+    """Shows one of the views that the subclass declares and places.
+
+    A blank tab has no views, so their keys do nothing.
+    """
+
+    def __init__(self, row: Tab, run: RunDirectory, record: Record) -> None:
+        super().__init__(row, run, record)
+        self.views: dict[str, View] = {}
+        self.view = ""
+        self._unfilled: set[str] = set()
+        self._words: dict[str, str] = {}
+        self._told: str | None = None  # of the row under the cursor
+
+    def declare(self, views: Iterable[View]) -> Iterator[Widget]:
+        """Declare the views, the first one in sight. Returns their widgets, to be composed."""
+        self.views = {view.name: view for view in views}
+        self.view = next(iter(self.views), "")
+        self._unfilled = {view.name for view in self.views.values() if view.fill}
+        return (view.widget for view in self.views.values())
+
+    def filter_box(self) -> Input:
+        """The input of the filter's words."""
+        box = Input(placeholder="words that must occur; esc clears", compact=True, id="filter")
+        box.display = False
+        return box
+
+    def detail_line(self) -> Static:
+        """The line with the row under the cursor in full."""
+        return Static(id="detail", markup=False)
+
+    def on_mount(self) -> None:
+        for view in self.views.values():
+            show_table(view)
+        if self.views:
+            self.show_view(self.view)
+
+    @property
+    def active(self) -> Widget:
+        """The widget of the view in sight."""
+        return self.views[self.view].widget
+
+    @property
+    def table(self) -> TableView:
+        """The view in sight, where it is a table."""
+        assert isinstance(self.active, TableView)
+        return self.active
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """The tables that were declared, by the names of their views."""
+        return {name: view.table for name, view in self.views.items() if view.table is not None}
+
+    def start_focus(self) -> None:
+        if self.views:
+            give_focus(self.active)
+
+    def in_sight(self) -> Collection[str]:
+        """Names of the views that are shown with the chosen one."""
+        return {self.view}
+
+    def show_view(self, name: str) -> None:
+        """Show a view, filled the first time, under the words of the filter."""
+        self.view = name
+        for bar in self.query(ViewBar):
+            bar.active = name
+        shown = self.in_sight()
+        for view in self.views.values():
+            view.widget.display = view.name in shown
+        fill = self.views[name].fill
+        if fill is not None and name in self._unfilled:
+            self._unfilled.remove(name)
+            fill()
+        for box in self.query("#filter").results(Input):
+            self._narrow_to(box.value)
+        self.show_detail()
+
+    def turn_to(self, name: str) -> None:
+        """Show a view and give it the focus."""
+        self.show_view(name)
+        give_focus(self.active)
+
+    def action_view(self) -> None:
+        """Show the next view."""
+        if self.views:
+            self.turn_to(after([*self.views], self.view))
+
+    @on(ViewBar.Chosen)
+    def _bar_clicked(self, event: ViewBar.Chosen) -> None:
+        event.stop()
+        self.turn_to(event.name)
+
+    def action_filter(self) -> None:
+        """Ask for words that the rows must contain."""
+        for box in self.query("#filter").results(Input):
+            box.display = True
+            give_focus(box)
+
+    def action_clear_filter(self) -> None:
+        """Show every row again."""
+        for box in self.query("#filter").results(Input):
+            box.value, box.display = "", False
+            give_focus(self.active)
+
+    @on(Input.Changed, "#filter")
+    def _narrow(self, event: Input.Changed) -> None:
+        self._narrow_to(event.value)
+
+    def _narrow_to(self, words: str) -> None:
+        """Filter the view in sight; another one is filtered when it is shown."""
+        if isinstance(self.active, TableView) and self._words.get(self.view, "") != words:
+            self._words[self.view] = words
+            self.active.filter(words)
+
+    @on(Input.Submitted, "#filter")
+    def _to_view(self) -> None:
+        give_focus(self.active)
+
+    @on(TableView.RowHighlighted)
+    def show_detail(self) -> None:
+        """Write out the row under the cursor."""
+        words = self.detail()
+        if words == self._told:
+            return
+        self._told = words
+        for line in self.query("#detail").results(Static):
+            line.update(Content(words))
+            line.display = bool(words)
+
+    def detail(self) -> str:
+        """The text of the line below the views."""
+        return self.subject()
+
+    def subject(self) -> str:
+        return self.views[self.view].subject() if self.views else ""
+
+    def copyable(self) -> tuple[str, str] | None:
+        if not self.views:
+            return None
+        view = self.views[self.view]
+        return f"{view.copied} as Markdown", view.markdown()
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        area, commands = self.row.name, list[tuple[str, str, Any]]()
+        if len(self.views) > 1:
+            commands.append((f"{area}: Show next view", f"now: {self.view}", self.action_view))
+        if self.query("#filter"):
+            commands.append((f"{area}: Filter rows", "words that must occur", self.action_filter))
+        return commands
+
+
+def show_table(view: View) -> None:
+    """Show the table that a view was declared with, if any."""
+    if view.table is not None and isinstance(view.widget, TableView):
+        view.widget.show(view.table)
+
+
+def view_bindings(
+    tab: str, about: str, *, keys: str = "v", is_filtered: bool = False
+) -> list[BindingType]:
+    """The keys of a tab's views; ``about`` names the views, for help."""
+    turned: list[BindingType] = [Binding(keys, "view", "View", id=f"{tab}.view", tooltip=about)]
+    if not is_filtered:
+        return turned
+    words = "Words that must occur"
+    return [
+        *turned,
+        Binding("slash", "filter", "Filter", id=f"{tab}.filter", tooltip=words),
+        Binding("escape", "clear_filter", "Clear", show=False, id=f"{tab}.clear"),
+    ]

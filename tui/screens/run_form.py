@@ -1,0 +1,362 @@
+"""The form of a spec: one row a field, checked as you type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.events import Paste
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import Input, Label, Static
+
+from sysbench.core.record.blocks import DEFAULT_PASSES, PassName
+from sysbench.core.spec.field import Field
+from sysbench.core.spec.fields import field_named, group_keys, unused_keys
+from sysbench.core.spec.models import CUSTOM, model_presets
+from sysbench.core.spec.own_model import WAYS, is_own
+from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec
+from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.run_filled import (
+    CARD,
+    HERE,
+    ONE,
+    ROUNDS,
+    Filled,
+    FormState,
+    checked,
+    field_texts,
+)
+from sysbench.tui.text import amount, short_count
+from sysbench.tui.widgets.choice import Choice
+from sysbench.tui.widgets.path_suggester import PathSuggester
+from sysbench.tui.widgets.tick import Tick
+
+UPDATE = group_keys("update")
+Group = tuple[str, tuple[str, ...]]
+"""A heading, or none, and the fields under it."""
+
+FIRST: tuple[Group, ...] = (
+    ("", (*group_keys("work"), CARD)),
+    ("", (*UPDATE, "passes")),
+)
+LATER: tuple[Group, ...] = (
+    ("when to stop", (*group_keys("stop"), ROUNDS)),
+    ("machine", group_keys("machine")),
+)
+"""Rows that may be mounted after the first frame."""
+
+YOURS, CODE = "yours", "code"
+"""The choice of a model of the user's, and the row of its code."""
+
+ON_DEMAND = {
+    CUSTOM: ("model", DIMENSION_NAMES),
+    YOURS: ("model", (CODE, "model_args")),
+    "compile": ("compile", group_keys("compile")),
+}
+"""Fields that matter only for some values of another: their rows then come under it."""
+
+CODE_HELP = f"enter lists recent ones and files; or type {WAYS}"
+
+THIS_MACHINE = ("this machine", HERE)
+ZERO_COLUMN = 3
+"""Where the meaning of a 0 begins: the 0 and the cursor behind it come before."""
+
+CARD_HELP = "predict for this card instead; what runs and where stays as it is"
+
+ROUNDS_HELP = "time it in so many processes, one after another; the interval is then theirs"
+
+PASSES_HELP = "each pass is a fresh process: timing is bare, trace and memory are instrumented"
+
+
+def _card_choices() -> list[tuple[str, str]]:
+    # Asked for after the first frame, so its imports come then.
+    from sysbench.core.machine.cards import known_cards
+
+    cards = [(f"{key}  {amount(known.memory_bytes)}", key) for key, known in known_cards().items()]
+    return [THIS_MACHINE, *cards]
+
+
+def _control(field: Field, text: str) -> Choice | Input:
+    name = f"field-{field.name}"
+    if field.name == "model":
+        choices = [
+            (f"{model}  {short_count(preset.dimensions.parameters)}", model)
+            for model, preset in model_presets().items()
+        ]
+        choices += [("a model of yours", YOURS), ("custom dimensions", CUSTOM)]
+        return Choice("model", choices, _choice_of(text), id=name)
+    if field.choices:
+        return Choice(field.name, [(choice, choice) for choice in field.choices], text, id=name)
+    return _text_field(text, name, field.zero)
+
+
+class TextField(Input):
+    """A field of text; a pasted command is the screen's, not this field's.
+
+    Attributes:
+        zero: What 0 stands for; it is shown behind the 0.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"text-field--zero"}
+
+    zero = ""
+
+    def render_line(self, y: int) -> Strip:
+        """The text, and what its 0 stands for."""
+        line = super().render_line(y)
+        if y or self.value != "0" or not self.zero:
+            return line
+        words = Strip([Segment(self.zero, self.get_component_rich_style("text-field--zero"))])
+        parts = line.crop(0, ZERO_COLUMN), words, line.crop(ZERO_COLUMN + words.cell_length)
+        return Strip.join(parts).crop(0, line.cell_length)
+
+    def on_paste(self, event: Paste) -> None:
+        from sysbench.tui.screens.run_pasted import is_command  # not before the first frame
+
+        if is_command(event.text):
+            event.prevent_default()
+
+
+def _text_field(text: str, id: str, zero: str = "") -> TextField:
+    field = TextField(text, compact=True, id=id, select_on_focus=True)
+    field.zero = zero
+    return field
+
+
+def _model_help(model: str) -> str:
+    """The note of a preset whose name says something else, or what the field means."""
+    preset = model_presets().get(model)
+    return preset.note if preset and preset.note else field_named("model").help
+
+
+def _choice_of(model: str) -> str:
+    """The value of the choice that stands for a model's text."""
+    return YOURS if is_own(model) else model
+
+
+class FieldRow(Horizontal):
+    """Label and control of one field; `complaint` comes under it when its value is refused."""
+
+    def __init__(self, name: str, control: Widget, help: str) -> None:
+        super().__init__(id=f"row-{name}")
+        self.field = name
+        self.help = help
+        self.control = control
+        self.complaint: Static | None = None
+        self.tooltip = help
+
+    def compose(self) -> ComposeResult:
+        words = self.field.removeprefix("compile_").replace("_", " ")
+        yield Label(words, markup=False)
+        yield self.control
+
+
+def _as_code(text: str) -> str:
+    """The text as a model of the user's, even while it is typed."""
+    return text if is_own(text) else f"{text}:"
+
+
+class SpecForm(VerticalScroll, can_focus=False):
+    """The fields of a spec and the passes. `texts` is the truth, the controls edit it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "app.focus_previous", "Previous field", show=False),
+        Binding("down", "app.focus_next", "Next field", show=False),
+    ]
+
+    @dataclass
+    class Edited(Message):
+        """The form's content has changed."""
+
+        filled: Filled
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__()
+        self.texts = field_texts(spec)
+        self.card = HERE
+        self.rounds = ONE
+        self._due = False
+        self.is_read = False
+        """Whether `latest` is of every change to a row."""
+        self.latest: Filled | None = None  # what the last `Edited` had
+
+    def compose(self) -> ComposeResult:
+        yield from self._rows(*FIRST)
+
+    def _rows(self, *groups: Group) -> Iterator[Widget]:
+        for title, names in groups:
+            if title:
+                yield Static(title, classes="group")
+            yield from map(self._row, names)
+
+    def _row(self, name: str) -> FieldRow:
+        if name == "passes":
+            return FieldRow(name, Horizontal(*map(Tick, DEFAULT_PASSES)), PASSES_HELP)
+        if name == CARD:
+            card = Choice(CARD, [THIS_MACHINE], HERE, id=f"field-{CARD}")
+            return FieldRow(name, card, CARD_HELP)
+        if name == ROUNDS:
+            return FieldRow(name, _text_field(self.rounds, f"field-{ROUNDS}"), ROUNDS_HELP)
+        if name == CODE:
+            code = TextField(
+                self._code, suggester=PathSuggester(), compact=True, id=f"field-{CODE}"
+            )
+            return FieldRow(name, code, CODE_HELP)
+        field = field_named(name)
+        return FieldRow(name, _control(field, self.texts[name]), field.help)
+
+    def on_mount(self) -> None:
+        self._later()
+
+    def focus_row(self, name: str) -> None:
+        """Give the focus to the row of a field, where the form has one."""
+        control = next((part for part in self.query(f"#row-{name} *") if part.focusable), None)
+        if control is not None:
+            give_focus(control)
+
+    def fill(self, spec: RunSpec, passes: Sequence[PassName], repeat: int = 1) -> None:
+        """Show this spec, these passes and so many rounds."""
+        # The question of the card stays, the spec is another.
+        self.state = FormState(
+            texts=field_texts(spec), passes=tuple(passes), card=self.card, rounds=str(repeat)
+        )
+
+    @property
+    def state(self) -> FormState:
+        """What stands in the form."""
+        return FormState(
+            texts=dict(self.texts), passes=self._ticked, card=self.card, rounds=self.rounds
+        )
+
+    @state.setter
+    def state(self, state: FormState) -> None:
+        self.texts, self.card, self.rounds = dict(state.texts), state.card, state.rounds
+        shown = self.texts | {"model": _choice_of(self.texts["model"]), CODE: self._code}
+        shown |= {CARD: self.card, ROUNDS: self.rounds}
+        for row in self.query(FieldRow):
+            if isinstance(row.control, Choice | Input):
+                row.control.value = shown[row.field]
+        for tick in self.query(Tick):
+            tick.value = tick.label in state.passes
+        self._later()
+
+    @property
+    def _ticked(self) -> tuple[str, ...]:
+        return tuple(tick.label for tick in self.query(Tick) if tick.value)
+
+    @on(Input.Changed)
+    @on(Choice.Changed)
+    def _edited(self, event: Input.Changed | Choice.Changed) -> None:
+        control = event.input if isinstance(event, Input.Changed) else event.choice
+        name = str(control.id).removeprefix("field-")
+        if name == CARD:
+            self.card = control.value
+        elif name == ROUNDS:
+            self.rounds = control.value
+        elif name == CODE:
+            if is_own(self.texts["model"]):
+                self.texts["model"] = _as_code(control.value)
+        elif name == "model" and control.value == YOURS:
+            if not is_own(self.texts["model"]):
+                code = self.query(f"#field-{CODE}").results(Input)
+                self.texts["model"] = _as_code(next((box.value for box in code), ""))
+        else:
+            self.texts[name] = control.value
+            if name == "model" and control.value != CUSTOM:
+                self._take_dimensions(control.value)
+        self._later()
+
+    @on(Input.Submitted, f"#field-{CODE}")
+    def _pick_code(self, event: Input.Submitted) -> None:
+        """Ask for the code among earlier models and files."""
+        from sysbench.tui.screens.pick_model_dialog import (
+            PickModelScreen,  # not before the first frame
+        )
+
+        box = event.input
+
+        def picked(model: str | None) -> None:
+            if model is not None:
+                box.value = model
+                box.cursor_position = len(model)
+
+        self.app.push_screen(PickModelScreen(), picked)
+
+    @property
+    def _code(self) -> str:
+        """The code of the model of the user's; empty of others."""
+        model = self.texts["model"]
+        return model.removesuffix(":") if is_own(model) else ""
+
+    def _take_dimensions(self, model: str) -> None:
+        """Start custom dimensions from those of the preset."""
+        size = model_presets()[model].dimensions
+        self.texts |= {name: str(getattr(size, name)) for name in DIMENSION_NAMES}
+        for name in DIMENSION_NAMES:
+            for box in self.query(f"#field-{name}").results(Input):
+                box.value = self.texts[name]
+
+    @on(Tick.Changed)
+    def _later(self) -> None:
+        """Update once for all the changes that arrive together."""
+        if not self._due:
+            self._due = True
+            self.is_read = False
+            self.call_after_refresh(self._update)
+
+    async def _update(self) -> None:
+        """Mount the rows in use, show the complaints, then post `Edited`."""
+        self._due = False
+        rows = self._by_field()
+        if ROUNDS not in rows:
+            for card in self.query(f"#field-{CARD}").results(Choice):
+                card.choices = _card_choices()
+            await self.mount_all(self._rows(*LATER))
+            rows = self._by_field()
+        if not rows.keys() >= {*(owner for owner, _ in ON_DEMAND.values()), *UPDATE}:
+            return  # the app ends, and takes the form away in the middle of this
+        wanted = {
+            CUSTOM: self.texts["model"] == CUSTOM,
+            YOURS: is_own(self.texts["model"]),
+            "compile": self.texts["compile"] != "off",
+        }
+        for value, (owner, names) in ON_DEMAND.items():
+            if wanted[value] and names[0] not in rows:
+                await self.mount_all(map(self._row, names), after=rows[owner])
+                rows |= self._by_field()
+            for name in rows.keys() & set(names):
+                rows[name].display = wanted[value]
+        rows["model"].help = _model_help(self.texts["model"])
+        unused = unused_keys(self.texts)
+        for name in UPDATE:
+            rows[name].disabled = name in unused
+        ticked = self._ticked
+        passes = [name for name in DEFAULT_PASSES if name in ticked]
+        filled = checked(self.texts, passes, self.card, self.rounds)
+        for row in rows.values():
+            await self._complain(row, filled.errors.get(row.field, ""))
+        self.latest = filled
+        self.post_message(self.Edited(filled))
+        self.is_read = not self._due
+
+    async def _complain(self, row: FieldRow, text: str) -> None:
+        """Show under the row why its value is refused; an empty text clears that."""
+        if row.complaint is None:
+            if not text:
+                return
+            row.complaint = Static(id=f"why-{row.field}", classes="complaint", markup=False)
+            await self.mount(row.complaint, after=row)
+        row.set_class(bool(text), "-refused")
+        row.complaint.update(f"✗ {text}")
+        row.complaint.display = bool(text)
+
+    def _by_field(self) -> dict[str, FieldRow]:
+        return {row.field: row for row in self.query_children(FieldRow)}

@@ -1,0 +1,279 @@
+"""The panel of predictions: size, work, and memory against the device."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.widgets import Static
+
+from sysbench.core.formatting import signed_percent
+from sysbench.core.spec.command_line import command_line
+from sysbench.tui.fit_text import is_sure, may_fit, nothing_fits
+from sysbench.tui.text import amount, operations, shape
+from sysbench.tui.theme import swatch_of
+from sysbench.tui.widgets.traces import bar, gauge
+
+if TYPE_CHECKING:
+    from sysbench.core.predict.closed_form import Prediction
+    from sysbench.core.spec.spec import RunSpec
+    from sysbench.tui.screens.run_device_prediction import DevicePrediction
+
+FIGURE_WIDTH = 10
+WIDEST = 60
+GRID_CELL = 11
+GRID_ROOM = 50
+TALL = 30
+"""Screens lower than this get no blank lines and no grid."""
+GRID_MARGIN = 7
+
+
+class PredictionView(Static):
+    """Shows a `DevicePrediction`, or the fields that the form still lacks."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self.predicted: DevicePrediction | None = None
+        self._reasons: dict[str, str] = {}
+        self._exact = ""
+
+    def show(self, predicted: DevicePrediction | None, reasons: dict[str, str]) -> None:
+        """Show this prediction; without one, the fields at fault."""
+        self.predicted, self._reasons, self._exact = predicted, reasons, ""
+        self._paint()
+
+    def show_exact(self, text: str) -> None:
+        """Show the result of exact mode above this prediction, until the next one."""
+        self._exact = text
+        self._paint()
+
+    def on_resize(self) -> None:
+        self._paint()
+
+    def fit_screen(self) -> None:
+        """Paint for the present height of the screen, of which this view's own size tells nothing:
+        without its grid it is as high as before."""
+        self._paint()
+
+    def _paint(self) -> None:
+        lines: list[Content | str] = []
+        if self._reasons:
+            fields = "1 field" if len(self._reasons) == 1 else f"{len(self._reasons)} fields"
+            lines.append(Content.styled(f"{fields} to fix:", "bold"))
+        for field, allowed in self._reasons.items():
+            lines.append(Content.assemble((f"✗ {field} ", "$error"), allowed))
+        if self.predicted is not None:
+            lines = prediction_lines(self.predicted, self.size.width)
+            if self._exact:
+                exact = textwrap.wrap(self._exact, max(20, self.size.width))
+                lines = [*(Content.styled(line, "bold") for line in exact), *lines]
+            if self.screen.size.height < TALL:
+                lines = [line for line in lines if line]
+            elif self.size.width >= GRID_ROOM and not self.predicted.why_unknown:
+                lines += ["", *grid_lines(self.predicted, self.size.width)]
+        self.update(Content("\n").join(lines))
+
+
+def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
+    """The lines of the panel at that width."""
+    spec, prediction = predicted.spec, predicted.prediction
+    if spec.is_own:
+        return _own_lines(predicted, width)
+    answer = [_verdict(predicted), *_batch_lines(predicted)]
+    asked = [*_card_lines(predicted), *answer, ""] if predicted.card else []
+    lines: list[Content | str] = [
+        *asked,
+        Content.assemble((f"{spec.dimensions.parameters:,}", "bold"), " parameters"),
+        *(Content.styled(line, "$foreground 60%") for line in flow(shape(spec), width)),
+        *map(
+            Content,
+            flow(
+                [
+                    f"{operations(prediction.step_flops)} a step",
+                    f"{operations(prediction.forward_flops)} forward",
+                ],
+                width,
+            ),
+        ),
+        "",
+        *_memory_lines(predicted, width),
+    ]
+    if not predicted.card:
+        lines += ["", *answer]
+    if predicted.why_no_workspace:
+        text = f"Library workspace: {predicted.why_no_workspace}"
+        lines.append(Content.styled(text, "$foreground 60%"))
+    if predicted.past:
+        lines.append(Content.styled(predicted.past, "$foreground 60%"))
+    lines += [Content.styled(f"! {text}", "$warning") for text in predicted.warnings]
+    return lines
+
+
+def in_a_line(predicted: DevicePrediction | None) -> Content:
+    """The predicted peak and whether it fits, for where the panel has no room."""
+    if predicted is None or predicted.why_unknown:
+        return Content("")
+    peak = Content.styled(amount(predicted.prediction.peak_bytes), "bold $accent")
+    return Content(" · ").join([peak, _verdict(predicted)])
+
+
+def _batch_lines(predicted: DevicePrediction) -> list[Content | str]:
+    """The largest batch, and which larger ones may fit: the answer of ``estimate --fit batch``."""
+    fit = predicted.batches
+    if fit is None:
+        return []
+    if not fit.largest and not is_sure(fit):
+        return [f"No batch {nothing_fits(fit)}: {may_fit(fit)}"]
+    largest = f"Largest batch that fits: {fit.largest:,}"
+    return [f"{largest}; {may_fit(fit)}" if may_fit(fit) else largest]
+
+
+def _own_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
+    """Of a model of the user's: nothing is known before its code runs, in exact mode's process."""
+    text = "Parameters, FLOPs and peak: the exact prediction plays the step of this code"
+    lines = [*textwrap.wrap(text, max(20, width)), *flow(shape(predicted.spec), width)]
+    return [
+        *_card_lines(predicted),
+        *map(Content, lines),
+        *(Content(f"! {text}") for text in predicted.warnings),
+    ]
+
+
+def _card_lines(predicted: DevicePrediction) -> list[Content]:
+    """Whose prediction it is, where it is not this machine's."""
+    if predicted.card is None:
+        return []
+    name = predicted.card.name
+    return [Content.assemble(("For ", ""), (name, "bold $warning"), "; Start runs on this machine")]
+
+
+def estimate_command(spec: RunSpec, card: str) -> str:
+    """The command that predicts a spec, for a card where one is chosen."""
+    if not card:
+        return command_line(spec).replace(" run", " estimate", 1)
+    words = command_line(spec.changed(device="auto"))
+    return words.replace(" run", f" estimate --card {card}", 1)
+
+
+def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
+    """Exact mode's peak against the closed form's, where there is one."""
+    if spec.is_own:
+        return (
+            f"exact: {exact.parameters:,} parameters, {operations(exact.step_flops)} a step, "
+            f"{amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place})"
+        )
+    over = round(closed.peak_bytes / exact.peak_bytes - 1, 3) + 0.0  # one zero, not two
+    return (
+        f"exact: {amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place}), "
+        f"closed form {signed_percent(over)}"
+    )
+
+
+def exact_verdict(predicted: DevicePrediction, exact: Prediction) -> str:
+    """Whether exact mode's step fits, which plays the allocator: ``; does not fit cuda:0``."""
+    from sysbench.core.predict.allocator_settings import settings_of
+    from sysbench.core.predict.room import verdict_of
+
+    if predicted.room is None:
+        return ""
+    verdict = verdict_of(exact, predicted.room, settings_of(os.environ))
+    words = {"fits": "fits", "close": "too close to tell on", "over": "does not fit"}[verdict]
+    return f"; {words} {predicted.place}"
+
+
+def grid_lines(predicted: DevicePrediction, width: int) -> list[Content]:
+    """The predicted peak at other batches and contexts; this spec's is marked."""
+    from sysbench.core.predict.room import is_room
+    from sysbench.tui.screens.run_device_prediction import peak_grid
+
+    spec, capacity, room = predicted.spec, predicted.capacity_bytes, predicted.room
+    batches, contexts, peaks = peak_grid(predicted)
+    shown = contexts[: (width - GRID_MARGIN) // GRID_CELL]
+    muted = "$foreground 60%"
+    head = "".join(f"{context:>{GRID_CELL}}" for context in shown)
+    lines = [
+        Content.styled("Predicted peak by batch and context", "bold"),
+        Content.styled(f"{'':{GRID_MARGIN}}{head}", muted),
+    ]
+    for batch, row in zip(batches, peaks, strict=True):
+        line = Content.styled(f"{batch:>{GRID_MARGIN - 1}} ", muted)
+        for context, peak in zip(shown, row, strict=False):
+            too_much = room is not None and not is_room(peak, room)
+            text = f"{'✗ ' if too_much else ''}{amount(peak)}"
+            own = (batch, context) == (spec.batch, spec.context)
+            style = "$error 80%" if too_much else "bold $accent" if own else ""
+            line += Content.styled(f"{'▸' + text if own else text:>{GRID_CELL}}", style)
+        lines.append(line)
+    if capacity is not None and room is not None:
+        meaning = "is more than" if room.least == capacity else "is not sure to fit into"
+        lines.append(Content.styled(f"✗ {meaning} {amount(capacity)}", muted))
+    return lines
+
+
+def flow(parts: Sequence[str], width: int) -> list[str]:
+    """Parts joined by dots, broken between parts where a line is full."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + len(part) + 3 <= width:
+            lines[-1] += f" · {part}"
+        else:
+            lines.append(part)
+    return lines
+
+
+def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
+    """The predicted ledger, each row's bar against the whole peak."""
+    prediction, capacity = predicted.prediction, predicted.capacity_bytes
+    if predicted.why_unknown:
+        return [
+            Content.assemble("Predicted peak ", ("n/a", "bold")),
+            Content.styled(predicted.why_unknown, "$foreground 60%"),
+        ]
+    peak = prediction.peak_bytes
+    lines = [Content.assemble("Predicted peak ", (amount(peak), "bold $accent"))]
+    where = f"highest in {prediction.peak_phase}"
+    if capacity:
+        where = f"of {amount(capacity)}, {where}"
+        style = "$error" if predicted.room and peak > predicted.room.most else "$accent"
+        lines.append(Content.styled(gauge(peak / capacity, min(width, WIDEST)), style))
+    lines.append(Content.styled(where, "$foreground 60%"))
+    names = max((len(row.name) for row in prediction.ledger), default=0)
+    bars = min(WIDEST, width) - names - FIGURE_WIDTH - 2
+    for row in prediction.ledger:
+        text = f"{row.name:<{names}}{amount(row.bytes):>{FIGURE_WIDTH}}"
+        share = row.bytes / peak if peak else 0.0
+        colour = swatch_of(row.name).colour
+        lines.append(Content.assemble(text, "  ", (bar(share, max(0, bars)), colour)))
+    return lines
+
+
+def _verdict(predicted: DevicePrediction) -> Content:
+    from sysbench.core.predict.room import is_room, spare_bytes
+
+    peak, room = predicted.prediction.peak_bytes, predicted.room
+    if predicted.why_unknown:
+        return Content("Fits: n/a, the peak is not predicted.")
+    if room is None:
+        return Content(
+            f"Fits: n/a, the capacity of {predicted.place or 'the device'} is not known."
+        )
+    if is_room(peak, room):
+        return Content.assemble(
+            ("✓ Fits", "bold $success"),
+            f" {predicted.place}, {amount(spare_bytes(predicted.prediction, room))} to spare.",
+        )
+    if peak <= room.most:
+        return Content.assemble(
+            ("? Too close to tell", "bold $warning"),
+            f" on {predicted.place}: the driver and the allocator's fragments need some of the "
+            f"{amount(room.most - peak)} that are left.",
+        )
+    over = amount(peak - room.most)
+    may_run = "" if predicted.card else " Start anyway: if it runs out, you see where."
+    return Content.assemble(
+        ("✗ Does not fit", "bold $error"),
+        f" {predicted.place}: {over} too much.{may_run}",
+    )

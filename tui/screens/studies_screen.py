@@ -1,0 +1,354 @@
+"""Studies: the profiles, and the grid, tables and plot of one study as it runs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from textual import getters, on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.events import ScreenResume
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from sysbench.core.errors import SysbenchError
+from sysbench.core.export.text_formats import table_as_markdown
+from sysbench.core.studies.study_grid import Cell, with_variant
+from sysbench.core.studies.study_report import Report
+from sysbench.core.studies.study_text import study_command
+from sysbench.tui.keys import give_focus
+from sysbench.tui.live.study_watch import StudyWatch
+from sysbench.tui.screens.studies_axes import Arrangement, arrange
+from sysbench.tui.screens.studies_choice import Choice, choices, suggested_variant
+from sysbench.tui.screens.studies_grid import Grid, StudyGrid
+from sysbench.tui.screens.studies_text import (
+    cell_text,
+    grid_cell,
+    grid_title,
+    heading,
+    literal_lines,
+)
+from sysbench.tui.screens.studies_views import StudyViews
+from sysbench.tui.screens.work_screen import WorkScreen
+from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.options import Options
+from sysbench.tui.widgets.tab_bar import after
+
+START_SECONDS = 10.0
+"""A runner that has not taken its lock by then has ended; its log has the reason."""
+
+
+class StudiesScreen(WorkScreen):
+    """The list of studies on the left; on the right the grid, the cell under the cursor, a view."""
+
+    CSS_PATH = "screen.tcss"
+    BINDING_GROUP_TITLE = "Studies"
+    AUTO_FOCUS = "#list"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r", "start", "Start", id="studies.start", tooltip="Fill the empty cells"),
+        Binding("p", "pause", "Pause", id="studies.pause", tooltip="End the runner; start resumes"),
+        Binding("v", "view", "View", id="studies.view", tooltip="Tables, plot, what they say"),
+        # The footer has no room for the ones below.
+        Binding(
+            "n", "variant", "Variant", show=False, id="studies.variant", tooltip="Another size"
+        ),
+        Binding(
+            "w", "value", "Value", show=False, id="studies.value", tooltip="Another in the grid"
+        ),
+        Binding("e", "export", "Export", show=False, id="studies.export", tooltip="To a file"),
+        Binding("escape", "back", "List", show=False, id="studies.back"),
+        Binding("y", "copy", "Copy", show=False, id="copy", tooltip="Copy the table"),
+        Binding("question_mark", "explain", "Explain", show=False, id="explain"),
+    ]
+
+    menu = getters.query_one("#list", OptionList)
+    grid = getters.query_one(StudyGrid)
+    views = getters.query_one(StudyViews)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.followed: StudyWatch | None = None
+        self.report: Report | None = None
+        self.chosen: int | None = None
+        """Index of the value that the grid shows; None shows each cell's first value."""
+        self._choices: dict[str, Choice] = {}
+        self._key = ""
+        self._arrangement: Arrangement | None = None
+        self._is_filling = False
+        self._changed = 0
+        self._ticks_to_start = 0
+
+    def body(self) -> ComposeResult:
+        with Horizontal(id="upper"):
+            chosen = Options(id="list", classes="panel", markup=False)
+            chosen.border_title = "Studies"
+            chosen.border_subtitle = "n size  e export"
+            yield chosen
+            with Vertical(id="study"):
+                yield Static(id="heading", markup=False)
+                grid = StudyGrid()
+                grid.add_class("panel")
+                yield grid
+                yield Static(id="cell", markup=False)
+                yield StudyViews()
+        yield CommandLine("sysbench-tui study list")
+
+    def on_mount(self) -> None:
+        self._list_choices()
+
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        self._list_choices()
+
+    def _list_choices(self) -> None:
+        """List the profiles and the studies that were begun; the one in view stays."""
+        listed = choices()
+        if list(listed) == list(self._choices):
+            return
+        self._choices = listed
+        live = next((key for key, choice in listed.items() if choice.is_live), next(iter(listed)))
+        self.menu.clear_options()
+        self.menu.add_options([Option(choice.label, id=key) for key, choice in listed.items()])
+        self.menu.highlighted = list(listed).index(self._key if self._key in listed else live)
+
+    @on(OptionList.OptionHighlighted, "#list")
+    def _look_at(self, event: OptionList.OptionHighlighted) -> None:
+        key = str(event.option_id)
+        if key != self._key:
+            self._key = key
+            self.open(self._choices[key])
+
+    @on(OptionList.OptionSelected, "#list")
+    def _enter(self) -> None:
+        self.set_class(True, "-entered")
+        give_focus(self.grid)
+
+    def action_back(self) -> None:
+        self.set_class(False, "-entered")
+        give_focus(self.menu)
+
+    def open(self, choice: Choice, variant: str | None = None) -> None:
+        """Show this study: a profile in this variant, or in the one that suits the machine."""
+        self.followed = self.report = self._arrangement = self.chosen = None
+        try:
+            study = choice.load()
+            if choice.is_profile:
+                study = with_variant(
+                    study, suggested_variant(study) if variant is None else variant
+                )
+            self.followed = StudyWatch(study)
+        except SysbenchError as error:
+            self._refuse(str(error))
+        else:
+            self._begin(self.followed)
+        self.refresh_bindings()
+
+    def _refuse(self, reason: str) -> None:
+        self.query_one("#study").set_class(True, "-refused")
+        self.query_one("#heading", Static).update(literal_lines(f"✗ {reason}"))
+
+    def _begin(self, watch: StudyWatch) -> None:
+        self.query_one("#study").set_class(False, "-refused")
+        self._arrangement = arrange(watch.study, watch.cells)
+        self.query_one(CommandLine).show(self.command())
+        self.grid.place = (0, 0)
+        self._show_state()
+        self._fill()
+
+    def paint(self) -> None:
+        super().paint()
+        watch = self.followed
+        if watch is None or not self.query("#heading"):
+            return
+        if watch.poll():
+            self._fill()
+            self.refresh_bindings()
+        if watch.changes != self._changed or watch.current is not None:
+            self._show_state()
+        self._report_failed_start(watch)
+
+    def _report_failed_start(self, watch: StudyWatch) -> None:
+        """Show the last line of a runner that was started here and ended before its first cell."""
+        if not self._ticks_to_start:
+            return
+        self._ticks_to_start -= 1
+        if watch.progress.is_live:
+            self._ticks_to_start = 0
+        elif not self._ticks_to_start and (line := watch.last_log_line()):
+            self.notify(line, title="The study did not start", severity="error", markup=False)
+
+    def _fill(self) -> None:
+        """Read new records and compute tables in a thread; one reader at a time."""
+        if self.followed is not None and not self._is_filling:
+            self._is_filling = True
+            self._compute(self.followed)
+
+    @work(thread=True, group="studies.fill")
+    def _compute(self, watch: StudyWatch) -> None:
+        changes = watch.changes
+        report: Report | str
+        try:
+            report = watch.report()
+        except (SysbenchError, OSError) as error:
+            report = str(error)
+        self.call_later(self._show_filled, watch, changes, report)
+
+    def _show_filled(self, watch: StudyWatch, changes: int, report: Report | str) -> None:
+        """Show the report, or the reason why there is none."""
+        self._is_filling = False
+        if watch is not self.followed or changes != watch.changes:
+            self._fill()
+        if watch is not self.followed:
+            return
+        if isinstance(report, str):
+            self.notify(report, title="No tables", severity="error", markup=False)
+            return
+        self.report = report
+        self._show_state()
+        self.views.show(report, self.chosen)
+
+    def _show_state(self) -> None:
+        """Show the heading, the grid and the cell under the cursor."""
+        watch, arrangement = self.followed, self._arrangement
+        if watch is None or arrangement is None:
+            return
+        self._changed = watch.changes
+        self.query_one("#heading", Static).update(heading(watch, self.report))
+        cells = [
+            [
+                grid_cell(watch, self.report, repeats, self.chosen)
+                if (repeats := arrangement.cells.get((row, column)))
+                else None
+                for column in range(len(arrangement.columns))
+            ]
+            for row in range(len(arrangement.rows))
+        ]
+        self.grid.show(Grid(arrangement.corner, arrangement.columns, arrangement.rows, cells))
+        self.grid.border_title = Content(grid_title(self.report, arrangement, self.chosen))
+        self._show_cell()
+
+    @on(StudyGrid.Moved)
+    def _show_cell(self) -> None:
+        cells = self._cells_here()
+        if self.followed is not None and cells:
+            self.query_one("#cell", Static).update(cell_text(self.followed, self.report, cells))
+
+    def _cells_here(self) -> tuple[Cell, ...]:
+        """The cell under the cursor, or its repeats."""
+        if self._arrangement is None:
+            return ()
+        return tuple(self._arrangement.cells.get(self.grid.place, ()))
+
+    def action_view(self) -> None:
+        """Show the next view."""
+        self.views.turn()
+
+    def action_value(self) -> None:
+        """Show the next value in grid and plot; after the last one, the first of each cell."""
+        if self.report is None:
+            return
+        columns = zip(*self.report.numbers.values(), strict=True)
+        measured = [
+            index for index, column in enumerate(columns) if any(n is not None for n in column)
+        ]
+        present = -1 if self.chosen is None else self.chosen
+        self.chosen = next((index for index in measured if index > present), None)
+        self._show_state()
+        self.views.show(self.report, self.chosen)
+
+    def action_variant(self) -> None:
+        """Show the study in its next variant."""
+        if self.followed is None:
+            return
+        study = self.followed.study
+        names = ["", *study.variants]
+        self.open(self._choices[self._key], after(names, study.variant))
+
+    def action_start(self) -> None:
+        """Fill the cells without a value, in a process that outlives this one."""
+        watch = self.followed
+        if watch is None or watch.progress.is_live:
+            return
+        if self.app.session.live:
+            text = "A run is live on this machine. Watch or stop it first (F3)."
+            self.notify(text, title="Not started", severity="warning", markup=False)
+            return
+        try:
+            watch.start()
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), title="Not started", severity="error", markup=False)
+            return
+        self._ticks_to_start = round(START_SECONDS * 2)
+        self.notify("Started in a separate process; leaving does not end it.", markup=False)
+
+    def action_pause(self) -> None:
+        """End the runner; the present cell is begun again by the next start."""
+        if self.followed is None:
+            return
+        try:
+            if self.followed.stop():
+                self.notify("Stopping; finished cells keep their values.", markup=False)
+        except SysbenchError as error:
+            self.notify(str(error), title="Not stopped", severity="error", markup=False)
+
+    @on(StudyGrid.Chosen)
+    def action_open_cell(self) -> None:
+        """Open the result of the cell under the cursor, or follow its live run."""
+        cells = self._cells_here()
+        runs = [run for cell in cells if self.followed and (run := self.followed.run_of(cell))]
+        if not runs:
+            self.notify("This cell has no run yet.", markup=False)
+        elif runs[-1].is_live():
+            self.app.follow(runs[-1])
+        else:
+            self.app.open_result(runs[-1])
+
+    def action_export(self) -> None:
+        from sysbench.tui.screens.export_study_dialog import StudyExportScreen
+
+        if self.report is not None:
+            self.app.push_screen(StudyExportScreen(self.report))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        watch = self.followed
+        if action == "start":
+            return watch is not None and not watch.progress.is_live and not watch.is_over
+        if action == "pause":
+            return watch is not None and watch.progress.is_live
+        if action == "variant":
+            if watch is None:
+                return False
+            return self._choices[self._key].is_profile and bool(watch.study.variants)
+        return super().check_action(action, parameters)
+
+    def command(self) -> str:
+        return study_command(self.followed.study) if self.followed else "sysbench-tui study list"
+
+    def copyable(self) -> tuple[str, str]:
+        table = self.views.shown_table
+        if table is not None:
+            return "the table as Markdown", table_as_markdown(table)
+        return super().copyable()
+
+    def explanations(self) -> list[str]:
+        return ["study.cell", "study.left", "timing.step", "memory.peak", "prediction.peak"]
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        commands: list[tuple[str, str, str, Any]] = [
+            ("start", "Start or resume", "fill the empty cells", self.action_start),
+            ("pause", "Pause", "end the runner", self.action_pause),
+            ("variant", "Next size", "another variant", self.action_variant),
+            ("open_cell", "Open cell", "the run under the cursor", self.action_open_cell),
+            ("value", "Next value", "in the grid and the plot", self.action_value),
+            ("export", "Export", "one HTML page, Markdown, CSV, JSON", self.action_export),
+        ]
+        needs_report = ("open_cell", "value", "export")
+        return [
+            *(
+                (f"studies: {title}", about, run)
+                for action, title, about, run in commands
+                if (self.report if action in needs_report else self.check_action(action, ()))
+            ),
+            *super().palette_commands(),
+        ]

@@ -1,0 +1,232 @@
+"""Texts of the Studies screen: the heading, a cell in the grid, the cell under the cursor."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from textual.content import Content
+
+from sysbench.core.studies.best import ways_in
+from sysbench.core.studies.cell_values import Value
+from sysbench.core.studies.forecast import Forecast, total_seconds, waiting_forecasts
+from sysbench.core.studies.study_directory import CellStatus
+from sysbench.core.studies.study_file import Study
+from sysbench.core.studies.study_grid import Cell
+from sysbench.core.studies.study_report import Report
+from sysbench.core.tables.cells import literal
+from sysbench.core.tables.chart import digits
+from sysbench.tui.live.run_watch import LiveView
+from sysbench.tui.live.study_watch import StudyWatch
+from sysbench.tui.screens.studies_axes import Arrangement, fixed_axes
+from sysbench.tui.screens.studies_grid import GridCell
+from sysbench.tui.text import STAGE_WORDS, amount, forecast_text, outcome_text
+
+NO_VALUE = "–"
+LEAST = "▼"
+"""Marks a time that is the least of several, by the rounds."""
+FILLED = "✓"
+"""Shown for a finished cell that has its own tables and no single number."""
+_LABELS: tuple[tuple[CellStatus, str], ...] = (
+    *(("oom", "OOM"), ("failed", "failed"), ("too-large", "too large"), ("refused", "refused")),
+)
+_SHOWN = {"waiting": "·", "refused": "refused", "too-large": "too large"}
+
+
+def heading(watch: StudyWatch, report: Report | None) -> Content:
+    """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``.
+
+    The title comes last: it is cut first where there is no room.
+    """
+    progress, study = watch.progress, watch.study
+    name = " · ".join(part for part in (study.name, study.variant, fixed_axes(study)) if part)
+    rounds = f" in {study.repeat} rounds" if study.repeat > 1 else ""
+    parts = [f"{progress.done}/{progress.total} cells{rounds}"]
+    counts = progress.counts
+    parts += [f"{counts[status]} {words}" for status, words in _LABELS if counts[status]]
+    if report is not None and not watch.is_over:
+        seconds, is_least = total_seconds(waiting_forecasts(progress, report.forecasts))
+        left = forecast_text(seconds, is_least=is_least)
+        if seconds is not None:
+            left = f"ETA {left}" if progress.is_live else f"{left} to go"
+        parts.append(left)
+    state, style = _state(watch)
+    return Content.assemble(
+        (f"{literal(name)}  ", "bold"),
+        (f"{state}  ", style),
+        f"{' · '.join(parts)}  ",
+        (literal(study.title), "$foreground 80%"),
+    )
+
+
+def _state(watch: StudyWatch) -> tuple[str, str]:
+    if watch.progress.is_live:
+        return "● running", "$accent"
+    if watch.is_over:
+        return "✓ filled", "$success"
+    return ("‖ paused", "$warning") if watch.has_begun else ("○ not begun", "$foreground 60%")
+
+
+def shown_value(report: Report | None, cell: Cell, chosen: int | None) -> tuple[Value, int] | None:
+    """The value that the grid shows of a cell, and its index among the report's values.
+
+    It is the chosen one, else the first that applies to this cell, values with a unit before
+    counts.
+    """
+    if report is None:
+        return None
+    applying = [(value, index) for index, value in enumerate(report.values) if value.applies(cell)]
+    if chosen is not None:
+        return next((pair for pair in applying if pair[1] == chosen), None)
+    return min(applying, key=lambda pair: not pair[0].shown_unit, default=None)
+
+
+def grid_title(report: Report | None, arrangement: Arrangement, chosen: int | None) -> str:
+    """The title of the grid's numbers, if all cells show the same value."""
+    cells = [cell for repeats in arrangement.cells.values() for cell in repeats]
+    shown = {pair[0].title for cell in cells if (pair := shown_value(report, cell, chosen))}
+    title = shown.pop() if len(shown) == 1 else "cells"
+    if report is None or not any(is_best(report, cell, chosen) for cell in cells):
+        return title
+    ways = " × ".join(axis.name for axis in ways_in(report.study))
+    return f"{title} · {LEAST} least of {ways}, by the rounds"
+
+
+def is_best(report: Report | None, cell: Cell, chosen: int | None) -> bool:
+    """Whether the shown value of the cell is the least along every axis of ways, by the engine."""
+    shown = shown_value(report, cell, chosen)
+    if report is None or shown is None:
+        return False
+    axes = {
+        best.axis
+        for best in report.best
+        if (best.value, best.identity) == (shown[1], cell.identity)
+    }
+    return bool(axes) and axes == {axis.name for axis in ways_in(report.study)}
+
+
+def grid_cell(
+    watch: StudyWatch, report: Report | None, cells: Sequence[Cell], chosen: int | None
+) -> GridCell:
+    """The repeats at one place as one cell: the median of their values, or their state."""
+    statuses = [watch.progress.statuses[cell.id] for cell in cells]
+    if "running" in statuses:
+        view = watch.current.view if watch.current else None
+        return GridCell("running", f"⟳ {_progress(view)}")
+    for status, cell in zip(statuses, cells, strict=True):
+        if status == "oom":
+            oom = report.ooms.get(cell.id) if report else None
+            requested_bytes = oom.requested_bytes if oom else None
+            return GridCell("oom", f"OOM {amount(requested_bytes)}" if requested_bytes else "OOM")
+    numbers = [number for cell in cells if (number := _number(report, cell, chosen)) is not None]
+    shown = shown_value(report, cells[0], chosen)
+    if numbers and shown:
+        text = digits(statistics.median(numbers), shown[0].shown_unit)
+        some = f" {len(numbers)}/{len(cells)}" if len(numbers) < len(cells) else ""
+        if not some and is_best(report, cells[0], chosen):
+            return GridCell("best", f"{text} {LEAST}")
+        return GridCell("finished", text + some)
+    status = statuses[0]
+    if status == "finished":
+        return GridCell("finished", NO_VALUE if shown else FILLED)
+    if status == "waiting" and report and report.forecasts[cells[0].id].fits is False:
+        return GridCell("waiting", "· OOM?")
+    return GridCell(status, _SHOWN.get(status, outcome_text(status)))
+
+
+def _number(report: Report | None, cell: Cell, chosen: int | None) -> float | None:
+    shown = shown_value(report, cell, chosen)
+    if report is None or shown is None or cell.id not in report.numbers:
+        return None
+    return report.numbers[cell.id][shown[1]]
+
+
+def _progress(view: LiveView | None) -> str:
+    """``7/10``, ``step 12`` or the worker's stage."""
+    if view is None:
+        return "starting"
+    if view.progress is not None:
+        return f"{view.progress[1]}/{view.progress[2]}"
+    if view.stage == "measure" and view.step_count:
+        total = int(view.spec.get("steps") or 0)
+        return f"{view.step_count}/{total}" if total else f"step {view.step_count}"
+    return STAGE_WORDS.get(view.stage, "starting").split()[0]
+
+
+def cell_text(watch: StudyWatch, report: Report | None, cells: Sequence[Cell]) -> Content:
+    """State, prediction and numbers of the cell under the cursor, in two lines."""
+    first = cells[0]
+    entry = watch.entries.get(first.id)
+    status = watch.progress.statuses[first.id]
+    parts = [f"{outcome_text(status)}"] + ([entry.run] if entry and entry.run else [])
+    head = Content.assemble(
+        (literal(first.words), "bold"), ("  " + literal(" · ".join(parts)), "$foreground 60%")
+    )
+    return Content("\n").join([head, Content(literal(" · ".join(_told(watch, report, cells))))])
+
+
+def _told(watch: StudyWatch, report: Report | None, repeats: Sequence[Cell]) -> Iterator[str]:
+    cell = repeats[0]
+    if cell.refused:
+        yield cell.refused
+        return
+    rounds = report.numbers if report else {}
+    measured = [rounds[one.id] for one in repeats if one.id in rounds]
+    for index, value in enumerate(report.values if report else ()):
+        known = [number for numbers in measured if (number := numbers[index]) is not None]
+        if known:
+            yield _of_rounds(value, known)
+    entry = watch.entries.get(cell.id)
+    if entry and entry.detail:
+        yield entry.detail
+    if report:
+        yield from _forecast(report.forecasts[cell.id], is_done=bool(measured))
+
+
+def _of_rounds(value: Value, numbers: Sequence[float]) -> str:
+    """``step median 16.12 ms, 13.50 ms to 22.50 ms in 8 rounds``."""
+    text = f"{value.name} {value.words(statistics.median(numbers))}"
+    if len(numbers) < 2:
+        return text
+    low, high = value.words(min(numbers)), value.words(max(numbers))
+    return f"{text}, {low} to {high} in {len(numbers)} rounds"
+
+
+def _forecast(forecast: Forecast, *, is_done: bool) -> Iterator[str]:
+    if forecast.peak_bytes is not None:
+        least = "at least " if forecast.is_least else ""
+        room = f" of {amount(forecast.capacity_bytes)}" if forecast.capacity_bytes else ""
+        fits = "" if forecast.fits is not False else ": will not fit"
+        yield f"predicted peak {least}{amount(forecast.peak_bytes)}{room}{fits}"
+    if not is_done:
+        yield forecast_text(forecast.seconds)
+
+
+def introduction(study: Study) -> Iterator[str]:
+    """Title, source and notes of a study."""
+    yield study.title
+    if study.source:
+        yield f"repeats {study.source}"
+    yield f"passes: {', '.join(study.passes)}" + (
+        f" · {study.repeat} rounds" if study.repeat > 1 else ""
+    )
+    for axis in study.axes:
+        yield f"{axis.name}: {', '.join(axis.labels)}"
+    if study.fixed:
+        yield "fixed: " + ", ".join(f"{key}={value}" for key, value in study.fixed.items())
+    yield from (f"· {note}" for note in study.notes)
+
+
+def said(report: Report) -> Iterator[str]:
+    """The cautions before comparing, then the conclusions from the rows."""
+    yield from (f"! {caution}" for caution in report.cautions)
+    yield from report.sentences
+    if not report.sentences:
+        compares = any(column.ratio for layout in report.study.tables for column in layout.columns)
+        why = "no two cells that it compares have their values" if compares else "it compares none"
+        yield f"No sentence: a study's are about the ratios in its tables, and {why}."
+
+
+def literal_lines(text: str) -> Content:
+    """Foreign text with its line breaks kept."""
+    return Content("\n".join(map(literal, text.splitlines())))

@@ -1,0 +1,181 @@
+"""Summary: Verdict / Why / Next, then the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+
+from sysbench.core.memory.oom import asked_by, held, largest_rows, out_of_memory, place
+from sysbench.core.record.blocks import PASSES, why_left_out
+from sysbench.core.record.memory import Oom
+from sysbench.core.record.record import Numerics, Record
+from sysbench.core.tables.cells import cells_as_text
+from sysbench.core.tables.context import environment_table
+from sysbench.core.tables.numerics_tables import dtypes_table, tensor_columns
+from sysbench.core.tables.timing_tables import known_words
+from sysbench.core.tables.trust import trust_lines
+from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.text import (
+    amount,
+    interval,
+    milliseconds,
+    outcome_glyph,
+    outcome_text,
+    percent,
+    signed_percent,
+)
+from sysbench.tui.widgets.facts import Facts, Pair, Wrapped, hanging
+
+SEVERITY = {
+    "problem": ("✗", "$error"),
+    "warning": ("!", "$warning"),
+    "note": ("·", "$secondary"),
+    "good": ("✓", "$success"),
+}
+TELLING_FACTS = 14
+TELLING_TENSORS = 6
+"""Tensors of the write-ups' table of types: the first ones of the block."""
+
+
+class Findings(Wrapped):
+    """The most severe finding in full, the others shorter."""
+
+    def __init__(self, record: Record) -> None:
+        super().__init__(id="findings", markup=False)
+        self._record = record
+
+    def lines(self, width: int) -> Iterable[Content]:
+        return finding_lines(self._record, width)
+
+
+class SummaryTab(ResultTab):
+    """Findings, key figures, trust, passes, machine."""
+
+    def compose(self) -> ComposeResult:
+        record = self.record
+        with VerticalScroll():
+            yield Findings(record)
+            if pass_and_oom := out_of_memory(record):
+                yield Facts("Out of memory", refusal(pass_and_oom[1]), id="refusal")
+            with Horizontal(classes="side"):
+                yield Facts("Figures", figures(record), id="figures")
+                with Vertical(id="right"):
+                    yield Facts("Passes", passes(record))
+                    if trust := list(trust_lines(record)):
+                        yield Facts("Trust", trust)
+            yield Facts("Machine", machine(record))
+
+    def copyable(self) -> tuple[str, str]:
+        from sysbench.core.export.text_formats import record_as_markdown
+
+        return "the report as Markdown", record_as_markdown(self.record)
+
+
+def finding_lines(record: Record, width: int) -> Iterator[Content]:
+    """Verdict, Why and Next of the first; verdict and Next of the rest."""
+    if not record.findings:
+        if record.status == "running":
+            yield Content.styled("The rules speak when a pass is over.", "$foreground 80%")
+            return
+        yield Content.styled("✓ No rule found anything to say about this run.", "$foreground 80%")
+        return
+    first, *others = record.findings
+    glyph, colour = SEVERITY[first.severity]
+    rows = (("", f"{glyph} {first.verdict}", "bold"), ("Why", first.why, ""))
+    for name, text, style in (*rows, ("Next", first.next, "")):
+        prefix = Content.styled(f"{name:<6}" if name else "", "$foreground 60%")
+        for line in hanging(prefix, text, width - 2, style):
+            yield Content.styled("▌ ", colour) + line
+    for finding in others:
+        glyph, colour = SEVERITY[finding.severity]
+        prefix = Content.styled(f"  {glyph} ", colour)
+        yield from hanging(prefix, f"{finding.verdict} {finding.next}", width)
+
+
+def figures(record: Record) -> Iterator[Pair]:
+    """The key figures."""
+    timing, memory = record.timing, record.memory
+    if timing is not None:
+        width = f"{interval(timing.step.half_width)} {known_words(timing)}"
+        yield "step", f"{milliseconds(timing.step.median_ms)} {width}"
+        for name, spread in timing.phases.items():
+            yield f"  {name}", milliseconds(spread.median_ms)
+        if timing.tokens_per_second is not None:
+            yield "tokens/s", f"{timing.tokens_per_second:,.0f}"
+        if timing.tflops is not None:
+            mfu = f"MFU {percent(timing.mfu)}"
+            yield "TFLOP/s", f"{timing.tflops:.3g}, {mfu}"
+        yield "first step", milliseconds(timing.first_step_ms)
+    if memory is not None:
+        yield "peak memory", f"{amount(memory.peak_allocated_bytes)} in {memory.peak_phase}"
+        if memory.predicted_peak_bytes and memory.prediction_error is not None:
+            error = signed_percent(memory.prediction_error)
+            yield "  predicted", f"{amount(memory.predicted_peak_bytes)} ({error})"
+    if record.numerics is not None:
+        yield from _numerics(record.numerics)
+    else:
+        yield "parameters", f"{record.parameters:,}"
+
+
+def refusal(oom: Oom) -> Iterator[Pair]:
+    """The request that failed, the memory there was, and a batch that would fit."""
+    by = asked_by(oom)
+    yield "asked", f"{amount(oom.requested_bytes)} in {oom.phase}{by and f', by {by}'}"
+    if place(oom):
+        yield "at", f"{place(oom)}{f': {oom.expression}' if oom.expression else ''}"
+    yield "free", amount(oom.free_bytes)
+    if oom.largest_free_bytes is not None:
+        yield "  in one piece", f"{amount(oom.largest_free_bytes)} of what the allocator held"
+    if held_text := held(oom):
+        yield "held", held_text
+        if mostly := largest_rows(oom) or oom.missing.get("ledger"):
+            yield "  mostly", mostly
+    if oom.predicted_peak_bytes is not None:
+        yield "predicted", f"{amount(oom.predicted_peak_bytes)} at the peak of a step"
+    for fit in oom.would_fit:
+        peak = f", {amount(fit.peak_bytes)}" if fit.peak_bytes else ""
+        yield f"largest {fit.key}", f"{fit.largest:,} of {fit.asked:,} asked{peak}"
+
+
+def _numerics(block: Numerics) -> Iterator[Pair]:
+    """Every accumulated sum, and the write-ups' six types with a line for each autocast."""
+    for row in block.accumulations:
+        yield row.name, f"{row.value:.4f}"
+    table = dtypes_table(block.dtypes)
+    tensors = list(tensor_columns(block.dtypes))[:TELLING_TENSORS]
+    for cells in table.mappings():
+        shown = ", ".join(f"{name} {cells[name]}" for name in tensors)
+        yield f"{cells['autocast']} {cells['lower']}", shown
+
+
+def passes(record: Record) -> Iterator[Pair]:
+    """The outcome of each pass, in plain words."""
+    for row in record.passes:
+        words = f"{outcome_text(row.outcome)} in {row.seconds:.1f} s"
+        if row.outcome != "finished":
+            # The detail of some outcomes begins with the outcome's own text.
+            words += f": {row.detail.removeprefix(outcome_text(row.outcome)).lstrip(': ')}"
+        yield f"{outcome_glyph(row.outcome)} {row.name}", words
+    ended = {row.name: row.outcome for row in record.passes}
+    for name, kind in PASSES.items():
+        why = why_left_out(name, ended.items())
+        if name not in ended and why and why in record.missing.get(kind.block, ""):
+            yield f"{outcome_glyph('left-out')} {name}", f"left out: {why}"
+
+
+def machine(record: Record) -> list[Pair]:
+    """The first rows of the environment table as its cells have them, the GPU's before all."""
+    rows = cells_as_text(environment_table(record))
+    rows.sort(key=lambda row: not row[0].startswith("device."))
+    return [
+        (fact_words(name), f"{value} ({note})" if note else value)
+        for name, value, note in rows[:TELLING_FACTS]
+    ]
+
+
+def fact_words(name: str) -> str:
+    """A key of the environment in words; its bytes have units of their own."""
+    return name.replace(".", " ").replace("_", " ").removesuffix(" bytes")

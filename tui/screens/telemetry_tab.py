@@ -1,0 +1,86 @@
+"""Telemetry: each series over the whole run with its stages, then the summary."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Static
+
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.export.text_formats import table_as_markdown
+from sysbench.core.machine.sample import Sample
+from sysbench.core.record.clock_reasons import holding
+from sysbench.core.record.events import PassStarted, TelemetrySampled
+from sysbench.core.tables.timing_tables import telemetry_table
+from sysbench.tui.live.run_watch import mark_of
+from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.widgets.drawing import Drawing
+from sysbench.tui.widgets.table_view import TableView
+from sysbench.tui.widgets.telemetry_rows import telemetry_lines
+
+
+class TelemetryTab(ResultTab):
+    """Sparklines of every recorded sample above the table of the measured part."""
+
+    def compose(self) -> ComposeResult:
+        telemetry = self.record.telemetry
+        if telemetry is None:
+            yield self.blank()
+            return
+        with Vertical(classes="panel", id="series") as series:
+            series.border_title = "The whole run"
+            yield Drawing()
+        if reasons := ", ".join(holding(telemetry.clock_reasons)):
+            yield Static(f"! clocks were held back by: {reasons}", markup=False)
+        for name, why in telemetry.missing.items():
+            if name.startswith("device") and "." not in name:  # all of it, not one series
+                yield Static(f"! no figures of the GPU: {why}", markup=False)
+        for other in telemetry.other_processes:
+            who = f"{other.get('name', '?')}, pid {other.get('pid', '?')}"
+            yield Static(f"! another process used the device: {who}", markup=False)
+        if not telemetry.series:
+            yield Static(
+                f"No sample in the measured part: it was shorter than the "
+                f"{telemetry.interval_seconds:g} s between two.",
+                markup=False,
+            )
+            return
+        table = TableView()
+        table.add_class("panel")
+        table.border_title = "While the timing pass measured"
+        yield table
+
+    def on_mount(self) -> None:
+        telemetry = self.record.telemetry
+        if telemetry is None:
+            return
+        self.samples: list[Sample] = []
+        self.marks: list[tuple[int, str]] = []
+        try:
+            self._read_events()
+        except (DamagedFileError, msgspec.ValidationError) as error:
+            self.notify(str(error), title="No series", severity="warning", markup=False)
+        for table in self.query(TableView):
+            table.show(telemetry_table(telemetry))
+        device = str(self.record.spec.get("device", "auto"))
+        draw = partial(telemetry_lines, self.samples, self.marks, device)
+        self.query_one(Drawing).show(draw)
+
+    def _read_events(self) -> None:
+        current = ""
+        for event in self.run.tail().read():
+            if isinstance(event, TelemetrySampled):
+                self.samples.append(msgspec.convert(event.sample, Sample))
+            elif mark := mark_of(event, current):
+                self.marks.append((event.t_ns, mark))
+            if isinstance(event, PassStarted):
+                current = event.name
+
+    def copyable(self) -> tuple[str, str] | None:
+        telemetry = self.record.telemetry
+        if telemetry is None or not telemetry.series:
+            return None
+        return "the summary as Markdown", table_as_markdown(telemetry_table(telemetry))

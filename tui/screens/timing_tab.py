@@ -1,0 +1,152 @@
+"""Timing: every sample, the spread of each phase, and rates from the median."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from sysbench.core.compare.rounds import inside, middle
+from sysbench.core.formatting import counted
+from sysbench.core.record.record import Spread, Timing
+from sysbench.core.tables.cells import cells_as_text
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.timing_tables import (
+    ending_words,
+    known_words,
+    rounds_table,
+    speed_table,
+    timing_table,
+)
+from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.text import ending_part, interval, milliseconds, significant
+from sysbench.tui.widgets.drawing import Drawing
+from sysbench.tui.widgets.facts import Facts, Pair
+from sysbench.tui.widgets.plot import Plot
+from sysbench.tui.widgets.table_view import TableView
+from sysbench.tui.widgets.traces import bar
+
+BINS = 12
+COLUMNS = (
+    *("phase", "median_ms", "ci_low_ms", "ci_high_ms", "mad_ms", "mean_ms", "std_ms"),
+    *("min_ms", "max_ms", "n", "p10_ms", "p90_ms", "iqr_ms", "drift"),
+)
+
+ROUND_COLUMNS = (
+    *("round", "median_ms", "ci_low_ms", "ci_high_ms", "n", "counts", "why_not", "sm_clock_mhz"),
+    *("temperature_celsius", "cpu_percent", "own_cpu_percent", "tenants", "clock_reasons"),
+    *("experiment", "side", "block"),
+)
+
+
+class TimingTab(ResultTab):
+    """Samples plot, spread table, histogram, speed."""
+
+    def compose(self) -> ComposeResult:
+        timing = self.record.timing
+        if timing is None:
+            yield self.blank()
+            return
+        with VerticalScroll():
+            head = Drawing()
+            head.add_class("head")
+            head.show(lambda width, height: headline_of(timing, self.record.spec, width))
+            yield head
+            with Vertical(classes="panel", id="samples") as samples:
+                samples.border_title = f"Steps, ms{_of_round(timing)}"
+                yield Plot(axis=lambda value: significant(value, 3))
+            table = TableView(order=COLUMNS, id="phases-table")
+            table.add_class("own-height")
+            yield table
+            if timing.rounds:
+                yield Static(rounds_table(timing).title, classes="head", markup=False)
+                rounds = TableView(order=ROUND_COLUMNS, id="rounds-table")
+                rounds.add_class("own-height")
+                yield rounds
+            with Horizontal(classes="side"):
+                with Vertical(classes="panel", id="spread") as spread:
+                    spread.border_title = "Distribution, ms"
+                    yield Drawing(id="histogram")
+                speed = speed_table(timing, self.record.telemetry)
+                yield Facts("Speed, and how the steps were chosen", _pairs(speed))
+
+    def on_mount(self) -> None:
+        timing = self.record.timing
+        if timing is None:
+            return
+        warm = timing.warmup_ms[1:]
+        marks = [(0, "warm-up"), (len(warm), "measured")] if warm else [(0, "measured")]
+        self.query_one(Plot).show([*warm, *timing.samples_ms], marks=marks, split=len(warm))
+        self.query_one("#histogram", Drawing).show(
+            lambda width, height: Content("\n").join(histogram(timing.samples_ms, width))
+        )
+        self.query_one("#phases-table", TableView).show(timing_table(timing))
+        if timing.rounds:
+            self.query_one("#rounds-table", TableView).show(rounds_table(timing))
+
+    def copyable(self) -> tuple[str, str] | None:
+        if self.is_blank:
+            return None
+        return "the timing table as Markdown", self.query_one("#phases-table", TableView).markdown()
+
+
+def headline_of(timing: Timing, spec: Mapping[str, Any], width: int) -> Content:
+    """The median with its interval and what that is of; what ended it, and whether in time.
+
+    Where not all of it fits, whole parts go: the outliers, what the median is of, the end.
+    """
+    within = inside(timing)
+    ending = ending_words(
+        timing.stop_reason, within.half_width, until=spec["until"], steps=spec["steps"]
+    )
+    ends = [Content("  ") + Content.styled(*ending_part(words)) for words in ending]
+    median = Content.styled(milliseconds(timing.step.median_ms), "bold $accent")
+    head = median + Content(f" {interval(timing.step.half_width)}")
+    known = Content(f" {known_words(timing)}")
+    outliers = Content.styled(_outliers(within), "$foreground 60%")
+    for parts in ([known, *ends, outliers], [known, *ends], ends, ends[:1], [known]):
+        line = Content("").join([head, *parts])
+        if len(line) <= width:
+            return line
+    return head
+
+
+def _of_round(timing: Timing) -> str:
+    """``, round 3``: the one whose steps are shown, where there are several."""
+    standing = middle(timing.rounds)
+    return "" if standing is None else f", round {standing.index}"
+
+
+def _outliers(step: Spread) -> str:
+    return f"  {counted(len(step.outliers), 'outlier')}, kept" if step.outliers else ""
+
+
+def histogram(samples: Sequence[float], width: int, bins: int = BINS) -> list[Content]:
+    """One row for each bin, from the fastest step to the slowest, with counts."""
+    low, high = min(samples), max(samples)
+    step = (high - low) / bins or 1.0
+    counts = [0] * bins
+    for sample in samples:
+        counts[min(int((sample - low) / step), bins - 1)] += 1
+    largest = max(counts)
+    edges = [significant(low + step * number, 4) for number in range(bins)]
+    margin = max(map(len, edges))
+    room = max(width - margin - len(f"  {largest}"), 1)
+    return [
+        Content.assemble(
+            (f"{edge:>{margin}} ", "$foreground 60%"),
+            (bar(count / largest, room), "$accent"),
+            f" {count or ''}",
+        )
+        for edge, count in zip(edges, counts, strict=True)
+    ]
+
+
+def _pairs(table: Table) -> list[Pair]:
+    """The rows of a table of quantities as pairs: the name; the value with its note."""
+    rows = cells_as_text(table)
+    return [(name, "  ".join(cell for cell in (value, note) if cell)) for name, value, note in rows]

@@ -1,0 +1,148 @@
+"""The base of every screen: the strip above, the footer below, copy and explain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual import getters
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.events import Resize, ScreenResume
+from textual.geometry import Offset
+from textual.screen import Screen
+from textual.widget import Widget
+
+from sysbench.tui.widgets.key_bar import KeyBar
+from sysbench.tui.widgets.strip import LiveStrip
+
+if TYPE_CHECKING:
+    from sysbench.tui.app import SysbenchApp
+
+WIDTHS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]
+SHORT = 30
+"""Below this height legends and notes are folded away, for the sake of rows and plots."""
+HEIGHTS = [(0, "-short"), (SHORT, "-middling"), (36, "-tall")]
+TINY = 20
+"""Below this height also the command and the row in full are folded away."""
+UNFOLDED = "-unfolded"
+"""Class of a short screen that shows legends and notes all the same."""
+
+
+def unfold_binding(*, is_shown: bool) -> Binding:
+    """The key of what is folded; the footer has it where more than the command is."""
+    about = "Legends, notes, the whole command; or more rows"
+    return Binding("L", "unfold", "More", show=is_shown, id="unfold", tooltip=about)
+
+
+class WorkScreen(Screen[None]):
+    """The base of the modes' screens. Subclasses fill `body` and may override the rest."""
+
+    HORIZONTAL_BREAKPOINTS = WIDTHS
+    VERTICAL_BREAKPOINTS = HEIGHTS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "y", "copy", "Copy", id="copy", tooltip="Copy the table as Markdown, or the command"
+        ),
+        Binding("question_mark", "explain", "Explain", id="explain", tooltip="Where it comes from"),
+        unfold_binding(is_shown=False),
+    ]
+
+    takes_keys = True
+    """False while it is being built: what is typed meanwhile waits for `KeyQueue.release`."""
+
+    if TYPE_CHECKING:
+        # The app imports this module.
+        app = getters.app(SysbenchApp)
+
+    @property
+    def is_current(self) -> bool:
+        # Textual's is also true behind a dialog, and sends all of both for each change there.
+        return bool(self.app.screen_stack) and self.app.screen is self
+
+    def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
+        widget, offset = super().get_widget_and_offset_at(x, y)
+        # One that is being replaced has no parent any more, and Textual selects text in that.
+        return (widget, offset) if widget is None or widget.is_attached else (None, None)
+
+    def compose(self) -> ComposeResult:
+        yield LiveStrip(self.app.session.strip)
+        yield from self.body()
+        yield KeyBar(compact=self.app.size.width < 100)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the app has another subject for this screen than the one that it shows."""
+        return False
+
+    def catch_up(self) -> None:
+        """Show the app's subject: somebody asked for this screen. A closed dialog is no reason."""
+
+    async def take_keys(self) -> None:
+        """Do what was typed meanwhile, and wait no longer."""
+        self.takes_keys = True
+        await self.app.keys.release()
+
+    def on_resize(self, event: Resize) -> None:
+        self.query_one(KeyBar).compact = event.size.width < 100
+        self.set_class(event.size.height < TINY, "-tiny")
+        self.refresh_bindings()  # the key of what is folded
+        if not self.is_current:
+            self.call_after_refresh(self.app.screen.refresh)  # a dialog's backdrop
+
+    def on_screen_suspend(self) -> None:
+        self.query(KeyBar).add_class("-covered")  # in front of a dialog none of its keys work
+
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        self.query(KeyBar).remove_class("-covered")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "unfold":
+            return self.size.height < SHORT
+        return super().check_action(action, parameters)
+
+    def body(self) -> ComposeResult:
+        """The widgets between strip and footer."""
+        yield from ()
+
+    def paint(self) -> None:
+        """Show the changes; called twice a second while the screen is visible."""
+        # When the app exits, a screen outlives its widgets for a moment.
+        for strip in self.query(LiveStrip):
+            strip.paint()
+
+    def command(self) -> str:
+        """The shell command that reproduces what is shown."""
+        return "sysbench-tui"
+
+    def copyable(self) -> tuple[str, str]:
+        """The name and the text of the object that `y` copies."""
+        return "the command", self.command()
+
+    def explanations(self) -> list[str]:
+        """Keys of `sysbench.tui.explanations.EXPLANATIONS` for the numbers in view."""
+        return []
+
+    def action_copy(self) -> None:
+        name, text = self.copyable()
+        self.app.copy_to_clipboard(text)
+        self.notify(f"Copied {name}.", markup=False, timeout=2)
+
+    def action_explain(self) -> None:
+        from sysbench.tui.screens.explain_dialog import ExplainScreen, columns_in_view
+
+        self.app.push_screen(ExplainScreen(self.explanations(), columns=columns_in_view(self)))
+
+    def action_unfold(self) -> None:
+        """Show legends, notes and the whole command on a short screen, or fold them away."""
+        self.toggle_class(UNFOLDED)
+
+    def action_copy_command(self) -> None:
+        self.app.copy_to_clipboard(self.command())
+        self.notify("Copied the command.", markup=False, timeout=2)
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        """Commands valid on this screen now: title, help, and function."""
+        return [
+            ("screen: Copy command", self.command(), self.action_copy_command),
+            ("screen: Explain numbers", "formula, clock and source", self.action_explain),
+        ]

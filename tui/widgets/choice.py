@@ -1,0 +1,134 @@
+"""One of a closed list of texts, on one line: left and right turn it, enter opens the list.
+
+One widget instead of a `Select`, which is seven: the form must appear at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.events import Key
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.options import Options
+
+Named = tuple[str, str]
+"""The text of a choice, and its value."""
+
+
+class ChoiceScreen(Dialog[str]):
+    """The list, to pick from; letters go to the next choice that has them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Cancel", id="choice.cancel")
+    ]
+
+    def __init__(self, title: str, choices: Sequence[Named], value: str) -> None:
+        super().__init__()
+        self._title, self._choices, self._value = title, choices, value
+        self._typed = ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = self._title
+            dialog.border_subtitle = "type to find, enter picks, esc cancels"
+            yield Options(*(Option(Content(label), id=None) for label, _ in self._choices))
+
+    def on_mount(self) -> None:
+        values = [value for _, value in self._choices]
+        self.query_one(OptionList).highlighted = values.index(self._value)
+
+    def on_key(self, event: Key) -> None:
+        """Go to what has the letters typed so far, or begin anew with this one."""
+        if not event.is_printable or not event.character or event.character == " ":
+            return
+        event.stop()
+        options = self.query_one(OptionList)
+        for typed in (self._typed + event.character, event.character):
+            found = _first_with(typed, self._choices)
+            if found is not None:
+                self._typed, options.highlighted = typed, found
+                return
+        self._typed = ""
+
+    @on(OptionList.OptionSelected)
+    def _picked(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._choices[event.option_index][1])
+
+
+def _first_with(typed: str, choices: Sequence[Named]) -> int | None:
+    """The first choice that begins with a text, else the first that has it somewhere."""
+    labels = [label.lower() for label, _ in choices]
+    begin = (index for index, label in enumerate(labels) if label.startswith(typed.lower()))
+    within = (index for index, label in enumerate(labels) if typed.lower() in label)
+    return next(begin, next(within, None))
+
+
+class Choice(Widget, can_focus=True):
+    """Shows the value; posts `Changed` when it is another one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "turn(-1)", "Previous choice", show=False),
+        Binding("right", "turn(1)", "Next choice", show=False),
+        Binding("enter,space", "open", "All choices", show=False),
+    ]
+    DEFAULT_CSS = """
+    Choice {
+        height: 1;
+        padding: 0 1;
+        background: $field;
+        &:focus { background: $field-focus; }
+        &:hover { background: $panel; }
+    }
+    """
+
+    value: reactive[str] = reactive("", init=False)
+
+    @dataclass
+    class Changed(Message):
+        """Another value was chosen."""
+
+        choice: Choice
+
+    def __init__(self, title: str, choices: Sequence[Named], value: str, *, id: str) -> None:
+        super().__init__(id=id)
+        self.title = title
+        self.choices = choices
+        self.set_reactive(Choice.value, value)
+
+    def render(self) -> Content:
+        label = next(label for label, value in self.choices if value == self.value)
+        room = max(self.content_size.width - 2, 1)
+        if len(label) > room:
+            # Half of what stands beside a name is another figure: it goes as a whole.
+            label = label.split("  ")[0][:room]
+        return Content(label.ljust(room)) + Content.styled(" ▾", "$foreground 50%")
+
+    def watch_value(self) -> None:
+        self.post_message(self.Changed(self))
+
+    def action_turn(self, by: int) -> None:
+        values = [value for _, value in self.choices]
+        self.value = values[(values.index(self.value) + by) % len(values)]
+
+    def action_open(self) -> None:
+        def picked(value: str | None) -> None:
+            if value is not None:
+                self.value = value
+
+        self.app.push_screen(ChoiceScreen(self.title, self.choices, self.value), picked)
+
+    def on_click(self) -> None:
+        self.action_open()

@@ -1,0 +1,181 @@
+"""A tree in a table: one row for each node whose parents are all open, opened by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from rich.text import Text
+from textual import on
+from textual.binding import Binding, BindingType
+
+from sysbench.core.tables.table import Table
+from sysbench.tui.widgets.table_view import TableView
+
+
+class Branch(Protocol):
+    """A node with a path that no other node of its tree has."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+
+
+Node = TypeVar("Node", bound=Branch)
+
+
+class OutlineView(TableView, Generic[Node]):
+    """Shows a tree. Subclasses say what the children, the columns and the looks of a node are."""
+
+    NAMES: ClassVar[str] = ""
+    """The column of names, which is indented and takes the room that the others leave."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("right", "open", "Open", show=False, id="tree.open"),
+        Binding("left", "close", "Close", show=False, id="tree.close"),
+        Binding("enter,space", "turn", "Open or close", show=False, id="tree.toggle"),
+        Binding(
+            "plus", "open_all", "Open all", show=False, id="tree.all", tooltip="And all below it"
+        ),
+        Binding("minus", "close_all", "Close all", show=False, id="tree.none"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(flexible=self.NAMES)
+        self._root: Node | None = None
+        self._shown: Node | None = None
+        self._open: set[str] = set()
+        self._visible: list[tuple[int, Node]] = []
+        self._searched = False
+
+    def children_of(self, node: Node) -> Sequence[Node]:
+        """The nodes below one, in the order of their rows."""
+        raise NotImplementedError
+
+    def matching_part(self, root: Node, fits: Callable[[str], bool]) -> Node | None:
+        """The tree with the nodes whose path fits, and those above them; None without any."""
+        raise NotImplementedError
+
+    def as_table(self, nodes: Sequence[Node]) -> Table:
+        """A table with one row a node."""
+        raise NotImplementedError
+
+    def style_of(self, node: Node) -> str:
+        """The style of a node's name."""
+        return ""
+
+    def leads(self, node: Node) -> bool:
+        """Whether a search shows the children of this node: they lead to a match."""
+        return node.kind not in ("operator", "kernel")
+
+    def show_tree(self, root: Node) -> None:
+        """Show this tree, its first two levels open; what was open by path stays open."""
+        self._root = self._shown = root
+        self._open |= {root.path, *(child.path for child in self.children_of(root)[:1])}
+        self._refill()
+
+    def filter(self, text: str) -> None:
+        """Show only nodes in whose path every word occurs, and their ancestors, all open."""
+        words = text.lower().split()
+        if self._root is None:
+            return
+        self._searched = bool(words)
+        self._shown = (
+            self.matching_part(self._root, lambda path: all(w in path.lower() for w in words))
+            if words
+            else self._root
+        )
+        self._refill()
+
+    @property
+    def node(self) -> Node | None:
+        """The node under the cursor."""
+        return None if self.selected is None else self._visible[self.selected][1]
+
+    def is_open(self, node: Node) -> bool:
+        """Whether the node's children are rows; in a search all that lead to a match are."""
+        leads = self._searched and self.leads(node)
+        return bool(self.children_of(node)) and (leads or node.path in self._open)
+
+    def _walk(self, node: Node, depth: int = 0) -> Iterator[tuple[int, Node]]:
+        yield depth, node
+        if self.is_open(node):
+            for child in self.children_of(node):
+                yield from self._walk(child, depth + 1)
+
+    def _below(self, node: Node) -> Iterator[Node]:
+        yield node
+        for child in self.children_of(node):
+            yield from self._below(child)
+
+    def _refill(self) -> None:
+        """The visible nodes as a table; the cursor stays on its row."""
+        self._visible = [] if self._shown is None else list(self._walk(self._shown))
+        self.show(self.as_table([node for _, node in self._visible]))
+
+    def name_cell(self, row: int, text: str) -> Text:
+        """A name with its indentation and the mark of an open or closed node."""
+        depth, node = self._visible[row]
+        mark = ("▾" if self.is_open(node) else "▸") if self.children_of(node) else " "
+        return Text(f"{'  ' * depth}{mark} {text}", style=self.style_of(node))
+
+    def extra_cells(self, column: str) -> int:
+        if column == self.NAMES:
+            return max((2 * depth for depth, _ in self._visible), default=0) + 2
+        return 0
+
+    def action_turn(self) -> None:
+        """Open a closed node, close an open one."""
+        if self.node is not None and self.is_open(self.node):
+            self.action_close()
+        else:
+            self.action_open()
+
+    def action_open(self) -> None:
+        """Open the node; on an open one go to its first child."""
+        node = self.node
+        if node is None or not self.children_of(node):
+            return
+        if self.is_open(node):
+            self.move_cursor(row=self.cursor_row + 1)
+        else:
+            self._open.add(node.path)
+            self._refill()
+
+    def action_close(self) -> None:
+        """Close the node; on a closed one go to its parent."""
+        node, index = self.node, self.selected
+        if node is None or index is None:
+            return
+        if node.path in self._open and self.is_open(node):
+            self._open.discard(node.path)
+            self._refill()
+            return
+        depth = self._visible[index][0]
+        above = [row for row in range(index) if self._visible[row][0] < depth]
+        if above:
+            self.move_cursor(row=above[-1])
+
+    def action_open_all(self) -> None:
+        """Open the node and all below it."""
+        if self.node is not None:
+            self._open |= {node.path for node in self._below(self.node)}
+            self._refill()
+
+    def action_close_all(self) -> None:
+        """Close the node and all below it."""
+        if self.node is not None:
+            self._open -= {node.path for node in self._below(self.node)}
+            self._refill()
+
+    @on(TableView.RowSelected)
+    def _clicked(self) -> None:
+        self.action_turn()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable sorting: siblings stay in the order of their amounts."""
+        return not action.startswith("sort_")
+
+    def _sort_by(self, name: str) -> None:
+        """Ignore a click on a heading: siblings stay in the order of their amounts."""

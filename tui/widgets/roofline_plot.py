@@ -1,0 +1,327 @@
+"""The roofline in the terminal: intensity across, FLOP/s up, both logarithmic.
+
+For a screen that has the kernels of a record::
+
+    plot = RooflinePlot()
+    plot.show(roof_points(kernels), kernels.roof, roof_words(kernels.roof, reason))
+
+``roof_points`` is in ``core.analysis.costs.roofline``, ``roof_words`` in ``core.tables.kernels``,
+and the reason is ``kernels.missing.get("roof", "")``. Points are letters; the legend has their
+names and their part of the roof, right of the plot from 110 columns on, with all figures where
+there are rows for them, else below it. Without a roof the points stand alone. The table
+``roofline`` has the same numbers by phase.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import ClassVar, NamedTuple
+
+from rich.cells import set_cell_size
+from rich.segment import Segment
+from textual.geometry import Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from sysbench.core.formatting import format_count, percent
+from sysbench.core.record.roof import Roof
+from sysbench.core.trace.roofline import RoofPoint
+
+Span = tuple[str, str]
+"""A text and its kind, which decides its style."""
+
+BLANK = (" ", "")
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+DOTS_ACROSS, DOTS_DOWN = 2, 4
+
+
+class Range(NamedTuple):
+    """An axis from ``low`` to ``high``, both positive, ``low`` less."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, values: Iterable[float], factor: float, part: float = 0.0) -> Range:
+        """A range that holds all values and ``factor`` more at both ends.
+
+        At least ``part`` of the whole range is above the values.
+        """
+        values = list(values)
+        low, high = min(values) / factor, max(values)
+        return cls(low, high * max(factor, math.pow(high / low, part / (1 - part))))
+
+    def part(self, value: float) -> float:
+        """The position of a value: 0 at the low end, 1 at the high."""
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+    def value(self, part: float) -> float:
+        """The value at a position, the inverse of `part`."""
+        return self.low * math.pow(self.high / self.low, part)
+
+    @property
+    def decades(self) -> list[float]:
+        """The powers of ten in it."""
+        first = math.ceil(math.log10(self.low) - 1e-9)
+        last = math.floor(math.log10(self.high) + 1e-9)
+        return [10.0**power for power in range(first, last + 1)]
+
+
+class LogCanvas:
+    """Cells of ``width`` by ``height``, row 0 on top."""
+
+    def __init__(self, width: int, height: int, across: Range, up: Range) -> None:
+        self.width, self.height, self.across, self.up = width, height, across, up
+        self._cells: list[list[Span]] = [[BLANK] * width for _ in range(height)]
+
+    def column(self, x: float) -> int:
+        """The column of a value, within the drawing."""
+        return min(max(math.floor(self.across.part(x) * self.width), 0), self.width - 1)
+
+    def row(self, y: float) -> int:
+        """The row of a value, within the drawing."""
+        return min(max(math.floor((1 - self.up.part(y)) * self.height), 0), self.height - 1)
+
+    def curve(self, function: Callable[[float], float], kind: str) -> None:
+        """Draw a curve, steep parts without gaps; cut it off at the border."""
+        wide, tall = self.width * DOTS_ACROSS, self.height * DOTS_DOWN
+        dots: dict[tuple[int, int], int] = {}
+        before: int | None = None
+        for column in range(wide):
+            y = function(self.across.value((column + 0.5) / wide))
+            row = math.floor((1 - self.up.part(y)) * tall)
+            low, high = sorted((row, row if before is None else before))
+            # The rows between two neighbours, without either: those are dots already.
+            inner = range(low + 1, high) if before is not None else range(0)
+            for place in {row, *inner}:
+                if 0 <= place < tall:
+                    cell = (place // DOTS_DOWN, column // DOTS_ACROSS)
+                    bit = _DOTS[place % DOTS_DOWN][column % DOTS_ACROSS]
+                    dots[cell] = dots.get(cell, 0) | bit
+            before = row
+        for (row, column), bits in dots.items():
+            self._cells[row][column] = (chr(0x2800 + bits), kind)
+
+    def letter(self, x: float, y: float, letter: str, kind: str) -> None:
+        """Put a letter at a value, or in the nearest cell of its row that has no letter yet."""
+        row, column = self.row(y), self.column(x)
+        free = [place for place in range(self.width) if self._cells[row][place][1] != kind]
+        if free:
+            nearest = min(free, key=lambda place: abs(place - column))
+            self._cells[row][nearest] = (letter, kind)
+
+    def label(self, column: int, row: int, text: str, kind: str) -> bool:
+        """Write a text if all its cells are blank; return whether there was room."""
+        cells = range(column, column + len(text))
+        if not 0 <= row < self.height or column < 0 or cells.stop > self.width:
+            return False
+        if any(self._cells[row][cell] != BLANK for cell in cells):
+            return False
+        for cell, char in zip(cells, text, strict=True):
+            self._cells[row][cell] = (char, kind)
+        return True
+
+    def spans(self, row: int) -> list[Span]:
+        """A row as spans of one kind each."""
+        groups = groupby(self._cells[row], key=lambda cell: cell[1])
+        return [("".join(char for char, _ in cells), kind) for kind, cells in groups]
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SIDE_FROM, SIDE_WIDTH = 110, 52
+LEAST_WIDTH, LEAST_HEIGHT = 24, 4
+"""The least size of the plot alone; in less room only the legend is shown."""
+ROWS_IN_FULL = 4
+"""Rows of a point of the legend beside the plot with its figures, a blank one included."""
+SOME_UNKNOWN = 0.995
+"""Part of a group's time from which on all of it counts as known."""
+MOST_BELOW = 4
+"""Rows of the legend below the plot, and at most a third of the height."""
+NOTE_ROWS = 2
+GAP = "  "
+AROUND = 3.0
+"""Factor by which the axes go beyond the outermost point, the peak and the ridge."""
+AXIS, ROOF, POINT, TEXT = KINDS = ("axis", "roof", "point", "text")
+
+
+class RooflinePlot(Widget):
+    """Groups of work below the two ceilings of the device."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"roofline--{kind}" for kind in KINDS}
+    DEFAULT_CSS = """
+    RooflinePlot {
+        height: 1fr;
+        min-height: 6;
+        & > .roofline--axis { color: $foreground 50%; }
+        & > .roofline--roof { color: $warning; }
+        & > .roofline--point { color: $accent; text-style: bold; }
+        & > .roofline--text { color: $foreground; }
+    }
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._points: Sequence[RoofPoint] = ()
+        self._roof: Roof | None = None
+        self._note = ""
+        self._rows: list[list[Span]] = []
+        self._drawn_for: Size | None = None
+
+    def show(self, points: Sequence[RoofPoint], roof: Roof | None, note: str = "") -> None:
+        """Draw these, the most important first; the note is the line above the plot."""
+        self._points, self._roof, self._note = points, roof, note
+        self._drawn_for = None
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        if self._drawn_for != self.size:
+            self._drawn_for = self.size
+            self._rows = roofline_rows(self._points, self._roof, self._note, *self.size)
+        styles = {kind: self.get_component_rich_style(f"roofline--{kind}") for kind in KINDS}
+        spans = self._rows[y] if y < len(self._rows) else []
+        segments = [Segment(text, styles.get(kind, self.rich_style)) for text, kind in spans]
+        return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
+
+
+def roofline_rows(
+    points: Sequence[RoofPoint], roof: Roof | None, note: str, width: int, height: int
+) -> list[list[Span]]:
+    """The whole picture: the note, the plot with its axes, the legend; at most ``height`` rows."""
+    drawn = [point for point in points if point.flops and point.moved_bytes and point.ns]
+    lines = textwrap.wrap(note, max(width, 1), max_lines=NOTE_ROWS, placeholder=" …")
+    head: list[list[Span]] = [[(line[:width], AXIS)] for line in lines]
+    if not drawn:
+        return [*head, [("no work with known FLOPs and bytes", TEXT)]][:height]
+    drawn = drawn[: len(LETTERS)]
+    has_side_legend = width >= SIDE_FROM
+    words = [_long(point) if has_side_legend else _short(point) for point in drawn]
+    entries = [_entry(letter, text) for letter, text in zip(LETTERS, words, strict=False)]
+    rows_below = max(1, min(MOST_BELOW, height // 3))
+    below = [] if has_side_legend else _flowing(entries, width, rows_below)
+    wide = width - (SIDE_WIDTH if has_side_legend else 0)
+    tall = height - len(head) - len(below)
+    if wide < LEAST_WIDTH or tall < LEAST_HEIGHT + 1:
+        return [*head, *_flowing(entries, width, height - len(head))][:height]
+    plot = _plot(drawn, roof, wide, tall)
+    side = _side(drawn, entries, len(plot)) if has_side_legend else []
+    for row, entry in zip(plot, side, strict=False):
+        row += [(GAP, ""), *entry]
+    return [*head, *plot, *below]
+
+
+def _side(
+    points: Sequence[RoofPoint], entries: Sequence[list[Span]], height: int
+) -> list[list[Span]]:
+    """The legend beside the plot, with what decides each point's place where all have room."""
+    if len(points) * ROWS_IN_FULL > height + 1:
+        return list(entries)
+    rows: list[list[Span]] = []
+    for point, entry in zip(points, entries, strict=True):
+        lines = (f"  {text}"[: SIDE_WIDTH - 3] for text in _in_full(point))
+        rows += [entry, *([(line, AXIS)] for line in lines), []]
+    return rows
+
+
+def _in_full(point: RoofPoint) -> tuple[str, str]:
+    """Intensity and share; time, and what it would be at the roof."""
+    known = "" if point.known > SOME_UNKNOWN else f", {percent(point.known, 0)} known"
+    roof = "" if point.at_roof_ns is None else f", {point.at_roof_ns / 1e6:.3g} ms at the roof"
+    return (
+        f"{point.intensity:.3g} FLOP/B · {percent(point.share)} of the step{known}",
+        f"{point.ns / 1e6:.3g} ms a step{roof}",
+    )
+
+
+def _entry(letter: str, words: str) -> list[Span]:
+    return [(letter, POINT), (f" {words}"[: SIDE_WIDTH - 3], TEXT)]
+
+
+def _long(point: RoofPoint) -> str:
+    """``gemm 63.1 GFLOP/s, 71 % of compute``."""
+    words = f"{point.label} {_rate(point)}"
+    if point.of_roof is None:
+        return words
+    return f"{words}, {percent(point.of_roof, 0)} of {point.bound}"
+
+
+def _short(point: RoofPoint) -> str:
+    """``gemm 71 %``; without a roof the rate."""
+    reached = _rate(point) if point.of_roof is None else percent(point.of_roof, 0)
+    return f"{point.label} {reached}"
+
+
+def _rate(point: RoofPoint) -> str:
+    return f"{format_count(point.flops_per_second)}FLOP/s"
+
+
+def _flowing(entries: Sequence[list[Span]], width: int, max_rows: int) -> list[list[Span]]:
+    """The legend's entries in lines, at most ``max_rows``; entries without room are left out."""
+    rows: list[list[Span]] = [[]]
+    for entry in entries:
+        before, length = (sum(len(text) for text, _ in row) for row in (rows[-1], entry))
+        if before and before + len(GAP) + length > width:
+            if len(rows) == max_rows:
+                break
+            rows.append(entry)
+        else:
+            rows[-1] = [*rows[-1], (GAP, ""), *entry] if before else entry
+    return rows
+
+
+def _plot(
+    points: Sequence[RoofPoint], roof: Roof | None, width: int, height: int
+) -> list[list[Span]]:
+    """``height`` rows with the axes: the last is the scale of the intensity."""
+    ridge = roof.ridge if roof else None
+    rates = [point.flops_per_second for point in points] + ([roof.peak_flops] if roof else [])
+    up = Range.around(rates, AROUND, 1.5 / height)  # a row for the peak's label
+    across = Range.around(
+        [*(point.intensity for point in points), *([ridge] if ridge else [])], AROUND
+    )
+    ticks = {format_count(value).strip(): value for value in up.decades}
+    margin = max(map(len, (*ticks, "FLOP/s")))
+    canvas = LogCanvas(width - margin - 1, height - 1, across, up)
+    if roof is not None:
+        _draw_roof(canvas, roof)
+    for letter, point in reversed(list(zip(LETTERS, points, strict=False))):
+        canvas.letter(point.intensity, point.flops_per_second, letter, POINT)
+    labels = {canvas.row(value): text for text, value in ticks.items()} | {0: "FLOP/s"}
+    rows: list[list[Span]] = []
+    for row in range(canvas.height):
+        tick = labels.get(row, "")
+        edge = "┤" if tick and row else "│"
+        rows.append([(f"{tick:>{margin}}{edge}", AXIS), *canvas.spans(row)])
+    rows.append([(" " * margin + "╰" + _scale(canvas), AXIS)])
+    return rows
+
+
+def _draw_roof(canvas: LogCanvas, roof: Roof) -> None:
+    """The two ceilings, each with its number where there is room."""
+    bandwidth = roof.bandwidth
+    if bandwidth is None:
+        canvas.curve(lambda x: roof.peak_flops, ROOF)
+    else:
+        canvas.curve(lambda x: min(roof.peak_flops, bandwidth * x), ROOF)
+        slope = f"{format_count(bandwidth)}B/s"
+        column = canvas.column(canvas.across.value(0.08))
+        end = canvas.across.value((column + len(slope)) / canvas.width)
+        canvas.label(column, canvas.row(min(roof.peak_flops, bandwidth * end)) - 1, slope, ROOF)
+    peak = f"{format_count(roof.peak_flops)}FLOP/s {roof.precision}"
+    canvas.label(canvas.width - len(peak), canvas.row(roof.peak_flops) - 1, peak, ROOF)
+
+
+def _scale(canvas: LogCanvas) -> str:
+    """The intensity's powers of ten below their columns, and the unit at the end."""
+    unit = " FLOP/B"
+    cells = ["─"] * canvas.width
+    end = 0
+    for value in canvas.across.decades:
+        text, column = f"{value:g}", canvas.column(value)
+        if column >= end and column + len(text) <= canvas.width - len(unit):
+            cells[column : column + len(text)] = text
+            end = column + len(text) + 1
+    cells[-len(unit) :] = unit
+    return set_cell_size("".join(cells), canvas.width)

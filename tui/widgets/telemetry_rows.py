@@ -1,0 +1,134 @@
+"""Telemetry over one time axis, the stages of the run marked below; all GPUs where several are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+
+from sysbench.core.machine.sample import Sample
+from sysbench.tui.live.sensors import Reading, device_of, readings
+from sysbench.tui.widgets.gpu_rows import gpu_lines
+from sysbench.tui.widgets.plot import mark_row
+from sysbench.tui.widgets.traces import block_rows, fitted, line_rows
+
+NAME_WIDTH = 9
+TEXT_WIDTH = 10
+TALL = 3
+"""Lines from which on a series is a line between its scale's ends, and not a row of blocks."""
+TALLEST = 20
+"""Lines of a series at most: two fill the panel of 200x50."""
+LEAST_SERIES = 2
+"""Series that are shown before all GPUs are."""
+
+
+def telemetry_lines(
+    samples: Sequence[Sample],
+    marks: Sequence[tuple[int, str]],
+    device: str,
+    width: int,
+    height: int,
+    *,
+    cursor_ns: int | None = None,
+) -> Content:
+    """The most informative series that fit into ``height`` lines, and the line of marks.
+
+    Args:
+        samples: In order of time, over the whole width.
+        marks: ``t_ns`` and label of each stage that began.
+        device: The run's device: its series come first.
+        width: Cells of a line.
+        height: Lines to fill.
+        cursor_ns: Instant to point at; the values are those of the last sample before it.
+    """
+    room = width - NAME_WIDTH - TEXT_WIDTH - 1
+    if not samples or room < 4:
+        return Content.styled("no sample yet", "$foreground 60%")
+    at = len(samples) - 1 if cursor_ns is None else place_at(samples, cursor_ns)
+    # By name: a device may tell more from its second sample on.
+    table = [{one.name: one for one in readings(sample, device)} for sample in samples]
+    gpus = _gpus(samples[at], device, width, height - 1 - LEAST_SERIES)
+    left = height - 1 - len(gpus)
+    shown = [*table[-1].values()][: max(left, 1)]
+    rooms = _rooms(len(shown), left)
+    column = None if cursor_ns is None else _column_of(at, len(samples), room)
+    lines: list[Content] = []
+    for newest, rows in zip(shown, rooms, strict=True):
+        series = [row.get(newest.name) for row in table]
+        values = [reading.value if reading else None for reading in series]
+        told = series[at] or newest._replace(value=None)
+        tall = min(rows - 1, TALLEST) if rows > TALL else 1
+        lines += _series_lines(told, values, tall, room, column)
+        if tall > 1:
+            lines.append(Content(""))
+    places = [(_column(samples, t_ns, room), label) for t_ns, label in marks]
+    row = mark_row(places, room)
+    if column is not None:
+        row = f"{row[:column]}▲{row[column + 1 :]}"
+    foot = Content.styled(" " * NAME_WIDTH + row, "$foreground 50%")
+    return Content("\n").join([*gpus, *lines, foot])
+
+
+def _rooms(count: int, height: int) -> list[int]:
+    """Lines for each of so many series: alike where all can be tall, else the first ones are."""
+    if height // count > TALL:
+        return [height // count] * count
+    tall_ones = max(height - count, 0) // TALL
+    return [TALL + 1] * tall_ones + [1] * (count - tall_ones)
+
+
+def place_at(samples: Sequence[Sample], t_ns: int) -> int:
+    """Index of the last sample that is not after an instant; the first where all are."""
+    return max(sum(sample.t_ns <= t_ns for sample in samples) - 1, 0)
+
+
+def _gpus(sample: Sample, device: str, width: int, height: int) -> list[Content]:
+    """All GPUs of the host, where there are several."""
+    if len(sample.devices) < 2:
+        return []
+    own = device_of(sample, device)
+    return gpu_lines(sample.devices, own.index if own else None, width, height)
+
+
+def _series_lines(
+    told: Reading, values: Sequence[float | None], tall: int, room: int, column: int | None
+) -> list[Content]:
+    """The lines of one series, with its name and the value told on the last."""
+    known = [value for value in values if value is not None]
+    high = told.full or max(known, default=1.0) or 1.0
+    before = next((n for n, value in enumerate(values) if value is not None), len(values))
+    is_line = tall >= TALL and before + len(known) == len(values) and len(known) > 0
+    if is_line:
+        # The first sample has no share of the processors yet.
+        unknown = before * room // len(values)
+        drawn = line_rows(known, room - unknown, tall, 0.0, high)
+        rows = [" " * unknown + row for row in drawn]
+    else:
+        rows = block_rows(fitted(values, room), tall, 0.0, high)
+    if column is not None:
+        rows = [_pointed(row, column) for row in rows]
+    edge = "│" if is_line else " "
+    label = NAME_WIDTH - 1
+    names = [" " * label] * (tall - 1) + [f"{told.name:<{label}}"]
+    if is_line:
+        names[0] = f"{told.full_text:>{label}}"[:label]
+    lines = [
+        Content.assemble((name + edge, "$foreground 75%"), (row, "$accent"))
+        for name, row in zip(names, rows, strict=True)
+    ]
+    lines[-1] += Content(f" {told.text:>{TEXT_WIDTH}}")
+    return lines
+
+
+def _pointed(row: str, column: int) -> str:
+    """The row with a line at the cursor where nothing is drawn."""
+    return row if row[column : column + 1] != " " else f"{row[:column]}│{row[column + 1 :]}"
+
+
+def _column(samples: Sequence[Sample], t_ns: int, room: int) -> int:
+    """The column of an instant."""
+    return _column_of(sum(sample.t_ns < t_ns for sample in samples), len(samples), room)
+
+
+def _column_of(index: int, count: int, room: int) -> int:
+    return min(index * room // count, room - 1)

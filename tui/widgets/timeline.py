@@ -1,0 +1,258 @@
+"""Live bytes over time as a stacked area with a cursor."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from sysbench.core.record.record import Timeline
+from sysbench.tui.text import amount
+from sysbench.tui.theme import Swatch, rich_colour, swatch_of
+from sysbench.tui.widgets.plot import mark_row
+from sysbench.tui.widgets.traces import EIGHTHS
+
+Window = tuple[float, float]
+"""Begin and end of what is in sight, in milliseconds."""
+
+MOST_ZOOM = 14
+"""Times that the whole is halved for the shortest window."""
+
+Cell = tuple[str, str]
+"""One character and its colour, a variable of the theme; an empty one is the background."""
+
+
+def stacking_order(timeline: Timeline) -> list[str]:
+    """Categories from the bottom up: the always resident first, then the largest."""
+    amounts = {name: values for name, values in timeline.categories.items() if any(values)}
+    return sorted(amounts, key=lambda name: (-min(amounts[name]), -max(amounts[name])))
+
+
+def category_swatches(timeline: Timeline) -> dict[str, Swatch]:
+    """The looks of each category, by its name."""
+    return {name: swatch_of(name) for name in stacking_order(timeline)}
+
+
+def column_samples(timeline: Timeline, width: int, window: Window) -> list[int]:
+    """For each column the index of the sample with the most live bytes in its interval.
+
+    A column without a sample shows the one before it.
+    """
+    t_ms = timeline.t_ms
+    begin, end = window
+    chosen, first = [], bisect_left(t_ms, begin)
+    for column in range(width):
+        # Half-open range of samples; the last column takes all, whatever rounding made of it.
+        is_last = column == width - 1
+        last = bisect_right(t_ms, end if is_last else begin + (end - begin) * (column + 1) / width)
+        if last > first:
+            chosen.append(max(range(first, last), key=timeline.live_bytes.__getitem__))
+            first = last
+        else:
+            chosen.append(max(first - 1, 0))
+    return chosen
+
+
+def stacked_column(
+    layers: Sequence[tuple[int, Swatch]], height: int, bytes_per_row: float
+) -> list[Cell]:
+    """One column, bottom row first: each cell shows the layer that fills most of it."""
+    cells: list[Cell] = []
+    total = sum(count for count, _ in layers)
+    for row in range(height):
+        low, high = row * bytes_per_row, (row + 1) * bytes_per_row
+        if low >= total:
+            cells.append((" ", ""))
+            continue
+        best, best_bytes, bottom = layers[-1][1], 0.0, 0.0
+        for count, look in layers:
+            inside = min(bottom + count, high) - max(bottom, low)
+            if inside > best_bytes:
+                best, best_bytes = look, inside
+            bottom += count
+        if high > total:
+            eighths = max(1, round((total - low) / bytes_per_row * 8))
+            cells.append((best.glyph if eighths == 8 else EIGHTHS[eighths], best.colour))
+        else:
+            cells.append((best.glyph, best.colour))
+    return cells
+
+
+class TimelineView(Widget, can_focus=True):
+    """The stacked area. Arrow keys move the cursor; `Moved` carries its sample."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1)", "Back", show=False),
+        Binding("right", "move(1)", "On", show=False),
+        Binding("shift+left,ctrl+left", "move(-10)", "Far back", show=False),
+        Binding("shift+right,ctrl+right", "move(10)", "Far on", show=False),
+        Binding("home", "move(-9999)", "Begin", show=False),
+        Binding("end", "move(9999)", "End", show=False),
+        Binding("plus,equals_sign", "zoom(1)", "Zoom in", show=False, id="memory.zoom-in"),
+        Binding("minus", "zoom(-1)", "Zoom out", show=False, id="memory.zoom-out"),
+        Binding("k", "peak", "To the peak", show=False, id="memory.peak"),
+    ]
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"timeline--axis", "timeline--cursor"}
+    DEFAULT_CSS = """
+    TimelineView {
+        height: 1fr;
+        min-height: 5;
+        & > .timeline--axis { color: $foreground 50%; }
+        & > .timeline--cursor { color: $foreground; text-style: bold; }
+    }
+    """
+
+    @dataclass
+    class Moved(Message):
+        """The cursor stands on this sample of the timeline."""
+
+        sample: int
+
+    def __init__(self, timeline: Timeline, peak_ms: float) -> None:
+        """The cursor begins at the sample nearest to ``peak_ms``."""
+        super().__init__()
+        self.timeline = timeline
+        self.order = stacking_order(timeline)
+        self.looks = category_swatches(timeline)
+        times = timeline.t_ms
+        self.peak = min(range(len(times)), key=lambda index: abs(times[index] - peak_ms))
+        self.sample = self.peak
+        self._whole: Window = (times[0], times[-1])
+        self.window = self._whole
+        self._zoom = 0
+        self._drawn_for: Size | None = None
+        self._columns: list[list[Cell]] = []
+        self._samples: list[int] = []
+        self._margin = 0
+
+    def on_resize(self) -> None:
+        self.post_message(self.Moved(self.sample))
+
+    def _draw(self) -> None:
+        """Compute every column once for this size."""
+        self._drawn_for = self.size
+        width, height = self.size.width, self.size.height - 1
+        self._columns, self._samples = [], []
+        if width < 20 or height < 2:
+            return
+        high = max(self.timeline.live_bytes) or 1
+        self._ticks = {height - 1: amount(high), (height - 1) // 2: amount(high / 2), 0: "0"}
+        self._margin = max(map(len, self._ticks.values()))
+        self._samples = column_samples(self.timeline, width - self._margin - 1, self.window)
+        for sample in self._samples:
+            layers = [
+                (self.timeline.categories[name][sample], self.looks[name]) for name in self.order
+            ]
+            self._columns.append(stacked_column(layers, height, high / height))
+
+    @property
+    def cursor(self) -> int:
+        """The column of the cursor's sample."""
+        return min(
+            range(len(self._samples)),
+            key=lambda column: abs(self._samples[column] - self.sample),
+            default=0,
+        )
+
+    def action_move(self, by: int) -> None:
+        if not self._samples:
+            return
+        column, room = self.cursor + by, len(self._samples)
+        t_ms, (begin, end) = self.timeline.t_ms, self.window
+        if 0 <= column < room or not self._zoom:
+            sample = self._samples[min(max(column, 0), room - 1)]
+        else:
+            sample = bisect_right(t_ms, t_ms[self.sample] + by * (end - begin) / room) - 1
+        # A column shows its highest sample, which may lie behind the cursor's, or be the same.
+        sample = max(sample, self.sample + 1) if by > 0 else min(sample, self.sample - 1)
+        self._go(min(max(sample, 0), len(t_ms) - 1))
+
+    def action_zoom(self, by: int) -> None:
+        """Halve the span in sight so often, or double it; the cursor keeps its place in it."""
+        (first, last), (begin, end) = self._whole, self.window
+        self._zoom = min(max(self._zoom + by, 0), MOST_ZOOM)
+        span = (last - first) / 2**self._zoom
+        at = self.timeline.t_ms[self.sample]
+        share = (at - begin) / (end - begin) if end > begin else 0.0
+        self._show(at - share * span, span)
+        self.refresh()
+
+    def _show(self, begin: float, span: float) -> None:
+        """Have a window of this span in sight, from there on as far as there is something."""
+        first, last = self._whole
+        begin = min(max(begin, first), last - span)
+        self.window = (begin, begin + span) if self._zoom else self._whole
+        self._drawn_for = None
+
+    def action_peak(self) -> None:
+        self._go(self.peak)
+
+    def _go(self, sample: int) -> None:
+        self.sample = sample
+        begin, end = self.window
+        at = self.timeline.t_ms[sample]
+        if not begin <= at <= end:
+            self._show(at - (end - begin) / 2, end - begin)
+        self.refresh()
+        self.post_message(self.Moved(sample))
+
+    def on_click(self, event: object) -> None:
+        x = getattr(event, "x", 0) - self._margin - 1
+        if 0 <= x < len(self._samples):
+            self._go(self._samples[x])
+
+    def render_line(self, y: int) -> Strip:
+        if self._drawn_for != self.size:
+            self._draw()
+        width, height = self.size.width, self.size.height - 1
+        own = self.rich_style
+        if not self._columns:
+            return Strip.blank(width, own)
+        axis = self.get_component_rich_style("timeline--axis")
+        pointer = self.get_component_rich_style("timeline--cursor")
+        cursor = self.cursor
+        if y == height:
+            return self._axis_line(axis, pointer, cursor)
+        row = height - 1 - y
+        tick = self._ticks.get(row, "")
+        segments = [Segment(f"{tick:>{self._margin}}{'┤' if tick else '│'}", axis)]
+        cells = [column[row] for column in self._columns]
+        if not cells[cursor][1]:
+            cells[cursor] = ("│", "cursor")
+        for colour, run in groupby(cells, key=lambda cell: cell[1]):
+            text = "".join(char for char, _ in run)
+            style = pointer if colour == "cursor" else self._style(colour) if colour else None
+            segments.append(Segment(text, own + style if style else own))
+        return Strip(segments).adjust_cell_length(width, own)
+
+    def _style(self, colour: str) -> Style:
+        return Style(color=rich_colour(self.app, colour))
+
+    def _axis_line(self, axis: Style, pointer: Style, cursor: int) -> Strip:
+        """Phases and the cursor's position under the area."""
+        room, (first, last) = len(self._columns), self.window
+        span = (last - first) or 1.0
+        marks = [
+            (min(max(int((begin - first) / span * room), 0), room - 1), name)
+            for name, begin, end in self.timeline.phases
+            if not self._zoom or (begin <= last and end >= first)
+        ]
+        text = mark_row(marks, room).replace(" ", "─")
+        return Strip(
+            [
+                Segment(" " * self._margin + "╰", axis),
+                Segment(text[:cursor], axis),
+                Segment("▲", pointer),
+                Segment(text[cursor + 1 :], axis),
+            ]
+        ).adjust_cell_length(self.size.width, self.rich_style)
