@@ -35,7 +35,7 @@ RANKED = {
     "#3f7f74": "temporaries (optimizer)",
 }
 """Colours of the page as they were, by rank, and the categories that had them."""
-LOOK = Path(charts.__file__).with_name("look.css").read_text(encoding="utf-8")
+LOOK = Path(charts.__file__).with_name("page.css").read_text(encoding="utf-8")
 MODEL = "tiny: 787,072 parameters (d_model 128, d_ff 512, 2 layers, 4 heads, vocab 1,024)"
 STEP = "53.71 ms a step ±1.9 %, of 51 steps in one process · peak 32.8 MiB"
 ABOUT = (

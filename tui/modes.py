@@ -49,14 +49,14 @@ MODES = {
             keys="f2,r",
             tooltip="Choose what to measure",
             about="choose a model and read what will happen before it does",
-            shown_by="screens.run.screen:RunScreen",
+            shown_by="screens.run_screen:RunScreen",
         ),
         Mode(
             name="live",
             keys="f3,f",
             tooltip="Watch the live run",
             about="watch step times settle; the run does not need this terminal",
-            shown_by="screens.live.screen:LiveScreen",
+            shown_by="screens.live_screen:LiveScreen",
             needs="watch_run",
         ),
         Mode(
@@ -64,7 +64,7 @@ MODES = {
             keys="f4,t",
             tooltip="Read a result",
             about="verdict first, then timing, kernels, memory, telemetry, log, export",
-            shown_by="screens.result.screen:ResultScreen",
+            shown_by="screens.result_screen:ResultScreen",
             needs="shown",
         ),
         Mode(
@@ -72,14 +72,14 @@ MODES = {
             keys="f5,l",
             tooltip="All runs",
             about="every run of this machine; filter as you type",
-            shown_by="screens.library.screen:LibraryScreen",
+            shown_by="screens.library_screen:LibraryScreen",
         ),
         Mode(
             name="compare",
             keys="f8,c",
             tooltip="Two runs side by side",
             about="two runs: the verdict, then time and memory row by row; measure both in turn",
-            shown_by="screens.compare.screen:CompareScreen",
+            shown_by="screens.compare_screen:CompareScreen",
             needs="compared",
         ),
         Mode(
@@ -87,14 +87,14 @@ MODES = {
             keys="f6,s",
             tooltip="Grids of runs, and the tables that they fill",
             about="experiments as grids of runs, and the tables that they fill",
-            shown_by="screens.studies.screen:StudiesScreen",
+            shown_by="screens.studies_screen:StudiesScreen",
         ),
         Mode(
             name="inspect",
             keys="f7,i",
             tooltip="Anyone's trace, memory snapshot or nsys export",
             about="anyone's chrome trace, memory snapshot or nsys export",
-            shown_by="screens.inspect.screen:InspectScreen",
+            shown_by="screens.inspect_screen:InspectScreen",
         ),
     )
 }

@@ -78,7 +78,7 @@ def document(title: str, head: str, sections: Mapping[str, str], about: str = ""
         sections: Anchor to HTML of a section, in order; the contents are made of them.
         about: Description of the page for what lists it without opening it; plain text.
     """
-    style, script = (_part(name) for name in ("look.css", "look.js"))
+    style, script = (_part(name) for name in ("page.css", "page.js"))
     links = [_link(anchor, inside) for anchor, inside in sections.items()]
     described = f'<meta name="description" content="{text(about)}">\n' if about else ""
     return "".join(

@@ -22,8 +22,8 @@ from sysbench.core.inspection.messages import Finished, ProgressSender, refusal,
 from sysbench.core.inspection.reading import Tables, read_tables
 from sysbench.core.machine.children import die_with_input
 from sysbench.core.machine.processes import die_with_parent, limit_data_memory
-from sysbench.core.ranks.rank_summary import encode_rank
 from sysbench.core.storage import write_atomically
+from sysbench.core.trace.rank_summary import encode_rank
 
 LARGEST_TABLES_BYTES = 64 * 2**20
 """A file with larger tables is hostile: real ones have a few megabytes."""

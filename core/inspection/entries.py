@@ -17,7 +17,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import home
 
 if TYPE_CHECKING:
-    from sysbench.core.ranks.rank_summary import RankTrace
+    from sysbench.core.trace.rank_summary import RankTrace
 
 KEPT = 32
 """Count of newest entries that are kept."""
@@ -25,7 +25,15 @@ MOST_KEPT_BYTES = 2**31
 """Of all that are kept, the newest aside: what the summaries of a folder's ranks may take."""
 
 CORE = Path(__file__).parents[1]
-SOURCES = ("record/*.py", "analysis/**/*.py", "inspection/*.py")
+SOURCES = (
+    "record/*.py",
+    "trace/*.py",
+    "memory/*.py",
+    "ranks/*.py",
+    "compare/*.py",
+    "findings/*.py",
+    "inspection/*.py",
+)
 """Sources that decide the tables of a file; a change in them makes its entry stale."""
 
 
@@ -74,7 +82,7 @@ class Entry:
 
     def read_rank(self) -> RankTrace | None:
         """The file as one rank of several, or None if there is none that can be read."""
-        from sysbench.core.ranks.rank_summary import (
+        from sysbench.core.trace.rank_summary import (
             decode_rank,  # numpy, for which files alone do not ask
         )
 

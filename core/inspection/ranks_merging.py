@@ -11,7 +11,7 @@ from sysbench.core.inspection.decoding import default_limit_bytes, follow
 from sysbench.core.inspection.messages import Finished, Progressed, Refused
 from sysbench.core.inspection.ranks_folder import FolderError, as_text
 from sysbench.core.machine.children import python_child
-from sysbench.core.ranks.rank_rows import Ranks
+from sysbench.core.trace.rank_rows import Ranks
 
 
 def merge_traces(
@@ -52,7 +52,9 @@ def merge_traces(
     ]
     limit = str(limit_bytes or default_limit_bytes())
     with subprocess.Popen(
-        python_child("sysbench.core.inspection", str(output.absolute()), limit, *files),
+        python_child(
+            "sysbench.core.inspection.merging_process", str(output.absolute()), limit, *files
+        ),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -23,11 +23,11 @@ from sysbench.core.inspection.ranks_folder import (
     by_rank,
     rank_files,
 )
-from sysbench.core.ranks.rank_rows import RankMemoryRow, Ranks
 from sysbench.core.record.record import Memory
+from sysbench.core.trace.rank_rows import RankMemoryRow, Ranks
 
 if TYPE_CHECKING:
-    from sysbench.core.ranks.rank_summary import RankTrace
+    from sysbench.core.trace.rank_summary import RankTrace
 
 MOST_BYTES = 2**31
 """Of all summaries as they are stored; in memory they take about as much."""
@@ -61,7 +61,7 @@ class FolderDecoding:
             DecodingCancelled: `cancel` was called.
         """
         # numpy comes with it, which a screen should not wait for.
-        from sysbench.core.ranks.rank_summary import MOST_CALLS, MOST_INTERVALS
+        from sysbench.core.trace.rank_summary import MOST_CALLS, MOST_INTERVALS
 
         folder, files = self.folder, rank_files(self.folder)
         summaries: dict[Path, RankTrace] = {}
@@ -110,7 +110,7 @@ def _side_by_side(
     Raises:
         FolderError: The files are not those of one job's ranks.
     """
-    from sysbench.core.ranks.ranks_block import ranks_block
+    from sysbench.core.trace.ranks_block import ranks_block
 
     folder = files.folder
     traces = by_rank((path, summaries[path].rank) for path in files.traces)

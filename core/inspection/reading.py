@@ -24,7 +24,6 @@ from sysbench.core.memory.profiled import (
     read_profiled_allocations,
 )
 from sysbench.core.memory.snapshot_reading import read_snapshot
-from sysbench.core.ranks.rank_summary import RankTrace, rank_trace
 from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.record import Kernels, Memory
 from sysbench.core.trace.captures import join_replays, with_captured
@@ -36,6 +35,7 @@ from sysbench.core.trace.launches import BEGIN_CAPTURE
 from sysbench.core.trace.nsys_export import export_of, read_contents
 from sysbench.core.trace.nsys_summaries import summary
 from sysbench.core.trace.origin import read_origin
+from sysbench.core.trace.rank_summary import RankTrace, rank_trace
 from sysbench.core.trace.time_ledger import TimeLedger, chosen_device, time_ledger
 from sysbench.core.trace.trace_events import Kind, Trace
 from sysbench.core.trace.trace_reader import read_trace

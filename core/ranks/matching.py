@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sysbench.core.ranks.rank_summary import RankTrace, TracedCall
+from sysbench.core.trace.rank_summary import RankTrace, TracedCall
 from sysbench.core.trace.trace_events import NONE
 
 SYNCHRONISING = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")

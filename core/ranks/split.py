@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sysbench.core.ranks.rank_summary import RankTrace
 from sysbench.core.trace.intervals import Cover
+from sysbench.core.trace.rank_summary import RankTrace
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from sysbench.core.ranks.rank_rows import (
+from sysbench.core.tables.table import Column, Table, fields_of, tabulate
+from sysbench.core.trace.rank_rows import (
     MatchedCollective,
     RankMemoryRow,
     RankRow,
     Ranks,
     RankStepRow,
 )
-from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 RANKS_TITLE = (
     "Ranks: computing, waiting, transfer, undivided and idle add up to the span of each; ms"

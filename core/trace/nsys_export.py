@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.ranks.rank_summary import RankTrace, rank_trace
 from sysbench.core.record.nsys import NsysFacts
 from sysbench.core.record.record import Kernels, Nsys
 from sysbench.core.trace.collective_kernels import collective_rows
@@ -22,6 +21,7 @@ from sysbench.core.trace.nsys_file import ExportFile, Progress, open_export
 from sysbench.core.trace.nsys_projection import OPERATOR_FACTS, nvtx_of
 from sysbench.core.trace.nsys_summaries import call_summary, clocks_of, devices_of, work_summary
 from sysbench.core.trace.origin import Origin
+from sysbench.core.trace.rank_summary import RankTrace, rank_trace
 from sysbench.core.trace.time_ledger import chosen_device, time_ledger
 from sysbench.core.trace.trace_events import NONE, DeviceEvents, HostEvents, Kind, Trace
 

@@ -18,7 +18,7 @@ from sysbench.core.trace.classify import CATEGORIES
 from ..colour_science import VISIONS, contrast, distance
 
 PAGES = {"dark": "#151a20", "light": "#ffffff"}
-"""Backgrounds of the HTML page's sections, as in its ``look.css``."""
+"""Backgrounds of the HTML page's sections, as in its ``page.css``."""
 COLOURED = {name: hue for name, hue in HUES.items() if name != "grey"}
 
 

@@ -92,21 +92,19 @@ COMMANDS = {
         Command(
             "ab",
             "two specs measured in turn until one is faster, or the difference is too small",
-            module="ab.command",
             has_workers=True,
             exit_codes=OPTIONAL_GATE_CODES,
         ),
-        Command("baseline", "keep a run's record to judge later runs against", "gate.baseline"),
+        Command("baseline", "keep a run's record to judge later runs against"),
         Command(
             "gate",
             "judge a run against a baseline: an exit code for CI",
-            module="gate.gate",
             has_workers=True,
             exit_codes=GATE_CODES,
         ),
         Command("export", "carry a run's artifacts and tables away"),
-        Command("serve", "show a run's page in the browser of your own machine", "serving.page"),
-        Command("web", "the workstation in the browser of your own machine", "serving.web"),
+        Command("serve", "show a run's page in the browser of your own machine"),
+        Command("web", "the workstation in the browser of your own machine"),
         Command(
             "inspect",
             "anyone's chrome trace, memory snapshot or nsys export, with our tables",
@@ -118,7 +116,7 @@ COMMANDS = {
             exit_codes="exit codes: those of the run, 130 when it was left running",
         ),
         Command("stop", "end a live run; what it has measured is kept"),
-        Command("rm", "delete runs: to the trash, from which they come back", "keeping.rm"),
+        Command("rm", "delete runs: to the trash, from which they come back"),
         Command(
             "doctor",
             "what is here, what is missing, and what each missing thing costs",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sysbench.core.errors import MissingLibraryError, SpecError
 from sysbench.tui.commands.arguments import examples
 from sysbench.tui.commands.output import print_json, say
-from sysbench.tui.commands.page import tunnel_command
+from sysbench.tui.commands.serve import tunnel_command
 
 if TYPE_CHECKING:
     from aiohttp.web import Application

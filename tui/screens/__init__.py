@@ -1,1 +1,1 @@
-"""One folder a screen, with its stylesheet ``screen.tcss``."""
+"""The screens of the workstation, each with a stylesheet of its name."""

@@ -58,7 +58,7 @@ class Order:
 class MeasureScreen(Dialog[Order]):
     """Asks for the limits, and without a second spec for its changes; dismisses with the order."""
 
-    CSS_PATH = "measure.tcss"
+    CSS_PATH = "compare_measure.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Cancel", id="dialog.cancel"),
         Binding("ctrl+r", "start", "Start", id="measure.start"),

@@ -57,7 +57,7 @@ EXPLAINS = {
 class CompareScreen(WorkScreen):
     """Two runs side by side, and the experiment that measures them while it is live."""
 
-    CSS_PATH = "screen.tcss"
+    CSS_PATH = "compare_screen.tcss"
     AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Compare"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -29,8 +29,8 @@ from sysbench.core.inspection.kinds import READABLE
 from sysbench.core.inspection.messages import Progressed
 from sysbench.core.inspection.ranks_folder import FolderError
 from sysbench.core.inspection.ranks_reading import FolderDecoding
-from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import literal
+from sysbench.core.trace.rank_rows import Ranks
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_registry import STYLES, TABS
 from sysbench.tui.screens.result_tabbed import TabbedScreen
@@ -90,7 +90,7 @@ class InspectScreen(TabbedScreen):
     """A path above; below it the progress of decoding, the reason it failed, or the tabs."""
 
     AREA = "inspect"
-    CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES, "screen.tcss"]
+    CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES, "inspect_screen.tcss"]
     AUTO_FOCUS = "#file"
     BINDING_GROUP_TITLE = "Inspect"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -52,7 +52,7 @@ class RunsTable(TableView):
 class LibraryScreen(WorkScreen):
     """All runs, newest first. Enter opens, space marks."""
 
-    CSS_PATH = "screen.tcss"
+    CSS_PATH = "library_screen.tcss"
     AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Library"
     BINDINGS: ClassVar[list[BindingType]] = [

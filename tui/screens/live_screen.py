@@ -53,7 +53,7 @@ class LiveScreen(WorkScreen):
     One cursor, an instant, stands in all of its charts.
     """
 
-    CSS_PATH = "screen.tcss"
+    CSS_PATH = "live_screen.tcss"
     BINDING_GROUP_TITLE = "Live"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "stop", "Stop", id="live.stop", tooltip="End the run as cancelled; asks"),

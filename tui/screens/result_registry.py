@@ -1,6 +1,6 @@
 """The registry of a result's tabs, read by the tab bar, keys, help, palette and Inspect.
 
-A tab is a row here, a class, and if it needs styles a ``.tcss`` in ``tabs/``.
+A tab is a row here, a class, and if it needs styles a ``.tcss`` of its name.
 """
 
 from __future__ import annotations
@@ -32,21 +32,19 @@ class Tab:
     is_rare: bool = False
 
 
-_TABS = "screens.result.tabs"
-
 TABS = {
     tab.name: tab
     for tab in (
         Tab(
             name="summary",
             about="verdict, why, what next",
-            shown_by=f"{_TABS}.summary:SummaryTab",
+            shown_by="screens.summary_tab:SummaryTab",
             explains=("timing.step", "memory.peak", "trust.perturbation"),
         ),
         Tab(
             name="timing",
             about="samples, phases, speed",
-            shown_by=f"{_TABS}.timing:TimingTab",
+            shown_by="screens.timing_tab:TimingTab",
             block="timing",
             filled_by="timing",
             explains=("timing.step", "timing.phases", "timing.first", "timing.throughput"),
@@ -54,7 +52,7 @@ TABS = {
         Tab(
             name="kernels",
             about="what ran, as table, tree, answers, roofline",
-            shown_by=f"{_TABS}.kernels:KernelsTab",
+            shown_by="screens.kernels_tab:KernelsTab",
             block="kernels",
             filled_by="trace",
             explains=(
@@ -65,7 +63,7 @@ TABS = {
         Tab(
             name="memory",
             about="what was resident, when, and whose",
-            shown_by=f"{_TABS}.memory:MemoryTab",
+            shown_by="screens.memory_tab:MemoryTab",
             block="memory",
             filled_by="memory",
             explains=(
@@ -76,7 +74,7 @@ TABS = {
         Tab(
             name="compile",
             about="what was compiled, what it cost, the kernels it made",
-            shown_by=f"{_TABS}.compile:CompileTab",
+            shown_by="screens.compile_tab:CompileTab",
             block="compile",
             filled_by="timing",
             explains=(
@@ -87,7 +85,7 @@ TABS = {
         Tab(
             name="telemetry",
             about="clocks, power, heat over the whole run",
-            shown_by=f"{_TABS}.telemetry:TelemetryTab",
+            shown_by="screens.telemetry_tab:TelemetryTab",
             block="telemetry",
             filled_by="timing",
             explains=("telemetry.series",),
@@ -95,17 +93,17 @@ TABS = {
         Tab(
             name="log",
             about="what the processes printed",
-            shown_by=f"{_TABS}.log:LogTab",
+            shown_by="screens.log_tab:LogTab",
         ),
         Tab(
             name="export",
             about="files and tables to take home",
-            shown_by=f"{_TABS}.export:ExportTab",
+            shown_by="screens.export_tab:ExportTab",
         ),
         Tab(
             name="nsys",
             about="NVTX ranges and NVIDIA's own summaries",
-            shown_by=f"{_TABS}.nsys:NsysTab",
+            shown_by="screens.nsys_tab:NsysTab",
             block="nsys",
             filled_by="nsys",
             explains=("nsys.range",),
@@ -114,7 +112,7 @@ TABS = {
         Tab(
             name="findings",
             about="of a file: verdict, why, what next",
-            shown_by=f"{_TABS}.findings:FindingsTab",
+            shown_by="screens.findings_tab:FindingsTab",
             block="findings",
             is_rare=True,
         ),
@@ -126,5 +124,5 @@ USUAL_TABS = tuple(tab.name for tab in TABS.values() if not tab.is_rare)
 """Names of the tabs that every result has."""
 
 _HERE = Path(__file__).parent
-STYLES = (_HERE / "screen.tcss", *sorted((_HERE / "tabs").glob("*.tcss")))
+STYLES = (_HERE / "result_screen.tcss", *sorted(_HERE.glob("*_tab.tcss")))
 """The stylesheets of all tabs."""

@@ -47,7 +47,7 @@ SLIM = 60
 class RunScreen(WorkScreen):
     """The form on the left, the prediction on the right, the command below."""
 
-    CSS_PATH = "screen.tcss"
+    CSS_PATH = "run_screen.tcss"
     BINDING_GROUP_TITLE = "Run"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "start", "Start", id="run.start", tooltip="Start this run, detached"),

@@ -43,7 +43,7 @@ START_SECONDS = 10.0
 class StudiesScreen(WorkScreen):
     """The list of studies on the left; on the right the grid, the cell under the cursor, a view."""
 
-    CSS_PATH = "screen.tcss"
+    CSS_PATH = "studies_screen.tcss"
     BINDING_GROUP_TITLE = "Studies"
     AUTO_FOCUS = "#list"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sysbench.core.ranks.rank_summary import RankTrace, StepPart, TracedCall
+from sysbench.core.trace.rank_summary import RankTrace, StepPart, TracedCall
 
 EPOCH_NS = 1_790_000_000_000_000_000
 MakeRank = Callable[..., RankTrace]

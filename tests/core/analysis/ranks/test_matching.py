@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sysbench.core.ranks.matching import matched
-from sysbench.core.ranks.rank_summary import RankTrace
+from sysbench.core.trace.matching import matched
+from sysbench.core.trace.rank_summary import RankTrace
 
 MakeRank = Callable[..., RankTrace]
 FOUR = [(0, 10), (100, 110), (200, 210), (300, 310)]
