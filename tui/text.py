@@ -17,7 +17,7 @@ from sysbench.tui.cutting import cut_off
 if TYPE_CHECKING:
     from sysbench.core.inspection.inspection import Inspection
     from sysbench.core.inspection.messages import Progressed
-    from sysbench.core.trace.rank_rows import Ranks
+    from sysbench.core.ranks.rank_rows import Ranks
 
 significant = quantities.significant
 

@@ -11,7 +11,7 @@ from sysbench.core.inspection.decoding import default_limit_bytes, follow
 from sysbench.core.inspection.messages import Finished, Progressed, Refused
 from sysbench.core.inspection.ranks_folder import FolderError, as_text
 from sysbench.core.machine.children import python_child
-from sysbench.core.trace.rank_rows import Ranks
+from sysbench.core.ranks.rank_rows import Ranks
 
 
 def merge_traces(

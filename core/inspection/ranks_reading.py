@@ -24,7 +24,7 @@ from sysbench.core.inspection.ranks_folder import (
     rank_files,
 )
 from sysbench.core.record.record import Memory
-from sysbench.core.trace.rank_rows import RankMemoryRow, Ranks
+from sysbench.core.ranks.rank_rows import RankMemoryRow, Ranks
 
 if TYPE_CHECKING:
     from sysbench.core.trace.rank_summary import RankTrace
@@ -110,7 +110,7 @@ def _side_by_side(
     Raises:
         FolderError: The files are not those of one job's ranks.
     """
-    from sysbench.core.trace.ranks_block import ranks_block
+    from sysbench.core.ranks.ranks_block import ranks_block
 
     folder = files.folder
     traces = by_rank((path, summaries[path].rank) for path in files.traces)

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sysbench.core.trace.clock_alignment import Clocks
-from sysbench.core.trace.matching import Match
+from sysbench.core.ranks.clock_alignment import Clocks
+from sysbench.core.ranks.matching import Match
 
 
 @dataclass(frozen=True, slots=True)

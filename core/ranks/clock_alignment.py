@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.core.trace.matching import Match
+from sysbench.core.ranks.matching import Match
 
 FAR = 2**60
 """Nanoseconds that stand for no bound; sums of two fit 63 bits."""

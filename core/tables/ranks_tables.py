@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sysbench.core.tables.table import Column, Table, fields_of, tabulate
-from sysbench.core.trace.rank_rows import (
+from sysbench.core.ranks.rank_rows import (
     MatchedCollective,
     RankMemoryRow,
     RankRow,

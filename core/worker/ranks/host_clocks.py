@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from sysbench.core.trace.communication import RankStep
-from sysbench.core.trace.exchange import Reading, RoundTrip, on_reference, reading
+from sysbench.core.ranks.exchange import Reading, RoundTrip, on_reference, reading
 
 TRIPS = 40
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.trace.clock_alignment import aligned
-from sysbench.core.trace.matching import matched
+from sysbench.core.ranks.clock_alignment import aligned
+from sysbench.core.ranks.matching import matched
 from sysbench.core.trace.rank_summary import RankTrace
 
 MakeRank = Callable[..., RankTrace]

@@ -12,7 +12,7 @@ from sysbench.core.trace.communication import (
     last_counts,
     transfer_times,
 )
-from sysbench.core.trace.exchange import (
+from sysbench.core.ranks.exchange import (
     Reading,
     RoundTrip,
     ahead_at,

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sysbench.core.trace.rank_summary import RankTrace
-from sysbench.core.trace.split import Split
+from sysbench.core.ranks.split import Split
 
 MakeRank = Callable[..., RankTrace]
 CALLS = st.lists(
