@@ -81,6 +81,8 @@ async def test_kernels_sort_filter_and_turn_phases(app: SysbenchApp, own_run: Ru
         assert isinstance(tab, KernelsTab)
         table, kernels = tab.table, tab.record.kernels
         assert kernels is not None
+        await pilot.press("g")  # one row for each module that runs a kernel
+        await pilot.pause()
         everything = len(kernels.rows) + len(kernels.idle) + 1
         assert len(table.matching) == everything
 
