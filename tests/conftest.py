@@ -46,9 +46,8 @@ from sysbench.core.runs.run_directory import RunDirectory, create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.trace.nsys_export import read_export
-
-from . import factories
-from .null_gpu.place import is_null
+from tests import factories
+from tests.null_gpu.place import is_null
 
 # One thread: with more, a busy machine makes operators wait for each other.
 TINY_RUN = ("run", "--set", "model=tiny", "--set", "steps=12", "--set", "threads=1", "--json")

@@ -13,8 +13,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_directory import Entry, StudyDirectory, open_study, studies_folder
 from sysbench.core.studies.study_grid import Cell, expand
-
-from . import factories
+from tests import factories
 
 HOSTILE = "</script><script>alert(1)</script><img src=http://127.0.0.1:9/x onerror=alert(1)>"
 STUDY = f"""

@@ -23,8 +23,8 @@ from sysbench.core.inspection.ranks_folder import (
     by_rank,
     rank_files,
 )
-from sysbench.core.record.record import Memory
 from sysbench.core.ranks.rank_rows import RankMemoryRow, Ranks
+from sysbench.core.record.record import Memory
 
 if TYPE_CHECKING:
     from sysbench.core.trace.rank_summary import RankTrace

@@ -9,16 +9,16 @@ from math import fsum
 import numpy as np
 
 from sysbench.core.formatting import counted
-from sysbench.core.record.record import Finding
 from sysbench.core.ranks.arrivals import Arrivals, arrivals, last_arrivals, late_by_rank
 from sysbench.core.ranks.clock_alignment import Clocks, aligned
-from sysbench.core.trace.collective_kernels import bus_factor
-from sysbench.core.trace.intervals import Cover
 from sysbench.core.ranks.matching import Match, matched
 from sysbench.core.ranks.rank_rows import MatchedCollective, RankRow, Ranks, RankStepRow
-from sysbench.core.trace.rank_summary import RankTrace
 from sysbench.core.ranks.split import Split
 from sysbench.core.ranks.straggler import begins, late_causes, straggler
+from sysbench.core.record.record import Finding
+from sysbench.core.trace.collective_kernels import bus_factor
+from sysbench.core.trace.intervals import Cover
+from sysbench.core.trace.rank_summary import RankTrace
 
 LARGEST_CONFLICT_NS = 1_000_000
 """Clocks of one machine agree to microseconds; more than this tells of wrong matches."""

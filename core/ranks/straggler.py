@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from sysbench.core.formatting import counted, percent
-from sysbench.core.record.record import Finding
 from sysbench.core.ranks.arrivals import Arrivals
 from sysbench.core.ranks.rank_rows import Cause, RankRow
-from sysbench.core.trace.rank_summary import RankTrace
 from sysbench.core.ranks.split import Split
+from sysbench.core.record.record import Finding
+from sysbench.core.trace.rank_summary import RankTrace
 
 LEAST_SHARE = 0.05
 """Part of the span from which lateness is worth a sentence."""

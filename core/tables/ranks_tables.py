@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 from sysbench.core.ranks.rank_rows import (
     MatchedCollective,
     RankMemoryRow,
@@ -10,6 +9,7 @@ from sysbench.core.ranks.rank_rows import (
     Ranks,
     RankStepRow,
 )
+from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 RANKS_TITLE = (
     "Ranks: computing, waiting, transfer, undivided and idle add up to the span of each; ms"

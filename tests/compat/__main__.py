@@ -27,9 +27,9 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from .combinations import ROOT, Combinations, Row, load_combinations
-from .environment import Environment, NotInstallable, interpreter, make_base, make_row
-from .page import Failure, Result, page
+from tests.compat.combinations import ROOT, Combinations, Row, load_combinations
+from tests.compat.environment import Environment, NotInstallable, interpreter, make_base, make_row
+from tests.compat.page import Failure, Result, page
 
 BUILD = ROOT / "build" / "compat"
 PAGE = ROOT / "docs" / "compatibility.md"

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .combinations import ROOT, Row, constraints, dependencies, package_of
-from .cuda_stand_ins import LIST, add_stand_ins, remove_stand_ins
+from tests.compat.combinations import ROOT, Row, constraints, dependencies, package_of
+from tests.compat.cuda_stand_ins import LIST, add_stand_ins, remove_stand_ins
 
 OF_CUDA = ("nvidia-", "cuda-", "triton")
 LAST_LINES = 12

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from .combinations import (
+from tests.compat.combinations import (
     Combinations,
     Row,
     constraints,

@@ -11,11 +11,26 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from .__main__ import is_due, keep, keys_of, load_results, read_report, run_tests, stands_for
-from .combinations import ROOT, Combinations, Row, load_combinations, lower_bounds, pins_bound
-from .cuda_stand_ins import add_stand_ins, remove_stand_ins
-from .environment import Environment
-from .page import Failure, Result, page
+from tests.compat.__main__ import (
+    is_due,
+    keep,
+    keys_of,
+    load_results,
+    read_report,
+    run_tests,
+    stands_for,
+)
+from tests.compat.combinations import (
+    ROOT,
+    Combinations,
+    Row,
+    load_combinations,
+    lower_bounds,
+    pins_bound,
+)
+from tests.compat.cuda_stand_ins import add_stand_ins, remove_stand_ins
+from tests.compat.environment import Environment
+from tests.compat.page import Failure, Result, page
 
 TABLE = load_combinations()
 

@@ -14,8 +14,7 @@ from sysbench.core.memory.owners import OWNERS
 from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.record.record import Timeline
 from sysbench.core.trace.classify import CATEGORIES
-
-from ..colour_science import VISIONS, contrast, distance
+from tests.colour_science import VISIONS, contrast, distance
 
 PAGES = {"dark": "#151a20", "light": "#ffffff"}
 """Backgrounds of the HTML page's sections, as in its ``page.css``."""

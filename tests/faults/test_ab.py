@@ -19,8 +19,7 @@ from sysbench.core.experiments.experiment import (
 )
 from sysbench.core.experiments.experiment_report import report_of
 from sysbench.core.storage import locked
-
-from ..worker_double.script import FOLDER_VARIABLE, Script, command, finished
+from tests.worker_double.script import FOLDER_VARIABLE, Script, command, finished
 
 SPEC = (
     *("--set", "model=tiny", "--set", "device=cpu", "--set", "threads=1", "--set", "batch=1"),

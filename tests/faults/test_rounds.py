@@ -31,8 +31,7 @@ from sysbench.core.runs.stored_records import load_record, replay
 from sysbench.core.runs.supervisor import add_round, disturb_round, supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
-
-from ..worker_double.script import replace_workers
+from tests.worker_double.script import replace_workers
 
 SHORT = RunSpec(device="cpu", steps=12, warmup=1, step="inference", threads=1, batch=1, context=16)
 ENDLESS = SHORT.changed(steps=1_000_000)

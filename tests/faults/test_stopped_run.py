@@ -25,8 +25,7 @@ from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import STOPPED, supervise
 from sysbench.core.spec.spec import RunSpec
-
-from ..worker_double.script import replace_workers
+from tests.worker_double.script import replace_workers
 
 ENDLESS = RunSpec(
     device="cpu", steps=1_000_000, warmup=1, step="inference", threads=1, batch=1, context=16

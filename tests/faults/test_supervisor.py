@@ -31,8 +31,7 @@ from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
-
-from ..worker_double.script import replace_workers
+from tests.worker_double.script import replace_workers
 
 ENDLESS = RunSpec(
     device="cpu", steps=1_000_000, warmup=1, step="inference", threads=1, batch=1, context=16

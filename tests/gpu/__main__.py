@@ -25,11 +25,10 @@ from sysbench.core.errors import SysbenchError
 from sysbench.core.machine.devices import resolve_device, sample_of
 from sysbench.core.machine.processes import kill_descendants
 from sysbench.core.machine.read_environment import cpu_model
-
-from ..null_gpu.place import is_null
-from .page import Ended, ended, keep, lines_path, slug, write_page
-from .stages.registry import STAGES
-from .stages.stage import ROOT, Stage
+from tests.gpu.page import Ended, ended, keep, lines_path, slug, write_page
+from tests.gpu.stages.registry import STAGES
+from tests.gpu.stages.stage import ROOT, Stage
+from tests.null_gpu.place import is_null
 
 LEAST_SECONDS = 20.0
 """A stage is not begun with less."""

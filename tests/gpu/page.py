@@ -12,8 +12,7 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.export.text_formats import escaped
 from sysbench.core.runs.run_directory import list_runs
 from sysbench.core.runs.stored_records import load_record
-
-from .stages.stage import Stage, header, line
+from tests.gpu.stages.stage import Stage, header, line
 
 REHEARSAL = (
     "**null GPU: a rehearsal.** This device computes nothing. Memory, launches and names below are "

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from sysbench.core import SysbenchError
-
-from ..null_gpu.conftest import NullGpu
-from ..null_gpu.conftest import make_null_gpu as make_null_gpu
-from ..null_gpu.conftest import null_gpu as null_gpu
-from ..null_gpu.place import MARK
-from . import __main__ as check
-from .page import Ended, ended, keep, lines_path
-from .stages import stage as stages
-from .stages.memory_cells import AXES, in_order
-from .stages.registry import STAGES, stage_named
-from .stages.stage import NO_TIME, ROOT, Bench, Row
+from tests.gpu import __main__ as check
+from tests.gpu.page import Ended, ended, keep, lines_path
+from tests.gpu.stages import stage as stages
+from tests.gpu.stages.memory_cells import AXES, in_order
+from tests.gpu.stages.registry import STAGES, stage_named
+from tests.gpu.stages.stage import NO_TIME, ROOT, Bench, Row
+from tests.null_gpu.conftest import NullGpu
+from tests.null_gpu.conftest import make_null_gpu as make_null_gpu
+from tests.null_gpu.conftest import null_gpu as null_gpu
+from tests.null_gpu.place import MARK
 
 RATES = stage_named("rates")
 

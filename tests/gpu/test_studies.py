@@ -14,8 +14,7 @@ from sysbench.core.spec.spec import parse_spec
 from sysbench.core.studies.formula import check_formula
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_grid import Cell
-
-from .stages.studies import STUDIES, Published, beside, load_published
+from tests.gpu.stages.studies import STUDIES, Published, beside, load_published
 
 
 @pytest.mark.parametrize("name", STUDIES)

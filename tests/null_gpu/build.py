@@ -6,9 +6,9 @@ import re
 import shutil
 from pathlib import Path
 
-from .needs import DRIVER, Unfit, driver_names, needs_of, output_of, versions_of
-from .place import MARK, ROOT, Place
-from .tables import cards_source, installed_source, names_source
+from tests.null_gpu.needs import DRIVER, Unfit, driver_names, needs_of, output_of, versions_of
+from tests.null_gpu.place import MARK, ROOT, Place
+from tests.null_gpu.tables import cards_source, installed_source, names_source
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "src"

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from sysbench.core.storage import HOME_VARIABLE
-
-from .place import VARIABLE, Place, place
+from tests.null_gpu.place import VARIABLE, Place, place
 
 DISTURBING = ("CUDA_", "NVML_STUB_", "NULL_GPU_", "LD_LIBRARY_PATH", "PYTORCH_")
 

@@ -15,9 +15,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from .build import build, missing_tools
-from .needs import Unfit, versions_of
-from .place import Place, place
+from tests.null_gpu.build import build, missing_tools
+from tests.null_gpu.needs import Unfit, versions_of
+from tests.null_gpu.place import Place, place
 
 # === and not ==: where an index of CPU builds is configured, == would take its 2.12.0+cpu.
 TORCH = "torch===2.12.0"

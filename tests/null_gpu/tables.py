@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from .needs import Unfit, Versions
+from tests.null_gpu.needs import Unfit, Versions
 
 MIB = 1 << 20
 RECORDS = ("Kernel", "Memcpy", "Memset", "Synchronization")

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.machine.peaks import find_gpu
-
-from .needs import Unfit, versions_of
-from .place import MARK, ROOT, VARIABLE
-from .tables import callback_numbers, cards_source
+from tests.null_gpu.needs import Unfit, versions_of
+from tests.null_gpu.place import MARK, ROOT, VARIABLE
+from tests.null_gpu.tables import callback_numbers, cards_source
 
 CARDS = tomllib.loads((Path(__file__).parent / "cards.toml").read_text())
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Make, NullGpu
+from tests.null_gpu.conftest import Make, NullGpu
 
 pytestmark = pytest.mark.null_gpu
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .daemons import running
+from tests.slurm.daemons import running
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,7 @@ from sysbench.core.runs.run_directory import RunDirectory, list_runs
 from sysbench.core.runs.supervisor import HANG_VARIABLE
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.studies.study_directory import Entry, StudyDirectory
-
-from .daemons import (
+from tests.slurm.daemons import (
     PATIENCE_SECONDS,
     POLL_SECONDS,
     queue,

@@ -17,8 +17,7 @@ from sysbench.core.runs.run_directory import list_runs
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.studies.study_directory import Entry, StudyDirectory, find_study, records_of
 from sysbench.core.studies.study_grid import expand
-
-from .daemons import PATIENCE_SECONDS, queue, wait_for, why_not
+from tests.slurm.daemons import PATIENCE_SECONDS, queue, wait_for, why_not
 
 pytestmark = [
     pytest.mark.slurm,

@@ -25,8 +25,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.sensors import StripSampler
 from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.screens.result_tab import ResultTab
-
-from .emulated import Emulated
+from tests.tui.emulated import Emulated
 
 WAIT_SECONDS = 60.0
 

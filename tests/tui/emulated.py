@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyte
 
-from ..benchmarks.pseudo_terminal import STEADY, Terminal, started
+from tests.benchmarks.pseudo_terminal import STEADY, Terminal, started
 
 RUN = Path(__file__).parents[1] / "fixtures" / "tiny-cpu"
 RUNS = ("20261121-120000-tiny-cpu0", "20261121-120100-tiny-cpu0")

@@ -12,8 +12,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
 from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
-
-from .. import factories
+from tests import factories
 
 SPEC = RunSpec(device="cpu", threads=1)
 OTHER = SPEC.changed(attention="sdpa")

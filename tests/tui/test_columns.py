@@ -17,8 +17,7 @@ from sysbench.core.tables.sections import tables_of
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import explain_column
 from sysbench.tui.screens.explain_dialog import ExplainScreen
-
-from .conftest import open_tab, until
+from tests.tui.conftest import open_tab, until
 
 RESULT_FIRST = True
 FROZEN = RunDirectory(Path(__file__).parents[1] / "fixtures" / "tiny-cpu")

@@ -14,9 +14,8 @@ from textual.color import Color
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.glyphs import ascii_only, to_ascii
 from sysbench.tui.theme import AsciiFilter, PrintableFilter
-
-from ..cli.reading.test_hostile_records import ATTACK
-from .conftest import painted
+from tests.cli.reading.test_hostile_records import ATTACK
+from tests.tui.conftest import painted
 
 # Zero-width characters never reach the screen alone.
 visible = st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Mn", "Me", "Mc", "Cn")))

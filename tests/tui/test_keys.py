@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .emulated import Emulated
+from tests.tui.emulated import Emulated
 
 TAB, ENTER, BACKSPACE = b"\t", b"\r", b"\x7f"
 

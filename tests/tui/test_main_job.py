@@ -20,9 +20,8 @@ from sysbench.tui.screens.live_screen import LiveScreen
 from sysbench.tui.screens.result_registry import USUAL_TABS
 from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.screens.run_screen import RunScreen
-
-from ..worker_double.script import replace_workers
-from .conftest import is_shown, open_result, until
+from tests.tui.conftest import is_shown, open_result, until
+from tests.worker_double.script import replace_workers
 
 # One thread: with more, a busy machine makes operators wait for each other. Training would import
 # more of torch.

@@ -18,8 +18,7 @@ from sysbench.tui.modes import MODES
 from sysbench.tui.palette import WorkstationCommands
 from sysbench.tui.screens.result_registry import TABS
 from sysbench.tui.screens.work_screen import WorkScreen
-
-from .conftest import painted, until
+from tests.tui.conftest import painted, until
 
 SCREENS = Path(result.__path__[0]).parent
 

@@ -11,9 +11,8 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.help_dialog import HelpScreen
 from sysbench.tui.screens.live_screen import LiveScreen
 from sysbench.tui.screens.result_screen import ResultScreen
-
-from .conftest import is_shown, open_result, until
-from .played import PlayedRun, played_live, timed
+from tests.tui.conftest import is_shown, open_result, until
+from tests.tui.played import PlayedRun, played_live, timed
 
 
 @pytest.fixture

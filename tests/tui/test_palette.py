@@ -21,8 +21,7 @@ from sysbench.tui.screens.result_registry import USUAL_TABS
 from sysbench.tui.widgets.command_bar import CommandLine
 from sysbench.tui.widgets.dialog import Palette
 from sysbench.tui.widgets.key_bar import KeyBar
-
-from .conftest import is_shown, open_result, painted, until
+from tests.tui.conftest import is_shown, open_result, painted, until
 
 
 def chosen(app: SysbenchApp) -> str:

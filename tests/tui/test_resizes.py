@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .emulated import LARGE, RUNS, SMALL, Emulated
+from tests.tui.emulated import LARGE, RUNS, SMALL, Emulated
 
 KEYS = {
     "run": b"\x1bOQ",

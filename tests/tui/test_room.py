@@ -27,8 +27,7 @@ from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.stack_bar import StackBar
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.timeline import TimelineView
-
-from .conftest import CannedSampler, ResultFirst, is_shown, open_tab, painted, until
+from tests.tui.conftest import CannedSampler, ResultFirst, is_shown, open_tab, painted, until
 
 FROZEN = Path(__file__).parents[1] / "fixtures" / "tiny-cpu"
 ROWS = 12

@@ -17,8 +17,8 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from .attacks import files, keys, processes
-from .attacks.common import Rows, home
+from tests.validation.attacks import files, keys, processes
+from tests.validation.attacks.common import Rows, home
 
 TABLE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- attack.py -->", "<!-- end of attack.py -->"

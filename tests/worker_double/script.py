@@ -15,8 +15,7 @@ import msgspec
 import pytest
 
 from sysbench.core.runs import job_directory, worker_process
-
-from .. import factories
+from tests import factories
 
 DOUBLE = Path(__file__).with_name("double.py")
 FOLDER_VARIABLE = "WORKER_DOUBLE"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.ranks_tables import ranks_notes, ranks_tables
 from sysbench.core.tables.table import folded
-from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.tui.commands.layout import INDENT, Line, blank, prose, table_lines, titled
 from sysbench.tui.commands.run_report import finding_lines, full_table
 from sysbench.tui.text import folder_text

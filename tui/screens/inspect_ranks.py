@@ -15,9 +15,9 @@ from textual.widgets import Static
 
 from sysbench.core.export.text_formats import findings_as_markdown
 from sysbench.core.inspection.ranks_folder import as_text
+from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import cells_as_text, heading_of, literal
 from sysbench.core.tables.ranks_tables import ranks_notes, ranks_tables
-from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.findings_tab import FoundInFile
 from sysbench.tui.widgets.facts import Facts

@@ -29,8 +29,8 @@ from sysbench.core.inspection.kinds import READABLE
 from sysbench.core.inspection.messages import Progressed
 from sysbench.core.inspection.ranks_folder import FolderError
 from sysbench.core.inspection.ranks_reading import FolderDecoding
-from sysbench.core.tables.cells import literal
 from sysbench.core.ranks.rank_rows import Ranks
+from sysbench.core.tables.cells import literal
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_registry import STYLES, TABS
 from sysbench.tui.screens.result_tabbed import TabbedScreen

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sysbench.core.trace.communication import RankStep
 from sysbench.core.ranks.exchange import Reading, RoundTrip, on_reference, reading
+from sysbench.core.trace.communication import RankStep
 
 TRIPS = 40
 

@@ -21,13 +21,13 @@ import torch
 import torch.distributed as dist
 
 from sysbench.core.machine.node import describe_node
+from sysbench.core.ranks.exchange import Reading
 from sysbench.core.record.distributed import MemoryRow
 from sysbench.core.record.events import ResultReported, StageEntered
 from sysbench.core.record.record import Timing
 from sysbench.core.runs.worker_job import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.trace.communication import RankStep
-from sysbench.core.ranks.exchange import Reading
 from sysbench.core.worker.passes.timing_pass import timed
 from sysbench.core.worker.ranks.host_clocks import HostClocks, own_host
 from sysbench.core.worker.ranks.merged_block import RankFacts, merged_block, slowest

@@ -18,8 +18,7 @@ from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 from sysbench.tui.commands.ab_sides import both_specs
-
-from ...worker_double.script import FOLDER_VARIABLE, MAIN, Script, command, finished, wait_until
+from tests.worker_double.script import FOLDER_VARIABLE, MAIN, Script, command, finished, wait_until
 
 SPEC = ("--set", "model=tiny", "--set", "device=cpu", "--set", "step=inference", "--set", "batch=1")
 ONE_BLOCK = ("--max-minutes", "0.0001")

@@ -21,8 +21,7 @@ from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
-
-from ... import factories
+from tests import factories
 
 CLI = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
 SHORT = RunSpec(device="cpu", steps=8, warmup=1, step="inference", threads=1, batch=1, context=16)

@@ -20,8 +20,7 @@ from sysbench.core.record.events import PassStarted, StepsTimed
 from sysbench.core.runs.run_directory import RunDirectory, create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
-
-from ...worker_double.script import PROGRAM, replace_workers
+from tests.worker_double.script import PROGRAM, replace_workers
 
 CLI = [sys.executable, "-P", "-m", "sysbench.tui.cli"]
 SMALL = ["--set", "model=tiny", "--set", "device=cpu", "--set", "threads=1", "--set", "warmup=1"]

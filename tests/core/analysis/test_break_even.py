@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from sysbench.core.compare.compared_records import Known
 from sysbench.core.compare.comparison import break_even
 from sysbench.core.record.record import Record
-
-from ... import factories
+from tests import factories
 
 HOW = "sysbench-tui run"
 

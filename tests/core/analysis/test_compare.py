@@ -10,8 +10,7 @@ from sysbench.core.compare.comparison import compare
 from sysbench.core.compare.verdict import SMALLEST
 from sysbench.core.record.record import Record, Spread
 from sysbench.core.spec.spec import RunSpec
-
-from ... import factories
+from tests import factories
 
 
 def spread(low: float, median: float, high: float) -> Spread:

@@ -13,8 +13,7 @@ from sysbench.core.compare.rounds import combined, counting, inside, middle, wit
 from sysbench.core.compare.statistics import spread
 from sysbench.core.record.events import Outcome
 from sysbench.core.record.timing import Round, Timing
-
-from ... import factories
+from tests import factories
 
 OUTCOMES: tuple[Outcome, ...] = ("finished", "finished", "killed")
 TIMES = st.floats(0.1, 1e4)

@@ -22,8 +22,7 @@ from sysbench.core.runs.kept_rates import (
 )
 from sysbench.core.runs.rates_measurement import RateFound, RateRound, measure_rates
 from sysbench.core.runs.supervisor import locked_devices
-
-from ..conftest import RunPython
+from tests.core.conftest import RunPython
 
 H100 = {"device": {"name": "NVIDIA H100 80GB HBM3"}}
 

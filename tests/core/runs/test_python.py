@@ -21,8 +21,7 @@ from sysbench.core.studies.study_directory import Entry, StudyDirectory
 from sysbench.core.studies.study_runner import keep_python
 from sysbench.tui.cli import main
 from sysbench.tui.commands.ab_sides import both_pythons
-
-from ...worker_double.script import DOUBLE, FOLDER_VARIABLE, Script
+from tests.worker_double.script import DOUBLE, FOLDER_VARIABLE, Script
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from sysbench.core.record.timing import Round
 from sysbench.core.runs.related import compile_break_even, eager_counterpart, eager_spec
 from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
-
-from ... import factories
+from tests import factories
 
 BLOCK = factories.compiled(
     scope="block", first_step_ms=1e4, compile_seconds=10.0, cold_seconds=10.0, warm_seconds=1.0

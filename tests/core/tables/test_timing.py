@@ -21,8 +21,7 @@ from sysbench.core.tables.timing_tables import (
     timing_table,
 )
 from sysbench.core.tables.trust import trust_lines
-
-from ... import factories
+from tests import factories
 
 
 def rounds(*medians: float, **of_last: object) -> Timing:

@@ -15,8 +15,7 @@ import msgspec
 from sysbench.core import RunSpec, run
 from sysbench.core.machine.sample import Sample
 from sysbench.core.machine.sampler import Sampler
-
-from .stage import Bench, Row, header, line
+from tests.gpu.stages.stage import Bench, Row, header, line
 
 PAIRS = 3
 

@@ -14,8 +14,7 @@ from sysbench.core.machine.doctor_checks import examine
 from sysbench.core.machine.nvml import read_throttle_time, throttle_shares
 from sysbench.core.machine.sample import DeviceSample, Sample
 from sysbench.core.machine.sampler import Probe, Sampler
-
-from .stage import NO_TIME, Bench, header, line
+from tests.gpu.stages.stage import NO_TIME, Bench, header, line
 
 READINGS = 50
 ACTIVITY = ("sm_active", "tensor_active", "dram_active")

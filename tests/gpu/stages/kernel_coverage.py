@@ -11,8 +11,7 @@ from functools import partial
 from sysbench.core import Record, RunSpec, run
 from sysbench.core.record.environment import sdpa_kernel
 from sysbench.core.record.record import Kernels
-
-from .stage import Bench, Row, header, line
+from tests.gpu.stages.stage import Bench, Row, header, line
 
 SECONDS_A_ROW = 20.0
 MOST_NAMES = 12

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from sysbench.core import RunSpec, run
 from sysbench.core.record.memory import LedgerRow
-
-from .stage import ROOT, Bench, Row, header, line
+from tests.gpu.stages.stage import ROOT, Bench, Row, header, line
 
 CELLS = ROOT / "tests" / "validation" / "null_gpu" / "cells.csv"
 AXES = ("model", "context", "step", "precision", "attention")

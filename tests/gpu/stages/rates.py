@@ -10,8 +10,7 @@ from sysbench.core.record.device_rates import DeviceRates
 from sysbench.core.runs.kept_rates import keep_rates, report_of, sentences
 from sysbench.core.runs.rates_measurement import ROUNDS, SECONDS, measure_rates
 from sysbench.tui.commands.doctor_measure import rates_table
-
-from .stage import NO_TIME, Bench, header, line
+from tests.gpu.stages.stage import NO_TIME, Bench, header, line
 
 
 def lines(bench: Bench) -> Iterator[str]:

@@ -13,9 +13,16 @@ import time
 from pathlib import Path
 
 from sysbench.core.storage import HOME_VARIABLE
-
-from . import bare_loop, counters, kernel_coverage, memory_cells, rates, studies, suite
-from .stage import Bench, Stage
+from tests.gpu.stages import (
+    bare_loop,
+    counters,
+    kernel_coverage,
+    memory_cells,
+    rates,
+    studies,
+    suite,
+)
+from tests.gpu.stages.stage import Bench, Stage
 
 STAGES = (
     Stage("timing", "Timing against a bare loop", 5, bare_loop.lines),

@@ -26,8 +26,7 @@ from sysbench.core.studies.study_grid import Cell, expand, with_overrides, with_
 from sysbench.core.studies.study_report import Report, report_of
 from sysbench.core.studies.study_runner import CellEnded, run_study
 from sysbench.core.tables.table import Table, is_number
-
-from .stage import Bench
+from tests.gpu.stages.stage import Bench
 
 PUBLISHED = Path(__file__).with_name("published.toml")
 STUDIES = ("e2e", "precision", "memory", "attention", "warmup", "compile")

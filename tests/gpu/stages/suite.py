@@ -7,8 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from sysbench.core.export.text_formats import escaped
-
-from .stage import ROOT, Bench
+from tests.gpu.stages.stage import ROOT, Bench
 
 MARK = "pytest.mark.gpu"
 NOTHING_LEFT = 5

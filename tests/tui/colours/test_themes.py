@@ -20,9 +20,8 @@ from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.theme import rich_colour, swatch_of
 from sysbench.tui.themes import DARK, LIGHT, Depth, depth_of, hue_variables, theme_of
 from sysbench.tui.widgets.stack_bar import StackBar
-
-from ...colour_science import VISIONS, contrast, distance
-from ..conftest import CannedSampler, open_tab
+from tests.colour_science import VISIONS, contrast, distance
+from tests.tui.conftest import CannedSampler, open_tab
 
 RESULT_FIRST = True
 FROZEN = Path(__file__).parents[2] / "fixtures" / "tiny-cpu"

@@ -21,8 +21,7 @@ from sysbench.core.record.events import StepsTimed
 from sysbench.core.runs.run_directory import RunDirectory, list_runs
 from sysbench.core.spec.profiles import save_profile
 from sysbench.core.spec.spec import RunSpec
-
-from ...worker_double.script import PROGRAM, replace_workers
+from tests.worker_double.script import PROGRAM, replace_workers
 
 WAIT_SECONDS = 120.0
 LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"

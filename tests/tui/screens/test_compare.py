@@ -33,9 +33,8 @@ from sysbench.tui.screens.library_screen import LibraryScreen, RunsTable
 from sysbench.tui.widgets.command_bar import CommandLine
 from sysbench.tui.widgets.difference_view import DifferenceView
 from sysbench.tui.widgets.setting_suggester import completed_setting
-
-from ..conftest import until
-from ..experiments import OTHER, SPEC, begun, disturb, timed_run, write_rounds
+from tests.tui.conftest import until
+from tests.tui.experiments import OTHER, SPEC, begun, disturb, timed_run, write_rounds
 
 RESULT_FIRST = True
 

@@ -24,8 +24,7 @@ from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.screens.memory_tab import MemoryTab
 from sysbench.tui.screens.nsys_tab import NsysTab
 from sysbench.tui.widgets.path_suggester import completed
-
-from ..conftest import WAIT_SECONDS, until
+from tests.tui.conftest import WAIT_SECONDS, until
 
 RESULT_FIRST = True
 

@@ -14,9 +14,8 @@ from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.screens.inspect_ranks import RanksPanel
 from sysbench.tui.screens.inspect_screen import InspectScreen
 from sysbench.tui.screens.kernels_tab import KernelsTab
-
-from ..conftest import until
-from .test_inspect import opened, text_of
+from tests.tui.conftest import until
+from tests.tui.screens.test_inspect import opened, text_of
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "ranks"
 

@@ -27,9 +27,8 @@ from sysbench.tui.screens.ask_dialog import AskScreen
 from sysbench.tui.screens.library_screen import REFRESH_TICKS, LibraryScreen
 from sysbench.tui.screens.library_text import comparison, runs_table, step_time, usual_text
 from sysbench.tui.screens.result_screen import ResultScreen, heading
-
-from ... import factories
-from ..conftest import until
+from tests import factories
+from tests.tui.conftest import until
 
 RESULT_FIRST = True
 

@@ -13,8 +13,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.live_screen import LiveScreen
 from sysbench.tui.widgets.drawing import Drawing
 from sysbench.tui.widgets.plot import Plot
-
-from ..conftest import until
+from tests.tui.conftest import until
 
 RESULT_FIRST = True
 SIZES = [(160, 48), (80, 24), (44, 14), (200, 50)]

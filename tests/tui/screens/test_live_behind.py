@@ -14,10 +14,9 @@ from sysbench.tui.screens import live_screen as live_module
 from sysbench.tui.screens.help_dialog import HelpScreen
 from sysbench.tui.screens.live_screen import LiveScreen
 from sysbench.tui.widgets.plot import Plot
-
-from ..conftest import until
-from ..played import PlayedRun, played_live, timed
-from .test_live import live
+from tests.tui.conftest import until
+from tests.tui.played import PlayedRun, played_live, timed
+from tests.tui.screens.test_live import live
 
 
 @pytest.fixture

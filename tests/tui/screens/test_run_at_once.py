@@ -20,8 +20,7 @@ from sysbench.tui.screens.run_pasted import is_command, read_command
 from sysbench.tui.screens.run_screen import RunScreen
 from sysbench.tui.widgets.choice import Choice
 from sysbench.tui.widgets.command_bar import CommandLine
-
-from ..conftest import until
+from tests.tui.conftest import until
 
 
 async def paste(app: SysbenchApp, text: str) -> None:

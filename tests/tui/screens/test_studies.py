@@ -18,9 +18,8 @@ from sysbench.tui.screens.studies_screen import StudiesScreen
 from sysbench.tui.widgets.key_bar import KeyBar
 from sysbench.tui.widgets.line_plot import LinePlot
 from sysbench.tui.widgets.table_view import TableView
-
-from ...half_filled import filled_in_rounds, half_filled
-from ..conftest import until
+from tests.half_filled import filled_in_rounds, half_filled
+from tests.tui.conftest import until
 
 RESULT_FIRST = True
 

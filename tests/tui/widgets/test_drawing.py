@@ -5,8 +5,7 @@ from textual.containers import Vertical
 from textual.content import Content
 
 from sysbench.tui.widgets.drawing import Drawing
-
-from ..conftest import until
+from tests.tui.conftest import until
 
 LINES = [f"line {number}" for number in range(20)]
 

@@ -12,8 +12,16 @@ from pathlib import Path
 
 from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.runs.supervisor import supervise
-
-from .common import SPEC, Rows, checked, command, home, mib, peak_bytes, program
+from tests.validation.attacks.common import (
+    SPEC,
+    Rows,
+    checked,
+    command,
+    home,
+    mib,
+    peak_bytes,
+    program,
+)
 
 
 def write_pieces(path: Path, piece: bytes, count: int, head: bytes = b"", end: bytes = b"") -> None:

@@ -10,8 +10,7 @@ from sysbench.core.runs.run_directory import list_runs
 from sysbench.core.storage import home as data_folder
 from tests.benchmarks.bench_keys import RUN, RUNS, WORDS
 from tests.benchmarks.pseudo_terminal import OURS, Terminal, started
-
-from .common import Rows
+from tests.validation.attacks.common import Rows
 
 SEEDS = range(6)
 KEYS_A_SEED = 2000

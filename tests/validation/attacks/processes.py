@@ -30,8 +30,7 @@ from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.studies.study_directory import find_study
 from sysbench.core.studies.study_report import report_of
-
-from .common import (
+from tests.validation.attacks.common import (
     ENDLESS,
     LONGER,
     PATIENCE_SECONDS,

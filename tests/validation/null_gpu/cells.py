@@ -24,8 +24,7 @@ import msgspec
 
 from sysbench.core.predict.allocator_settings import MIB
 from sysbench.core.spec.spec import RunSpec
-
-from .page import ROOT, null_gpu, read_table, replace_part, write_table
+from tests.validation.null_gpu.page import ROOT, null_gpu, read_table, replace_part, write_table
 
 CELLS = Path(__file__).with_name("cells.csv")
 AXES = ("model", "context", "step", "precision", "attention")

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from .page import null_gpu, read_table, replace_part, write_table
+from tests.validation.null_gpu.page import null_gpu, read_table, replace_part, write_table
 
 ROWS = Path(__file__).with_name("fit_advice.csv")
 EXPANDABLE = "expandable_segments:True"

@@ -23,10 +23,9 @@ import msgspec
 
 from sysbench.core.predict.libraries import HOPPER_WORKSPACE
 from sysbench.core.spec.spec import RunSpec
-
-from ..models import ARCHITECTURES, SIZES, WITHOUT_CONTEXT
-from .cells import measured, predicted
-from .page import ROOT, null_gpu, replace_part
+from tests.validation.models import ARCHITECTURES, SIZES, WITHOUT_CONTEXT
+from tests.validation.null_gpu.cells import measured, predicted
+from tests.validation.null_gpu.page import ROOT, null_gpu, replace_part
 
 PRECISIONS = ("fp32", "bf16")
 CHILD = "--child"

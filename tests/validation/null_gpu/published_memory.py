@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from sysbench.core.predict.allocator_settings import MIB
 from sysbench.core.spec.spec import RunSpec
-
-from .page import null_gpu, replace_part
+from tests.validation.null_gpu.page import null_gpu, replace_part
 
 FINISHED, OUT = "finished", "oom"
 BATCH = 4

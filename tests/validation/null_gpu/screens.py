@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..screens import CHANGED, COMPILED, EXHAUSTED, LIVE, PLAIN, Subject, take
-from .page import null_gpu
+from tests.validation.null_gpu.page import null_gpu
+from tests.validation.screens import CHANGED, COMPILED, EXHAUSTED, LIVE, PLAIN, Subject, take
 
 KINDS: dict[str, dict[str, object]] = {
     "h100": {"card": "h100"},

@@ -22,8 +22,7 @@ import msgspec
 from sysbench.core.record.events import Outcome
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_places import study_files
-
-from .page import ROOT, null_gpu, replace_part
+from tests.validation.null_gpu.page import ROOT, null_gpu, replace_part
 
 CARDS = (1, 2)
 REFUSED = "each rank has a CUDA device"

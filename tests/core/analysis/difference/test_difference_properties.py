@@ -20,8 +20,7 @@ from sysbench.core.compare.nodes import (
 from sysbench.core.compare.times import time_difference
 from sysbench.core.record.memory import Origin
 from sysbench.core.record.record import Coverage, IdleRow, KernelRow, Kernels, LedgerRow, Memory
-
-from ....conftest import MEMORY
+from tests.conftest import MEMORY
 
 CATEGORIES = ("gemm", "norm", "elementwise", "communication", "copy")
 OPERATORS = ("", "aten::linear", "aten::mm", "aten::add", "aten::gelu", "aten::layer_norm")

@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sysbench.core.ranks.rank_rows import Ranks
+from sysbench.core.ranks.ranks_block import ranks_block
 from sysbench.core.record.record import Finding
 from sysbench.core.trace.nsys_export import read_export
 from sysbench.core.trace.origin import Origin, read_origin
-from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.trace.rank_summary import RankTrace, decode_rank, encode_rank, rank_trace
-from sysbench.core.ranks.ranks_block import ranks_block
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 

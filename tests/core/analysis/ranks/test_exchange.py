@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.trace.communication import (
-    Collective,
-    RankStep,
-    last_counts,
-    transfer_times,
-)
 from sysbench.core.ranks.exchange import (
     Reading,
     RoundTrip,
     ahead_at,
     on_reference,
     reading,
+)
+from sysbench.core.trace.communication import (
+    Collective,
+    RankStep,
+    last_counts,
+    transfer_times,
 )
 
 DAY_NS = 86_400 * 10**9

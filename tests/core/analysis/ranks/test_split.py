@@ -8,8 +8,8 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.trace.rank_summary import RankTrace
 from sysbench.core.ranks.split import Split
+from sysbench.core.trace.rank_summary import RankTrace
 
 MakeRank = Callable[..., RankTrace]
 CALLS = st.lists(

@@ -29,8 +29,7 @@ from sysbench.core.record.record import (
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.trust import coverage_warning
-
-from .... import factories
+from tests import factories
 
 FAILED = [PassRecord("timing", "failed", "failed", 5.0)]
 

@@ -9,8 +9,7 @@ import pytest
 
 from sysbench.core.compare.conditions import Condition, conditions_of, others_load
 from sysbench.core.record.timing import Round
-
-from .... import factories
+from tests import factories
 
 Level = Callable[[int, int], float]
 

@@ -25,8 +25,7 @@ from sysbench.core.compare.interval import Block, Interval
 from sysbench.core.compare.verdict import judge
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.record.record import Record
-
-from .... import factories
+from tests import factories
 
 ORDER = ("regression", "not decidable", "pass")
 """From a small margin to a large one."""

@@ -18,8 +18,7 @@ from sysbench.core.compare.compared_records import (
 from sysbench.core.compare.verdict_text import headline
 from sysbench.core.record.record import Record
 from sysbench.core.spec.spec import RunSpec
-
-from .... import factories
+from tests import factories
 
 EIGHT = (74.1, 75.9, 71.8, 77.6, 73.3, 78.9, 72.5, 76.0)
 """Medians of one spec in eight processes, milliseconds; each was known to ±1.4 to 5.5 % inside."""

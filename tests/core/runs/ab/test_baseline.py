@@ -21,8 +21,7 @@ from sysbench.core.experiments.baselines import (
     save_baseline,
 )
 from sysbench.core.experiments.gating import judge_run
-
-from .... import factories
+from tests import factories
 
 RECORD = factories.record_of_rounds([10.0, 10.1, 9.9])
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.experiments.disturbance import MOST_REPEATS, USUAL_ROUNDS, accepted, disturbance
 from sysbench.core.record.timing import Round
-
-from .... import factories
+from tests import factories
 
 loads = st.floats(0, 100)
 

@@ -21,8 +21,7 @@ from sysbench.core.runs.library import Library
 from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.spec import RunSpec
-
-from .... import factories
+from tests import factories
 
 SPEC = RunSpec(device="cpu", batch=1)
 OTHER = SPEC.changed(batch=2)

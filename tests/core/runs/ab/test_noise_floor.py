@@ -41,8 +41,7 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import EventLog
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.spec import RunSpec
-
-from .... import factories
+from tests import factories
 
 SPEC = RunSpec(device="cpu", steps=12, warmup=1, step="inference", threads=1, batch=1, context=16)
 A_DAY_NS = 86_400 * 10**9

@@ -28,8 +28,7 @@ from sysbench.core.runs import worker_process
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.supervisor import disturb_round
 from sysbench.core.spec.spec import RunSpec
-
-from ....worker_double.script import DOUBLE, FOLDER_VARIABLE, Script
+from tests.worker_double.script import DOUBLE, FOLDER_VARIABLE, Script
 
 SPEC = RunSpec(device="cpu", step="inference", threads=1, batch=1)
 

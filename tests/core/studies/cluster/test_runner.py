@@ -25,8 +25,7 @@ from sysbench.core.studies.study_runner import (
     StudyEvent,
 )
 from sysbench.tui.cli import main
-
-from .... import factories
+from tests import factories
 
 COLUMN = Column(name="ms", value="timing.step.median_ms")
 STUDY = Study(

@@ -11,8 +11,7 @@ from sysbench.core.studies.best import Best, best_of, sentence_of, ways_in
 from sysbench.core.studies.cell_values import values_of
 from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
 from sysbench.core.studies.study_grid import expand
-
-from .... import factories
+from tests import factories
 
 KERNELS = ("naive", "sdpa-flash", "sdpa-math", "sdpa")
 LEVELS = (10.0, 12.0, 9.0, 11.0, 15.0, 13.0, 10.5, 9.5)

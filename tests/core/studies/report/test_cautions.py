@@ -12,8 +12,7 @@ from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
 from sysbench.core.studies.study_grid import expand
 from sysbench.core.studies.study_report import report_of
 from sysbench.core.studies.study_text import cautions_of, factors
-
-from ....half_filled import half_filled
+from tests.half_filled import half_filled
 
 
 def test_the_dimensions_of_a_model_are_one_factor() -> None:

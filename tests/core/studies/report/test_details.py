@@ -18,9 +18,8 @@ from sysbench.core.studies.study_grid import expand
 from sysbench.core.studies.study_report import report_of
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.studies.study_text import cautions_of, sentences_of
-
-from .... import factories
-from ....half_filled import half_filled
+from tests import factories
+from tests.half_filled import half_filled
 
 STEP = "timing.step.mean_ms"
 COMPILED = factories.compiled(extent="whole", cold_seconds=30.0)

@@ -12,8 +12,7 @@ import pytest
 
 from sysbench.core.studies.study_exports import study_page
 from sysbench.core.studies.study_report import Report, report_of
-
-from ....half_filled import half_filled
+from tests.half_filled import half_filled
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 QUIET = (

@@ -24,8 +24,7 @@ from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
 from sysbench.core.studies.study_grid import Cell, expand
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.studies.study_text import cautions_of, sentences_of
-
-from .... import factories
+from tests import factories
 
 PEAK = "memory.peak_allocated_bytes"
 STEP = "timing.step.median_ms"

@@ -13,8 +13,7 @@ from sysbench.core.spec.command_line import command_line
 from sysbench.core.studies.study_directory import StudyDirectory
 from sysbench.core.studies.study_exports import STUDY_FORMATS, study_as
 from sysbench.core.studies.study_report import Report, report_of
-
-from ....half_filled import filled_in_rounds, half_filled
+from tests.half_filled import filled_in_rounds, half_filled
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from sysbench.core.studies.formula import (
     read_cell,
     shown_unit,
 )
-
-from .... import factories
+from tests import factories
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,7 @@ from sysbench.core.studies.forecast import (
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_grid import with_variant
 from sysbench.core.studies.study_report import report_of
-
-from ....half_filled import half_filled
+from tests.half_filled import half_filled
 
 
 def test_what_is_left_is_what_the_cells_without_a_value_take() -> None:

@@ -13,8 +13,7 @@ from sysbench.core.tables.verdict_sides import (
     left_out_table,
     sides_table,
 )
-
-from .... import factories
+from tests import factories
 
 
 def side(name: str, *medians_ms: float, **fields: object) -> Side:

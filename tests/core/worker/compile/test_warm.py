@@ -13,8 +13,7 @@ from torch import Tensor, fx
 from sysbench.core.runs.worker_job import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile import warm
-
-from .... import factories
+from tests import factories
 
 BLOCK = factories.compiled(scope="model", first_step_ms=1.0, compile_seconds=1.0)
 

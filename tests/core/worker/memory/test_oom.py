@@ -28,8 +28,7 @@ from sysbench.core.worker.limits import leftover_allocation_notice
 from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
 from sysbench.core.worker.memory.oom_state import OomObserver, cuda_state
 from sysbench.core.worker.workloads.make_workload import StepError
-
-from .cuda_double import Cuda
+from tests.core.worker.memory.cuda_double import Cuda
 
 MIB = 2**20
 ON_CUDA = RunSpec(device="cuda:0")

@@ -22,8 +22,7 @@ from sysbench.core.trace.kernel_rows import kernel_table
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 from sysbench.core.worker.passes.trace_pass import measure, report_table
-
-from ..unplaced import GRADIENT_OF_LOSS
+from tests.core.worker.unplaced import GRADIENT_OF_LOSS
 
 
 class TracePass:

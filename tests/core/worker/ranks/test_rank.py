@@ -23,8 +23,7 @@ from sysbench.core.worker.ranks.rank_workloads import owners_of
 from sysbench.core.worker.ranks.strategies import grouped
 from sysbench.core.worker.ranks.torchrun import Place, environment_of
 from sysbench.core.worker.step_clock import TimedSteps
-
-from .ranks_for_test import OWN
+from tests.core.worker.ranks.ranks_for_test import OWN
 
 SCRIPT = Path(__file__).with_name("ranks_for_test.py")
 REPLICATED = ("naive", "flat", "overlap", "bucketed", "ddp")

@@ -27,9 +27,8 @@ from sysbench.core.worker.passes import trace_pass as trace
 from sysbench.core.worker.workloads.factory import import_factory
 from sysbench.core.worker.workloads.make_workload import make_workload
 from sysbench.core.worker.workloads.model_workload import CROSS_ENTROPY, MEAN_SQUARE, Workload
-
-from ..unplaced import GRADIENT_OF_LOSS
-from .user_code import CODE
+from tests.core.worker.unplaced import GRADIENT_OF_LOSS
+from tests.core.worker.workloads.user_code import CODE
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -22,8 +22,7 @@ from sysbench.core.worker.passes.timing_pass import measure
 from sysbench.core.worker.workloads.make_workload import Workload, make_workload
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel, sdpa_kernel_of
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase, StepError
-
-from .... import factories
+from tests import factories
 
 SMALL: dict[str, Any] = {
     **{"vocab": 64, "d_model": 16, "d_ff": 32, "layers": 2, "heads": 2},

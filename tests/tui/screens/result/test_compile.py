@@ -16,9 +16,8 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.compile_tab import CompileTab
 from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.widgets.table_view import TableView
-
-from .... import factories
-from ...conftest import open_tab, until
+from tests import factories
+from tests.tui.conftest import open_tab, until
 
 RESULT_FIRST = True
 

@@ -18,8 +18,7 @@ from sysbench.tui.widgets.kernel_table import KernelTable
 from sysbench.tui.widgets.stack_bar import StackBar
 from sysbench.tui.widgets.tab_bar import ViewBar
 from sysbench.tui.widgets.tree_view import TreeView
-
-from ...conftest import open_result, open_tab, until
+from tests.tui.conftest import open_result, open_tab, until
 
 RESULT_FIRST = True
 

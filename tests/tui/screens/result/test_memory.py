@@ -17,8 +17,7 @@ from sysbench.tui.screens.memory_tab import MemoryTab
 from sysbench.tui.screens.pick_run_dialog import PickRunScreen
 from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.widgets.tab_bar import ViewBar
-
-from ...conftest import open_tab, until
+from tests.tui.conftest import open_tab, until
 
 RESULT_FIRST = True
 

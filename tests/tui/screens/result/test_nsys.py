@@ -10,8 +10,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.nsys_tab import NsysTab
 from sysbench.tui.screens.result_registry import TABS, USUAL_TABS
 from sysbench.tui.widgets.tab_bar import KEYS
-
-from ...conftest import is_shown, open_result, until
+from tests.tui.conftest import is_shown, open_result, until
 
 RESULT_FIRST = True
 KEY = KEYS[[*TABS].index("nsys")]

@@ -15,8 +15,7 @@ from sysbench.tui.screens.work_screen import SHORT
 from sysbench.tui.widgets.facts import Facts
 from sysbench.tui.widgets.tab_bar import ViewBar
 from sysbench.tui.widgets.timeline import TimelineView
-
-from ...conftest import open_tab
+from tests.tui.conftest import open_tab
 
 RESULT_FIRST = True
 SIZES = [(80, 24), (120, 36)]

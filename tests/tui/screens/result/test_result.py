@@ -20,9 +20,8 @@ from sysbench.tui.screens.timing_tab import headline_of
 from sysbench.tui.widgets.stack_bar import StackBar
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.timeline import TimelineView
-
-from .... import factories
-from ...conftest import CannedSampler, is_shown, open_result, open_tab, until
+from tests import factories
+from tests.tui.conftest import CannedSampler, is_shown, open_result, open_tab, until
 
 RESULT_FIRST = True
 

@@ -14,8 +14,7 @@ from sysbench.core.tables.kernel_tables import category_table
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
 from sysbench.tui.screens.kernels_tab import KernelsTab
-
-from ...conftest import open_tab
+from tests.tui.conftest import open_tab
 
 RESULT_FIRST = True
 FROZEN = Path(__file__).parents[3] / "fixtures" / "tiny-cpu"
