@@ -15,7 +15,7 @@ import pytest
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.trace.nsys_export import read_export
 
-DOUBLE = Path(__file__).parents[3] / "nsys_double"
+DOUBLE = Path(__file__).parents[2] / "nsys_double"
 BUILD = runpy.run_path(str(DOUBLE / "build.py"))
 SPOILT = 600
 PATIENCE_SECONDS = 300

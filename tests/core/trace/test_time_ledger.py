@@ -16,7 +16,7 @@ from sysbench.core.trace.idle_causes import (
 from sysbench.core.trace.kernel_rows import kernel_table
 from sysbench.core.trace.time_ledger import TimeLedger, Window, time_ledger
 from sysbench.core.trace.trace_reader import read_trace
-from tests.core.analysis.kernels.ledgers import GEMM, NCCL, AssertClosed, ledger_of
+from tests.core.trace.ledgers import GEMM, NCCL, AssertClosed, ledger_of
 
 
 def _exclusive(ledger: TimeLedger) -> dict[str, int]:

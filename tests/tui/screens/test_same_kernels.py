@@ -17,7 +17,7 @@ from sysbench.tui.screens.kernels_tab import KernelsTab
 from tests.tui.conftest import open_tab
 
 RESULT_FIRST = True
-FROZEN = Path(__file__).parents[3] / "fixtures" / "tiny-cpu"
+FROZEN = Path(__file__).parents[2] / "fixtures" / "tiny-cpu"
 ROWS = 10
 
 

@@ -19,7 +19,7 @@ from sysbench.core.trace.rank_summary import RankTrace, decode_rank, encode_rank
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 
-NSYS_DOUBLE = Path(__file__).parents[3] / "nsys_double" / "build.py"
+NSYS_DOUBLE = Path(__file__).parents[2] / "nsys_double" / "build.py"
 MakeRank = Callable[..., RankTrace]
 MS = 1_000_000
 SPANS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 90)), min_size=1, max_size=8)

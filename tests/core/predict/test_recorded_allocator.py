@@ -19,7 +19,7 @@ from sysbench.core.predict.allocator import CachingAllocator
 from sysbench.core.predict.allocator_blocks import GRANULE, Block
 from sysbench.core.predict.allocator_settings import MIB, parse_settings
 
-RECORDED = Path(__file__).parents[3] / "fixtures" / "allocator_trace.json.gz"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "allocator_trace.json.gz"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from sysbench.core.spec.resolve import resolved
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.workloads.make_workload import make_workload
-from tests.core.estimate.conftest import cuda_phase_peaks
+from tests.core.predict.conftest import cuda_phase_peaks
 
 pytestmark = [
     pytest.mark.gpu,

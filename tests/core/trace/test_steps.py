@@ -19,7 +19,7 @@ from sysbench.core.trace.kernel_rows import kernel_table
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_events import Trace
 from sysbench.core.trace.trace_reader import read_trace
-from tests.core.analysis.kernels.ledgers import GEMM, NCCL
+from tests.core.trace.ledgers import GEMM, NCCL
 
 COPY = "Memcpy HtoD (Pageable -> Device)"
 

@@ -21,7 +21,7 @@ from sysbench.core.trace.names import GRAD_ACCUMULATE
 from sysbench.core.trace.nsys_export import NsysExport, read_export
 from sysbench.core.trace.scopes import STEPS_RANGE
 
-BUILD = runpy.run_path(str(Path(__file__).parents[3] / "nsys_double" / "build.py"))
+BUILD = runpy.run_path(str(Path(__file__).parents[2] / "nsys_double" / "build.py"))
 MAIN, AUTOGRAD, PROCESS = BUILD["MAIN"], BUILD["AUTOGRAD"], BUILD["PROCESS"]
 OTHER_PROCESS = MAIN + (1 << 24)
 START_END, MARK, DOMAIN = BUILD["START_END"], BUILD["MARK"], BUILD["DOMAIN"]

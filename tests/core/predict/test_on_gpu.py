@@ -10,7 +10,7 @@ import torch
 from sysbench.core.predict.closed_step import step_memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workloads.make_workload import Workload
-from tests.core.estimate.conftest import cuda_phase_peaks
+from tests.core.predict.conftest import cuda_phase_peaks
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,7 +8,7 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.spec.spec import RunSpec
-from tests.core.estimate.writeups import Resident, writeup_peak_bytes, writeup_saved_bytes
+from tests.core.predict.writeups import Resident, writeup_peak_bytes, writeup_saved_bytes
 
 GIB, GB = 2**30, 10**9
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.trace.time_ledger import Window, time_ledger
 from sysbench.core.trace.trace_reader import read_trace
-from tests.core.analysis.kernels.ledgers import GEMM, NCCL, AssertClosed, ledger_of
+from tests.core.trace.ledgers import GEMM, NCCL, AssertClosed, ledger_of
 
 KERNELS = st.lists(
     st.tuples(

@@ -6,7 +6,7 @@ from typing import Any
 
 from sysbench.core.trace.kernel_rows import kernel_table
 from sysbench.core.trace.time_ledger import TimeLedger
-from tests.core.analysis.kernels.ledgers import AssertClosed, ledger_of
+from tests.core.trace.ledgers import AssertClosed, ledger_of
 
 
 def test_all_kernels_of_a_graph_belong_to_its_launch(writer: Any) -> None:

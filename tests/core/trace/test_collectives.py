@@ -10,7 +10,7 @@ from sysbench.core.record.steps import TracedCollective
 from sysbench.core.trace.collective_kernels import bus_factor, collective_rows, kind_of
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
-from tests.core.analysis.kernels.ledgers import GEMM
+from tests.core.trace.ledgers import GEMM
 
 
 def rows_of(writer: Any) -> list[TracedCollective]:

@@ -21,7 +21,7 @@ from sysbench.core.memory.owners import Notes, Tag
 from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.record.memory import Pool
 from sysbench.core.record.record import LedgerRow, Memory
-from tests.core.analysis.memory.two_steps import START_US, at, phases
+from tests.core.memory.two_steps import START_US, at, phases
 
 MIB = 2**20
 SMALL, LARGE = 2 * MIB, 20 * MIB

@@ -24,7 +24,7 @@ from tests.colour_science import VISIONS, contrast, distance
 from tests.tui.conftest import CannedSampler, open_tab
 
 RESULT_FIRST = True
-FROZEN = Path(__file__).parents[2] / "fixtures" / "tiny-cpu"
+FROZEN = Path(__file__).parents[1] / "fixtures" / "tiny-cpu"
 DEPTHS: tuple[Depth, ...] = ("full", "256", "16")
 SYSTEMS = {"256": ColorSystem.EIGHT_BIT, "16": ColorSystem.STANDARD}
 APART = {"full": 0.07, "256": 0.05, "16": 0.0}

@@ -31,7 +31,7 @@ def test_so_many_pairs_find_the_difference_in_four_of_five(
 
 
 def test_the_documented_rounds_are_those() -> None:
-    text = (Path(__file__).parents[4] / "docs" / "studies.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "studies.md").read_text()
     head, _, *rows = text[text.index("| spread | 1 %") :].split("\n\n")[0].splitlines()
     differences = [float(cell) / 100 for cell in re.findall(r"([\d.]+) %", head)]
     for row in rows:

@@ -7,7 +7,7 @@ import pytest
 from sysbench.core.memory.predicted import resident_set
 from sysbench.core.record.record import LedgerRow, Memory, ModuleMemory, Timeline
 from sysbench.core.spec.spec import RunSpec, StepKind
-from tests.core.estimate.writeups import Resident, writeup_peak_bytes, writeup_saved_bytes
+from tests.core.predict.writeups import Resident, writeup_peak_bytes, writeup_saved_bytes
 
 SPEC = RunSpec(model="2.7B", device="cuda:0")
 P = 4 * SPEC.dimensions.parameters
