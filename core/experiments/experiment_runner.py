@@ -1,7 +1,7 @@
 """Runs an experiment: block after block of fresh processes until the verdict stands.
 
-``python -P -m sysbench.core.experiments.experiment_runner EXPERIMENT_DIRECTORY`` runs detached, without output;
-the ``ab`` command consumes the same generator in its own process.
+``python -P -m sysbench.core.experiments.experiment_runner EXPERIMENT_DIRECTORY`` runs detached,
+without output; the ``ab`` command consumes the same generator in its own process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The merging process: ``python -m sysbench.core.inspection.merging_process OUT LIMIT {FILE RANK AHEAD}…``.
+"""Merge the traces of ranks into one file.
+
+``python -m sysbench.core.inspection.merging_process OUT LIMIT {FILE RANK AHEAD}…``
 
 LIMIT is of memory in bytes, AHEAD by how many nanoseconds a file's clock is ahead. Every event
 keeps its content; what would be mistaken between files is told apart: processes are numbered anew

@@ -14,7 +14,7 @@ from sysbench.core.trace.cost_rows import borrowed_work, noted_work, with_costs
 from sysbench.core.trace.kernel_rows import kernel_table
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
-from tests.core.analysis.conftest import TraceWriter
+from tests.core.conftest import TraceWriter
 
 GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_ffma_kernel"
 REDUCE = "void cublasLt::splitKreduce_kernel<32, 16>()"
