@@ -1,7 +1,7 @@
 """What a device can do, measured apart from any model: products, memory, transfers, launches.
 
-Run as ``python -P -m sysbench.core.worker.measure_rates PID``. Reads a `RateRequest`, a line of JSON
-on standard input, answers with a line for each rate, and ends with the process PID.
+Run as ``python -P -m sysbench.core.worker.measure_rates PID``. Reads a `RateRequest`, a line of
+JSON on standard input, answers with a line for each rate, and ends with the process PID.
 """
 
 from __future__ import annotations
