@@ -19,23 +19,31 @@ from textual.timer import Timer
 from sysbench.core.errors import SysbenchError
 from sysbench.tui import modes
 from sysbench.tui.glyphs import ascii_only
-from sysbench.tui.kept_theme import Choices, keep, kept_choices
 from sysbench.tui.keys import KeyQueue
 from sysbench.tui.live.sensors import StripSampler
-from sysbench.tui.live.session import Session
-from sysbench.tui.live.terminal import has_hung_up, stay_off_a_lost_terminal
-from sysbench.tui.loading import load_class
+from sysbench.tui.live.session import Session, has_hung_up, stay_off_a_lost_terminal
+from sysbench.tui.modes import load_class
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.textual_patches import FrameDiffApp
-from sysbench.tui.theme import AsciiFilter, PrintableFilter
-from sysbench.tui.themes import DARK, LIGHT, depth_of, hue_variables, theme_of
+from sysbench.tui.theme import (
+    DARK,
+    LIGHT,
+    AsciiFilter,
+    Choices,
+    PrintableFilter,
+    depth_of,
+    hue_variables,
+    keep,
+    kept_choices,
+    theme_of,
+)
 from sysbench.tui.widgets import dialog
 
 if TYPE_CHECKING:
     from sysbench.core.runs.run_directory import RunDirectory
     from sysbench.tui.live.pair_watch import Pair
     from sysbench.tui.live.run_watch import RunWatch
-    from sysbench.tui.themes import Depth
+    from sysbench.tui.theme import Depth
 
 REFRESH_SECONDS = 0.5
 REDRAW_SECONDS = 0.2
@@ -287,7 +295,7 @@ class SysbenchApp(FrameDiffApp[None]):
             screen.catch_up()
 
     def action_help(self) -> None:
-        from sysbench.tui.screens.help_dialog import HelpScreen
+        from sysbench.tui.screens.ask_dialog import HelpScreen
 
         self.push_screen(HelpScreen())
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from textual.screen import Screen
 
-from sysbench.tui.loading import load_class
+
+def load_class(place: str) -> Any:
+    """The class of ``module:Class``, the module as seen from this package.
+
+    Raises:
+        ImportError, AttributeError: There is no such module, or no such class in it.
+    """
+    module, _, name = place.partition(":")
+    return getattr(import_module(f".{module}", __package__), name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

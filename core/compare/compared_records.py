@@ -17,8 +17,7 @@ from sysbench.core.compare.interval import (
     residuals,
     separate,
 )
-from sysbench.core.compare.pairs import pairs_needed
-from sysbench.core.compare.power import ROUNDS_A_BLOCK, more_rounds
+from sysbench.core.compare.power import ROUNDS_A_BLOCK, more_rounds, pairs_needed
 from sysbench.core.compare.verdict import NO_TIMES, SMALLEST, Verdict, judge
 from sysbench.core.formatting import percent, significant
 from sysbench.core.record.environment import is_simulated

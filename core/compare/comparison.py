@@ -10,8 +10,7 @@ import msgspec
 
 from sysbench.core.compare.compared_records import NOTHING_KNOWN, Known, verdict_of
 from sysbench.core.compare.nodes import Difference
-from sysbench.core.compare.verdict import SMALLEST, Verdict, Word
-from sysbench.core.compare.verdict_text import headline, tested_words
+from sysbench.core.compare.verdict import SMALLEST, Verdict, Word, headline, tested_words
 from sysbench.core.memory.peak_difference import MemoryDifference, memory_difference
 from sysbench.core.record.environment import (
     SDPA_KERNEL,

@@ -13,16 +13,15 @@ from sysbench.core.compare.compared_records import last_experiment, verdict_of
 from sysbench.core.compare.comparison import Factor, differing
 from sysbench.core.compare.conditions import Condition, conditions_of
 from sysbench.core.compare.gate_rule import Gate, gate_of, undecided
-from sysbench.core.compare.verdict import Verdict
-from sysbench.core.compare.verdict_text import headline
+from sysbench.core.compare.verdict import Verdict, headline
 from sysbench.core.errors import NotFoundError, WorkerFailed
-from sysbench.core.experiments.disturbance import MOST_REPEATS, accepted
 from sysbench.core.experiments.experiment import (
     Ended,
     Experiment,
     ExperimentDirectory,
     find_experiment,
 )
+from sysbench.core.experiments.experiment_runner import MOST_REPEATS, accepted
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Record

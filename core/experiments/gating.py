@@ -10,8 +10,7 @@ import msgspec
 from sysbench.core.compare.compared_records import counted_ms, verdict_of
 from sysbench.core.compare.comparison import Factor, differing, differing_facts
 from sysbench.core.compare.gate_rule import Gate, check_timed, gate_of, undecided
-from sysbench.core.compare.verdict import SMALLEST, Verdict
-from sysbench.core.compare.verdict_text import headline
+from sysbench.core.compare.verdict import SMALLEST, Verdict, headline
 from sysbench.core.errors import SpecError
 from sysbench.core.experiments.baselines import Baseline
 from sysbench.core.experiments.known import known_noise
@@ -20,7 +19,7 @@ from sysbench.core.machine.read_environment import cpu_model, workers_package
 from sysbench.core.record.environment import machine, other_facts
 from sysbench.core.record.record import Record
 from sysbench.core.spec.passes import MOST_ROUNDS
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.profiles import resolved
 
 MACHINE_FACTS = ("device_name", "torch", "threads")
 """Facts that make another machine, unless the user judges across them."""

@@ -9,7 +9,7 @@ from sysbench.core.colours import place_look
 from sysbench.core.export.page_charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, paint
 from sysbench.core.export.page_document import tag, text
 from sysbench.core.tables.cells import heading
-from sysbench.core.tables.chart import Figure, Series
+from sysbench.core.tables.timing_tables import Figure, Series
 
 TICKS = 5
 BOTTOM_LINE = HEIGHT - BOTTOM + 15

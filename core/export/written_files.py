@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import secrets
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
-from sysbench.core.errors import DamagedFileError, SpecError
+from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
+from sysbench.core.export.page_run_page import run_page
+from sysbench.core.export.text_formats import record_as_markdown, table_as_csv, tables_as_tidy_csv
 from sysbench.core.formatting import format_bytes
+from sysbench.core.record.record import encode_record
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.runs.related import compile_break_even, runs_with_other_steps
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.runs.stored_records import load_record
+from sysbench.core.storage import open_regular
+from sysbench.core.tables.sections import tables_of
+from sysbench.core.trace.module_tree import kernel_tree
 
 
 def refuse_existing(paths: list[Path], *, force: bool) -> None:
@@ -70,3 +82,118 @@ def copy(source: IO[bytes], path: Path, most_bytes: int | None = None) -> Path:
                 raise DamagedFileError(f"it has more than {format_bytes(most_bytes)}")
             file.write(piece)
     return path
+
+
+def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
+    """Copy the gzip'd trace; to a name that ends in ``.json`` it is unpacked.
+
+    Raises:
+        NotFoundError: The run has no trace.
+        DamagedFileError: The trace is not gzip'd JSON, lies outside the run, or unpacks to far more
+            than a trace does.
+    """
+    source = run.trace_path
+    if not source.is_file():
+        raise NotFoundError(
+            f"run {run.id} has no trace: run it again with --passes timing,trace "
+            f"(looked for {source})"
+        )
+    with open_regular(source, inside=run.path) as packed:
+        _check_head(packed, source)
+        packed.seek(0)
+        if out.suffix != ".json":
+            return [copy(packed, out)]
+        most_bytes = max(SMALL_BYTES, MOST_PACKING * os.fstat(packed.fileno()).st_size)
+        try:
+            with gzip.open(packed) as unpacked:
+                return [copy(cast(IO[bytes], unpacked), out, most_bytes)]
+        except (EOFError, zlib.error, gzip.BadGzipFile, DamagedFileError) as error:
+            raise DamagedFileError(f"{source} is damaged: {error}") from error
+
+
+SMALL_BYTES = 2**30
+MOST_PACKING = 100
+"""Times that a trace of more than `SMALL_BYTES` may be larger than packed. Real ones are up to 30
+times; a file that is made to fill a disk is 1000 times."""
+
+
+def _check_head(packed: IO[bytes], source: Path) -> None:
+    try:
+        with gzip.open(packed) as file:
+            head = file.read(4096).lstrip()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DamagedFileError(f"{source} is not a gzip'd trace: {error}") from error
+    if head[:1] not in (b"{", b"["):
+        raise DamagedFileError(f"{source} is not a chrome trace: it does not begin like JSON")
+
+
+_PROTOCOL_4 = b"\x80\x04"
+
+
+def write_snapshot(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
+    """Copy the snapshot, a pickle of protocol 4; it is never loaded here.
+
+    Raises:
+        NotFoundError: The run has no snapshot, and why.
+        DamagedFileError: The file is not a pickle that memory_viz reads, or lies outside the run.
+    """
+    source = run.snapshot_path
+    if not source.is_file():
+        raise NotFoundError(_why_absent(run))
+    with open_regular(source, inside=run.path) as file:
+        if file.read(2) != _PROTOCOL_4:
+            raise DamagedFileError(f"{source} is not a pickle of protocol 4")
+        file.seek(0)
+        return [copy(file, out)]
+
+
+def _why_absent(run: RunDirectory) -> str:
+    if run.header().spec.on_cuda:
+        return f"run {run.id} has no memory snapshot: run it again with --passes memory"
+    return (
+        f"run {run.id} was on the CPU, and memory_viz reads snapshots of the CUDA allocator only; "
+        "`export RUN csv` has the same ledger, modules and largest allocations as tables"
+    )
+
+
+def run_as_page(run: RunDirectory) -> str:
+    """The report as one HTML file.
+
+    Raises:
+        DamagedFileError: The record, or the trace pass's table, cannot be read.
+    """
+    record = load_record(run)
+    kernels = layer_rows(run, record)
+    tree = kernel_tree(kernels, record.memory) if kernels else None
+    return run_page(
+        record, tables_of(record, runs_with_other_steps(record), compile_break_even(record)), tree
+    )
+
+
+def write_page(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
+    """Write the report as one HTML file."""
+    return [write(path, run_as_page(run).encode())]
+
+
+def write_tables(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
+    """Write a CSV file a table into a folder, or one tidy file to a name in ``.csv``."""
+    record = load_record(run)
+    tables = tables_of(record, runs_with_other_steps(record), compile_break_even(record))
+    if path.suffix == ".csv":
+        refuse_existing([path], force=force)
+        return [write(path, tables_as_tidy_csv(tables))]
+    targets = {path / f"{table.name}.csv": table for table in tables}
+    refuse_existing(list(targets), force=force)
+    return [write(target, table_as_csv(table)) for target, table in targets.items()]
+
+
+def write_markdown(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
+    """Write the whole report as Markdown."""
+    record = load_record(run)
+    text = record_as_markdown(record, runs_with_other_steps(record), compile_break_even(record))
+    return [write(path, text.encode())]
+
+
+def write_record(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
+    """Write the record as JSON."""
+    return [write(path, encode_record(load_record(run)))]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sysbench.core.findings.rule_rules import Rule
 from sysbench.core.formatting import percent
-from sysbench.core.record.clock_reasons import holding
 from sysbench.core.record.record import Finding, Record
+from sysbench.core.record.timing import holding
 
 HELD_LIMIT = 0.01
 STEADY = ("power cap", "application clocks", "sync boost")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sysbench.core.findings.rule_rules import Rule
 from sysbench.core.formatting import format_count
+from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Finding, Record
-from sysbench.core.record.roof import Roof
 from sysbench.core.spec.choices import attention_named
-from sysbench.core.trace.expectations import (
+from sysbench.core.trace.attention_kernels import (
     Expected,
     above_peak,
     attention_products,

@@ -17,11 +17,15 @@ import msgspec
 from sysbench.core.errors import ForeignFileError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.inspection.entries import Entry, entry_of, forget_oldest
-from sysbench.core.inspection.inspection import encode_inspection
-from sysbench.core.inspection.messages import Finished, ProgressSender, refusal, send_message
+from sysbench.core.inspection.inspection import (
+    Finished,
+    ProgressSender,
+    encode_inspection,
+    refusal,
+    send_message,
+)
 from sysbench.core.inspection.reading import Tables, read_tables
-from sysbench.core.machine.children import die_with_input
-from sysbench.core.machine.processes import die_with_parent, limit_data_memory
+from sysbench.core.machine.children import die_with_input, die_with_parent, limit_data_memory
 from sysbench.core.storage import write_atomically
 from sysbench.core.trace.rank_summary import encode_rank
 

@@ -10,9 +10,14 @@ from threading import Lock
 
 from sysbench.core.errors import ForeignFileError, SysbenchError
 from sysbench.core.inspection.entries import entry_of
-from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.inspection import (
+    Finished,
+    Inspection,
+    Progressed,
+    Refused,
+    decode_message,
+)
 from sysbench.core.inspection.kinds import format_of
-from sysbench.core.inspection.messages import Finished, Progressed, Refused, decode_message
 from sysbench.core.machine.children import python_child
 from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.storage import make_folder

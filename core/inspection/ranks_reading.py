@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sysbench.core.inspection.decoding import Decoding, DecodingCancelled
-from sysbench.core.inspection.messages import Progressed
+from sysbench.core.inspection.inspection import Progressed
 from sysbench.core.inspection.ranks_folder import (
     FolderError,
     RankFiles,

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from sysbench.core.errors import SpecError
-from sysbench.core.record.roof import Roof
+from sysbench.core.record.environment import Roof
 
 VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+|\s+\(null GPU\)$", re.IGNORECASE)
 """The vendor before a card's name, and the mark of tests behind it."""

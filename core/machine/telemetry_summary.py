@@ -11,9 +11,9 @@ import msgspec
 
 from sysbench.core.machine.devices import nvml_index
 from sysbench.core.machine.sample import MIN_INTERVAL_SECONDS, DeviceSample, Sample
-from sysbench.core.record.clock_reasons import holding
 from sysbench.core.record.events import ClockMoved, TelemetrySampled
 from sysbench.core.record.record import Telemetry
+from sysbench.core.record.timing import holding
 
 DEVICE_FIELDS = (
     "utilization",

@@ -19,8 +19,8 @@ import numpy as np
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.card import SIGNS, WHOLE
 from sysbench.core.memory.history import Integers
-from sysbench.core.memory.snapshot_contents import MOVES, Segment
-from sysbench.core.predict.allocator_blocks import SMALL_REQUEST, round_size, should_split
+from sysbench.core.memory.snapshot_reading import MOVES, Segment
+from sysbench.core.predict.allocator import SMALL_REQUEST, round_size, should_split
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 
 

@@ -11,7 +11,7 @@ from sysbench.core.memory.block import NO_COUNTER, Counters, Recording, describe
 from sysbench.core.memory.history import History, pair
 from sysbench.core.memory.owners import Notes
 from sysbench.core.memory.profiled import CountedHistory
-from sysbench.core.memory.snapshot_contents import Snapshot
+from sysbench.core.memory.snapshot_reading import Snapshot
 from sysbench.core.record.memory import DeviceMemory
 from sysbench.core.record.record import Memory
 

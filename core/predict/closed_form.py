@@ -15,15 +15,14 @@ from math import ceil
 import msgspec
 
 from sysbench.core.formatting import format_bytes, format_count
-from sysbench.core.machine.instructions import has_own_products
+from sysbench.core.machine.devices import has_own_products
 from sysbench.core.predict.closed_step import (
     StepMemory,
     attention_flops,
     attention_memory,
     step_memory,
 )
-from sysbench.core.predict.libraries import WORKSPACES, workspaces_bytes
-from sysbench.core.predict.sizes import Sizes
+from sysbench.core.predict.sizes import WORKSPACES, Sizes, workspaces_bytes
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import RunSpec
 

@@ -11,13 +11,13 @@ from sysbench.core.machine.cards import KnownCard
 from sysbench.core.predict.allocator_settings import MIB, AllocatorSettings
 from sysbench.core.predict.closed_form import Prediction
 from sysbench.core.predict.dry_run_client import ExactPrediction
-from sysbench.core.predict.libraries import (
+from sysbench.core.predict.requests import Requests, replay_requests
+from sysbench.core.predict.sizes import (
     CONTEXT_BYTES,
     DRIVER_BYTES,
     UNCERTAINTY_SHARE,
     workspace_bytes,
 )
-from sysbench.core.predict.requests import Requests, replay_requests
 from sysbench.core.spec.spec import RunSpec
 
 Verdict = Literal["fits", "close", "over"]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sysbench.core.trace.communication import RankStep
+from sysbench.core.trace.collective_kernels import RankStep
 
 FASTEST = 5
 """Round trips that count: one that took longer than these says less, and was taken at another

@@ -17,6 +17,7 @@ from sysbench.core.errors import DamagedFileError, NewerFileError
 from sysbench.core.record.compile import Compile as Compile
 from sysbench.core.record.compile import GeneratedKernel as GeneratedKernel
 from sysbench.core.record.distributed import Distributed as Distributed
+from sysbench.core.record.environment import Roof
 from sysbench.core.record.events import Neighbour, Outcome
 from sysbench.core.record.memory import (
     LARGER_BLOCKS,
@@ -33,7 +34,6 @@ from sysbench.core.record.memory import LedgerRow as LedgerRow
 from sysbench.core.record.memory import Timeline as Timeline
 from sysbench.core.record.nsys import NsysFacts
 from sysbench.core.record.numerics import Numerics as Numerics
-from sysbench.core.record.roof import Roof
 from sysbench.core.record.steps import HostSide, MarkedSteps, TracedCollective
 from sysbench.core.record.timing import Round as Round
 from sysbench.core.record.timing import Spread as Spread

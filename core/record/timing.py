@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
+from sysbench.core.record.environment import Roof
 from sysbench.core.record.events import Outcome
-from sysbench.core.record.roof import Roof
+
+STATES = ("idle", "display clocks")
+"""Reasons that tell a state of the GPU: it lowers its clock by itself where nothing runs, and
+follows the display where one is attached (GpuIdle and DisplayClockSetting of
+nvmlClocksEventReasons)."""
+
+
+def holding(reasons: Iterable[str]) -> list[str]:
+    """The reasons that hold the clock of a workload down, each once in the order seen."""
+    return [reason for reason in dict.fromkeys(reasons) if reason not in STATES]
 
 
 class Spread(msgspec.Struct, frozen=True):

@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.compare.rounds import combined, counting, middle, with_times
-from sysbench.core.compare.timed import partial_block
+from sysbench.core.compare.rounds import combined, counting, middle, partial_block, with_times
 from sysbench.core.machine.sample import Sample
 from sysbench.core.machine.telemetry_summary import conditions
 from sysbench.core.record.events import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any
@@ -10,13 +11,15 @@ import msgspec
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.findings.findings_rules import findings_of
+from sysbench.core.formatting import counted
 from sysbench.core.machine.peaks import roof_of
 from sysbench.core.machine.telemetry_summary import SampleLog
 from sysbench.core.memory.oom import describe_oom
 from sysbench.core.memory.predicted import reconciled
-from sysbench.core.predict.closed_form import Prediction, predict
-from sysbench.core.record.blocks import PASSES
+from sysbench.core.predict.closed_form import Prediction, predict, why_not_predicted
+from sysbench.core.record.blocks import PASSES, why_left_out
 from sysbench.core.record.environment import (
+    Roof,
     compute_capability,
     device_name,
     merged,
@@ -43,15 +46,79 @@ from sysbench.core.record.events import (
     WarmupStepTimed,
 )
 from sysbench.core.record.memory import Oom, OomSnapshot
-from sysbench.core.record.record import Distributed, PassRecord, Record, Timing
-from sysbench.core.record.roof import Roof
+from sysbench.core.record.record import Distributed, Finding, PassRecord, Record, Timing
 from sysbench.core.record.timing import Round
 from sysbench.core.runs.added_rounds import Attempt, RoundLog
-from sysbench.core.runs.missing import kept_prediction, lines_lost, reasons_of_missing
 from sysbench.core.runs.run_directory import Header, RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import last_lines
 from sysbench.core.trace.roofline import nsys_under_roof, under_roof, with_mfu
+
+RECORD_CHANGED = Finding(
+    rule="record-changed",
+    severity="warning",
+    verdict="record.json was changed after it was written",
+    why="its SHA-256 is not among those in record.sha256; these figures are of events.jsonl",
+    next="delete record.json, and it is written anew from the events",
+)
+
+
+def lines_lost(count: int) -> Finding:
+    """The finding on so many lines of the events that cannot be read."""
+    return Finding(
+        rule="events-damaged",
+        severity="warning",
+        verdict=f"{counted(count, 'line')} of events.jsonl cannot be read",
+        why="a crash or a full disk tore them, or somebody changed the file; samples, notices or "
+        "steps that they held are not in this record",
+        next="run it again where the figures have to be complete",
+        numbers={"lines": count},
+    )
+
+
+def reasons_of_missing(
+    header: Header,
+    blocks: Mapping[str, Any],
+    passes: Sequence[PassRecord],
+    no_telemetry: str,
+) -> dict[str, str]:
+    """By block of the record, the reason why it is null; ``no_telemetry`` is the sensors'."""
+    spec = header.spec
+    outcomes = [(row.name, row.outcome) for row in passes]
+    details = {row.name: row.detail for row in passes}
+    missing: dict[str, str] = {}
+    for row in PASSES.values():
+        if row.block in blocks:
+            continue
+        if row.name not in header.passes:
+            missing[row.block] = f"the {row.name} pass was not asked for"
+        elif row.name in details:
+            missing[row.block] = details[row.name]
+        elif why := why_left_out(row.name, outcomes):
+            missing[row.block] = f"the {row.name} pass was left out: {why}"
+        else:
+            missing[row.block] = f"the {row.name} pass did not run"
+    if "compile" not in blocks:
+        off = spec.compile == "off"
+        missing["compile"] = "compile is off" if off else "the timing pass has no result"
+    if "distributed" not in blocks:
+        alone = "there is one rank only"
+        failed = missing.get("timing", "the timing pass has no result")
+        missing["distributed"] = alone if spec.ranks == 1 else failed
+    if kept_prediction(predict(spec), spec) is None:
+        missing["prediction"] = why_not_predicted(spec) or ""
+    if no_telemetry:
+        missing["telemetry"] = no_telemetry
+    return missing
+
+
+def kept_prediction(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:
+    """The prediction to keep; a transformer's always, then of the eager step on one device."""
+    if spec.workload != "transformer" and why_not_predicted(spec) is not None:
+        return None
+    kept: dict[str, Any] = msgspec.to_builtins(prediction)
+    return kept
+
 
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Record)}
 

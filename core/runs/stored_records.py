@@ -8,8 +8,7 @@ import msgspec
 
 from sysbench.core.errors import DamagedFileError, NewerFileError
 from sysbench.core.record.record import Record
-from sysbench.core.runs.builder import RecordBuilder, known_environment
-from sysbench.core.runs.missing import RECORD_CHANGED
+from sysbench.core.runs.builder import RECORD_CHANGED, RecordBuilder, known_environment
 from sysbench.core.runs.run_directory import RunDirectory
 
 

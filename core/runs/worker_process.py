@@ -9,19 +9,47 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.machine.children import child_environment, python_child
+from sysbench.core.machine.children import child_environment, kill_descendants, python_child
 from sysbench.core.machine.devices import in_bus_order
-from sysbench.core.machine.processes import kill_descendants
+from sysbench.core.record.blocks import PassName
 from sysbench.core.record.events import AnyEvent, OutOfMemory, decode_event
-from sysbench.core.runs.worker_job import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import last_bytes, open_to_append
+
+Report = Callable[[AnyEvent], None]
+"""Sends one fact to the supervisor."""
+
+
+CACHE_FOLDER = "inductor-cache"
+"""In a timing pass's folder: the compiler's cache of a run that compiles with an empty one."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One pass over one spec.
+
+    Attributes:
+        spec: What to measure; its device is resolved.
+        name: Which pass.
+        folder: Folder of the pass's artifacts; exists.
+        capture: An outside profiler watches: emit NVTX ranges, mark the measured steps.
+    """
+
+    spec: RunSpec
+    name: PassName
+    folder: str
+    capture: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The folder, as a path."""
+        return Path(self.folder)
+
 
 EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"
 PARENT_VARIABLE = "SYSBENCH_PARENT_PID"

@@ -20,8 +20,8 @@ from sysbench.core.studies.formula import (
 )
 from sysbench.core.studies.study_file import Layout, Line, Study
 from sysbench.core.studies.study_grid import Cell
-from sysbench.core.tables.chart import with_unit
 from sysbench.core.tables.table import is_number
+from sysbench.core.tables.timing_tables import with_unit
 
 _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "distributed")
 """Parts of a path that a name leaves out."""

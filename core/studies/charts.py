@@ -12,8 +12,8 @@ from sysbench.core.spec.own_model import is_own
 from sysbench.core.studies.cell_values import Value, values_of
 from sysbench.core.studies.study_file import Axis, Point, Study
 from sysbench.core.studies.study_grid import Cell
-from sysbench.core.tables.chart import Figure, Series
 from sysbench.core.tables.table import is_number
+from sysbench.core.tables.timing_tables import Figure, Series
 
 
 class Across(NamedTuple):

@@ -17,6 +17,8 @@ from typing import Literal
 import msgspec
 
 from sysbench.core.errors import DamagedFileError, NotFoundError
+from sysbench.core.experiments.baselines import list_baselines
+from sysbench.core.experiments.experiment import list_experiments
 from sysbench.core.machine.interpreter import chosen_before, ready_python
 from sysbench.core.record.blocks import PassName
 from sysbench.core.record.events import Outcome
@@ -275,3 +277,22 @@ def records_of(
 def unique(cells: Sequence[Cell]) -> list[Cell]:
     """The cells without those that share a run with an earlier one."""
     return list({cell.id: cell for cell in cells}.values())
+
+
+def uses_of(run_id: str, root: Path | None = None) -> list[str]:
+    """Experiments, studies and baselines that a run belongs to, each with what its loss costs."""
+    words = []
+    for experiment in list_experiments(root):
+        with suppress(DamagedFileError):
+            decided = experiment.experiment()
+            if run_id in (decided.a, decided.b):
+                words.append(f"experiment {experiment.id}, which loses the rounds of a side")
+    words += [
+        f"study {study.id}, which runs its cell again" for study in studies_with(run_id, root)
+    ]
+    words += [
+        f"baseline {listed.name}, which keeps its own copy"
+        for listed in list_baselines(root)
+        if listed.baseline is not None and listed.baseline.run == run_id
+    ]
+    return words

@@ -15,8 +15,8 @@ from sysbench.core.export.text_formats import (
     table_as_markdown,
     tables_as_tidy_csv,
 )
-from sysbench.core.studies.best import Best
 from sysbench.core.studies.cell_values import Value
+from sysbench.core.studies.ratios import Best
 from sysbench.core.studies.study_report import Report
 from sysbench.core.tables.table import Table
 

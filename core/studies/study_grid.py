@@ -14,7 +14,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.fields import field_named
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.studies.schema import parse_points
 from sysbench.core.studies.study_file import Axis, Point, Study

@@ -12,7 +12,6 @@ from sysbench.core.record.memory import Oom, Timeline
 from sysbench.core.record.record import Record
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.studies import study_grid as grid
-from sysbench.core.studies.best import Best, best_of, sentence_of
 from sysbench.core.studies.cell_values import Value, pruner_for, values_of
 from sysbench.core.studies.charts import figures_of
 from sysbench.core.studies.forecast import (
@@ -22,13 +21,14 @@ from sysbench.core.studies.forecast import (
     past_entries,
     progress_in,
 )
+from sysbench.core.studies.ratios import Best, best_of, sentence_of
 from sysbench.core.studies.study_directory import CellStatus, Entry, StudyDirectory, records_of
 from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.studies.study_text import cautions_of, sentences_of
-from sysbench.core.tables.chart import Figure
 from sysbench.core.tables.context import environment_table
 from sysbench.core.tables.table import QUANTITY, Cell, Row, Table
+from sysbench.core.tables.timing_tables import Figure
 
 MOST_NAMED = 3
 """Most values of one fact that are named; more are only counted."""

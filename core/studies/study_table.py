@@ -25,9 +25,9 @@ from sysbench.core.studies.measures import instruction_set, machine, sdpa_kernel
 from sysbench.core.studies.ratios import Ratio, Rounds, merged, ratio_of, rounds_of
 from sysbench.core.studies.study_file import Column, Layout, Line, Study
 from sysbench.core.studies.study_grid import Cell
-from sysbench.core.tables.chart import with_unit
 from sysbench.core.tables.table import Cell as Content
 from sysbench.core.tables.table import Row, Table, is_number, select
+from sysbench.core.tables.timing_tables import with_unit
 
 CONTEXT = {
     "hardware": "measures.hardware",

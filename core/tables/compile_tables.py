@@ -9,7 +9,7 @@ from sysbench.core.compare.comparison import BreakEven
 from sysbench.core.formatting import counted, significant
 from sysbench.core.record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
 from sysbench.core.tables.table import Cell, Column, Table, facts, fields_of, tabulate
-from sysbench.core.trace.names import WHOLE_MODEL
+from sysbench.core.trace.classify import WHOLE_MODEL
 from sysbench.core.trace.provenance import row_key
 
 EXTENTS = {

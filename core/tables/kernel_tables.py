@@ -10,8 +10,8 @@ from operator import attrgetter
 import msgspec
 
 from sysbench.core.formatting import format_count
+from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import KernelRow, Kernels, Record
-from sysbench.core.record.roof import Roof
 from sysbench.core.tables.table import (
     Cell,
     Column,

@@ -82,7 +82,7 @@ def _kernels(source: Source) -> Iterator[Table]:
 
 
 def _steps(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import steps_tables as steps
+    from sysbench.core.tables import host_tables as steps
 
     if source.record.kernels and source.record.kernels.marked_steps:
         yield steps.steps_table(source.record.kernels.marked_steps)
@@ -140,7 +140,7 @@ def _roofline(source: Source) -> Iterator[Table]:
 
 
 def _memory(source: Source) -> Iterator[Table]:
-    from sysbench.core.tables import allocations_tables as allocations
+    from sysbench.core.tables import memory_tables as allocations
     from sysbench.core.tables import memory_tables as memory
 
     if block := source.record.memory:

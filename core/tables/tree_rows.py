@@ -8,8 +8,7 @@ from sysbench.core.formatting import percent
 from sysbench.core.tables.cells import decimal
 from sysbench.core.tables.table import Column, Table, field_of, tabulate
 from sysbench.core.tables.trust import mark_perturbed
-from sysbench.core.trace.layers import ODD_DEVIATIONS, ODD_SHARE, LayerSpread
-from sysbench.core.trace.module_tree import TreeNode, walk
+from sysbench.core.trace.module_tree import ODD_DEVIATIONS, ODD_SHARE, LayerSpread, TreeNode, walk
 
 SPLIT = ("forward", "backward")
 """Phases that have a column."""

@@ -8,9 +8,9 @@ from sysbench.core.compare.rounds import counting, inside, middle
 from sysbench.core.findings.clocks_rules import sm_clock_words
 from sysbench.core.findings.kernels_rules import COVERAGE_LIMIT, PERTURBATION_LIMIT
 from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
-from sysbench.core.record.clock_reasons import holding
 from sysbench.core.record.memory import RESIDUAL
 from sysbench.core.record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
+from sysbench.core.record.timing import holding
 from sysbench.core.spec.own_model import is_own
 from sysbench.core.tables.cells import decimal, literal
 from sysbench.core.tables.timing_tables import interval_words, throttled_words

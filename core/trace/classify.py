@@ -16,6 +16,13 @@ from __future__ import annotations
 import re
 from functools import cache
 
+WHOLE_MODEL = "model"
+"""The path of the model itself, and of what happens outside every module."""
+GRAD_ACCUMULATE = "grad accumulate"
+LOSS = "loss"
+MODEL_PHASES = ("forward", LOSS, "backward")
+
+
 FUSED = re.compile(
     r"(?:^|[^a-z])(?:triton_(?P<kind>[a-z]{3})|cpp)_fused_(?P<operators>\w*?)_?\d+(?=\W|$)"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
@@ -11,35 +12,186 @@ import numpy as np
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
+from sysbench.core.trace.idle_causes import LAUNCH
+from sysbench.core.trace.intervals import Times
 from sysbench.core.trace.numbers import durations, integers, nanoseconds
-from sysbench.core.trace.operands import operands_text
-from sysbench.core.trace.profiler_terms import (
-    INSTALLED_TORCH,
-    INSTANT,
-    MOST_ELEMENTS,
-    NAMELESS,
-    NONE,
-    NUMBERED,
-    OF_TORCH,
-    ON_DEVICE,
-    ON_HOST,
-    PROJECTED,
-    PYTHON,
-    PYTHON_FILE,
-    UNREAD,
-    call_of,
-    named,
-)
+from sysbench.core.trace.operators import operands_text
 from sysbench.core.trace.trace_events import (
     MODULE_PREFIX,
+    CollectiveCall,
     DeviceEvents,
     HostEvents,
+    Index,
+    Kind,
     NumberedCall,
     Ranges,
     Trace,
     no_ranges,
 )
 from sysbench.core.trace.trace_json import Args, JsonEvent
+
+KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
+BEGIN_CAPTURE = re.compile(r"StreamBeginCapture")
+END_CAPTURE = re.compile(r"StreamEndCapture")
+FILL_LAUNCH = re.compile(r"Memset")
+
+Flags = NDArray[np.bool_]
+
+
+class RuntimeCalls:
+    """The calls of the runtime and the driver, with what their names tell.
+
+    A file may have a million of them under a few dozen names: a pattern is searched in a name once,
+    and the columns are taken once for all questions.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        at = np.flatnonzero(trace.host.kind == Kind.RUNTIME)
+        self._names = trace.names
+        self._name = trace.host.name[at]
+        used = np.zeros(len(trace.names), dtype=np.bool_)
+        used[self._name] = True
+        self._used = np.flatnonzero(used).tolist()
+        self.thread = trace.host.thread[at]
+        self.start = trace.host.start[at]
+        self.end = trace.host.end[at]
+        self.correlation = trace.host.correlation[at]
+
+    def named(self, pattern: re.Pattern[str]) -> Flags:
+        """Mask of the calls whose names match."""
+        matches = np.zeros(len(self._names), dtype=np.bool_)
+        matches[[name for name in self._used if pattern.search(self._names[name])]] = True
+        return matches[self._name]
+
+
+class Launches:
+    """The calls that launch work, of which a graph's capture takes some and the trace loses some.
+
+    Attributes:
+        calls: All calls of the runtime.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.calls = RuntimeCalls(trace)
+        self._is_launch = self.calls.named(LAUNCH)
+        self._captured = self._is_launch & _in_captures(self.calls)
+        ran = self._is_launch & ~self._captured & (self.calls.correlation > 0)
+        at = np.flatnonzero(ran)
+        self._lost = at[~np.isin(self.calls.correlation[at], trace.device.correlation)]
+
+    def lost(self, pattern: re.Pattern[str] = LAUNCH) -> Times:
+        """Times of launches whose work the trace shows on no device, each launch once; of the calls
+        whose names match the pattern, which is `LAUNCH` or a narrower one."""
+        at = self._lost[self.calls.named(pattern)[self._lost]]
+        _, first = np.unique(self.calls.correlation[at], return_index=True)
+        return self.calls.start[at[first]]
+
+    def count(self, low: int, high: int) -> int:
+        """Number of launches in [low, high) of work that runs by itself."""
+        # A driver's call inside a runtime's may have the same id: one launch.
+        return self._distinct(self._is_launch & ~self._captured, low, high)
+
+    def count_captured(self, low: int, high: int) -> int:
+        """Number of launches in [low, high) that a graph took, and that ran nothing themselves."""
+        return self._distinct(self._captured, low, high)
+
+    def _distinct(self, chosen: Flags, low: int, high: int) -> int:
+        inside = chosen & (self.calls.start >= low) & (self.calls.start < high)
+        # The ids are nearly in order: sorting them is quicker than np.unique's hashing.
+        ids: Index = np.sort(self.calls.correlation[inside])
+        return int(np.count_nonzero(np.diff(ids))) + 1 if len(ids) else 0
+
+
+def _in_captures(calls: RuntimeCalls) -> Flags:
+    """The calls between those that begin and end the capture of a graph, by thread."""
+    begins, ends = calls.named(BEGIN_CAPTURE), calls.named(END_CAPTURE)
+    captured = np.zeros(len(calls.start), dtype=np.bool_)
+    for thread in np.unique(calls.thread[begins]).tolist():
+        own = calls.thread == thread
+        begun, ended = (
+            np.searchsorted(np.sort(calls.start[marks & own]), calls.start[own])
+            for marks in (begins, ends)
+        )
+        captured[own] = begun > ended
+    return captured
+
+
+KIND_OF = {
+    "cpu_op": Kind.OPERATOR,
+    "Operator": Kind.OPERATOR,
+    "user_annotation": Kind.ANNOTATION,
+    "python_function": Kind.MODULE,
+    "cuda_runtime": Kind.RUNTIME,
+    "cuda_driver": Kind.RUNTIME,
+    "xpu_runtime": Kind.RUNTIME,
+    "xpu_driver": Kind.RUNTIME,
+    "Runtime": Kind.RUNTIME,
+    "kernel": Kind.KERNEL,
+    "Kernel": Kind.KERNEL,
+    "gpu_memcpy": Kind.COPY,
+    "Memcpy": Kind.COPY,
+    "gpu_memset": Kind.FILL,
+    "Memset": Kind.FILL,
+}
+"""By the event's ``cat``; torch before 2.0 wrote the capitalised ones."""
+NAMELESS = "INVALID"
+"""Kineto's name for a call of CUDA's runtime that its table lacks: before torch 2.13 all of those
+that CUDA 13 brought, every launch that a compiler wrote among them."""
+LAUNCH_OF_CBID = {
+    **{211: "cudaLaunchKernel", 214: "cudaLaunchKernel_ptsz"},
+    **{269: "cudaLaunchCooperativeKernel", 270: "cudaLaunchCooperativeKernel_ptsz"},
+    272: "cudaLaunchCooperativeKernelMultiDevice",
+    **{311: "cudaGraphLaunch", 312: "cudaGraphLaunch_ptsz"},
+    **{430: "cudaLaunchKernelExC", 431: "cudaLaunchKernelExC_ptsz"},
+    **{505: "__cudaLaunchKernel", 506: "__cudaLaunchKernel_ptsz"},
+}
+"""The runtime's launches by CUPTI's number of the call (cupti_runtime_cbid.h of CUDA 13). Others
+without a name, such as 502 to 504, prepare a launch and launch nothing."""
+NUMBERED = "record_param_comms"
+"""The operator of torch whose ``Seq`` numbers the collective that is launched inside it."""
+RUNTIMES = ("cuda_runtime", "Runtime")
+"""Categories whose calls have these numbers; the driver's numbers mean other calls."""
+ON_HOST = {category: int(kind) for category, kind in KIND_OF.items() if kind < Kind.KERNEL}
+ON_DEVICE = {category: int(kind) for category, kind in KIND_OF.items() if kind >= Kind.KERNEL}
+UNREAD = frozenset(
+    ("cuda_profiler_range", "glow_runtime", "hpu_op", "mtia_ccp_events", "mtia_insight")
+)
+"""Kineto's categories (``ActivityType.cpp``) of other devices' events, and of times that CUPTI's
+range profiler gives in place of kernels."""
+PYTHON = "python_function"
+PROJECTED = "gpu_user_annotation"
+PYTHON_FILE = ".py("
+"""In the name of a Python function: ``train.py(12): step``, with the function's first line."""
+OF_TORCH = ("torch/", "<")
+"""Begins of the names of functions that are torch's own, or that no file has."""
+INSTALLED_TORCH = "-packages/torch/"
+INSTANT = "cpu_instant_event"
+
+NONE = -1
+MOST_ELEMENTS = 2**48
+LONGEST_TEXT = 256
+"""A real trace stays far below these; a file that was packed to be huge does not."""
+
+
+def call_of(args: Args) -> CollectiveCall:
+    """The arguments of a collective, with what is of another type than torch's as absent."""
+    texts = (args.collective, args.dtype, args.group, args.ranks)
+    name, dtype, group, ranks = (
+        text[:LONGEST_TEXT] if isinstance(text, str) else "" for text in texts
+    )
+    counts = (args.in_elements, args.out_elements, args.group_size)
+    first, last, size = (
+        count if isinstance(count, int) and 0 <= count < MOST_ELEMENTS else NONE for count in counts
+    )
+    return CollectiveCall(name, dtype, first, last, size, group, ranks)
+
+
+def named(name: str, category: str, args: Args) -> str:
+    """The name of a launch that the profiler had no name for; else the name as it is."""
+    if name != NAMELESS or category not in RUNTIMES or not isinstance(args.cbid, int):
+        return name
+    return LAUNCH_OF_CBID.get(args.cbid, name)
+
 
 CATEGORY = attrgetter("cat")
 KERNEL_NAME = attrgetter("kernel")

@@ -7,10 +7,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from sysbench.core.record.record import CategoryRow, Coverage, IdleRow, KernelRow, Kernels
-from sysbench.core.trace.classify import classify, classify_operator, fused_operators
+from sysbench.core.trace.classify import (
+    GRAD_ACCUMULATE,
+    LOSS,
+    MODEL_PHASES,
+    WHOLE_MODEL,
+    classify,
+    classify_operator,
+    fused_operators,
+)
 from sysbench.core.trace.intervals import Times
-from sysbench.core.trace.layers import fold_layer_numbers
-from sysbench.core.trace.names import GRAD_ACCUMULATE, LOSS, MODEL_PHASES, WHOLE_MODEL
+from sysbench.core.trace.module_tree import fold_layer_numbers
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import NONE, Index, follow
 

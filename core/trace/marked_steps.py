@@ -18,8 +18,8 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.steps import MarkedSteps, StepRow
 from sysbench.core.trace.activities import COMPUTE, MEMORY, Activities
 from sysbench.core.trace.intervals import Cover, Times
-from sysbench.core.trace.layers import odd_ones
 from sysbench.core.trace.markers import Steps
+from sysbench.core.trace.module_tree import odd_ones
 
 OUTSIDE = "outside the steps"
 

@@ -18,8 +18,14 @@ from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_table
 from sysbench.core.trace.nsys_events import Events, joined, read_events
 from sysbench.core.trace.nsys_file import ExportFile, Progress, open_export
-from sysbench.core.trace.nsys_projection import OPERATOR_FACTS, nvtx_of
-from sysbench.core.trace.nsys_summaries import call_summary, clocks_of, devices_of, work_summary
+from sysbench.core.trace.nsys_projection import (
+    OPERATOR_FACTS,
+    call_summary,
+    clocks_of,
+    devices_of,
+    nvtx_of,
+    work_summary,
+)
 from sysbench.core.trace.origin import Origin
 from sysbench.core.trace.rank_summary import RankTrace, rank_trace
 from sysbench.core.trace.time_ledger import chosen_device, time_ledger

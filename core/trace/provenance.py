@@ -16,9 +16,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from sysbench.core.record.record import GeneratedKernel, KernelRow, Kernels
-from sysbench.core.trace.classify import FUSED
-from sysbench.core.trace.layers import fold_layer_numbers
-from sysbench.core.trace.names import WHOLE_MODEL
+from sysbench.core.trace.classify import FUSED, WHOLE_MODEL
+from sysbench.core.trace.module_tree import fold_layer_numbers
 
 GRAPH_PREFIX = re.compile(r"^graph_\d+_(?=cpp_fused_)")
 """Prefix with the number of the graph, which the profiler records for the CPU's kernels."""

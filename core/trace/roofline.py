@@ -14,8 +14,8 @@ from typing import Literal
 import msgspec
 
 from sysbench.core.formatting import format_count
+from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import KernelRow, Kernels, Nsys, Timing
-from sysbench.core.record.roof import Roof
 from sysbench.core.trace.attention_kernels import is_product
 from sysbench.core.trace.operators import COUNTED_CATEGORIES
 

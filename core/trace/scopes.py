@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.core.trace.classify import GRAD_ACCUMULATE, LOSS, WHOLE_MODEL
 from sysbench.core.trace.intervals import Times
 from sysbench.core.trace.markers import is_served_step
-from sysbench.core.trace.names import GRAD_ACCUMULATE, LOSS, WHOLE_MODEL
 from sysbench.core.trace.trace_events import (
     MODULE_PREFIX,
     NONE,

@@ -17,12 +17,17 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.machine.children import die_with_input
-from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.machine.children import die_with_input, die_with_parent
 from sysbench.core.record.blocks import PASSES
 from sysbench.core.record.events import AnyEvent, Noticed, StageEntered, encode_event
-from sysbench.core.runs.worker_job import CACHE_FOLDER, Job, Report
-from sysbench.core.runs.worker_process import EVENT_FD_VARIABLE, PARENT_VARIABLE, STACKS_SIGNAL
+from sysbench.core.runs.worker_process import (
+    CACHE_FOLDER,
+    EVENT_FD_VARIABLE,
+    PARENT_VARIABLE,
+    STACKS_SIGNAL,
+    Job,
+    Report,
+)
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.plain_paths import CACHE_VARIABLE, have_plain_paths
 from sysbench.core.worker.imports import import_compiler, uncollected
@@ -97,7 +102,7 @@ def _exit_with_reader(descriptor: int) -> None:
 
 def _run_program(job: Job, report: Report) -> int:
     """Run a pass that needs no torch here: its program starts the worker that measures."""
-    from sysbench.core.worker.passes.pass_modules import measure_of
+    from sysbench.core.worker.boot import measure_of
 
     try:
         return 1 if measure_of(job)(job, report) is False else 0
@@ -135,9 +140,8 @@ def _run(job: Job, report: Report, parent: int) -> int:
         return 1
     # Late, so that the first event is out before the second that importing torch takes.
     with uncollected():
-        from sysbench.core.worker.boot import Measure, run_pass
+        from sysbench.core.worker.boot import Measure, measure_of, run_pass
         from sysbench.core.worker.limits import leftover_allocation_notice
-        from sysbench.core.worker.passes.pass_modules import measure_of
 
     die_with_parent(parent)
 

@@ -5,14 +5,86 @@ Importing this module imports torch, so a process reports its first event before
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
+import torch
+
+from sysbench.core.machine.devices import cpu_flags, onednn_instructions
 from sysbench.core.record.events import DeviceDescribed
-from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.runs.worker_process import Job, Report
+from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import report_failure
-from sysbench.core.worker.limits import limit_memory
+from sysbench.core.worker.limits import limit_memory, set_threads
 from sysbench.core.worker.memory.oom_state import OomObserver
-from sysbench.core.worker.setup import describe_torch, prepare_torch
+from sysbench.core.worker.workloads.make_workload import set_precision
+
+
+def measure_of(job: Job) -> Measure:
+    """The function that runs the job's pass; with ``capture`` the one for an outside profiler.
+
+    Only its module is imported: a pass does not pay for what another one needs.
+    """
+    module = "capture" if job.capture else job.name
+    measure: Measure = import_module(f"{__package__}.{module}_pass").measure
+    return measure
+
+
+def prepare_torch(spec: RunSpec) -> dict[str, Any]:
+    """Set threads, precision and device; returns the settings in force, by name."""
+    threads = set_threads(spec)
+    settings = set_precision(spec)
+    if spec.on_cuda:
+        torch.cuda.set_device(torch.device(spec.device))
+    return settings | {"threads": threads}
+
+
+def describe_torch(spec: RunSpec) -> dict[str, Any]:
+    """Versions of torch and facts on the device that is measured, in two groups.
+
+    A third one, ``missing``, has the reason for a fact that is not there.
+    """
+    facts: dict[str, Any] = {"version": str(torch.__version__), "cuda": torch.version.cuda}
+    if spec.on_cuda:
+        device = {"device": _describe_cuda(torch.device(spec.device))}
+        try:
+            facts["cudnn"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            # Of another version than torch was built for. Few runs need it, and those say so.
+            return {"torch": facts, **device, "missing": {"torch.cudnn": str(error)}}
+        return {"torch": facts, **device}
+    facts["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
+    facts["mkldnn"] = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    instructions = onednn_instructions(cpu_flags(), os.environ)
+    if facts["mkldnn"] and instructions:
+        facts["onednn_instructions"] = instructions
+    return {"torch": facts}
+
+
+def _describe_cuda(device: torch.device) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(device)
+    # The null GPU of tests has this mark behind its card's name.
+    is_simulated = properties.name.endswith("(null GPU)")
+    return {
+        "name": properties.name,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory_total_bytes": properties.total_memory,
+        **_memory_speed(properties),
+        **({"is_simulated": True} if is_simulated else {}),
+    }
+
+
+def _memory_speed(properties: Any) -> dict[str, int]:
+    """Clock (MHz) and bus width (bits) of the memory; empty where this torch has neither."""
+    clock_khz = getattr(properties, "memory_clock_rate", 0)
+    bits = getattr(properties, "memory_bus_width", 0)
+    if not clock_khz or not bits:
+        return {}
+    return {"memory_clock_max_mhz": clock_khz // 1000, "memory_bus_bits": bits}
+
 
 Measure = Callable[[Job, Report], bool | None]
 """Runs a pass and reports its block; False if it has no result and has reported the reason."""

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 
 
 @contextmanager

@@ -19,8 +19,7 @@ from pathlib import Path
 from sysbench.core.trace.nsys_events import TABLES, read_events
 from sysbench.core.trace.nsys_export import read_export
 from sysbench.core.trace.nsys_file import open_export
-from sysbench.core.trace.nsys_projection import nvtx_of
-from sysbench.core.trace.nsys_summaries import work_summary
+from sysbench.core.trace.nsys_projection import nvtx_of, work_summary
 
 ROUNDS = 15
 HERE = Path(__file__).parent

@@ -21,9 +21,8 @@ from textual.app import App, ComposeResult
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_file import Study
 from sysbench.tui.live.study_watch import StudyWatch
-from sysbench.tui.screens.studies_axes import arrange
 from sysbench.tui.screens.studies_grid import Grid, StudyGrid
-from sysbench.tui.screens.studies_text import grid_cell
+from sysbench.tui.screens.studies_text import arrange, grid_cell
 
 ROUNDS = 7
 STUDY = """

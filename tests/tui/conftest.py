@@ -24,7 +24,7 @@ from sysbench.tui import app as tui_app
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.sensors import StripSampler
 from sysbench.tui.screens.result_screen import ResultScreen
-from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.screens.result_views import ResultTab
 from tests.tui.emulated import Emulated
 
 WAIT_SECONDS = 60.0

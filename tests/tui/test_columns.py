@@ -16,7 +16,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.sections import tables_of
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import explain_column
-from sysbench.tui.screens.explain_dialog import ExplainScreen
+from sysbench.tui.screens.ask_dialog import ExplainScreen
 from tests.tui.conftest import open_tab, until
 
 RESULT_FIRST = True

@@ -13,8 +13,7 @@ from textual.widgets import Static
 from sysbench import tui
 from sysbench.tui import screens as result
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.loading import load_class
-from sysbench.tui.modes import MODES
+from sysbench.tui.modes import MODES, load_class
 from sysbench.tui.palette import WorkstationCommands
 from sysbench.tui.screens.result_registry import TABS
 from sysbench.tui.screens.work_screen import WorkScreen

@@ -8,7 +8,7 @@ import pytest
 
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.help_dialog import HelpScreen
+from sysbench.tui.screens.ask_dialog import HelpScreen
 from sysbench.tui.screens.live_screen import LiveScreen
 from sysbench.tui.screens.result_screen import ResultScreen
 from tests.tui.conftest import is_shown, open_result, until

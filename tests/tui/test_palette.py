@@ -14,13 +14,11 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.palette import WorkstationCommands
-from sysbench.tui.screens.ask_dialog import ask_before_leaving
-from sysbench.tui.screens.help_dialog import HelpScreen
+from sysbench.tui.screens.ask_dialog import HelpScreen, ask_before_leaving
 from sysbench.tui.screens.library_screen import LibraryScreen
 from sysbench.tui.screens.result_registry import USUAL_TABS
-from sysbench.tui.widgets.command_bar import CommandLine
 from sysbench.tui.widgets.dialog import Palette
-from sysbench.tui.widgets.key_bar import KeyBar
+from sysbench.tui.widgets.key_bar import CommandLine, KeyBar
 from tests.tui.conftest import is_shown, open_result, painted, until
 
 

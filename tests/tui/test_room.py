@@ -22,7 +22,7 @@ from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.screens.memory_tab import MemoryTab
 from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.text import fitted_headline
-from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.key_bar import CommandLine
 from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.stack_bar import StackBar
 from sysbench.tui.widgets.table_view import TableView

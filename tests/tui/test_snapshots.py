@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 
 from sysbench.core.compare.compared_records import verdict_of
 from sysbench.core.experiments.experiment import Ended
-from sysbench.core.runs.labels import Label, write_label
+from sysbench.core.runs.library import Label, write_label
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
@@ -25,7 +25,7 @@ from sysbench.tui.screens.compare_rows import RowsView
 from sysbench.tui.screens.compare_screen import CompareScreen
 from sysbench.tui.screens.result_registry import USUAL_TABS
 from sysbench.tui.screens.run_screen import RunScreen
-from sysbench.tui.widgets.drawing import Drawing
+from sysbench.tui.widgets.plot import Drawing
 from tests.tui.conftest import CannedSampler, open_tab, until
 from tests.tui.experiments import begun, disturb, with_fixed_names, write_rounds
 

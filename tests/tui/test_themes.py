@@ -15,10 +15,18 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.trace.classify import CATEGORIES
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.glyphs import to_ascii
-from sysbench.tui.kept_theme import FILE
 from sysbench.tui.screens.kernels_tab import KernelsTab
-from sysbench.tui.theme import rich_colour, swatch_of
-from sysbench.tui.themes import DARK, LIGHT, Depth, depth_of, hue_variables, theme_of
+from sysbench.tui.theme import (
+    DARK,
+    FILE,
+    LIGHT,
+    Depth,
+    depth_of,
+    hue_variables,
+    rich_colour,
+    swatch_of,
+    theme_of,
+)
 from sysbench.tui.widgets.stack_bar import StackBar
 from tests.colour_science import VISIONS, contrast, distance
 from tests.tui.conftest import CannedSampler, open_tab

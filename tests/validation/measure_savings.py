@@ -29,7 +29,7 @@ from sysbench.core.predict.dry_run_client import canonical_spec
 from sysbench.core.predict.variant import Variant
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.workloads.model_blocks import blocks_of
+from sysbench.core.worker.workloads.model_workload import blocks_of
 from sysbench.core.worker.workloads.stepped_workload import optimizer_over
 from sysbench.core.worker.workloads.transformer import Transformer
 

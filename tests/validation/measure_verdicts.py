@@ -26,7 +26,7 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import add_round
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import RunSpec
 
 FALSE_BLOCKS, POWER_BLOCKS = 5, 12

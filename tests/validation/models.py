@@ -162,12 +162,12 @@ def measured(name: str, folder: Path) -> Row:
     """Run the passes of one architecture in this process."""
     from sysbench.core.record.events import AnyEvent, DeviceDescribed, ResultReported
     from sysbench.core.record.record import Kernels, Memory
-    from sysbench.core.runs.worker_job import Job
-    from sysbench.core.spec.resolve import resolved
+    from sysbench.core.runs.worker_process import Job
+    from sysbench.core.spec.profiles import resolved
     from sysbench.core.spec.spec import parse_spec
+    from sysbench.core.worker.boot import prepare_torch
     from sysbench.core.worker.passes import memory_pass as memory
     from sysbench.core.worker.passes import trace_pass as trace
-    from sysbench.core.worker.setup import prepare_torch
 
     kind, architecture, sizes = ARCHITECTURES[name]
     path = folder / "config.json"

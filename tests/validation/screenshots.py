@@ -40,7 +40,7 @@ async def take_picture_of(trace: Path) -> None:
     """Save the kernels of a trace, under the name that the file has."""
     from sysbench.tui.app import SysbenchApp
     from sysbench.tui.screens.inspect_screen import InspectScreen
-    from sysbench.tui.screens.result_tab import ResultTab
+    from sysbench.tui.screens.result_views import ResultTab
 
     app = SysbenchApp()
     async with app.run_test(size=SIZE) as pilot:
@@ -63,7 +63,7 @@ async def take_pictures(names: Collection[str]) -> None:
     """
     from sysbench.core import RunSpec, run
     from sysbench.core.runs.run_directory import create_run
-    from sysbench.core.spec.resolve import resolved
+    from sysbench.core.spec.profiles import resolved
     from sysbench.tui.app import SysbenchApp
     from sysbench.tui.live.pair_watch import Pair
     from sysbench.tui.screens.inspect_screen import InspectScreen

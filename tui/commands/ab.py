@@ -83,10 +83,9 @@ def main(arguments: argparse.Namespace) -> int:
     """Measure; the exit code is that of the gate, else 0 for any verdict."""
     from sysbench.core.experiments.experiment_runner import NO_WAIT, run_experiment
     from sysbench.core.runs.job_directory import Cancellation
-    from sysbench.tui.commands.ab_progress import ExperimentFold
     from sysbench.tui.commands.ab_report import print_experiment
-    from sysbench.tui.commands.progress import Progress
-    from sysbench.tui.commands.signals import cancelled_by_signals
+    from sysbench.tui.commands.output import cancelled_by_signals
+    from sysbench.tui.commands.progress import ExperimentFold, Progress
 
     directory = _resumed(arguments) if arguments.resume else _created(arguments)
     if arguments.detach:
@@ -110,9 +109,8 @@ def main(arguments: argparse.Namespace) -> int:
 def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
     """Follow an experiment of another process until it stops; the exit code that it returns."""
     from sysbench.core.experiments.experiment_runner import follow_experiment
-    from sysbench.tui.commands.ab_progress import ExperimentFold
     from sysbench.tui.commands.ab_report import print_experiment
-    from sysbench.tui.commands.progress import Progress
+    from sysbench.tui.commands.progress import ExperimentFold, Progress
 
     try:
         with Progress(ExperimentFold(directory.experiment()), json=json) as progress:

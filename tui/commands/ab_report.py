@@ -12,7 +12,7 @@ from sysbench.core.compare.gate_rule import gate_line
 from sysbench.core.experiments.experiment import ExperimentDirectory
 from sysbench.core.experiments.experiment_report import Report, RoundsOf, report_of
 from sysbench.core.experiments.plan import Plan
-from sysbench.core.export.verdict_document import verdict_as_markdown
+from sysbench.core.export.text_formats import verdict_as_markdown
 from sysbench.core.spec.fields import differing_keys
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.cells import literal, one_figure
@@ -27,7 +27,7 @@ from sysbench.core.tables.verdict_sides import (
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
 from sysbench.tui.commands.output import page_width, print_json, print_lines, write
-from sysbench.tui.plan_text import finds_words, plan_facts
+from sysbench.tui.run_text import finds_words, plan_facts
 from sysbench.tui.text import elapsed, headline
 
 _LABEL = 14

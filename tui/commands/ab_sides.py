@@ -8,8 +8,7 @@ from pathlib import Path
 from sysbench.core.errors import NotFoundError
 from sysbench.core.machine.interpreter import chosen_before, named_python
 from sysbench.core.runs.run_directory import RunDirectory, find_run
-from sysbench.core.spec.profiles import list_profiles, profiles_in_words
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.profiles import list_profiles, profiles_in_words, resolved
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.commands.spec_arguments import changed_spec, from_file, is_model, parse_settings
 

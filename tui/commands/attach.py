@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Follow the run; its exit code, as `run` would have returned it."""
     from sysbench.core.experiments.experiment import experiment_meant
-    from sysbench.tui.commands.ending import print_ending
     from sysbench.tui.commands.progress import Progress, RunFold
+    from sysbench.tui.commands.run_report import print_ending
 
     experiment = experiment_meant(arguments.run)
     if experiment is not None:

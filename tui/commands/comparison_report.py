@@ -8,8 +8,7 @@ import msgspec
 
 from sysbench.core.compare.comparison import Comparison, describe_factors
 from sysbench.core.compare.nodes import Difference
-from sysbench.core.compare.verdict import Verdict
-from sysbench.core.compare.verdict_text import describe_verdict
+from sysbench.core.compare.verdict import Verdict, describe_verdict
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.difference_rows_tree import Cut, change_tables
 from sysbench.core.tables.memory_tables import difference_tables

@@ -21,9 +21,8 @@ from sysbench.core.runs.rates_measurement import ROUNDS, RateFound, RateRound, m
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.table import Column, Table, tabulate
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines
-from sysbench.tui.commands.output import page_width, print_json, print_lines
+from sysbench.tui.commands.output import cancelled_by_signals, page_width, print_json, print_lines
 from sysbench.tui.commands.progress import Fold, Progress
-from sysbench.tui.commands.signals import cancelled_by_signals
 
 _COLUMN = 16
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator
 
 from sysbench.core.compare.noise_sources import Source
-from sysbench.core.compare.verdict_text import headline
+from sysbench.core.compare.verdict import headline
 from sysbench.core.experiments.experiment_runner import (
     ExperimentEvent,
     RoundFinished,
@@ -25,14 +25,13 @@ from sysbench.core.formatting import counted, milliseconds, percent, signed_perc
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.record.events import Noticed
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 from sysbench.core.tables.cells import literal
 from sysbench.tui.commands import layout
 from sysbench.tui.commands.layout import Line, blank, prose, titled
-from sysbench.tui.commands.output import page_width, print_json, print_lines
+from sysbench.tui.commands.output import cancelled_by_signals, page_width, print_json, print_lines
 from sysbench.tui.commands.progress import Fold, Progress
-from sysbench.tui.commands.signals import cancelled_by_signals
 from sysbench.tui.commands.spec_arguments import parse_settings
 from sysbench.tui.text import interval
 

@@ -17,8 +17,12 @@ from sysbench.core.errors import SpecError
 from sysbench.core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
 from sysbench.core.formatting import DECIMAL_UNITS, format_bytes, parse_size
 from sysbench.core.machine.cards import KnownCard, find_card, sold_as
-from sysbench.core.machine.devices import DeviceCapacity, device_capacity
-from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
+from sysbench.core.machine.devices import (
+    DeviceCapacity,
+    cpu_flags,
+    device_capacity,
+    onednn_instructions,
+)
 from sysbench.core.machine.peaks import parse_peak, roof_of
 from sysbench.core.predict.allocator_settings import settings_of
 from sysbench.core.predict.closed_form import predict, why_no_workspace, why_not_predicted
@@ -34,11 +38,11 @@ from sysbench.core.predict.room import (
 )
 from sysbench.core.predict.savings import Play, savings_of
 from sysbench.core.predict.variant import Variant
-from sysbench.core.record.roof import Roof
+from sysbench.core.record.environment import Roof
 from sysbench.core.runs.kept_rates import measured_facts
 from sysbench.core.runs.prediction_errors import this_machine
 from sysbench.core.spec.model_source import located
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.estimate_tables import fit_table, grid_table, savings_table
 from sysbench.core.tables.table import Table

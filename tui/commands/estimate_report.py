@@ -25,8 +25,8 @@ from sysbench.core.predict.room import (
     verdict_of,
 )
 from sysbench.core.predict.savings import Savings
+from sysbench.core.record.environment import Roof
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
-from sysbench.core.record.roof import Roof
 from sysbench.core.runs.prediction_errors import error_note, this_machine
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
@@ -41,7 +41,7 @@ from sysbench.core.tables.estimate_tables import (
 )
 from sysbench.core.tables.table import Table, with_total
 from sysbench.tui.commands.layout import Line, blank, prose, table_lines, titled
-from sysbench.tui.fit_text import is_sure, may_fit, nothing_fits
+from sysbench.tui.run_text import is_sure, may_fit, nothing_fits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,8 +135,8 @@ def _measured(arguments: argparse.Namespace, baseline: Baseline) -> Record | Non
     from sysbench.core.runs.run_directory import create_run
     from sysbench.core.runs.stored_records import load_record
     from sysbench.core.runs.supervisor import supervise
+    from sysbench.tui.commands.output import cancelled_by_signals
     from sysbench.tui.commands.progress import Progress, RunFold
-    from sysbench.tui.commands.signals import cancelled_by_signals
 
     repeat = USUAL_ROUNDS if arguments.repeat is None else arguments.repeat
     run = create_run(baseline.spec, ["timing"], repeat=repeat)

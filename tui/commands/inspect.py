@@ -105,10 +105,14 @@ def main(arguments: argparse.Namespace) -> int:
     )
     from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
     from sysbench.core.inspection.decoding import Decoding
-    from sysbench.core.inspection.foreign_roof import under_peak
+    from sysbench.core.inspection.reading import under_peak
     from sysbench.tui.commands.inspect_report import decoding_progress, inspection_lines
-    from sysbench.tui.commands.kernel_sections import tree_of, tree_options
-    from sysbench.tui.commands.report_sections import section_as_json, section_lines
+    from sysbench.tui.commands.report_sections import (
+        section_as_json,
+        section_lines,
+        tree_of,
+        tree_options,
+    )
 
     refuse_wide_report(arguments)
     if Path(arguments.file).is_dir():
@@ -168,8 +172,7 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     """Show a folder of ranks; 0 when they could be read."""
     from sysbench.core.export.inspected_file import tables_as_markdown
     from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
-    from sysbench.core.inspection.ranks_folder import FolderError
-    from sysbench.core.inspection.ranks_merging import merge_traces
+    from sysbench.core.inspection.ranks_folder import FolderError, merge_traces
     from sysbench.core.inspection.ranks_reading import FolderDecoding
     from sysbench.core.tables.ranks_tables import ranks_tables
     from sysbench.tui.commands.inspect_report import decoding_progress

@@ -8,18 +8,17 @@ from contextlib import contextmanager
 
 import msgspec
 
-from sysbench.core.inspection.inspection import Inspection
-from sysbench.core.inspection.messages import Progressed
-from sysbench.core.tables.allocations_tables import largest_alike_table
+from sysbench.core.inspection.inspection import Inspection, Progressed
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.kernel_tables import top_kernels
-from sysbench.tui.commands.kernel_sections import (
+from sysbench.core.tables.memory_tables import largest_alike_table
+from sysbench.tui.commands.layout import Line, blank, note, prose, table_lines, titled
+from sysbench.tui.commands.progress import BAR_CELLS
+from sysbench.tui.commands.report_sections import (
     collectives_section,
     host_sections,
     steps_section,
 )
-from sysbench.tui.commands.layout import Line, blank, note, prose, table_lines, titled
-from sysbench.tui.commands.progress import BAR_CELLS
 from sysbench.tui.commands.run_report import (
     KERNEL_ROWS,
     LARGEST_ROWS,

@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from rich.cells import cell_len, set_cell_size
 
 from sysbench.core.tables.cells import cells_as_text, columns_of, heading_of, is_numeric
-from sysbench.core.tables.fit import GAP, fit_columns
-from sysbench.core.tables.table import Table
+from sysbench.core.tables.table import GAP, Table, fit_columns
 from sysbench.core.tables.trust import mark_perturbed
 from sysbench.tui.commands.output import UNCUT
-from sysbench.tui.cutting import told_apart
+from sysbench.tui.text import told_apart
 
 Span = tuple[str, str]
 """A text and its style: a rich style, or empty."""

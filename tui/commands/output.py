@@ -11,15 +11,45 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 import msgspec
+
+from sysbench.core.runs.job_directory import Cancellation
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sysbench.tui.commands.layout import Line
+
+
+@contextmanager
+def cancelled_by_signals(cancel: Cancellation) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the run in order, and SIGHUP only detach the terminal.
+
+    A line that drops must not kill a run: after a hang-up the standard streams lead
+    nowhere and the measurement goes on.
+    """
+    handlers = {
+        signal.SIGINT: lambda *_: cancel.set(),
+        signal.SIGTERM: lambda *_: cancel.set(),
+        signal.SIGHUP: lambda *_: _leave_terminal(),
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave_terminal() -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+
 
 PIPE_WIDTH = 100
 FULL_PIPE_WIDTH = 120

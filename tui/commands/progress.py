@@ -8,6 +8,17 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
+from sysbench.core.compare.power import ROUNDS_A_BLOCK
+from sysbench.core.compare.verdict import Verdict, headline, interval_line
+from sysbench.core.experiments.experiment import Experiment, Side
+from sysbench.core.experiments.experiment_runner import (
+    ExperimentEvent,
+    Judged,
+    RoundFinished,
+    RoundStarting,
+    Stopped,
+)
+from sysbench.core.formatting import counted
 from sysbench.core.record.events import (
     AnyEvent,
     FirstStepTimed,
@@ -15,17 +26,29 @@ from sysbench.core.record.events import (
     PassEnded,
     PassStarted,
     RunStarted,
+    StageEntered,
     StepsTimed,
     TelemetrySampled,
     WarmupSettled,
     WorkStepped,
 )
+from sysbench.core.record.timing import Round
+from sysbench.core.studies.study_runner import (
+    CellEnded,
+    CellsElsewhere,
+    CellStarted,
+    StudyEnded,
+    StudyEvent,
+    StudyStarted,
+)
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.context import settings_line
+from sysbench.tui.commands.comparison_report import picture_line
 from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.text import (
     STAGE_WORDS,
     elapsed,
+    forecast_text,
     median_text,
     milliseconds,
     outcome_glyph,
@@ -34,6 +57,7 @@ from sysbench.tui.widgets.traces import block_rows, gauge
 
 if TYPE_CHECKING:
     from rich.live import Live
+
 
 E = TypeVar("E")
 
@@ -219,3 +243,131 @@ def describe(event: AnyEvent) -> str:
             return f"{event.detail}, {event.seconds:.1f} s"
         case _:
             return ""
+
+
+class ExperimentFold(Fold[ExperimentEvent]):
+    """An experiment: its rounds and its verdict so far."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._began = time.monotonic()
+        self._block = 0
+        self._marks: dict[int, str] = {}
+        self._verdict: Verdict | None = None
+        self._now = ""
+
+    def take(self, event: ExperimentEvent) -> str:
+        match event:
+            case RoundStarting():
+                self._start(event.block)
+                # Rounds of the block that an earlier process measured come without events.
+                self._marks = dict.fromkeys(range(event.position), "finished")
+                self._marks[event.position] = "running"
+                self._now = f"again: {event.again}" if event.again else "starting"
+                return f"{self._place(event.side)}  {self._now}" if event.again else ""
+            case RoundFinished():
+                row = event.round
+                self._start(row.block or 0)
+                self._marks[row.position or 0] = row.outcome if row.counts else "waiting"
+                return f"{self._place(event.side)}  {_figure(row)}"
+            case Judged():
+                self._verdict = event.verdict
+                following = f"; {event.verdict.next}" if event.verdict.next else ""
+                return f"{'':<12} {headline(event.verdict)}{following}"
+            case Stopped():
+                return f"{'failed: ' * (event.ended.ending == 'failed')}{event.ended.detail}"
+            case Noticed():
+                self._now = event.message
+                return event.message
+            case StageEntered():
+                self._now = STAGE_WORDS.get(event.stage, event.stage)
+            case FirstStepTimed() | WarmupSettled() | StepsTimed():
+                self._now = describe(event)
+            case PassEnded() if event.outcome != "finished":
+                self._now = event.detail
+            case _:
+                pass
+        return ""
+
+    def scrolls(self, _: ExperimentEvent) -> bool:
+        return False
+
+    def picture(self, _: int) -> Iterator[tuple[str, str]]:
+        rounds = "  ".join(
+            f"{side} {outcome_glyph(self._marks.get(position, 'waiting'))}"
+            for position, side in enumerate(self._experiment.order(self._block))
+        )
+        yield f"block {self._block + 1}   {rounds}   {elapsed(self._spent())}", "bold"
+        yield f"  {self._bar()}  {self._now}", ""
+        if self._verdict is not None:
+            yield f"  {picture_line(interval_line(self._verdict))}", "cyan"
+            yield f"  {headline(self._verdict)}", ""
+            yield f"  {self._verdict.next}", "dim"
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._began
+
+    def _start(self, block: int) -> None:
+        if block != self._block:
+            self._block, self._marks = block, {}
+
+    def _place(self, side: Side) -> str:
+        return f"block {self._block + 1:<3} {side}"
+
+    def _bar(self) -> str:
+        """Rounds that are done, of those that the plan allows; without a plan of the time."""
+        plan, done = self._experiment.plan, ROUNDS_A_BLOCK * self._block
+        done += sum(mark == "finished" for mark in self._marks.values())
+        if plan is not None and plan.blocks:
+            most = ROUNDS_A_BLOCK * plan.blocks
+            return f"{gauge(done / most, BAR_CELLS)}  {done} of at most {most} rounds"
+        share = self._spent() / (60 * self._experiment.max_minutes)
+        return f"{gauge(share, BAR_CELLS)}  {done} rounds"
+
+
+def _figure(row: Round) -> str:
+    """A round's median, or why it has none that counts."""
+    if row.counts:
+        return milliseconds(row.median_ms)
+    return f"does not count: {row.disturbed or row.outcome}"
+
+
+class StudyFold(Fold[StudyEvent]):
+    """A study: its cells as they end."""
+
+    def __init__(self) -> None:
+        self._now = ""
+
+    def take(self, event: StudyEvent) -> str:
+        match event:
+            case StudyStarted():
+                text = f"{event.done} of {counted(event.total, 'cell')} done"
+                if event.seconds is None or event.done == event.total:
+                    return text
+                return f"{text}; {forecast_text(event.seconds, is_least=event.is_least)} left"
+            case CellsElsewhere():
+                return f"{counted(event.count, 'cell')}: {event.words}"
+            case CellStarted():
+                self._now = f"cell {event.number}  {event.cell.words}"
+                return self._now
+            case CellEnded():
+                left = "" if event.seconds_left is None else f"  {elapsed(event.seconds_left)} left"
+                bar = gauge(event.done / event.total if event.total else 1.0, BAR_CELLS)
+                self._now = f"{bar} {event.done}/{event.total}{left}"
+                return f"{event.status:<9} {event.cell.words}{_figures(event)}"
+            case StudyEnded():
+                return f"{event.reason}: {event.done} of {counted(event.total, 'cell')} done"
+        return ""
+
+    def scrolls(self, event: StudyEvent) -> bool:
+        return not isinstance(event, CellStarted)
+
+    def picture(self, _: int) -> Iterator[tuple[str, str]]:
+        yield self._now, ""
+
+
+def _figures(event: CellEnded) -> str:
+    entry = event.entry
+    if entry.status not in ("finished", "running") and entry.detail:
+        return f"  {entry.detail}"
+    return "" if entry.median_ms is None else f"  {milliseconds(entry.median_ms)}"

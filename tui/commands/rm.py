@@ -57,7 +57,7 @@ def _delete(arguments: argparse.Namespace) -> list[str]:
     """Delete the runs, all of them or none but for a failing disk; returns their ids."""
     from sysbench.core.runs.run_directory import find_run
     from sysbench.core.runs.trash import KeptRunError, trash_run
-    from sysbench.core.studies.uses import uses_of
+    from sysbench.core.studies.study_directory import uses_of
 
     runs = {run.id: run for run in map(find_run, arguments.runs)}
     for run_id in runs:

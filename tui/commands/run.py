@@ -65,9 +65,9 @@ def main(arguments: argparse.Namespace) -> int:
     """Run; 0 when finished, 130 when cancelled, 1 otherwise."""
     from sysbench.core.runs.job_directory import Cancellation
     from sysbench.core.runs.supervisor import supervise
-    from sysbench.tui.commands.ending import print_ending
+    from sysbench.tui.commands.output import cancelled_by_signals
     from sysbench.tui.commands.progress import Progress, RunFold
-    from sysbench.tui.commands.signals import cancelled_by_signals
+    from sysbench.tui.commands.run_report import print_ending
 
     spec = chosen_spec(arguments)
     passes = chosen_passes(arguments, spec)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from rich.cells import cell_len
 
+from sysbench.core.export.exports import EXPORTS
 from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
-from sysbench.core.tables.allocations_tables import largest_table
+from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.tables.cells import heading, literal, one_figure
 from sysbench.core.tables.compile_tables import compile_table, gaps_table
 from sysbench.core.tables.context import headline
 from sysbench.core.tables.kernel_tables import category_table, top_kernels
-from sysbench.core.tables.memory_tables import card_table, ledger_table, recording_notes
+from sysbench.core.tables.memory_tables import (
+    card_table,
+    largest_table,
+    ledger_table,
+    recording_notes,
+)
 from sysbench.core.tables.nsys_tables import clock_table, range_table
 from sysbench.core.tables.numerics_tables import numerics_tables
 from sysbench.core.tables.table import Cell, Table, is_number, select, with_column, with_total
@@ -35,6 +43,38 @@ from sysbench.tui.commands.layout import (
     table_lines,
     titled,
 )
+from sysbench.tui.commands.output import page_width, print_json, print_lines
+
+_CODES = {"finished": 0, "running": 0, "cancelled": 130}
+
+
+def print_ending(run: RunDirectory, *, json: bool) -> int:
+    """Print the record, or the report and the paths of the artifacts; return the exit code."""
+    record = load_record(run)
+    if json:
+        print_json(record)
+    else:
+        print_lines(full_report(run, record, page_width()))
+    return _CODES.get(record.status, 1)
+
+
+def full_report(run: RunDirectory, record: Record, width: int) -> Iterator[Line]:
+    """The report, then the run's artifacts and the commands that export them."""
+    yield from report_lines(record, width)
+    # Never cut: these lines are for copying.
+    yield from titled(
+        "Artifacts",
+        ([(f"  {label:<12}", "dim"), (text, "")] for label, text in _exports(run, record)),
+    )
+
+
+def _exports(run: RunDirectory, record: Record) -> Iterator[tuple[str, str]]:
+    command = f"sysbench-tui export {shlex.quote(run.id)}"
+    yield "directory", str(run.path)
+    for kind, export in EXPORTS.items():
+        if export.offer and export.offer.applies(run, record):
+            yield export.offer.label, f"{command} {kind:<12} # {export.offer.note}"
+
 
 KERNEL_ROWS = 15
 LARGEST_ROWS = 8

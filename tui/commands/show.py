@@ -46,9 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Show the run; 0 when it could be read, however it ended."""
     from sysbench.core.runs.stored_records import load_record
-    from sysbench.tui.commands.ending import full_report
-    from sysbench.tui.commands.kernel_sections import tree_options
-    from sysbench.tui.commands.report_sections import section_as_json, section_lines
+    from sysbench.tui.commands.report_sections import section_as_json, section_lines, tree_options
+    from sysbench.tui.commands.run_report import full_report
 
     if foreign_file(arguments.run):
         return _show_file(arguments)

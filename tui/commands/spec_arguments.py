@@ -71,7 +71,7 @@ def chosen_spec(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         SpecError, ProfileError, NotFoundError: Naming the key or the file at fault.
     """
-    from sysbench.core.spec.resolve import resolved
+    from sysbench.core.spec.profiles import resolved
 
     return resolved(asked_spec(arguments))
 

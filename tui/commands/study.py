@@ -189,9 +189,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from sysbench.core.studies.study_grid import expand, with_overrides, with_variant
     from sysbench.core.studies.study_report import report_of
     from sysbench.core.studies.study_runner import StudyEnded, keep_python
-    from sysbench.tui.commands.progress import Progress
-    from sysbench.tui.commands.signals import cancelled_by_signals
-    from sysbench.tui.commands.study_progress import StudyFold
+    from sysbench.tui.commands.output import cancelled_by_signals
+    from sysbench.tui.commands.progress import Progress, StudyFold
     from sysbench.tui.commands.study_report_lines import study_lines
 
     study = with_variant(load_study(arguments.name), arguments.variant)

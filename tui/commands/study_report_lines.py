@@ -9,14 +9,14 @@ import msgspec
 from sysbench.core.compare.bounds import least_pairs
 from sysbench.core.formatting import counted, format_bytes
 from sysbench.core.machine.devices import resolve_device
-from sysbench.core.studies.best import ways_in
+from sysbench.core.studies.ratios import ways_in
 from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.studies.study_report import Report
 from sysbench.core.studies.study_text import cautions_of
 from sysbench.core.tables.table import Table, is_number
 from sysbench.tui.commands.layout import Line, blank, prose, table_lines, titled
-from sysbench.tui.widgets.line_drawing import figure_rows
+from sysbench.tui.widgets.plot import figure_rows
 
 PLOT_ROWS = 14
 

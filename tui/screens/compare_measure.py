@@ -25,14 +25,13 @@ from sysbench.core.machine.interpreter import chosen_before
 from sysbench.core.runs.run_directory import Header
 from sysbench.core.spec.command_line import as_typed
 from sysbench.core.spec.fields import differing_keys, field_named
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import RunSpec
-from sysbench.tui.plan_text import plan_facts
+from sysbench.tui.run_text import plan_facts
 from sysbench.tui.text import headline
-from sysbench.tui.widgets.command_bar import CommandLine
-from sysbench.tui.widgets.dialog import Dialog
-from sysbench.tui.widgets.facts import Pair, dialog_room, pair_lines
-from sysbench.tui.widgets.setting_suggester import SettingSuggester
+from sysbench.tui.widgets.choice import SettingSuggester
+from sysbench.tui.widgets.dialog import Dialog, Pair, dialog_room, pair_lines
+from sysbench.tui.widgets.key_bar import CommandLine
 
 MINUTES = 15.0
 PAUSE_SECONDS = 0.3

@@ -28,17 +28,20 @@ from sysbench.core.tables.trust import is_perturbed
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import PairWatch, Reading
 from sysbench.tui.screens.ask_dialog import Answer, AskScreen
-from sysbench.tui.screens.compare_differs import DiffersView
 from sysbench.tui.screens.compare_rows import NOT_TESTED, RowsView, show_difference
-from sysbench.tui.screens.compare_start import ask_to_measure
-from sysbench.tui.screens.compare_text import ended_line, side_lines, subject_line
+from sysbench.tui.screens.compare_text import (
+    DiffersView,
+    ask_to_measure,
+    ended_line,
+    side_lines,
+    subject_line,
+)
 from sysbench.tui.screens.compare_verdict import VerdictView
 from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
 from sysbench.tui.text import elapsed, significant
-from sysbench.tui.widgets.command_bar import CommandLine
 from sysbench.tui.widgets.difference_view import BYTE_COLUMNS, TIME_COLUMNS
-from sysbench.tui.widgets.drawing import Drawing
-from sysbench.tui.widgets.tab_bar import KEYS, TabBar
+from sysbench.tui.widgets.key_bar import KEYS, CommandLine, TabBar
+from sysbench.tui.widgets.plot import Drawing
 
 VIEWS = {
     "verdict": "the verdict, its interval, the rounds and their conditions",
@@ -327,7 +330,7 @@ class CompareScreen(WorkScreen):
         return list(EXPLAINS.get(self.bar.active, ()))
 
     def action_explain(self) -> None:
-        from sysbench.tui.screens.explain_dialog import ExplainScreen, columns_in_view
+        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view
 
         views = (view for view in self.query(RowsView) if view.display)
         subject = next((view.in_full() for view in views), "")

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+from textual import getters
+from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.content import Content
+from textual.widgets import Static
 
-from sysbench.core.compare.comparison import Factor
+from sysbench.core.compare.comparison import Comparison, Factor, describe_factors
 from sysbench.core.compare.conditions import Condition
-from sysbench.core.compare.verdict import Verdict
-from sysbench.core.compare.verdict_text import GLYPHS, describe_verdict
+from sysbench.core.compare.verdict import GLYPHS, Verdict, describe_verdict
+from sysbench.core.errors import SysbenchError
+from sysbench.core.experiments.experiment import create_experiment
 from sysbench.core.experiments.experiment_report import Report
 from sysbench.core.formatting import counted, shortened
 from sysbench.core.record.record import Record
+from sysbench.core.runs.run_directory import Header
 from sysbench.core.tables.cells import literal, one_figure
+from sysbench.core.tables.verdict_sides import factor_table
+from sysbench.tui.keys import give_focus
+from sysbench.tui.live.pair_watch import pair_of
+from sysbench.tui.screens.compare_measure import MeasureScreen, Order
 from sysbench.tui.text import (
     amount,
     fitted_headline,
@@ -24,7 +35,12 @@ from sysbench.tui.text import (
     outcome_text,
     percent,
 )
-from sysbench.tui.widgets.facts import hanging
+from sysbench.tui.widgets.dialog import hanging
+from sysbench.tui.widgets.table_view import TableView
+
+if TYPE_CHECKING:
+    from sysbench.tui.app import SysbenchApp
+
 
 QUIET = "$foreground 60%"
 STYLES = dict.fromkeys(GLYPHS, "bold") | {"faster": "bold $success", "slower": "bold $warning"}
@@ -139,3 +155,70 @@ def spread_words(verdict: Verdict) -> str:
     return (
         "" if verdict.spread is None else f"spread between processes ±{percent(verdict.spread, 2)}"
     )
+
+
+class DiffersView(Vertical):
+    """One row for each setting or fact of the machine that differs."""
+
+    table = getters.query_one(TableView)
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="causes", markup=False)
+        table = TableView(flexible="B")
+        table.add_class("panel")
+        table.border_title = "Differs"
+        yield table
+
+    def show(self, comparison: Comparison) -> None:
+        """Show the factors of this comparison."""
+        self.table.show(factor_table(comparison.factors, comparison.procedure))
+        words = describe_factors(comparison.factors)
+        if comparison.a == comparison.b:
+            words = "A and B are one run."
+        self.query_one("#causes", Static).update(Content.styled(literal(words), QUIET))
+
+    def start_focus(self) -> None:
+        """Put the focus where the keys of the table work."""
+        give_focus(self.table)
+
+
+def ask_to_measure(app: SysbenchApp, a: Header, b: Header | None) -> None:
+    """Ask for the limits of an experiment, start it in a process of its own, and show it.
+
+    Args:
+        app: The workstation.
+        a: Of the run whose spec is judged against.
+        b: Of that whose spec is judged; None asks for a change of A's.
+    """
+
+    def ordered(order: Order | None) -> None:
+        if order is not None:
+            _start(app, order)
+
+    if app.session.live:
+        app.notify(
+            "A run is live on this machine. Watch or stop it first (F3).",
+            title="Not started",
+            severity="warning",
+            markup=False,
+        )
+        return
+    app.push_screen(MeasureScreen(a, b), ordered)
+
+
+def _start(app: SysbenchApp, order: Order) -> None:
+    try:
+        directory = create_experiment(
+            order.a,
+            order.b,
+            smallest=order.smallest,
+            max_minutes=order.minutes,
+            plan=order.plan,
+            pythons=order.pythons,
+        )
+        directory.start()
+        pair = pair_of(directory)
+    except (SysbenchError, OSError) as error:
+        app.notify(str(error), title="Not started", severity="error", markup=False)
+        return
+    app.open_comparison(pair)

@@ -28,20 +28,21 @@ from sysbench.tui.screens.compare_text import (
 )
 from sysbench.tui.screens.work_screen import UNFOLDED
 from sysbench.tui.text import signed_percent, time_of_day
-from sysbench.tui.widgets.facts import hanging
+from sysbench.tui.widgets.dialog import hanging
 from sysbench.tui.widgets.number_line import (
     BAND,
     DOT,
     ESTIMATE,
     UNTESTED,
     Look,
+    PlacedRound,
     axis_rows,
     dot_rows,
     line_over,
     look_row,
+    round_rows,
     spaced,
 )
-from sysbench.tui.widgets.round_plot import PlacedRound, round_rows
 
 FAINT = "$foreground 40%"
 MARGIN = 5

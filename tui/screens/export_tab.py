@@ -14,9 +14,9 @@ from textual.widgets.option_list import Option
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.export.exports import EXPORTS, default_path, write_export
-from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import amount
-from sysbench.tui.widgets.options import Options
+from sysbench.tui.widgets.choice import Options
 
 KIND_WIDTH = 12
 

@@ -12,9 +12,9 @@ from sysbench.core.export.text_formats import findings_as_markdown
 from sysbench.core.record.record import Finding
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.trust import trust_lines
-from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.screens.summary_tab import SEVERITY
-from sysbench.tui.widgets.facts import Facts, Wrapped, hanging
+from sysbench.tui.widgets.dialog import Facts, Wrapped, hanging
 
 
 class FoundInFile(Wrapped):

@@ -20,7 +20,7 @@ from sysbench.core.tables.cells import cells_as_text, heading_of, literal
 from sysbench.core.tables.ranks_tables import ranks_notes, ranks_tables
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.findings_tab import FoundInFile
-from sysbench.tui.widgets.facts import Facts
+from sysbench.tui.widgets.dialog import Facts
 from sysbench.tui.widgets.table_view import TableView
 
 ORDER = {

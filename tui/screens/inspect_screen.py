@@ -24,20 +24,18 @@ from textual.widgets import Input, ProgressBar, Static
 
 from sysbench.core.errors import SpecError, SysbenchError
 from sysbench.core.inspection.decoding import Decoding
-from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.inspection import Inspection, Progressed
 from sysbench.core.inspection.kinds import READABLE
-from sysbench.core.inspection.messages import Progressed
 from sysbench.core.inspection.ranks_folder import FolderError
 from sysbench.core.inspection.ranks_reading import FolderDecoding
 from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import literal
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_registry import STYLES, TABS
-from sysbench.tui.screens.result_tabbed import TabbedScreen
+from sysbench.tui.screens.result_views import TabbedScreen
 from sysbench.tui.text import decoding_text, file_text, folder_text
-from sysbench.tui.widgets.command_bar import CommandLine
-from sysbench.tui.widgets.path_suggester import PathSuggester
-from sysbench.tui.widgets.tab_bar import TabBar
+from sysbench.tui.widgets.choice import PathSuggester
+from sysbench.tui.widgets.key_bar import CommandLine, TabBar
 
 if TYPE_CHECKING:
     from sysbench.tui.screens.inspect_ranks import RanksPanel

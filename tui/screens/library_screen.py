@@ -27,10 +27,15 @@ from sysbench.core.runs.trash import Trashed, restore, trash_run
 from sysbench.tui.keys import give_focus
 from sysbench.tui.run_text import age
 from sysbench.tui.screens.ask_dialog import Answer, AskScreen
-from sysbench.tui.screens.library_label import ask_for_label
-from sysbench.tui.screens.library_text import IN_VIEW, comparison, runs_table, usual_text
+from sysbench.tui.screens.library_text import (
+    IN_VIEW,
+    ask_for_label,
+    comparison,
+    runs_table,
+    usual_text,
+)
 from sysbench.tui.screens.work_screen import WorkScreen
-from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.key_bar import CommandLine
 from sysbench.tui.widgets.table_view import TableView
 
 RECENT_EXPERIMENTS = 5
@@ -241,7 +246,7 @@ class LibraryScreen(WorkScreen):
 
     def action_delete(self) -> None:
         """Move the run under the cursor to the trash; ask first if anything else needs it."""
-        from sysbench.core.studies.uses import uses_of
+        from sysbench.core.studies.study_directory import uses_of
 
         entry = self.selected
         if entry is None:
@@ -296,7 +301,7 @@ class LibraryScreen(WorkScreen):
 
     def action_measure(self) -> None:
         """Measure the two marked specs in turn; with one mark or none, that spec and a change."""
-        from sysbench.tui.screens.compare_start import ask_to_measure
+        from sysbench.tui.screens.compare_text import ask_to_measure
 
         entries = self.pair or ([self.selected] if self.selected is not None else [])
         if not entries:

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
 from textual.content import Content
+from textual.widgets import Input, Static
 
 from sysbench.core.compare.verdict import Verdict
-from sysbench.core.runs.library import SPEC_COLUMNS, Entry
+from sysbench.core.errors import SysbenchError
+from sysbench.core.runs.library import (
+    LONGEST_NAME,
+    LONGEST_NOTE,
+    SPEC_COLUMNS,
+    Entry,
+    label_known,
+    write_label,
+)
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.table import Table
 from sysbench.tui.run_text import age, spec_text, state_text, usual_settings
+from sysbench.tui.screens.ask_dialog import CANCEL
 from sysbench.tui.screens.compare_text import verdict_lines
 from sysbench.tui.text import amount, day_and_time, interval, milliseconds, outcome_glyph
+from sysbench.tui.widgets.dialog import Dialog
 
 IN_VIEW = ("age", "spec", "step time", "name", "peak", "status", "note", "parameters", "run")
 """Columns on the screen, the most important first."""
@@ -117,3 +134,39 @@ def comparison(
     text = " · ".join(differing) if differing else "nothing in the spec's columns here"
     lines.append(Content.assemble(("differs in ", "$foreground 60%"), text))
     return lines
+
+
+class LabelScreen(Dialog[None]):
+    """Shows the text there is; enter keeps the changed one, an empty one takes it away."""
+
+    BINDINGS: ClassVar[list[BindingType]] = CANCEL
+
+    def __init__(self, run: RunDirectory, what: str) -> None:
+        super().__init__()
+        self._run = run
+        self._what = what
+
+    def compose(self) -> ComposeResult:
+        text = getattr(label_known(self._run.path), self._what)
+        longest = LONGEST_NAME if self._what == "name" else LONGEST_NOTE
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = Content(f"{self._what.title()} of {literal(self._run.id)}")
+            dialog.border_subtitle = "enter keeps, esc cancels"
+            yield Input(literal(text), max_length=longest, compact=True)
+            yield Static(classes="complaint", markup=False)
+
+    @on(Input.Submitted)
+    def _keep(self, event: Input.Submitted) -> None:
+        label = label_known(self._run.path)
+        changed = msgspec.structs.replace(label, **{self._what: event.value.strip()})
+        try:
+            write_label(self._run.path, changed)
+        except (SysbenchError, OSError) as error:
+            self.query_one(".complaint", Static).update(f"✗ {error}")
+            return
+        self.dismiss()
+
+
+def ask_for_label(run: RunDirectory, what: str) -> LabelScreen:
+    """The dialog for a run's ``name`` or ``note``."""
+    return LabelScreen(run, what)

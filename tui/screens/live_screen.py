@@ -40,10 +40,8 @@ from sysbench.tui.screens.live_text import (
 )
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, fitted_headline, significant
-from sysbench.tui.widgets.command_bar import CommandLine
-from sysbench.tui.widgets.drawing import Drawing, Folding
-from sysbench.tui.widgets.plot import Plot
-from sysbench.tui.widgets.tab_bar import after
+from sysbench.tui.widgets.key_bar import CommandLine, after
+from sysbench.tui.widgets.plot import Drawing, Folding, Plot
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 
 

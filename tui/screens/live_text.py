@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from sysbench.core.formatting import counted
-from sysbench.core.record.clock_reasons import holding
+from sysbench.core.record.timing import holding
 from sysbench.core.tables.timing_tables import ending_words
 from sysbench.tui.live.earlier import Earlier, left_seconds
 from sysbench.tui.live.run_watch import LiveView

@@ -14,7 +14,7 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.runs.artifacts import logs_of
 from sysbench.core.storage import last_bytes
 from sysbench.core.tables.cells import literal
-from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.screens.result_views import ResultTab
 
 TAIL_BYTES = 2**20
 

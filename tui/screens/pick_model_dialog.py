@@ -20,9 +20,9 @@ from sysbench.core.runs.library import Library
 from sysbench.core.runs.run_directory import find_run
 from sysbench.core.spec.model_source import CONFIG, factories_in
 from sysbench.core.spec.own_model import HF, is_own, model_setting, source_of
-from sysbench.tui.screens.profiles_dialog import CANCEL
+from sysbench.tui.screens.ask_dialog import CANCEL
+from sysbench.tui.widgets.choice import Options
 from sysbench.tui.widgets.dialog import Dialog
-from sysbench.tui.widgets.options import Options
 
 MOST_RECENT = 5
 MOST_NAMES = 10_000

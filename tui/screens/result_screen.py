@@ -14,17 +14,15 @@ from textual.content import Content
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.record.record import Record
-from sysbench.core.runs.labels import UNLABELLED, Label, label_known
+from sysbench.core.runs.library import UNLABELLED, Label, label_known
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.tables.cells import literal
-from sysbench.tui.cutting import cut_off
 from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS, Tab
-from sysbench.tui.screens.result_tabbed import TabbedScreen
-from sysbench.tui.text import day_and_time, fitted_headline, outcome_glyph, outcome_text
-from sysbench.tui.widgets.command_bar import CommandLine
-from sysbench.tui.widgets.drawing import Drawing
-from sysbench.tui.widgets.tab_bar import KEYS, TabBar
+from sysbench.tui.screens.result_views import TabbedScreen
+from sysbench.tui.text import cut_off, day_and_time, fitted_headline, outcome_glyph, outcome_text
+from sysbench.tui.widgets.key_bar import KEYS, CommandLine, TabBar
+from sysbench.tui.widgets.plot import Drawing
 
 
 class ResultScreen(TabbedScreen):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
-from textual import on
+from textual import getters, on
 from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input, Static
@@ -16,10 +18,70 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.table import Table
 from sysbench.tui.keys import give_focus
-from sysbench.tui.screens.result_registry import Tab
-from sysbench.tui.screens.result_tab import ResultTab
-from sysbench.tui.widgets.tab_bar import ViewBar, after
+from sysbench.tui.modes import load_class
+from sysbench.tui.screens.result_registry import TABS, Tab
+from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
+from sysbench.tui.text import outcome_text
+from sysbench.tui.widgets.key_bar import TabBar, ViewBar, after
 from sysbench.tui.widgets.table_view import TableView
+
+
+class ResultTab(Vertical):
+    """The base of the tabs. Subclasses compose from `self.record` and may override the rest."""
+
+    def __init__(self, row: Tab, run: RunDirectory, record: Record) -> None:
+        super().__init__()
+        self.row = row
+        self.run = run
+        self.record = record
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the record has nothing for this tab."""
+        return bool(self.row.block) and getattr(self.record, self.row.block) is None
+
+    def blank(self) -> Static:
+        """The reason why there is nothing to show, and the key that helps."""
+        reason = blank_reason(self.record, self.row.block, self.row.filled_by)
+        return Static(f"{reason}\n\n{self._remedy()}", classes="blank", markup=False)
+
+    def _remedy(self) -> str:
+        if not self.record.spec:
+            return "o: another file"
+        if self.record.status == "running":
+            return "F3: watch the run"
+        what = "to turn compile on" if self.row.block == "compile" else "to measure it again"
+        return f"a: the form with this spec, {what}"
+
+    def start_focus(self) -> None:
+        """Put the focus where the keys of the tab work."""
+        first = next((widget for widget in self.query("*") if widget.focusable), None)
+        if first is not None:
+            give_focus(first)
+
+    def copyable(self) -> tuple[str, str] | None:
+        """The name and the text that `y` copies, or None for the command."""
+        return None
+
+    def subject(self) -> str:
+        """The row in view, for `?`; empty when there is none."""
+        return ""
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        """Commands of this tab."""
+        return []
+
+
+def blank_reason(record: Record, block: str, name: str) -> str:
+    """One sentence on why a block is absent, as the record has it."""
+    if block in record.missing:
+        return f"Nothing here: {record.missing[block]}"
+    ended = record.pass_named(name)
+    if ended is None:
+        if record.status == "running":
+            return f"Nothing here yet: the {name} pass has not ended."
+        return f"Nothing here: this run had no {name} pass."
+    return f"Nothing here: the {name} pass ended as {outcome_text(ended.outcome)}. {ended.detail}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,3 +277,68 @@ def view_bindings(
         Binding("slash", "filter", "Filter", id=f"{tab}.filter", tooltip=words),
         Binding("escape", "clear_filter", "Clear", show=False, id=f"{tab}.clear"),
     ]
+
+
+class TabbedScreen(WorkScreen):
+    """Shows a record in the container ``#place``. A tab is built when it is first shown."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [unfold_binding(is_shown=True)]
+    AREA = ""
+    """The area of the palette's commands."""
+
+    bar = getters.query_one(TabBar)
+    place = getters.query_one("#place", Container)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.record: Record | None = None
+        self.tab: ResultTab | None = None
+        self._run: RunDirectory | None = None
+        self._built: dict[str, ResultTab] = {}
+
+    async def clear(self) -> None:
+        """Show no record."""
+        self._run, self.record, self.tab = None, None, None
+        self._built.clear()
+        await self.place.remove_children()
+
+    async def action_tab(self, name: str) -> None:
+        """Show a tab, built the first time, and give it the focus."""
+        if self.record is None or self._run is None:
+            return
+        # Painted once it is complete, not in pieces.
+        with self.app.batch_update():
+            if name not in self._built:
+                row = TABS[name]
+                self._built[name] = load_class(row.shown_by)(row, self._run, self.record)
+                await self.place.mount(self._built[name])
+            for other, tab in self._built.items():
+                tab.display = other == name
+            self.tab = self._built[name]
+            self.bar.active = name
+            self.tab.start_focus()
+
+    @on(TabBar.Chosen)
+    async def _clicked(self, event: TabBar.Chosen) -> None:
+        await self.action_tab(event.name)
+
+    def copyable(self) -> tuple[str, str]:
+        return (self.tab.copyable() if self.tab else None) or super().copyable()
+
+    def explanations(self) -> list[str]:
+        return list(self.tab.row.explains) if self.tab else []
+
+    def action_explain(self) -> None:
+        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view
+
+        subject = self.tab.subject() if self.tab else ""
+        self.app.push_screen(ExplainScreen(self.explanations(), subject, columns_in_view(self)))
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        commands: list[tuple[str, str, Any]] = list(self.tab.palette_commands() if self.tab else [])
+        commands += [
+            (f"{self.AREA}: Show {name}", TABS[name].about, partial(self.action_tab, name))
+            for name in self.bar.names
+            if self.tab is not None and name != self.bar.active
+        ]
+        return [*commands, *super().palette_commands()]

@@ -18,8 +18,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
 from sysbench.core.record.blocks import DEFAULT_PASSES, PassName
-from sysbench.core.spec.field import Field
-from sysbench.core.spec.fields import field_named, group_keys, unused_keys
+from sysbench.core.spec.fields import Field, field_named, group_keys, unused_keys
 from sysbench.core.spec.models import CUSTOM, model_presets
 from sysbench.core.spec.own_model import WAYS, is_own
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec
@@ -35,9 +34,7 @@ from sysbench.tui.screens.run_filled import (
     field_texts,
 )
 from sysbench.tui.text import amount, short_count
-from sysbench.tui.widgets.choice import Choice
-from sysbench.tui.widgets.path_suggester import PathSuggester
-from sysbench.tui.widgets.tick import Tick
+from sysbench.tui.widgets.choice import Choice, PathSuggester, Tick
 
 UPDATE = group_keys("update")
 Group = tuple[str, tuple[str, ...]]
@@ -119,7 +116,7 @@ class TextField(Input):
         return Strip.join(parts).crop(0, line.cell_length)
 
     def on_paste(self, event: Paste) -> None:
-        from sysbench.tui.screens.run_pasted import is_command  # not before the first frame
+        from sysbench.tui.screens.run_filled import is_command  # not before the first frame
 
         if is_command(event.text):
             event.prevent_default()

@@ -31,8 +31,7 @@ from sysbench.tui.screens.run_prediction import (
     in_a_line,
 )
 from sysbench.tui.screens.work_screen import WorkScreen
-from sysbench.tui.widgets.command_bar import CommandLine
-from sysbench.tui.widgets.key_bar import KeyBar
+from sysbench.tui.widgets.key_bar import CommandLine, KeyBar
 
 if TYPE_CHECKING:
     from sysbench.core.predict.dry_run_client import Estimator
@@ -205,7 +204,7 @@ class RunScreen(WorkScreen):
 
     def _started(self, filled: Filled) -> RunDirectory | None:
         """A new run of what the form said, and its supervisor; none where that failed."""
-        from sysbench.core.spec.resolve import resolved
+        from sysbench.core.spec.profiles import resolved
 
         if filled.spec is None:
             return None
@@ -265,7 +264,7 @@ class RunScreen(WorkScreen):
 
     @on(Button.Pressed, "#save")
     def action_save(self) -> None:
-        from sysbench.tui.screens.profiles_dialog import SaveScreen
+        from sysbench.tui.screens.ask_dialog import SaveScreen
 
         if self.filled.spec is None:
             self.notify("Only a valid form can be saved.", severity="error", markup=False)
@@ -274,7 +273,7 @@ class RunScreen(WorkScreen):
 
     @on(Button.Pressed, "#load")
     def action_load(self) -> None:
-        from sysbench.tui.screens.profiles_dialog import LoadScreen
+        from sysbench.tui.screens.ask_dialog import LoadScreen
 
         self.app.push_screen(LoadScreen(), self._fill)
 
@@ -288,7 +287,7 @@ class RunScreen(WorkScreen):
 
     def on_paste(self, event: Paste) -> None:
         """Fill the form from a command line; the fields leave such a text to the screen."""
-        from sysbench.tui.screens.run_pasted import (  # not before the first frame
+        from sysbench.tui.screens.run_filled import (  # not before the first frame
             is_command,
             read_command,
         )

@@ -20,21 +20,23 @@ from sysbench.core.studies.study_report import Report
 from sysbench.core.studies.study_text import study_command
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.study_watch import StudyWatch
-from sysbench.tui.screens.studies_axes import Arrangement, arrange
-from sysbench.tui.screens.studies_choice import Choice, choices, suggested_variant
 from sysbench.tui.screens.studies_grid import Grid, StudyGrid
 from sysbench.tui.screens.studies_text import (
+    Arrangement,
+    Choice,
+    StudyViews,
+    arrange,
     cell_text,
+    choices,
     grid_cell,
     grid_title,
     heading,
     literal_lines,
+    suggested_variant,
 )
-from sysbench.tui.screens.studies_views import StudyViews
 from sysbench.tui.screens.work_screen import WorkScreen
-from sysbench.tui.widgets.command_bar import CommandLine
-from sysbench.tui.widgets.options import Options
-from sysbench.tui.widgets.tab_bar import after
+from sysbench.tui.widgets.choice import Options
+from sysbench.tui.widgets.key_bar import CommandLine, after
 
 START_SECONDS = 10.0
 """A runner that has not taken its lock by then has ended; its log has the reason."""
@@ -305,7 +307,7 @@ class StudiesScreen(WorkScreen):
             self.app.open_result(runs[-1])
 
     def action_export(self) -> None:
-        from sysbench.tui.screens.export_study_dialog import StudyExportScreen
+        from sysbench.tui.screens.ask_dialog import StudyExportScreen
 
         if self.report is not None:
             self.app.push_screen(StudyExportScreen(self.report))

@@ -3,24 +3,101 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import NamedTuple
 
+import msgspec
+from textual import getters, on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
+from textual.events import Resize
+from textual.widgets import Static
 
-from sysbench.core.studies.best import ways_in
+from sysbench.core.machine.devices import resolve_device
 from sysbench.core.studies.cell_values import Value
 from sysbench.core.studies.forecast import Forecast, total_seconds, waiting_forecasts
-from sysbench.core.studies.study_directory import CellStatus
-from sysbench.core.studies.study_file import Study
+from sysbench.core.studies.ratios import ways_in
+from sysbench.core.studies.schema import load_study, study_files
+from sysbench.core.studies.study_directory import CellStatus, list_studies
+from sysbench.core.studies.study_file import Axis, Study
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.studies.study_report import Report
 from sysbench.core.tables.cells import literal
-from sysbench.core.tables.chart import digits
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.timing_tables import Figure, digits
 from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.live.study_watch import StudyWatch
-from sysbench.tui.screens.studies_axes import Arrangement, fixed_axes
 from sysbench.tui.screens.studies_grid import GridCell
 from sysbench.tui.text import STAGE_WORDS, amount, forecast_text, outcome_text
+from sysbench.tui.widgets.key_bar import ViewBar, after
+from sysbench.tui.widgets.plot import LinePlot
+from sysbench.tui.widgets.table_view import TableView
+
+Place = tuple[int, int]
+"""Row and column."""
+
+
+class Arrangement(NamedTuple):
+    """Labels of rows and columns, and the cells at each place: one for each repeat."""
+
+    corner: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Mapping[Place, Sequence[Cell]]
+
+
+def arrange(study: Study, cells: Sequence[Cell]) -> Arrangement:
+    """Arrange cells in a grid: the axes of the first table's rows as rows, the others as columns.
+
+    Without others, the last of the rows' axes makes the columns.
+    """
+    varying = [axis for axis in study.axes if len(axis.points) > 1] or [*study.axes[:1]]
+    down = [axis for axis in varying if axis.name in study.tables[0].rows]
+    across = [axis for axis in varying if axis not in down]
+    if not across and len(down) > 1:
+        across = [down.pop()]
+    rows, columns = _combinations(down), _combinations(across)
+    row_of = {combination: row for row, combination in enumerate(rows)}
+    column_of = {combination: column for column, combination in enumerate(columns)}
+    cells_by_place: dict[Place, list[Cell]] = {}
+    for cell in cells:
+        place = (row_of[_point(cell, down)], column_of[_point(cell, across)])
+        cells_by_place.setdefault(place, []).append(cell)
+    return Arrangement(
+        corner=" · ".join(axis.name for axis in down),
+        rows=[_label(combination) for combination in rows],
+        columns=[_label(combination) for combination in columns],
+        cells=cells_by_place,
+    )
+
+
+def fixed_axes(study: Study) -> str:
+    """The axes that have one point, which all cells share."""
+    return " · ".join(
+        f"{axis.name} {short(axis.labels[0])}" for axis in study.axes if len(axis.points) == 1
+    )
+
+
+def short(label: str) -> str:
+    """``large`` for ``cs336-2025/large``."""
+    return label.rpartition("/")[2]
+
+
+def _combinations(axes: Sequence[Axis]) -> list[tuple[str, ...]]:
+    return list(product(*(axis.labels for axis in axes)))
+
+
+def _point(cell: Cell, axes: Sequence[Axis]) -> tuple[str, ...]:
+    return tuple(cell.point[axis.name] for axis in axes)
+
+
+def _label(combination: Sequence[str]) -> str:
+    return " · ".join(map(short, combination))
+
 
 NO_VALUE = "–"
 LEAST = "▼"
@@ -230,3 +307,131 @@ def said(report: Report) -> Iterator[str]:
 def literal_lines(text: str) -> Content:
     """Foreign text with its line breaks kept."""
     return Content("\n".join(map(literal, text.splitlines())))
+
+
+SMALL = "small"
+"""The variant that a CPU can take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One line of the list.
+
+    Attributes:
+        label: The text of the line.
+        load: Reads the study; raises SysbenchError where it cannot be read.
+        is_profile: Whether it is a file, which has several sizes; else a study that was begun.
+        is_live: Whether a runner is at work on it.
+    """
+
+    label: str
+    load: Callable[[], Study]
+    is_profile: bool = False
+    is_live: bool = False
+
+
+def choices() -> dict[str, Choice]:
+    """Every choice by its key: the profiles, then the studies that were begun, newest first."""
+    profiles = {
+        f"file-{name}": Choice(label=name, load=partial(load_study, name), is_profile=True)
+        for name in study_files()
+    }
+    begun = {}
+    for directory in list_studies():
+        is_live = directory.is_live()
+        label = f"{'●' if is_live else '↳'} {directory.id}"
+        begun[f"begun-{directory.id}"] = Choice(label=label, load=directory.study, is_live=is_live)
+    return profiles | begun
+
+
+def suggested_variant(study: Study) -> str:
+    """The small variant where there is no CUDA device, if the study has one."""
+    return SMALL if SMALL in study.variants and resolve_device("auto") == "cpu" else ""
+
+
+PLOT, FINDINGS, NOTES = "plot", "findings", "notes"
+
+
+class StudyViews(Vertical):
+    """One view of a report at a time; where there is room, the plot next to a table."""
+
+    bar = getters.query_one(ViewBar)
+    table = getters.query_one(TableView)
+    plot = getters.query_one(LinePlot)
+    words = getters.query_one("#words", VerticalScroll)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._report: Report | None = None
+        self._chosen: int | None = None
+
+    def compose(self) -> ComposeResult:
+        yield ViewBar(())
+        with Horizontal(id="lower"):
+            table = TableView()
+            table.add_class("panel")
+            yield table
+            yield LinePlot()
+            with VerticalScroll(id="words"):
+                yield Static(markup=False)
+
+    def show(self, report: Report, chosen: int | None) -> None:
+        """Show this report. ``chosen`` is the index of the value that the plot draws; None takes
+        the first that can be drawn."""
+        is_other = self._report is None or self._report.study.name != report.study.name
+        self._report, self._chosen = report, chosen
+        self.bar.names = [*(table.name for table in report.shown), PLOT, FINDINGS, NOTES]
+        if is_other or self.bar.active not in self.bar.names:
+            self.bar.active = self.bar.names[0]
+        self.bar.refresh()
+        self._show()
+
+    def turn(self) -> None:
+        """Show the next view."""
+        if self.bar.names:
+            self.bar.active = after(self.bar.names, self.bar.active)
+            self._show()
+
+    @property
+    def shown_table(self) -> Table | None:
+        """The table in view, with the rows that match the search."""
+        table = self.table.table
+        if table is None or not self.table.display:
+            return None
+        return msgspec.structs.replace(
+            table, rows=tuple(table.rows[index] for index in self.table.matching)
+        )
+
+    @on(ViewBar.Chosen)
+    def _clicked(self, event: ViewBar.Chosen) -> None:
+        self.bar.active = event.name
+        self._show()
+
+    def on_resize(self, event: Resize) -> None:
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        report, view = self._report, self.bar.active
+        if report is None:
+            return
+        table = next((table for table in report.shown if table.name == view), None)
+        is_roomy = self.screen.has_class("-roomy")
+        figure = self._figure(report)
+        self.table.display = table is not None or (is_roomy and bool(report.shown))
+        self.plot.display = view == PLOT or (is_roomy and table is not None and figure is not None)
+        self.words.display = view in (FINDINGS, NOTES)
+        self.screen.set_class(view == PLOT, "-plotting")
+        if table is None and self.table.table not in report.shown:
+            table = next(iter(report.shown), None)
+        if table is not None and table != self.table.table:
+            self.table.note = " · ".join(report.legends.get(table.name, ()))
+            self.table.show(table)
+        self.plot.show(figure)
+        lines = said(report) if view == FINDINGS else introduction(report.study)
+        self.words.query_one(Static).update(literal_lines("\n".join(lines)))
+
+    def _figure(self, report: Report) -> Figure | None:
+        names = [value.title for value in report.values]
+        figures = {figure.name: figure for figure in report.figures}
+        chosen = names[self._chosen] if self._chosen is not None else next(iter(figures), "")
+        return figures.get(chosen)

@@ -17,7 +17,7 @@ from sysbench.core.tables.context import environment_table
 from sysbench.core.tables.numerics_tables import dtypes_table, tensor_columns
 from sysbench.core.tables.timing_tables import known_words
 from sysbench.core.tables.trust import trust_lines
-from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import (
     amount,
     interval,
@@ -27,7 +27,7 @@ from sysbench.tui.text import (
     percent,
     signed_percent,
 )
-from sysbench.tui.widgets.facts import Facts, Pair, Wrapped, hanging
+from sysbench.tui.widgets.dialog import Facts, Pair, Wrapped, hanging
 
 SEVERITY = {
     "problem": ("✗", "$error"),

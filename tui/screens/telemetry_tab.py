@@ -12,12 +12,12 @@ from textual.widgets import Static
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.export.text_formats import table_as_markdown
 from sysbench.core.machine.sample import Sample
-from sysbench.core.record.clock_reasons import holding
 from sysbench.core.record.events import PassStarted, TelemetrySampled
+from sysbench.core.record.timing import holding
 from sysbench.core.tables.timing_tables import telemetry_table
 from sysbench.tui.live.run_watch import mark_of
-from sysbench.tui.screens.result_tab import ResultTab
-from sysbench.tui.widgets.drawing import Drawing
+from sysbench.tui.screens.result_views import ResultTab
+from sysbench.tui.widgets.plot import Drawing
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 

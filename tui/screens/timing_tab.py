@@ -22,11 +22,10 @@ from sysbench.core.tables.timing_tables import (
     speed_table,
     timing_table,
 )
-from sysbench.tui.screens.result_tab import ResultTab
+from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import ending_part, interval, milliseconds, significant
-from sysbench.tui.widgets.drawing import Drawing
-from sysbench.tui.widgets.facts import Facts, Pair
-from sysbench.tui.widgets.plot import Plot
+from sysbench.tui.widgets.dialog import Facts, Pair
+from sysbench.tui.widgets.plot import Drawing, Plot
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.traces import bar
 

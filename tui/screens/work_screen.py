@@ -12,8 +12,7 @@ from textual.geometry import Offset
 from textual.screen import Screen
 from textual.widget import Widget
 
-from sysbench.tui.widgets.key_bar import KeyBar
-from sysbench.tui.widgets.strip import LiveStrip
+from sysbench.tui.widgets.key_bar import KeyBar, LiveStrip
 
 if TYPE_CHECKING:
     from sysbench.tui.app import SysbenchApp
@@ -128,7 +127,7 @@ class WorkScreen(Screen[None]):
         self.notify(f"Copied {name}.", markup=False, timeout=2)
 
     def action_explain(self) -> None:
-        from sysbench.tui.screens.explain_dialog import ExplainScreen, columns_in_view
+        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view
 
         self.app.push_screen(ExplainScreen(self.explanations(), columns=columns_in_view(self)))
 

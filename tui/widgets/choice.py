@@ -5,6 +5,8 @@ One widget instead of a `Select`, which is seven: the form must appear at once.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,12 +19,27 @@ from textual.content import Content
 from textual.events import Key
 from textual.message import Message
 from textual.reactive import reactive
+from textual.suggester import Suggester
 from textual.widget import Widget
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from sysbench.core.spec.fields import FIELDS, field_named
+from sysbench.core.spec.models import model_presets
 from sysbench.tui.widgets.dialog import Dialog
-from sysbench.tui.widgets.options import Options
+
+
+class Options(OptionList):
+    """Textual's list, which raises when it is paged without a line in sight."""
+
+    def action_page_up(self) -> None:
+        if self.scrollable_content_region:
+            super().action_page_up()  # type: ignore[no-untyped-call]
+
+    def action_page_down(self) -> None:
+        if self.scrollable_content_region:
+            super().action_page_down()  # type: ignore[no-untyped-call]
+
 
 Named = tuple[str, str]
 """The text of a choice, and its value."""
@@ -132,3 +149,106 @@ class Choice(Widget, can_focus=True):
 
     def on_click(self) -> None:
         self.action_open()
+
+
+MOST_NAMES = 10_000
+"""Most names of a folder that are read."""
+
+
+class PathSuggester(Suggester):
+    """Suggests the folder's first name with the typed beginning; folders end in a slash."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        return await asyncio.to_thread(completed, value)
+
+
+def completed(text: str) -> str | None:
+    """The text with the rest of the first name that fits; None if there is none.
+
+    Hidden names are offered only after their dot.
+    """
+    folder, _, begun = text.rpartition("/")
+    if not begun:
+        return None
+    place = os.path.expanduser(folder + "/") if "/" in text else "."
+    fitting = []
+    try:
+        with os.scandir(place) as entries:
+            for _, entry in zip(range(MOST_NAMES), entries, strict=False):
+                if entry.name.startswith(begun) and entry.name.isprintable():
+                    fitting.append(entry.name + "/" * entry.is_dir())
+    except (OSError, ValueError):  # ValueError: a zero byte
+        return None
+    first = min(fitting, default=None)
+    return None if first is None else text + first[len(begun) :]
+
+
+class SettingSuggester(Suggester):
+    """Completes the last of several settings: its key first, then a value of a closed list."""
+
+    def __init__(self) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        return completed_setting(value)
+
+
+def completed_setting(text: str) -> str | None:
+    """The text with the rest of the first key or value that fits; None if there is none."""
+    _, _, last = text.rpartition(" ")
+    key, equals, begun = last.partition("=")
+    if not last:
+        return None
+    if not equals:
+        names = [f"{field.name}=" for field in FIELDS if field.name.startswith(key)]
+        return text + names[0][len(key) :] if names else None
+    known = [field for field in FIELDS if field.name == key]
+    if not known:
+        return None
+    choices = list(model_presets()) if key == "model" else list(field_named(key).choices)
+    fitting = [choice for choice in choices if choice.startswith(begun)]
+    return text + fitting[0][len(begun) :] if fitting else None
+
+
+class Tick(Widget, can_focus=True):
+    """On or off; enter, space or a click turn it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,space", "turn", "Turn", show=False),
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
+    ]
+    DEFAULT_CSS = """
+    Tick {
+        width: auto;
+        height: 1;
+        &:focus { background: $field-focus; }
+    }
+    """
+
+    value = reactive(True)
+
+    @dataclass
+    class Changed(Message):
+        """The box was turned."""
+
+        tick: Tick
+
+    def __init__(self, label: str) -> None:
+        super().__init__(id=f"tick-{label}")
+        self.label = label
+
+    def render(self) -> Content:
+        return Content.assemble(("[x] " if self.value else "[ ] ", "$accent"), self.label)
+
+    def watch_value(self) -> None:
+        self.post_message(self.Changed(self))
+
+    def action_turn(self) -> None:
+        self.value = not self.value
+
+    def on_click(self) -> None:
+        self.action_turn()

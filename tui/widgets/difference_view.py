@@ -14,8 +14,8 @@ from sysbench.core.tables.cells import SIGNED
 from sysbench.core.tables.difference_rows_tree import label
 from sysbench.core.tables.table import Cell, Column, Table, tabulate
 from sysbench.tui.theme import IDLE, rich_colour
-from sysbench.tui.widgets.kernel_table import perturbed_cell, perturbed_room
 from sysbench.tui.widgets.outline_view import OutlineView
+from sysbench.tui.widgets.table_view import perturbed_cell, perturbed_room
 
 BAR = " "
 """Name and heading of the column of bars."""

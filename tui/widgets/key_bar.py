@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from textual.content import Content
-from textual.events import Leave, MouseDown, MouseMove
+from textual.events import Click, Leave, MouseDown, MouseMove
+from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Static
+
+from sysbench.tui.live.sensors import StripState
+from sysbench.tui.text import elapsed
 
 SPARE = ("mode('inspect')", "mode('studies')", "explain", "copy", "unfold", "mode('result')")
 """Actions whose keys are dropped first, in this order, for want of room; F1 lists them."""
@@ -174,3 +180,176 @@ def fitting(
             hidden.add(action)
             excess -= sum(width(key) for key in keys if key.action == action)
     return [key for key in keys if key.action not in hidden]
+
+
+class CommandLine(Static):
+    """``$ sysbench-tui …``, literal."""
+
+    def __init__(self, command: str = "", *, id: str | None = None) -> None:
+        super().__init__(id=id, classes="command", markup=False)
+        self.command = command
+
+    def on_mount(self) -> None:
+        self.show(self.command)
+
+    def show(self, command: str) -> None:
+        """Show this command from now on."""
+        self.command = command
+        self.update(Content.assemble(("$ ", "$accent"), command))
+
+
+KEYS = "1234567890"
+"""The numbers of the first tabs; further ones have none."""
+BEFORE, BEHIND = "‹", "›"
+"""In place of labels that have no room."""
+
+
+class TabBar(Widget):
+    """``[1 Summary] 2 Timing …``: the active tab in brackets; a click posts `Chosen`."""
+
+    DEFAULT_CSS = """
+    TabBar {
+        height: 1;
+        background: $panel 50%;
+    }
+    """
+
+    active = reactive("")
+
+    @dataclass
+    class Chosen(Message):
+        """A tab was clicked."""
+
+        name: str
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def _all_labels(self) -> list[tuple[str, str]]:
+        """Every name with its label; a bar too narrow for them has fewer blanks."""
+        letters = sum(map(len, self.names))
+        room = (self.size.width - letters) // max(1, len(self.names))
+        space, joint = (" " if room >= cells else "" for cells in (4, 3))
+        labels = []
+        for place, name in enumerate(self.names):
+            label = f"{KEYS[place : place + 1]}{joint}{name.title()}"
+            labels.append((name, f"[{label}]" if name == self.active else f" {label}{space}"))
+        return labels
+
+    def _labels(self) -> list[tuple[str, str]]:
+        """The labels that fit, the active one among them.
+
+        Where not all fit, those before the active one give way, then those behind it.
+        """
+        labels = self._all_labels()
+        if _width(labels) <= self.size.width:
+            return labels
+        active = [*self.names].index(self.active) if self.active in self.names else 0
+        room = self.size.width - 1
+        first, last = 0, len(labels)
+        while first < active and _width(labels[first : active + 1]) > room:
+            first += 1
+        while last > active + 1 and _width(labels[first:last]) > room:
+            last -= 1
+        shown = labels[first:last]
+        if first and first < active:
+            shown[0] = (shown[0][0], BEFORE + shown[0][1][1:])
+        return shown
+
+    def render(self) -> Content:
+        labels = self._labels()
+        content = Content.assemble(
+            *(
+                (label, "bold $accent on $accent 20%" if name == self.active else "$foreground 60%")
+                for name, label in labels
+            )
+        )
+        if labels and labels[-1][0] != self.names[-1]:
+            content = content.append(Content.styled(BEHIND, "$foreground 60%"))
+        return content
+
+    def on_click(self, event: Click) -> None:
+        begin = 0
+        for name, label in self._labels():
+            if begin <= event.x < begin + len(label):
+                self.post_message(self.Chosen(name))
+            begin += len(label)
+
+
+class ViewBar(TabBar):
+    """``[Table] Tree …``: like the tabs, without numbers; a key goes to the next."""
+
+    def _all_labels(self) -> list[tuple[str, str]]:
+        return [
+            (name, f"[{name.title()}]" if name == self.active else f" {name.title()} ")
+            for name in self.names
+        ]
+
+
+def _width(labels: list[tuple[str, str]]) -> int:
+    """Cells of the labels; the blank behind the last one may be cut."""
+    return len("".join(label for _, label in labels).rstrip())
+
+
+def after(names: Sequence[str], name: str) -> str:
+    """The next name; after the last one, the first."""
+    return names[(names.index(name) + 1) % len(names)]
+
+
+SEPARATOR = " │ "
+
+
+class LiveStrip(Widget):
+    """Devices and host now; the live run first while there is one. Parts that do not fit
+    are dropped from the right."""
+
+    DEFAULT_CSS = """
+    LiveStrip {
+        dock: top;
+        height: 1;
+        background: $panel;
+        color: $foreground 80%;
+    }
+    """
+
+    def __init__(self, state: StripState) -> None:
+        super().__init__()
+        self.state = state
+        self._painted = Content("")
+
+    def paint(self) -> None:
+        """Repaint if the text has changed."""
+        if self._content() != self._painted:
+            self.refresh()
+
+    def render(self) -> Content:
+        self._painted = self._content()
+        return self._painted
+
+    def _content(self) -> Content:
+        room = self.size.width - 1
+        pieces: list[Content] = []
+        live = self._live_part()
+        used = 0
+        for number, text in enumerate([*live, *self.state.parts()]):
+            width = len(text) + (len(SEPARATOR) if pieces else 0)
+            if used + width > room:
+                break
+            used += width
+            if pieces:
+                pieces.append(Content.styled(SEPARATOR, "$border-blurred"))
+            style = "$accent bold" if number < len(live) else ""
+            pieces.append(Content.styled(text, style))
+        return Content(" ") + Content("").join(pieces)
+
+    def _live_part(self) -> list[str]:
+        """Name and pass of the live run."""
+        watch = self.state.watch
+        if watch is None or watch.over:
+            return []
+        view = watch.view
+        where = " ".join(
+            filter(None, (view.current or "starting", view.round_text, elapsed(watch.seconds)))
+        )
+        return [f"● {view.spec.get('model', 'run')} {where}"]

@@ -27,7 +27,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from sysbench.core.formatting import format_count, percent
-from sysbench.core.record.roof import Roof
+from sysbench.core.record.environment import Roof
 from sysbench.core.trace.roofline import RoofPoint
 
 Span = tuple[str, str]

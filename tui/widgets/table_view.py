@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -20,9 +20,10 @@ from sysbench.core.tables.cells import (
     literal,
     row_writer,
 )
-from sysbench.core.tables.fit import FLEXIBLE_SHARE, fit_columns
-from sysbench.core.tables.table import Cell, Row, Table
-from sysbench.tui.cutting import cut_off, told_apart
+from sysbench.core.tables.table import FLEXIBLE_SHARE, Cell, Row, Table, fit_columns
+from sysbench.core.tables.trust import PERTURBED_MARK, mark_perturbed
+from sysbench.tui.text import cut_off, told_apart
+from sysbench.tui.theme import Swatch, rich_colour
 from sysbench.tui.widgets.virtual_rows import VirtualRows
 
 MEASURED = 1000
@@ -314,3 +315,41 @@ class TableView(VirtualRows):
     def _sort_by(self, name: str) -> None:
         self.sort_column, self.descending = name, name in self._numeric
         self._fill()
+
+
+SWATCH_WIDTH = 2
+
+
+class KernelTable(TableView):
+    """Rows with the swatch of their category, the same as in the bar above.
+
+    With ``perturbed`` the times are marked and dim: tracing perturbed them too much.
+    """
+
+    def __init__(self, looks: Mapping[str, Swatch], *, perturbed: bool) -> None:
+        super().__init__()
+        self._looks = looks
+        self._perturbed = perturbed
+
+    def extra_cells(self, column: str) -> int:
+        if column == "category":
+            return SWATCH_WIDTH
+        return perturbed_room(column, perturbed=self._perturbed)
+
+    def cell(self, column: str, row: int, text: str) -> Text:
+        look = self._looks.get(text.removesuffix(" (fused)")) if column == "category" else None
+        if look is None:
+            return perturbed_cell(column, text, perturbed=self._perturbed)
+        return Text.assemble((look.glyph, rich_colour(self.app, look.colour)), " ", text)
+
+
+def perturbed_cell(column: str, text: str, *, perturbed: bool) -> Text:
+    """A cell as it is; marked and dim where it is a time that tracing perturbed."""
+    if perturbed and column.endswith("_ns"):
+        return Text(mark_perturbed(text), style="dim")
+    return Text(text)
+
+
+def perturbed_room(column: str, *, perturbed: bool) -> int:
+    """Cells that the mark of a perturbed time takes."""
+    return len(PERTURBED_MARK) if perturbed and column.endswith("_ns") else 0

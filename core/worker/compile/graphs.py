@@ -21,7 +21,7 @@ from torch import nn
 
 from sysbench.core.formatting import short_path
 from sysbench.core.record.record import GeneratedKernel
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.trace.provenance import (
     GeneratedCall,

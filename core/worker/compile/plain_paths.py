@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sysbench.core.errors import SysbenchError, WorkerFailed
-from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.runs.worker_process import Job, Report
 
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 PYTHON_FOLDERS = ("LIBDIR", "installed_base")

@@ -12,10 +12,9 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.formatting import format_bytes
-from sysbench.core.machine.children import python_child
-from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.machine.children import die_with_parent, python_child
 from sysbench.core.record.record import Compile
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.plain_paths import use_plain_paths
 from sysbench.core.worker.imports import uncollected
@@ -76,9 +75,9 @@ def main() -> None:
     with uncollected():
         import torch
 
+        from sysbench.core.worker.boot import prepare_torch
         from sysbench.core.worker.compile.apply import describe_compilation
         from sysbench.core.worker.limits import limit_memory
-        from sysbench.core.worker.setup import prepare_torch
         from sysbench.core.worker.workloads.make_workload import make_workload
 
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=RunSpec)

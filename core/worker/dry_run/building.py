@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sysbench.core.predict.trace import Trace
+from sysbench.core.predict.requests import Trace
 
 _copy = torch.ops.aten._to_copy
 

@@ -18,23 +18,25 @@ from typing import NamedTuple
 import msgspec
 
 from sysbench.core.errors import ModelError
-from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.machine.children import die_with_parent
 from sysbench.core.predict.allocator_settings import settings_of
 from sysbench.core.predict.closed_form import ROWS, predict
 from sysbench.core.predict.dry_run_client import (
+    Amounts,
     Answer,
+    DryRun,
     ExactPrediction,
+    Moment,
     PhasePrediction,
     ProductCount,
     Question,
 )
-from sysbench.core.predict.extend import Amounts, DryRun, Moment
-from sysbench.core.predict.libraries import workspace_bytes
 from sysbench.core.predict.requests import replay_requests
+from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.predict.variant import PLAIN, Variant
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.source_places import users_place
+from sysbench.core.worker.failures import users_place
 
 
 def exact_prediction(

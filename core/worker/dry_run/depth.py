@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from sysbench.core.predict.extend import DryRun, Moment, extended
-from sysbench.core.predict.trace import SHALLOW, Trace, extended_trace
+from sysbench.core.predict.dry_run_client import DryRun, Moment, extended
+from sysbench.core.predict.requests import SHALLOW, Trace, extended_trace
 from sysbench.core.predict.variant import PLAIN, Variant
 from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec

@@ -8,31 +8,211 @@ in one kernel, attention kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from sysbench.core.spec.choices import Attention
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.kernels import (
-    FusedNorm,
-    attention_layer,
-    cpu_attention,
-    cuda_attention,
-    cuda_dropout,
-    grouped_product,
-    is_fused_by_cuda,
-    is_grouped_product,
-    masked_cuda_attention,
-)
-from sysbench.core.worker.workloads.sdpa import AttentionCall
+from sysbench.core.worker.workloads.sdpa import AttentionCall, fused_choice
 from sysbench.core.worker.workloads.stepped_workload import autocast_dtype
 from sysbench.core.worker.workloads.transformer import matmul_dtype
+
+_aten = torch.ops.aten
+
+GROUPED_PRODUCTS = tuple(
+    getattr(owner, name)
+    for owner, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
+    if hasattr(owner, name)
+)
+"""Products of experts' weights, in the versions of torch that have them."""
+
+
+class GroupedProduct(torch.autograd.Function):
+    """A product of rows in groups, each with a matrix of its own.
+
+    torch has no meta kernel for it in float32. Every row is multiplied once, whatever the groups.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, matrices: Tensor, ends: Tensor | None) -> Tensor:
+        """The rows' products, in the layout of the rows; ``ends`` are those of the groups."""
+        ctx.save_for_backward(rows, matrices, ends)
+        return rows @ matrices[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        """The gradients of rows and matrices."""
+        rows, matrices, _ = ctx.saved_tensors
+        (gradient,) = gradients
+        of_rows = gradient @ matrices[0].t()
+        rows.t() @ gradient  # for its FLOPs
+        return of_rows, torch.empty_like(matrices), None
+
+
+def grouped_product(rows: Tensor, matrices: Tensor, offs: Tensor | None = None, **_: Any) -> Any:
+    """`GroupedProduct` by the arguments of torch's functions."""
+    return GroupedProduct.apply(rows, matrices, offs)  # type: ignore[no-untyped-call]
+
+
+def is_grouped_product(func: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether `grouped_product` can compute it: rows in groups, a matrix for each."""
+    return func in GROUPED_PRODUCTS and args[0].dim() == 2 and args[1].dim() == 3
+
+
+def _unguarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a function of `F` that does not hand itself to function modes as a whole."""
+    assert isinstance(function, FunctionType)
+    names = {**vars(F), "has_torch_function": lambda operands: False}
+    copy = FunctionType(function.__code__, names, argdefs=function.__defaults__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+attention_layer = _unguarded(F.multi_head_attention_forward)
+"""``F.multi_head_attention_forward``, whose operations reach a mode one by one.
+
+torch asks a mode about the function as a whole, and leaves the mode before its body runs.
+"""
+
+
+class FusedNorm(torch.autograd.Function):
+    """RMSNorm as one kernel: keeps its input and a float32 number per row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """The normalised x, in its own dtype."""
+        normed = torch.empty_like(x)  # before the numbers, as the kernel does
+        ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
+        return normed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of both inputs."""
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+def cuda_dropout(
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    train: bool = True,
+) -> Tensor:
+    """Dropout as one kernel, which keeps a byte an element: `dropout` of torch's ``Dropout.cpp``.
+
+    Elsewhere, and in place, it keeps the scaled mask in the input's dtype.
+    """
+    if not (training and train) or not 0 < p < 1 or not input.numel():
+        return F.dropout(input, p, training and train, inplace)
+    if inplace:
+        return torch.dropout_(input, p, True)
+    dropped: Tensor = torch.native_dropout(input, p, True)[0]
+    return dropped
+
+
+def masked_cuda_attention(attention: Attention, call: AttentionCall) -> Tensor | None:
+    """Attention with a mask by a kernel of CUDA that keeps no scores; None where torch has none.
+
+    cuDNN's kernel takes a mask without gradient or dropout in 16 bits, on compute capability 9 and
+    10; the memory-efficient one takes all, and is torch's choice elsewhere. Flash takes none.
+    """
+    query, mask = call.query, call.attn_mask
+    heads = {tensor.shape[-3] for tensor in call.operands if tensor.dim() == 4}
+    may_choose = attention.backend in (None, "EFFICIENT_ATTENTION", "CUDNN_ATTENTION")
+    if mask is None or len(heads) != 1 or not may_choose:
+        return None
+    if mask.dtype == torch.bool:  # a 0 or an infinity an element, one tensor a call
+        mask = torch.where(mask.logical_not(), -torch.inf, query.new_zeros(()))
+    bias = mask.expand(*query.shape[:-1], call.key.shape[-2])
+    graph = torch.is_grad_enabled() and any(one.requires_grad for one in (*call.operands, bias))
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    if is_half and not call.dropout_p and not bias.requires_grad:
+        kernel = _aten._scaled_dot_product_cudnn_attention.default
+    else:
+        kernel = _aten._scaled_dot_product_efficient_attention.default
+    options = (bias, graph, call.dropout_p, call.is_causal)
+    mixed: Tensor = kernel(*call.operands, *options, scale=call.scale)[0]
+    return mixed
+
+
+def is_fused_by_cuda(call: AttentionCall) -> bool:
+    """Whether `cuda_attention` knows the kernel: one that keeps no scores, without a mask.
+
+    It keeps as much with and without causality and dropout. Key heads fewer than query heads are
+    refused by the memory-efficient kernel, the only one for float32: torch then writes scores.
+    """
+    is_half = call.query.dtype in (torch.bfloat16, torch.float16)
+    return call.attn_mask is None and (is_half or call.query.shape[-3] == call.key.shape[-3])
+
+
+def cuda_attention(attention: Attention, call: AttentionCall) -> Tensor:
+    """Causal attention by CUDA's kernel for that choice.
+
+    Torch's default for 16-bit inputs is cuDNN's kernel on compute capability 9 and 10, and flash
+    on others, which takes the same memory; float32 takes the memory-efficient kernel.
+    Flex attention that is not compiled writes the scores out, as math does.
+    """
+    q, k, v = call.operands
+    backend = attention.backend
+    if backend is None and attention.kernel == "sdpa":
+        half = q.dtype in (torch.bfloat16, torch.float16)
+        backend = "CUDNN_ATTENTION" if half else "EFFICIENT_ATTENTION"
+    graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v))
+    if backend == "FLASH_ATTENTION":
+        result = _aten._scaled_dot_product_flash_attention.default(q, k, v, 0.0, True)
+    elif backend == "EFFICIENT_ATTENTION":
+        result = _aten._scaled_dot_product_efficient_attention.default(
+            q, k, v, None, graph, 0.0, True
+        )
+    elif backend == "CUDNN_ATTENTION":
+        result = _aten._scaled_dot_product_cudnn_attention.default(q, k, v, None, graph, 0.0, True)
+    else:
+        result = _aten._scaled_dot_product_attention_math.default(q, k, v, None, 0.0, True)
+    mixed: Tensor = result[0]
+    return mixed
+
+
+def cpu_attention(attention: Attention, call: AttentionCall) -> Tensor:
+    """Attention by the kernel that torch chooses on the CPU for these shapes and strides.
+
+    torch is asked with real tensors that nobody writes to: their memory is never touched.
+
+    Args:
+        attention: The spec's, which may leave torch one kernel alone.
+    """
+    mask, options = call.attn_mask, (call.dropout_p, call.is_causal)
+    allowed: AbstractContextManager[object] = nullcontext()
+    if attention.backend is not None:
+        allowed = sdpa_kernel(SDPBackend.__members__[attention.backend])
+    with _disable_current_modes(), torch.device("cpu"), allowed:
+        q, k, v = map(_unwritten, call.operands)
+        asked_mask = None if mask is None else _unwritten(mask)
+        choice = fused_choice(call._replace(query=q, key=k, value=v, attn_mask=asked_mask))
+    if choice != SDPBackend.FLASH_ATTENTION.value:
+        named = {"scale": call.scale, "enable_gqa": call.enable_gqa}
+        math = _aten._scaled_dot_product_attention_math
+        return math(*call.operands, mask, *options, None, **named)[0]  # type: ignore[no-any-return]
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, -torch.inf).to(call.query.dtype)
+    flash = _aten._scaled_dot_product_flash_attention_for_cpu
+    return flash(*call.operands, *options, attn_mask=mask, scale=call.scale)[0]  # type: ignore[no-any-return]
+
+
+def _unwritten(tensor: Tensor) -> Tensor:
+    """A tensor of the CPU like this one, with no values."""
+    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return like.requires_grad_(tensor.requires_grad)
 
 
 def _named(*names: str) -> frozenset[Any]:

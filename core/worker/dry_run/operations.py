@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from sysbench.core.predict.extend import Product
+from sysbench.core.predict.dry_run_client import Product
 from sysbench.core.worker.dry_run.scratch import marks_bytes, softmax_product_bytes, strided_bytes
 
 _aten = torch.ops.aten

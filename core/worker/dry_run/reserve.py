@@ -13,8 +13,8 @@ from sysbench.core.memory.predicted import row_by_row
 from sysbench.core.predict.allocator_settings import settings_of
 from sysbench.core.predict.closed_form import why_not_predicted
 from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec, unsupported_reason
-from sysbench.core.predict.libraries import workspace_bytes
 from sysbench.core.predict.requests import Shortage, replay_requests
+from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.record import Memory
 from sysbench.core.spec.spec import RunSpec
 

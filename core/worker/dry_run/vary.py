@@ -2,11 +2,164 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from sysbench.core.errors import ModelError
 from sysbench.core.predict.variant import Variant
-from sysbench.core.worker.dry_run.adapters import adapt
-from sysbench.core.worker.dry_run.sharding import shard
+from sysbench.core.worker.workloads.model_workload import blocks_of
+
+if TYPE_CHECKING:
+    from sysbench.core.worker.dry_run.storages import StorageTracker
+
+
+@contextmanager
+def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Set an attribute to another value in the block."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
+def fake_process_group(ranks: int) -> Iterator[None]:
+    """A group of that many ranks in the block, this one the first; none for a single one."""
+    if ranks == 1:
+        yield
+        return
+    import torch.distributed as dist
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group(
+        "fake",
+        store=FakeStore(),
+        rank=0,
+        world_size=ranks,
+    )
+    try:
+        group = _fsdp_param_group.FSDPParamGroup
+        with _replaced(group, "_validate_no_meta_params", lambda self: None):
+            yield
+    finally:
+        dist.destroy_process_group()
+
+
+def shard(model: nn.Module, ranks: int) -> None:
+    """Divide the model among the ranks, by its blocks and then the rest, as `ranks.fsdp2` does.
+
+    Raises:
+        ModelError: No blocks repeat in it.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    blocks = blocks_of(model)
+    if not blocks:
+        raise ModelError("no blocks repeat in the model, so that none is gathered by itself")
+    with _disable_current_modes(), torch.device("cpu"):  # its numbers are real ones
+        mesh = init_device_mesh("cpu", (ranks,))
+    for part in (*blocks, model):
+        sharded = fully_shard(part, mesh=mesh)
+        # The annotations name private classes of torch; this has all that it calls.
+        sharded.set_custom_all_gather(_NoTransfer())  # type: ignore[arg-type]
+        sharded.set_custom_reduce_scatter(_NoTransfer())  # type: ignore[arg-type]
+
+
+class _NoTransfer:
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device="meta")
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+@contextmanager
+def track_resizes(tracker: StorageTracker, ranks: int) -> Iterator[None]:
+    """Follow in the block what ``fully_shard`` does to storages without an operation.
+
+    It returns the memory of gathered weights, and requests it again, by resizing their storage.
+    """
+    if ranks == 1:
+        yield
+        return
+    from torch.distributed.fsdp._fully_shard import _fsdp_param
+
+    def tracked(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+        def resize_and_track(tensor: Tensor) -> None:
+            resize(tensor)
+            tracker.resized(tensor)
+
+        return resize_and_track
+
+    with ExitStack() as stack:
+        for name in ("alloc_storage", "free_storage"):
+            resize = tracked(getattr(_fsdp_param, name))
+            stack.enter_context(_replaced(_fsdp_param, name, resize))
+        yield
+
+
+def local_shard(tensor: Tensor) -> Tensor:
+    """This rank's shard of a tensor that is divided; others as they are."""
+    shard_of: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return shard_of
+
+
+SCALE = 2.0
+"""Factor of the adapters' part: alpha over rank, of no weight for memory."""
+
+
+def adapt(model: nn.Module, rank: int) -> None:
+    """Freeze the model and put adapters of that rank beside its linear layers, but not its head.
+
+    A linear layer with as many rows as a table of embeddings is a head. Adapters have the dtype of
+    the layer. Weights outside linear layers, such as those of experts in one tensor, stay frozen.
+
+    Raises:
+        ModelError: The model has no such layer.
+    """
+    model.requires_grad_(False)
+    tables = [one for one in model.modules() if isinstance(one, nn.Embedding)]
+    heads = {table.num_embeddings for table in tables}
+    layers = [
+        (layer, shape)
+        for layer in list(model.modules())
+        if (shape := _shape(layer)) is not None and shape[1] not in heads
+    ]
+    if not layers:
+        raise ModelError("the model has no linear layer beside which an adapter could stand")
+    for layer, (width_in, width_out) in layers:
+        options: dict[str, Any] = {
+            "bias": False,
+            "device": layer.weight.device,
+            "dtype": layer.weight.dtype,
+        }
+        layer.add_module("lora_A", nn.Linear(width_in, rank, **options))
+        layer.add_module("lora_B", nn.Linear(rank, width_out, **options))
+        layer.register_forward_hook(_added)
+
+
+def _shape(layer: nn.Module) -> tuple[int, int] | None:
+    """Widths of input and output of a linear layer that is called as a module; None of others."""
+    if type(layer) is nn.Linear:
+        return layer.in_features, layer.out_features
+    if type(layer).__name__ == "Conv1D" and isinstance(layer.weight, Tensor):
+        width_in, width_out = layer.weight.shape  # transformers' linear layer of GPT-2
+        return width_in, width_out
+    return None
+
+
+def _added(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    result: Tensor = output + layer.lora_B(layer.lora_A(inputs[0])) * SCALE
+    return result
 
 
 def vary(model: nn.Module, variant: Variant) -> None:

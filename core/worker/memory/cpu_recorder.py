@@ -16,7 +16,7 @@ from sysbench.core.memory.block import NO_COUNTER, Recording
 from sysbench.core.memory.card import CardReading
 from sysbench.core.memory.owners import Sounding
 from sysbench.core.memory.profiled import decode_profiled_allocations, decode_refusal
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.storage import write_atomically
 from sysbench.core.worker.limits import OOM_RESERVE_BYTES, lift_memory_limit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from sysbench.core.record.events import MemoryRead
-from sysbench.core.runs.worker_job import Report
+from sysbench.core.runs.worker_process import Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 

@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sysbench.core.memory.owners import ModuleMark, Notes, Owner, PhaseMark, Tag
-from sysbench.core.trace.names import LOSS, WHOLE_MODEL
+from sysbench.core.trace.classify import LOSS, WHOLE_MODEL
 from sysbench.core.trace.scopes import MODULE_RANGE
 from sysbench.core.worker.ranges import module_ranges, takes_fused_paths
 from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload, tensors_in

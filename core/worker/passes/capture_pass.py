@@ -9,7 +9,7 @@ import torch
 from torch.autograd.profiler import emit_nvtx
 
 from sysbench.core.record.events import Noticed, StageEntered, StepCounted
-from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.trace.scopes import STEPS_RANGE
 from sysbench.core.worker.ranges import PhaseRanges, module_ranges, nvtx_ranges
 from sysbench.core.worker.workloads.make_workload import make_workload

@@ -8,9 +8,8 @@ import msgspec
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.memory.block import describe_memory
-from sysbench.core.memory.clock_join import WITHIN_US
-from sysbench.core.memory.oom_snapshot import snapshot_at_oom
-from sysbench.core.memory.owners import Notes
+from sysbench.core.memory.oom import snapshot_at_oom
+from sysbench.core.memory.owners import WITHIN_US, Notes
 from sysbench.core.record.events import (
     Noticed,
     ResultReported,
@@ -18,7 +17,7 @@ from sysbench.core.record.events import (
     StepCounted,
     WorkStepped,
 )
-from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec
 from sysbench.core.storage import write_atomically
 from sysbench.core.worker.dry_run.reserve import with_own_prediction, with_predicted_reserve

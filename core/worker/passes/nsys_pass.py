@@ -22,12 +22,11 @@ import msgspec
 
 from sysbench.core.errors import NotFoundError, WorkerFailed
 from sysbench.core.export.nsys_script import flags_for, installed_options
-from sysbench.core.machine.children import python_child
-from sysbench.core.machine.processes import adopt_orphans, kill_descendants
+from sysbench.core.machine.children import adopt_orphans, kill_descendants, python_child
 from sysbench.core.record import events
 from sysbench.core.record.events import ResultReported, StageEntered
 from sysbench.core.record.record import Nsys
-from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.storage import write_atomically
 from sysbench.core.trace.nsys_export import NsysExport, read_export
 

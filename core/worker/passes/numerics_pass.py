@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sysbench.core.record.events import ResultReported, StageEntered
 from sysbench.core.record.numerics import Accumulated, Numerics, TensorDtype
-from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workloads.autocast_toy import ToyWeights, toy_step, toy_weights
 

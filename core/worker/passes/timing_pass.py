@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 import msgspec
 import torch
 
+from sysbench.core.compare.rounds import timed_block
 from sysbench.core.compare.statistics import half_width, settled, stop_reason
-from sysbench.core.compare.timed import timed_block
 from sysbench.core.machine.nvml import ThrottleTime, read_throttle_time, throttle_shares
 from sysbench.core.record.events import (
     FirstStepTimed,
@@ -23,7 +23,7 @@ from sysbench.core.record.events import (
     WarmupStepTimed,
 )
 from sysbench.core.record.record import Timing
-from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.apply import describe_compilation
 from sysbench.core.worker.compile.warm import with_warm_seconds

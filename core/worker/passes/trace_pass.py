@@ -20,7 +20,7 @@ from sysbench.core.record.events import (
     StepCounted,
     WorkStepped,
 )
-from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import write_atomically
 from sysbench.core.trace.cost_rows import borrowed_work, with_costs

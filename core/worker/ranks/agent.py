@@ -21,7 +21,7 @@ import msgspec
 
 from sysbench.core.machine.children import die_with_input
 from sysbench.core.record.events import EventTail, OutOfMemory, WorkerFailed
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.worker.imports import uncollected
 from sysbench.core.worker.ranks.rank import JOB, MEETING, events_name
 

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 
 from sysbench.core.record.distributed import Kind
 from sysbench.core.worker.ranks.watched_collectives import Collectives, Launch
-from sysbench.core.worker.workloads.model_blocks import blocks_of
+from sysbench.core.worker.workloads.model_workload import blocks_of
 
 UNSEEN = "on CUDA the streams of fully_shard do not tell when computing waits for them; see a trace"
 

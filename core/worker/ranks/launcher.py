@@ -29,7 +29,7 @@ import msgspec
 from sysbench.core.machine.children import python_child
 from sysbench.core.machine.node import ANSWER_SECONDS, alias, hosts_of
 from sysbench.core.record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
-from sysbench.core.runs.worker_job import Job, Report
+from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.storage import last_lines, write_atomically
 from sysbench.core.worker.ranks.agent import PEER_VARIABLE, PULSE, PULSE_SECONDS, Began, Ended
 from sysbench.core.worker.ranks.rank import JOB, MEETING, events_name, log_name

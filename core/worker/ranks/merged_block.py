@@ -23,7 +23,7 @@ from sysbench.core.record.distributed import (
 )
 from sysbench.core.record.timing import Spread
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.trace.communication import (
+from sysbench.core.trace.collective_kernels import (
     Collective,
     RankStep,
     Split,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import psutil
 
 from sysbench.core.machine.node import shares
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.limits import OMP_VARIABLE, available_threads
 from sysbench.core.worker.ranks.rank import MEETING, PARENT_VARIABLE

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sysbench.core.record.distributed import Kind
-from sysbench.core.trace.communication import Collective, RankStep
+from sysbench.core.trace.collective_kernels import Collective, RankStep
 from sysbench.core.worker.ranks.stamps import (
     CudaStamps,
     DevicePending,

@@ -2,15 +2,66 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import torch
+from torch import Tensor
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.attention_workload import AttentionWorkload
+from sysbench.core.worker.compile.apply import compiled
+from sysbench.core.worker.workloads.attention import BareAttention
 from sysbench.core.worker.workloads.model_workload import Workload as Workload
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase as EnterPhase
 from sysbench.core.worker.workloads.stepped_workload import StepError as StepError
-from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload
+from sysbench.core.worker.workloads.stepped_workload import (
+    SteppedWorkload,
+    autocast_dtype,
+    weight_dtype,
+)
 from sysbench.core.worker.workloads.stepped_workload import phases_of as phases_of
+
+
+class AttentionWorkload(SteppedWorkload):
+    """Bare attention: each step builds a new graph and drops the gradients of q, k and v.
+
+    The gradient of the output is random and made once. Summing the output instead would add
+    kernels, and the gradient of a sum has strides that fused kernels do not take.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__(spec)
+        self.phases = ("forward", "backward", "zero-grad") if spec.has_backward else ("forward",)
+        shape = (spec.batch, spec.heads, spec.context, spec.dimensions.head_dimension)
+        weights = weight_dtype(spec)
+        result = autocast_dtype(spec) or weights
+        graph = spec.step != "inference"
+        with self.device:
+            model = BareAttention(spec.attention_row.kernel, spec.context, causal=spec.is_causal)
+            self.q, self.k, self.v = (
+                torch.randn(shape, dtype=weights, requires_grad=graph) for _ in range(3)
+            )
+            self.output_gradient = torch.randn(shape, dtype=result) if spec.has_backward else None
+        self.model = compiled(spec, model)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        qkv = (self.q, self.k, self.v)
+        return qkv if self.output_gradient is None else (*qkv, self.output_gradient)
+
+    def _step(self, enter: EnterPhase) -> None:
+        with ExitStack() as stack:
+            if self.spec.step == "inference":
+                stack.enter_context(torch.inference_mode())
+            with self._casting():
+                enter("forward")
+                mixed = self.model(self.q, self.k, self.v)
+            if self.output_gradient is not None:
+                enter("backward")
+                torch.autograd.backward(mixed, self.output_gradient)
+                enter("zero-grad")
+                self.q.grad = self.k.grad = self.v.grad = None
+            del mixed
+        enter("")
 
 
 def make_workload(spec: RunSpec) -> SteppedWorkload:

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.record.events import DeviceDescribed
-from sysbench.core.runs.worker_job import Report
+from sysbench.core.runs.worker_process import Report
 from sysbench.core.spec.model_source import libraries_of
 from sysbench.core.spec.own_model import source_of
 from sysbench.core.spec.spec import RunSpec
@@ -37,6 +37,39 @@ from sysbench.core.worker.workloads.stepped_workload import (
     weight_dtype,
 )
 from sysbench.core.worker.workloads.transformer import Transformer
+
+LEAST_LIKE = 2
+"""Children of one class from which on they are blocks."""
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The model's own blocks: children of a list that have a class and parameters in common.
+
+    The outermost ones; a child without modules inside, such as a linear layer, is none.
+    """
+    blocks: list[nn.Module] = []
+    for child in model.children():
+        if isinstance(child, (nn.ModuleList, nn.Sequential)):
+            blocks += _alike(child)
+        else:
+            blocks += blocks_of(child)
+    if isinstance(model, nn.Sequential) and not blocks:
+        blocks = _alike(model)
+    return blocks
+
+
+def _alike(container: nn.Module) -> list[nn.Module]:
+    children = list(container.children())
+    classes = [type(child) for child in children]
+    alike = [
+        child
+        for child in children
+        if classes.count(type(child)) >= LEAST_LIKE
+        and next(child.children(), None) is not None
+        and next(child.parameters(), None) is not None
+    ]
+    return alike or [block for child in children for block in blocks_of(child)]
+
 
 CROSS_ENTROPY = "cross-entropy of the logits with random targets"
 OF_OUTPUT = "the loss of the output"

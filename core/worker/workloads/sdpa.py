@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from sysbench.core.record.environment import SDPA_KERNEL
 from sysbench.core.record.events import DeviceDescribed, Noticed
-from sysbench.core.runs.worker_job import Report
+from sysbench.core.runs.worker_process import Report
 from sysbench.core.worker.workloads.stepped_workload import StepError, SteppedWorkload
 
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from sysbench.core.compare.compared_records import verdict_of
-from sysbench.core.export.verdict_document import verdict_as_markdown
+from sysbench.core.export.text_formats import verdict_as_markdown
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.cells import literal

@@ -16,7 +16,7 @@ from sysbench.tui.commands.layout import (
     table_lines,
 )
 from sysbench.tui.commands.output import UNCUT
-from sysbench.tui.cutting import told_apart
+from sysbench.tui.text import told_apart
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z", "M"]), max_size=60)
 

@@ -10,9 +10,8 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.sections import SECTIONS, Section, tables_of
 from sysbench.core.tables.table import Table
 from sysbench.tui.cli import main
-from sysbench.tui.commands.kernel_sections import TreeOptions
-from sysbench.tui.commands.report_sections import TEXTS, section_lines
-from sysbench.tui.screens.memory_view_tab import memory_view_of
+from sysbench.tui.commands.report_sections import TEXTS, TreeOptions, section_lines
+from sysbench.tui.screens.memory_tab import memory_view_of
 
 
 def test_help_offers_every_section(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.compare.bytes import memory_difference_tree
+from sysbench.core.compare.difference import memory_difference_tree
 from sysbench.core.compare.nodes import (
     AnyNode,
     ByteNode,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.compare.interval import paired
-from sysbench.core.compare.pairs import decided_by, pairs_needed
+from sysbench.core.compare.power import decided_by, pairs_needed
 
 
 @pytest.mark.parametrize(

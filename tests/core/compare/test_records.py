@@ -15,7 +15,7 @@ from sysbench.core.compare.compared_records import (
     other_computation,
     verdict_of,
 )
-from sysbench.core.compare.verdict_text import headline
+from sysbench.core.compare.verdict import headline
 from sysbench.core.record.record import Record
 from sysbench.core.spec.spec import RunSpec
 from tests import factories

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.compare.verdict import Verdict, Word
-from sysbench.core.compare.verdict_text import CELLS, describe_verdict, headline, interval_line
+from sysbench.core.compare.verdict import (
+    CELLS,
+    Verdict,
+    Word,
+    describe_verdict,
+    headline,
+    interval_line,
+)
 from sysbench.tui.glyphs import to_ascii
 
 shares = st.floats(-0.9, 9)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sysbench.core.compare.difference_summary import time_summary
+from sysbench.core.compare.difference import time_summary
 from sysbench.core.compare.nodes import TimeNode, changed, walk
 from sysbench.core.compare.times import levels_of, time_difference
 from sysbench.core.record.record import Coverage, IdleRow, KernelRow, Kernels

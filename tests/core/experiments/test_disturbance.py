@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.experiments.disturbance import MOST_REPEATS, USUAL_ROUNDS, accepted, disturbance
+from sysbench.core.experiments.experiment_runner import (
+    MOST_REPEATS,
+    USUAL_ROUNDS,
+    accepted,
+    disturbance,
+)
 from sysbench.core.record.timing import Round
 from tests import factories
 

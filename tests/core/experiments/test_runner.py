@@ -10,10 +10,11 @@ import psutil
 import pytest
 
 from sysbench.core.compare.conditions import others_load
-from sysbench.core.experiments.disturbance import CPU_JUMP, MOST_REPEATS
 from sysbench.core.experiments.experiment import ExperimentDirectory, create_experiment
 from sysbench.core.experiments.experiment_report import Report, report_of
 from sysbench.core.experiments.experiment_runner import (
+    CPU_JUMP,
+    MOST_REPEATS,
     Judged,
     RoundFinished,
     RoundStarting,

@@ -60,7 +60,7 @@ def test_truncated_trace_leaves_no_half_file(gpu_run: RunDirectory, tmp_path: Pa
 def test_a_trace_that_would_fill_the_disk_is_not_unpacked(
     gpu_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sysbench.core.export.artifact_copies.SMALL_BYTES", 2**20)
+    monkeypatch.setattr("sysbench.core.export.written_files.SMALL_BYTES", 2**20)
     gpu_run.trace_path.write_bytes(gzip.compress(b"[" + b" " * 2**24))
     with pytest.raises(DamagedFileError, match="more than"):
         write_export(gpu_run, "perfetto", tmp_path / "t.json")

@@ -20,8 +20,7 @@ from sysbench.core.errors import ForeignFileError
 from sysbench.core.inspection import reading
 from sysbench.core.inspection.decoding import Decoding, DecodingCancelled
 from sysbench.core.inspection.entries import KEPT, entries_folder, forget_oldest
-from sysbench.core.inspection.inspection import Inspection
-from sysbench.core.inspection.messages import Progressed
+from sysbench.core.inspection.inspection import Inspection, Progressed
 from sysbench.core.record.record import KernelRow
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.run_directory import RunDirectory

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.inspection.foreign_roof import under_peak
 from sysbench.core.inspection.inspection import Inspection
-from sysbench.core.inspection.reading import read_tables
+from sysbench.core.inspection.reading import read_tables, under_peak
 from sysbench.core.machine.peaks import Peak
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.trace.idle_causes import BETWEEN, LAUNCHING

@@ -15,8 +15,7 @@ from sysbench.core.machine.devices import (
     visible_devices,
 )
 from sysbench.core.machine.sample import DeviceSample
-from sysbench.core.runs.worker_job import Job
-from sysbench.core.runs.worker_process import WorkerProcess
+from sysbench.core.runs.worker_process import Job, WorkerProcess
 from sysbench.core.spec.spec import RunSpec
 
 RunPython = Callable[..., Any]

@@ -15,7 +15,7 @@ from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.record.environment import node
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.supervisor import locked_devices, supervise
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
 

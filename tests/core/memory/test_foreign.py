@@ -14,8 +14,7 @@ from sysbench.core.inspection.reading import read_tables
 from sysbench.core.memory.foreign import describe_snapshot
 from sysbench.core.memory.snapshot_reading import read_snapshot, snapshot_from
 from sysbench.core.record.record import Memory
-from sysbench.core.tables.allocations_tables import largest_alike_table, largest_table
-from sysbench.core.tables.memory_tables import memory_table
+from sysbench.core.tables.memory_tables import largest_alike_table, largest_table, memory_table
 
 MIB = 2**20
 NATIVE = [{"filename": "??", "line": 0, "name": f"torch::unwind::{n}"} for n in range(40)]

@@ -20,12 +20,12 @@ from sysbench.core.memory.oom import (
     describe_oom,
     held,
     refused,
+    snapshot_at_oom,
     what_fits,
 )
-from sysbench.core.memory.oom_snapshot import snapshot_at_oom
 from sysbench.core.memory.owners import ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.predict.closed_form import predict
-from sysbench.core.predict.libraries import workspace_bytes
+from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.events import OutOfMemory
 from sysbench.core.record.memory import OomSnapshot
 from sysbench.core.record.record import PassRecord

@@ -14,8 +14,7 @@ import pytest
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.foreign import describe_snapshot
 from sysbench.core.memory.history import pair
-from sysbench.core.memory.snapshot_contents import Snapshot
-from sysbench.core.memory.snapshot_reading import read_snapshot, snapshot_from
+from sysbench.core.memory.snapshot_reading import Snapshot, read_snapshot, snapshot_from
 
 SECOND_US = 1_000_000
 

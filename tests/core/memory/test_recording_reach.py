@@ -10,8 +10,13 @@ import pytest
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.foreign import describe_snapshot
 from sysbench.core.memory.snapshot_reading import snapshot_from
-from sysbench.core.tables.allocations_tables import largest_table, origins_table
-from sysbench.core.tables.memory_tables import devices_table, memory_table, recording_notes
+from sysbench.core.tables.memory_tables import (
+    devices_table,
+    largest_table,
+    memory_table,
+    origins_table,
+    recording_notes,
+)
 
 
 def moved(action: str, address: int, size: int) -> dict[str, Any]:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from sysbench.core.memory.allocations import replay
-from sysbench.core.memory.block import Counters, Recording, describe_memory
+from sysbench.core.memory.block import Counters, Recording, describe_memory, readable
 from sysbench.core.memory.history import Frame, History
-from sysbench.core.memory.lists import readable
 from sysbench.core.memory.owners import CLOCK_SLACK_NS, ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.record.record import LedgerRow, Memory
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import SpecError
-from sysbench.core.predict.allocator import CachingAllocator, Refused
-from sysbench.core.predict.allocator_blocks import Block, round_size
+from sysbench.core.predict.allocator import Block, CachingAllocator, Refused, round_size
 from sysbench.core.predict.allocator_settings import (
     MIB,
     AllocatorSettings,

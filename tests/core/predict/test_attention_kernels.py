@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sysbench.core.predict.closed_form import predict
-from sysbench.core.predict.libraries import HOPPER_WORKSPACE
 from sysbench.core.predict.requests import replay_requests
+from sysbench.core.predict.sizes import HOPPER_WORKSPACE
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run import building
 from sysbench.core.worker.dry_run.child import exact_prediction

@@ -21,7 +21,7 @@ from sysbench.core.predict.dry_run_client import (
 from sysbench.core.predict.fit_grid import cells_of, fit, largest, parse_axes, value_of, with_value
 from sysbench.core.predict.requests import Requests
 from sysbench.core.predict.room import available_memory, is_room, with_fragments
-from sysbench.core.record.roof import Roof
+from sysbench.core.record.environment import Roof
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.estimate_tables import fit_table, grid_table
 

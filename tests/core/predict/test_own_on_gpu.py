@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sysbench.core.predict.dry_run_client import canonical_spec
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.workloads.make_workload import make_workload

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.predict.allocator import CachingAllocator
-from sysbench.core.predict.allocator_blocks import GRANULE, Block
+from sysbench.core.predict.allocator import GRANULE, Block, CachingAllocator
 from sysbench.core.predict.allocator_settings import MIB, parse_settings
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "allocator_trace.json.gz"

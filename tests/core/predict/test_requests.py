@@ -7,16 +7,20 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import WorkerFailed
-from sysbench.core.predict.allocator_blocks import GRANULE
+from sysbench.core.predict.allocator import GRANULE
 from sysbench.core.predict.allocator_settings import MIB, AllocatorSettings
 from sysbench.core.predict.requests import (
     BACKWARD_PRODUCT,
     OPTIMIZER,
     PRODUCT,
+    SHALLOW,
+    STATE,
+    STEP,
     Requests,
+    Trace,
+    extended_trace,
     replay_requests,
 )
-from sysbench.core.predict.trace import SHALLOW, STATE, STEP, Trace, extended_trace
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.dry_run.dry_step import dry_run

@@ -8,7 +8,6 @@ from sysbench.core.errors import SpecError
 from sysbench.core.machine.cards import find_card
 from sysbench.core.predict.allocator_settings import MIB
 from sysbench.core.predict.closed_form import predict
-from sysbench.core.predict.libraries import HOPPER_WORKSPACE, WORKSPACE, workspace_bytes
 from sysbench.core.predict.requests import replay_requests
 from sysbench.core.predict.room import (
     ANY_CARD,
@@ -21,6 +20,7 @@ from sysbench.core.predict.room import (
     spec_elsewhere,
     verdict_of,
 )
+from sysbench.core.predict.sizes import HOPPER_WORKSPACE, WORKSPACE, workspace_bytes
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
 

@@ -13,7 +13,7 @@ from sysbench.core.ranks.exchange import (
     on_reference,
     reading,
 )
-from sysbench.core.trace.communication import (
+from sysbench.core.trace.collective_kernels import (
     Collective,
     RankStep,
     last_counts,

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.errors import DamagedFileError, SpecError
-from sysbench.core.runs.labels import (
+from sysbench.core.runs.library import (
     FILE,
     UNLABELLED,
     Label,
+    Library,
     label_known,
     label_of,
     write_label,
 )
-from sysbench.core.runs.library import Library
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.cli import main
 

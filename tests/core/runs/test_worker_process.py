@@ -11,8 +11,7 @@ import pytest
 from sysbench.core.runs import supervisor, worker_process
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.supervisor import supervise
-from sysbench.core.runs.worker_job import Job
-from sysbench.core.runs.worker_process import WorkerProcess, place_in_code
+from sysbench.core.runs.worker_process import Job, WorkerProcess, place_in_code
 from sysbench.core.spec.spec import RunSpec
 
 PRINTS_LEVEL = "import os; print(os.environ['KINETO_LOG_LEVEL'])"

@@ -14,8 +14,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.model_source import libraries_of, located
 from sysbench.core.spec.own_model import source_of
-from sysbench.core.spec.profiles import load_profile, save_profile
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.profiles import load_profile, resolved, save_profile
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.tui.commands.registry import parse_arguments
 from sysbench.tui.commands.spec_arguments import asked_spec

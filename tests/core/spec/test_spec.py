@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import SpecError
-from sysbench.core.spec.field import Field
-from sysbench.core.spec.fields import FIELDS
+from sysbench.core.spec.fields import FIELDS, Field
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 

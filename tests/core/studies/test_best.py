@@ -7,8 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 
 from sysbench.core.record.record import Record
-from sysbench.core.studies.best import Best, best_of, sentence_of, ways_in
 from sysbench.core.studies.cell_values import values_of
+from sysbench.core.studies.ratios import Best, best_of, sentence_of, ways_in
 from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
 from sysbench.core.studies.study_grid import expand
 from tests import factories

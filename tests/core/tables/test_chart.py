@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sysbench.core.export.page_line_chart import line_chart
-from sysbench.core.tables.chart import Figure, Scale, Series, with_unit
+from sysbench.core.tables.timing_tables import Figure, Scale, Series, with_unit
 
 VALUES = st.lists(
     st.floats(-1e9, 1e9, allow_subnormal=False).map(lambda x: round(x, 3)), min_size=1, max_size=20

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.tables.fit import GAP, fit_columns
-from sysbench.core.tables.table import Column, Table, tabulate
+from sysbench.core.tables.table import GAP, Column, Table, fit_columns, tabulate
 
 COLUMNS = (
     Column[int]("time_ns", lambda row: row, priority=1),

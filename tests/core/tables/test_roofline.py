@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Kernels, Record
-from sysbench.core.record.roof import Roof
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.cells import cells_as_text
 from sysbench.core.tables.kernel_tables import flops_table, roof_words, roofline_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sysbench.core.compare.compared_records import verdict_of
 from sysbench.core.compare.comparison import Factor
 from sysbench.core.compare.conditions import Condition
-from sysbench.core.export.verdict_document import verdict_as_markdown
+from sysbench.core.export.text_formats import verdict_as_markdown
 from sysbench.core.tables.verdict_sides import (
     Side,
     conditions_table,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.record.distributed import Kind
-from sysbench.core.trace.communication import (
+from sysbench.core.trace.collective_kernels import (
     Collective,
     RankStep,
     disorder_ns,

@@ -10,10 +10,10 @@ import pytest
 
 from sysbench.core.findings import roof_rules as roof
 from sysbench.core.findings.findings_rules import findings_of
+from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Finding, KernelRow, Kernels, Record
-from sysbench.core.record.roof import Roof
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.trace.expectations import (
+from sysbench.core.trace.attention_kernels import (
     attention_products,
     contradicting,
     weight_products,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.compare.statistics import spread
+from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Kernels, Record, Timing
-from sysbench.core.record.roof import Roof
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.stored_records import replay
 from sysbench.core.trace.roofline import (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.steps import MarkedSteps
-from sysbench.core.tables.steps_tables import steps_notes, steps_table
+from sysbench.core.tables.host_tables import steps_notes, steps_table
 from sysbench.core.trace.kernel_rows import kernel_table
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_events import Trace

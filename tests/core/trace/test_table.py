@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sysbench.core.trace.kernel_rows import kernel_table
-from sysbench.core.trace.layers import fold_layer_numbers
+from sysbench.core.trace.module_tree import fold_layer_numbers
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 

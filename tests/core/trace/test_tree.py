@@ -26,13 +26,14 @@ from sysbench.core.record.record import (
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.trace.kernel_rows import kernel_table
-from sysbench.core.trace.layers import odd_ones, ranges
 from sysbench.core.trace.module_tree import (
     WORK,
     TreeNode,
     from_share,
     kernel_tree,
     matching,
+    odd_ones,
+    ranges,
     to_depth,
     walk,
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.imports import import_compiler, uncollected
 

@@ -9,7 +9,7 @@ import torch
 
 from sysbench.core.record.environment import is_simulated
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.setup import describe_torch
+from sysbench.core.worker.boot import describe_torch
 
 
 @pytest.fixture

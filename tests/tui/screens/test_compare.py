@@ -13,8 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import Button, Input, Static
 
 from sysbench.core.compare.nodes import TimeNode
-from sysbench.core.compare.verdict import Verdict
-from sysbench.core.compare.verdict_text import GLYPHS, describe_verdict
+from sysbench.core.compare.verdict import GLYPHS, Verdict, describe_verdict
 from sysbench.core.errors import SpecError
 from sysbench.core.experiments.experiment import Ended, Ending, create_experiment, list_experiments
 from sysbench.core.runs.run_directory import RunDirectory
@@ -22,17 +21,16 @@ from sysbench.core.storage import locked
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
 from sysbench.tui.live.pair_watch import Pair, block_changes, pair_of
-from sysbench.tui.screens.compare_differs import DiffersView
+from sysbench.tui.screens.ask_dialog import ExplainScreen
 from sysbench.tui.screens.compare_measure import MeasureScreen, changed_spec
 from sysbench.tui.screens.compare_rows import RowsView
 from sysbench.tui.screens.compare_screen import CompareScreen
-from sysbench.tui.screens.compare_text import STYLES, side_line
+from sysbench.tui.screens.compare_text import STYLES, DiffersView, side_line
 from sysbench.tui.screens.compare_verdict import Painted
-from sysbench.tui.screens.explain_dialog import ExplainScreen
 from sysbench.tui.screens.library_screen import LibraryScreen, RunsTable
-from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.choice import completed_setting
 from sysbench.tui.widgets.difference_view import DifferenceView
-from sysbench.tui.widgets.setting_suggester import completed_setting
+from sysbench.tui.widgets.key_bar import CommandLine
 from tests.tui.conftest import until
 from tests.tui.experiments import OTHER, SPEC, begun, disturb, timed_run, write_rounds
 

@@ -23,7 +23,7 @@ from sysbench.tui.screens.inspect_screen import InspectScreen
 from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.screens.memory_tab import MemoryTab
 from sysbench.tui.screens.nsys_tab import NsysTab
-from sysbench.tui.widgets.path_suggester import completed
+from sysbench.tui.widgets.choice import completed
 from tests.tui.conftest import WAIT_SECONDS, until
 
 RESULT_FIRST = True

@@ -12,11 +12,10 @@ from textual.widgets import Input, Static
 
 from sysbench.core.compare.compared_records import verdict_of
 from sysbench.core.compare.comparison import compare
-from sysbench.core.compare.verdict_text import describe_verdict
+from sysbench.core.compare.verdict import describe_verdict
 from sysbench.core.experiments.baselines import save_baseline
 from sysbench.core.record.record import Record
-from sysbench.core.runs.labels import UNLABELLED, Label
-from sysbench.core.runs.library import Entry, entry_of
+from sysbench.core.runs.library import UNLABELLED, Entry, Label, entry_of
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked

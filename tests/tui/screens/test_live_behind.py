@@ -11,7 +11,7 @@ import pytest
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.earlier import Earlier
 from sysbench.tui.screens import live_screen as live_module
-from sysbench.tui.screens.help_dialog import HelpScreen
+from sysbench.tui.screens.ask_dialog import HelpScreen
 from sysbench.tui.screens.live_screen import LiveScreen
 from sysbench.tui.widgets.plot import Plot
 from tests.tui.conftest import until

@@ -13,10 +13,10 @@ from textual.widgets import OptionList
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.ask_dialog import PickRunScreen
 from sysbench.tui.screens.memory_tab import MemoryTab
-from sysbench.tui.screens.pick_run_dialog import PickRunScreen
 from sysbench.tui.screens.result_screen import ResultScreen
-from sysbench.tui.widgets.tab_bar import ViewBar
+from sysbench.tui.widgets.key_bar import ViewBar
 from tests.tui.conftest import open_tab, until
 
 RESULT_FIRST = True

@@ -9,7 +9,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.nsys_tab import NsysTab
 from sysbench.tui.screens.result_registry import TABS, USUAL_TABS
-from sysbench.tui.widgets.tab_bar import KEYS
+from sysbench.tui.widgets.key_bar import KEYS
 from tests.tui.conftest import is_shown, open_result, until
 
 RESULT_FIRST = True

@@ -8,7 +8,7 @@ from sysbench.core.findings.memory_rules import prediction_missed
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.trust import trust_lines
-from sysbench.tui.screens.memory_view_tab import peak_line
+from sysbench.tui.screens.memory_tab import peak_line
 from sysbench.tui.screens.summary_tab import figures
 
 

@@ -11,12 +11,12 @@ from sysbench.core.record.blocks import PASSES, RECORD_BLOCKS
 from sysbench.core.record.record import Record
 from sysbench.tui import screens as tabs
 from sysbench.tui.explanations import EXPLANATIONS
-from sysbench.tui.loading import load_class
+from sysbench.tui.modes import load_class
 from sysbench.tui.screens.inspect_screen import INSPECTED
 from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS
 from sysbench.tui.screens.result_screen import ResultScreen
-from sysbench.tui.screens.result_tab import ResultTab
-from sysbench.tui.widgets.tab_bar import KEYS
+from sysbench.tui.screens.result_views import ResultTab
+from sysbench.tui.widgets.key_bar import KEYS
 
 
 def test_every_tab_of_the_folder_has_a_row_and_every_row_its_class() -> None:

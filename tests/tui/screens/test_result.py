@@ -10,10 +10,9 @@ from textual.widgets import Input, Log, Static
 from sysbench.core.record.record import PassRecord
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.explain_dialog import ExplainScreen
+from sysbench.tui.screens.ask_dialog import ExplainScreen
 from sysbench.tui.screens.kernels_tab import KernelsTab
-from sysbench.tui.screens.memory_tab import MemoryTab
-from sysbench.tui.screens.memory_view_tab import cursor_text
+from sysbench.tui.screens.memory_tab import MemoryTab, cursor_text
 from sysbench.tui.screens.result_registry import USUAL_TABS
 from sysbench.tui.screens.summary_tab import machine, passes
 from sysbench.tui.screens.timing_tab import headline_of

@@ -15,11 +15,11 @@ from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.profiles import save_profile
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
+from sysbench.tui.screens.run_filled import is_command, read_command
 from sysbench.tui.screens.run_form import SpecForm
-from sysbench.tui.screens.run_pasted import is_command, read_command
 from sysbench.tui.screens.run_screen import RunScreen
 from sysbench.tui.widgets.choice import Choice
-from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.key_bar import CommandLine
 from tests.tui.conftest import until
 
 

@@ -24,7 +24,7 @@ from sysbench.tui.screens.run_form import SpecForm
 from sysbench.tui.screens.run_prediction import PredictionView, prediction_lines
 from sysbench.tui.screens.run_screen import RunScreen
 from sysbench.tui.widgets.choice import Choice
-from sysbench.tui.widgets.command_bar import CommandLine
+from sysbench.tui.widgets.key_bar import CommandLine
 from tests.tui.conftest import until
 
 SPECS = [

@@ -11,12 +11,12 @@ from textual.widgets import Input
 
 from sysbench.core.studies.study_directory import StudyDirectory, list_studies, studies_folder
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.export_study_dialog import StudyExportScreen
+from sysbench.tui.screens.ask_dialog import StudyExportScreen
 from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.screens.studies_grid import GridCell, StudyGrid
 from sysbench.tui.screens.studies_screen import StudiesScreen
 from sysbench.tui.widgets.key_bar import KeyBar
-from sysbench.tui.widgets.line_plot import LinePlot
+from sysbench.tui.widgets.plot import LinePlot
 from sysbench.tui.widgets.table_view import TableView
 from tests.half_filled import filled_in_rounds, half_filled
 from tests.tui.conftest import until

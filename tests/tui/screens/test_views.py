@@ -11,7 +11,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.table import Table
 from sysbench.tui.screens.result_registry import Tab
 from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings
-from sysbench.tui.widgets.tab_bar import ViewBar, after
+from sysbench.tui.widgets.key_bar import ViewBar, after
 from sysbench.tui.widgets.table_view import TableView
 
 ROWS = {"first": ("red", "green"), "second": ("green", "blue", "grey")}

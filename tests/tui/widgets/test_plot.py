@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
 from sysbench.core.machine.sample import DeviceSample, HostSample, Sample
-from sysbench.tui.widgets.gpu_rows import gpu_lines
 from sysbench.tui.widgets.plot import Plot
-from sysbench.tui.widgets.telemetry_rows import place_at, telemetry_lines
+from sysbench.tui.widgets.telemetry_rows import gpu_lines, place_at, telemetry_lines
 
 HOST = HostSample(cores=8, cpu=None, memory_used_bytes=2**30, memory_total_bytes=2**34)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
-from sysbench.core.record.roof import Roof
+from sysbench.core.record.environment import Roof
 from sysbench.core.trace.roofline import RoofPoint
 from sysbench.tui.glyphs import to_ascii
 from sysbench.tui.widgets.roofline_plot import LogCanvas, Range, RooflinePlot, roofline_rows

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textual.app import App, ComposeResult
 
-from sysbench.core.tables.chart import Figure, Series
+from sysbench.core.tables.timing_tables import Figure, Series
 from sysbench.tui.screens.studies_grid import Grid, GridCell, StudyGrid
-from sysbench.tui.widgets.line_drawing import figure_rows
+from sysbench.tui.widgets.plot import figure_rows
 
 ROWS, COLUMNS = 50, 20
 

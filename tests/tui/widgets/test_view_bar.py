@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 from textual.app import App, ComposeResult
 
-from sysbench.tui.widgets.tab_bar import BEFORE, BEHIND, TabBar, ViewBar
+from sysbench.tui.widgets.key_bar import BEFORE, BEHIND, TabBar, ViewBar
 
 NAMES = ("ledger", "stacks", "largest", "modules", "predicted", "resident", "Δ modules")
 

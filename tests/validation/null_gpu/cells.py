@@ -119,7 +119,7 @@ def measure(cells: list[Cell], every: int) -> None:
 
 def answer_cells() -> int:
     """Answer each line of the input, a cell, with its amounts from a process of its own."""
-    from sysbench.core.worker import setup  # noqa: F401
+    from sysbench.core.worker import boot as setup  # noqa: F401
     from sysbench.core.worker.dry_run import building, child, depth  # noqa: F401
 
     # All values of a null GPU are zero: no weight is outside of its bounds.
@@ -147,8 +147,8 @@ def measured(spec: RunSpec) -> dict[str, Any]:
     import torch
 
     from sysbench.core.predict.requests import WARMUP_STEPS
+    from sysbench.core.worker.boot import prepare_torch
     from sysbench.core.worker.failures import ran_out_of_memory
-    from sysbench.core.worker.setup import prepare_torch
     from sysbench.core.worker.workloads.make_workload import make_workload
 
     phases = ["build"]
@@ -176,8 +176,8 @@ def measured(spec: RunSpec) -> dict[str, Any]:
 def predicted(spec: RunSpec) -> dict[str, Any]:
     """What the model of the allocator holds for its dry run, by the names of a `Cell`."""
     from sysbench.core.predict.dry_run_client import canonical_spec
-    from sysbench.core.predict.libraries import workspace_bytes
     from sysbench.core.predict.requests import replay_requests
+    from sysbench.core.predict.sizes import workspace_bytes
     from sysbench.core.worker.dry_run.child import exact_prediction
 
     gc.collect()

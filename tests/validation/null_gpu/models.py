@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.predict.libraries import HOPPER_WORKSPACE
+from sysbench.core.predict.sizes import HOPPER_WORKSPACE
 from sysbench.core.spec.spec import RunSpec
 from tests.validation.models import ARCHITECTURES, SIZES, WITHOUT_CONTEXT
 from tests.validation.null_gpu.cells import measured, predicted
@@ -79,9 +79,9 @@ def model_of(name: str, precision: str) -> Model:
 
 def answered(name: str, precision: str) -> Model:
     """Predict and measure in this process."""
-    from sysbench.core.spec.resolve import resolved
+    from sysbench.core.spec.profiles import resolved
     from sysbench.core.spec.spec import parse_spec
-    from sysbench.core.worker.dry_run.dry_workload import PlainBatches
+    from sysbench.core.worker.dry_run.dry_step import PlainBatches
 
     kind, architecture, sizes = ARCHITECTURES[name]
     with tempfile.TemporaryDirectory() as folder:

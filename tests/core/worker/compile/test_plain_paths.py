@@ -15,7 +15,7 @@ import pytest
 
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.record import events
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile import plain_paths
 from sysbench.core.worker.compile.plain_paths import (

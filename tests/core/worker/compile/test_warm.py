@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile import warm
 from tests import factories

@@ -14,9 +14,8 @@ import msgspec
 import pytest
 from torch import nn
 
-from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec
-from sysbench.core.predict.extend import DryRun
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.predict.dry_run_client import DryRun, ExactPrediction, canonical_spec
+from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run import depth
 from sysbench.core.worker.dry_run.child import exact_prediction

@@ -23,7 +23,7 @@ from sysbench.core.memory.predicted import reconciled
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.passes.memory_pass import measure
 

@@ -20,8 +20,7 @@ from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.stored_records import replay
-from sysbench.core.runs.worker_job import Job
-from sysbench.core.runs.worker_process import uncaught_refusal
+from sysbench.core.runs.worker_process import Job, uncaught_refusal
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import NOT_SAID, report_failure
 from sysbench.core.worker.limits import leftover_allocation_notice
@@ -122,9 +121,9 @@ import torch._dynamo
 from sysbench.core.record.events import OutOfMemory, ResultReported
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.worker.failures import ran_out_of_memory, report_failure
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.worker.limits import limit_memory
-from sysbench.core.worker.passes.pass_modules import measure_of
+from sysbench.core.worker.boot import measure_of
 from sysbench.core.worker.workloads.make_workload import Workload
 
 def told(name, folder, limit):

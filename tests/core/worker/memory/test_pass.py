@@ -25,7 +25,7 @@ from sysbench.core.record.events import (
     StepCounted,
 )
 from sysbench.core.record.record import LedgerRow, Memory
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.passes.memory_pass import measure
 from sysbench.core.worker.workloads.make_workload import StepError, Workload

@@ -16,7 +16,7 @@ from sysbench.core.record.events import (
     StepCounted,
 )
 from sysbench.core.record.record import KernelRow, Kernels
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.trace.kernel_rows import kernel_table
 from sysbench.core.trace.time_ledger import time_ledger

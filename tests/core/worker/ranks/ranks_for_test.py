@@ -13,14 +13,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.trace.communication import Split, split_step
-from sysbench.core.worker.ranks.rank_timing import RanksClock, join
-from sysbench.core.worker.ranks.rank_workloads import (
+from sysbench.core.trace.collective_kernels import Split, split_step
+from sysbench.core.worker.ranks.rank_timing import (
     AllReduceWorkload,
     ParallelOwnWorkload,
     ParallelWorkload,
+    RanksClock,
+    join,
 )
 from sysbench.core.worker.ranks.watched_collectives import Collectives
 from sysbench.core.worker.workloads.model_workload import Workload

@@ -19,7 +19,7 @@ from sysbench.core.record.events import OutOfMemory, WorkerFailed
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.ranks.launcher import first_failure
 from sysbench.core.worker.ranks.merged_block import ring_share, slowest
-from sysbench.core.worker.ranks.rank_workloads import owners_of
+from sysbench.core.worker.ranks.rank_timing import owners_of
 from sysbench.core.worker.ranks.strategies import grouped
 from sysbench.core.worker.ranks.torchrun import Place, environment_of
 from sysbench.core.worker.step_clock import TimedSteps

@@ -13,11 +13,11 @@ from sysbench.core.memory.predicted import reconciled
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory, Record
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.worker.passes.memory_pass import measure
-from sysbench.core.worker.workloads.attention_workload import AttentionWorkload
+from sysbench.core.worker.workloads.make_workload import AttentionWorkload
 
 BARE = parse_spec(
     {"workload": "attention", "batch": 2, "context": 96, "d_model": 32, "device": "cpu"}

@@ -16,8 +16,8 @@ from sysbench.core.predict.dry_run_client import canonical_spec
 from sysbench.core.predict.requests import AllocatorPeak, replay_requests
 from sysbench.core.record.events import AnyEvent, DeviceDescribed, ResultReported, WorkerFailed
 from sysbench.core.record.record import Kernels, Memory
-from sysbench.core.runs.worker_job import Job
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.runs.worker_process import Job
+from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.boot import run_pass
 from sysbench.core.worker.dry_run.child import exact_prediction

@@ -15,7 +15,7 @@ from sysbench.core.compare.comparison import compare
 from sysbench.core.record.environment import SDPA_KERNEL
 from sysbench.core.record.events import AnyEvent, DeviceDescribed, Noticed
 from sysbench.core.record.record import Record
-from sysbench.core.runs.worker_job import Job
+from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.context import headline
 from sysbench.core.worker.passes.timing_pass import measure

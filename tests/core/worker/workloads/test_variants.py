@@ -16,8 +16,8 @@ from sysbench.core.predict.savings import RANK, savings_of
 from sysbench.core.predict.variant import PLAIN, Variant
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
-from sysbench.core.runs.worker_job import Job
-from sysbench.core.spec.resolve import resolved
+from sysbench.core.runs.worker_process import Job
+from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.passes import memory_pass as memory
