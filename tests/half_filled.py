@@ -11,7 +11,12 @@ from sysbench.core.record.record import PassRecord, Record, Timing
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.schema import load_study
-from sysbench.core.studies.study_directory import Entry, StudyDirectory, open_study, studies_folder
+from sysbench.core.studies.study_directory import (
+    CellEntry,
+    StudyDirectory,
+    open_study,
+    studies_folder,
+)
 from sysbench.core.studies.study_grid import Cell, expand
 from tests import factories
 
@@ -128,7 +133,7 @@ def _fill(directory: StudyDirectory, cell: Cell, median_ms: float | None) -> Non
         )
     )
     directory.append(
-        Entry(
+        CellEntry(
             cell=cell.id,
             status=status,  # type: ignore[arg-type]
             run=run.id,

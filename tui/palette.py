@@ -17,7 +17,7 @@ UNASKED = "theme: "
 """Areas whose commands are listed only in a search: there are many."""
 
 
-class Command(NamedTuple):
+class PaletteCommand(NamedTuple):
     """One entry of the palette."""
 
     title: str
@@ -48,21 +48,25 @@ class WorkstationCommands(Provider):
                     score, matcher.highlight(command.title), command.call, help=command.plain_help
                 )
 
-    def _commands(self) -> Iterator[Command]:
+    def _commands(self) -> Iterator[PaletteCommand]:
         app, screen = self.app, self.screen
         assert isinstance(app, SysbenchApp)
         if isinstance(screen, WorkScreen):
             for title, help, call in screen.palette_commands():
-                yield Command(title, help, call)
+                yield PaletteCommand(title, help, call)
         for mode in MODES.values():
             if app.check_action("mode", (mode.name,)):
                 open_mode = partial(app.action_mode, mode.name)
-                yield Command(f"go: Open {mode.title}", mode.tooltip, open_mode)
-        yield Command("app: Show keys", "every key of this screen", app.action_help)
+                yield PaletteCommand(f"go: Open {mode.title}", mode.tooltip, open_mode)
+        yield PaletteCommand("app: Show keys", "every key of this screen", app.action_help)
         other = "light" if app.current_theme.dark else "dark"
-        yield Command(f"app: Use {other} colours", "kept between starts", app.action_switch_theme)
+        yield PaletteCommand(
+            f"app: Use {other} colours", "kept between starts", app.action_switch_theme
+        )
         for theme in sorted(app.available_themes):
             if theme != app.theme:
-                yield Command(f"theme: Use {theme}", "", partial(app.choose_theme, theme))
-        yield Command("app: Save screenshot", "an SVG of this screen", app.deliver_screenshot)
-        yield Command("app: Quit", "a live run goes on if you want it to", app.action_quit)
+                yield PaletteCommand(f"theme: Use {theme}", "", partial(app.choose_theme, theme))
+        yield PaletteCommand(
+            "app: Save screenshot", "an SVG of this screen", app.deliver_screenshot
+        )
+        yield PaletteCommand("app: Quit", "a live run goes on if you want it to", app.action_quit)

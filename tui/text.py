@@ -184,7 +184,7 @@ STAGE_MARKS = {"compile": "compile", "warmup": "warm", "measure": "measure"}
 """The stages worth a mark under a time axis; each pass is marked by its name."""
 
 
-def headline(spec: Mapping[str, Any]) -> str:
+def run_headline(spec: Mapping[str, Any]) -> str:
     """The settings that decide a number: ``tiny · B4 · ctx 128 · fp32 · naive · train``."""
     return " · ".join(text for _, text in _settings(spec))
 

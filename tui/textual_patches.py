@@ -46,7 +46,7 @@ class Update(Protocol):
     render_segments: Callable[[Console], str]
 
 
-class Layout(Update, Protocol):
+class CompositorLayout(Update, Protocol):
     """A whole frame."""
 
     strips: Sequence[Iterable[Strip]]
@@ -75,7 +75,7 @@ class FrameDiffApp(App[ReturnType]):
         super()._display(screen, renderable)
 
 
-def is_layout(update: object) -> TypeGuard[Layout]:
+def is_layout(update: object) -> TypeGuard[CompositorLayout]:
     """Whether it has the shape of a whole frame."""
     return all(hasattr(update, name) for name in ("strips", "region"))
 
@@ -102,7 +102,7 @@ class FrameBuffer:
         """Forget the previous frame, for example after a resize."""
         self._rows.clear()
 
-    def encode(self, update: Layout | Chops, screen: object, console: Console) -> str:
+    def encode(self, update: CompositorLayout | Chops, screen: object, console: Console) -> str:
         """Return the bytes that paint what an update changes.
 
         The first frame of another screen is sent whole, unless one of the two is a dialog.
@@ -143,7 +143,7 @@ class FrameBuffer:
             yield x + first, y, cells[first : last + 1]
 
 
-def pieces_of(update: Layout | Chops) -> Iterator[tuple[int, int, Iterable[Strip]]]:
+def pieces_of(update: CompositorLayout | Chops) -> Iterator[tuple[int, int, Iterable[Strip]]]:
     """Yield column, row and strips of what an update paints."""
     if is_layout(update):
         for y, strips in enumerate(update.strips, update.region.y):
@@ -162,7 +162,7 @@ def cells_of(strip: Strip, colours: ColorSystem) -> list[Cell]:
     for text, style, control in strip:
         if control:
             continue
-        look = look_of(style, colours) if style else PLAIN
+        look = cell_look(style, colours) if style else PLAIN
         blank = (look[1], *look[1:])
         if text.isascii():
             cells += [(char, blank if char == " " else look) for char in text]
@@ -179,7 +179,7 @@ def cells_of(strip: Strip, colours: ColorSystem) -> list[Cell]:
 
 
 @lru_cache(maxsize=16384)
-def look_of(style: Style, colours: ColorSystem) -> Look:
+def cell_look(style: Style, colours: ColorSystem) -> Look:
     """Return the codes and the link of a style."""
     codes = Strip.render_ansi(style, colours)
     lines = style.underline or style.underline2 or style.overline or style.strike

@@ -10,7 +10,7 @@ import msgspec
 
 from sysbench.core.compare.bounds import FALSE_RATE, FIRST_LOOK, MOST_BLOCKS, least_pairs
 from sysbench.core.compare.interval import (
-    Block,
+    RoundBlock,
     from_known_spread,
     interleaved,
     paired,
@@ -102,7 +102,7 @@ def _untimed(record: Record) -> str:
 
 
 def _judge(a: Timing, b: Timing, known: Known, smallest: float) -> Verdict:
-    if blocks := blocks_of(a.rounds, b.rounds):
+    if blocks := round_blocks(a.rounds, b.rounds):
         return _judge_blocks(blocks, smallest)
     pairs = pairs_of(a.rounds, b.rounds)
     if len(pairs) >= least_pairs():
@@ -142,7 +142,7 @@ def of_pairs(
     return judge(interval, smallest=smallest, more_rounds=2 * more)
 
 
-def _judge_blocks(blocks: Sequence[Block], smallest: float) -> Verdict:
+def _judge_blocks(blocks: Sequence[RoundBlock], smallest: float) -> Verdict:
     """The verdict on interleaved rounds, with the rounds that would decide it if known."""
     if len(blocks) < FIRST_LOOK:
         wait = ROUNDS_A_BLOCK * (FIRST_LOOK - len(blocks))
@@ -170,7 +170,7 @@ def counted_ms(timing: Timing) -> list[float]:
     return [row.median_ms for row in timing.rounds if row.median_ms and row.counts]
 
 
-def blocks_of(a: Sequence[Round], b: Sequence[Round]) -> list[Block]:
+def round_blocks(a: Sequence[Round], b: Sequence[Round]) -> list[RoundBlock]:
     """The complete ABBA blocks of the last experiment that measured both runs, in their order.
 
     Repeated rounds take the place of disturbed ones; a block that lacks a round is left out.
@@ -180,7 +180,7 @@ def blocks_of(a: Sequence[Round], b: Sequence[Round]) -> list[Block]:
         return []
     times_a, times_b = (_by_block(rows, last) for rows in (a, b))
     return [
-        Block((times_a[n][0], times_a[n][1]), (times_b[n][0], times_b[n][1]))
+        RoundBlock((times_a[n][0], times_a[n][1]), (times_b[n][0], times_b[n][1]))
         for n in sorted(times_a.keys() & times_b.keys())
         if len(times_a[n]) == len(times_b[n]) == _SIDES_TO_BLOCK
     ]

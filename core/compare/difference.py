@@ -19,7 +19,7 @@ from sysbench.core.compare.nodes import (
     in_order,
     name_sides,
     pair_by,
-    walk,
+    walk_nodes,
 )
 from sysbench.core.compare.times import levels_of, time_difference
 from sysbench.core.formatting import counted, format_bytes, shortened, signed_percent
@@ -60,7 +60,7 @@ def time_summary(root: TimeNode) -> list[str]:
     has the sum of all other rows, and what no row explains. One line where nothing differs.
     """
     if not differs(root):
-        return [f"The traced {root.name} is the same in every row: {milliseconds(root.a_ns)}."]
+        return [f"The traced {root.name} is the same in every row: {format_ns(root.a_ns)}."]
     idle = _Group("idle", [node for node in root.children if node.kind == "idle"])
     work = [node for node in root.children if node.kind == "category"]
     by_category = [_Group(node.name, [node]) for node in work]
@@ -119,13 +119,13 @@ def _opposing(parts: Sequence[AnyPart], change: int) -> AnyPart | None:
 
 def _biggest(root: TimeNode, named: Sequence[_Group], against: _Group | None) -> str:
     if not root.change:
-        return f"The traced {root.name} did not change: {milliseconds(root.a_ns)} on both sides."
+        return f"The traced {root.name} did not change: {format_ns(root.a_ns)} on both sides."
     text = "; ".join(
         f"{shortened(part.name)} {signed(part.change)}{_events(part)}" for part in named
     )
     if against:
         text += f"; against it {against.name} {signed(against.change)}{_events(against)}"
-    whole = f"{signed(root.change)} ({milliseconds(root.a_ns)} to {milliseconds(root.b_ns)})"
+    whole = f"{signed(root.change)} ({format_ns(root.a_ns)} to {format_ns(root.b_ns)})"
     return f"Traced {root.name} {whole}: {text}."
 
 
@@ -136,7 +136,7 @@ def _events(group: _Group) -> str:
         leaves = [
             node
             for root in group.nodes
-            for _, node in walk(root)
+            for _, node in walk_nodes(root)
             if not node.children and node.state == state
         ]
         made = [node for node in leaves if fused_operators(node.name)]
@@ -185,7 +185,7 @@ def _idle(root: TimeNode, idle: _Group) -> str:
 def _left(root: TimeNode, others: int) -> str:
     unexplained = [node for node in root.children if node.kind in ("unattributed", "rest")]
     unexplained += [
-        node for _, node in walk(root) if node.kind == "module" and node.name == UNLINKED
+        node for _, node in walk_nodes(root) if node.kind == "module" and node.name == UNLINKED
     ]
     text = f"All other rows {signed(others)}."
     if unexplained:
@@ -203,7 +203,7 @@ def signed(ns: int) -> str:
     return f"{ns / 1e6:+.3f} ms"
 
 
-def milliseconds(ns: int) -> str:
+def format_ns(ns: int) -> str:
     """Milliseconds to the microsecond."""
     return f"{ns / 1e6:.3f} ms"
 
@@ -329,7 +329,7 @@ def stack_name(stack: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class DifferenceSide:
     """One side: the record, and its kernels with a row for every layer where there are."""
 
     record: Record
@@ -343,7 +343,7 @@ class Side:
         return self.record.nsys.kernels if self.record.nsys else None
 
 
-def difference(a: Side, b: Side) -> Difference:
+def difference(a: DifferenceSide, b: DifferenceSide) -> Difference:
     """B against A, row by row, in time and in memory."""
     missing = {}
     time = memory = None
@@ -363,7 +363,7 @@ def difference(a: Side, b: Side) -> Difference:
     return Difference(summary=summary, time=time, memory=memory, notes=notes, missing=missing)
 
 
-def _without(what: str, side: Side, a: object, b: object) -> str:
+def _without(what: str, side: DifferenceSide, a: object, b: object) -> str:
     if a is None and b is None:
         return f"neither {'run' if side.record.spec else 'file'} has a {what}"
     return f"{'A' if a is None else 'B'} has no {what}"

@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 
 from sysbench.core.compare.bounds import FALSE_RATE, MOST_BLOCKS
-from sysbench.core.compare.compared_records import NOTHING_KNOWN, Known, blocks_of, counted_ms
-from sysbench.core.compare.interval import Block, residuals
+from sysbench.core.compare.compared_records import NOTHING_KNOWN, Known, counted_ms, round_blocks
+from sysbench.core.compare.interval import RoundBlock, residuals
 from sysbench.core.compare.power import ROUNDS_A_BLOCK, WANTED_POWER, more_rounds
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import WorkerFailed
@@ -149,7 +149,7 @@ def _needed(
     counts = f"{names[0]} has {there[0]}, {names[1]} has {there[1]}"
     distance = abs(math.log1p(change) - math.log1p(margin))
     if verdict.basis == "interleaved rounds" and a.timing and b.timing:
-        blocks = blocks_of(a.timing.rounds, b.timing.rounds)
+        blocks = round_blocks(a.timing.rounds, b.timing.rounds)
         rounds = interleaved_rounds(blocks, margin)
     elif spread is None:
         return None, f"{USUAL_ROUNDS} rounds a side would show the spread: {counts}"
@@ -167,14 +167,15 @@ def _needed(
     return rounds, f"about {rounds} rounds a side would decide it: {counts}"
 
 
-def interleaved_rounds(blocks: Sequence[Block], margin: float) -> int | None:
+def interleaved_rounds(blocks: Sequence[RoundBlock], margin: float) -> int | None:
     """Rounds a side after which the gate on these blocks is decided with `WANTED_POWER`.
 
     The gate is the sequential test of B's times over one plus the margin, and the change is
     taken to be the one that the blocks show. None where `MOST_BLOCKS` blocks would not do.
     """
     held = [
-        Block(block.a, (block.b[0] / (1 + margin), block.b[1] / (1 + margin))) for block in blocks
+        RoundBlock(block.a, (block.b[0] / (1 + margin), block.b[1] / (1 + margin)))
+        for block in blocks
     ]
     middle = median(math.log(y / x) for block in held for x in block.a for y in block.b)
     room = ROUNDS_A_BLOCK * (MOST_BLOCKS - len(blocks))

@@ -26,7 +26,7 @@ LEAST_KNOWN = 5
 """Processes of one spec from which their spread is taken as known."""
 
 
-class Block(msgspec.Struct, frozen=True):
+class RoundBlock(msgspec.Struct, frozen=True):
     """Step medians of the two rounds of either side in one ABBA block, milliseconds."""
 
     a: tuple[float, float]
@@ -58,7 +58,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-def interleaved(blocks: Sequence[Block]) -> Interval:
+def interleaved(blocks: Sequence[RoundBlock]) -> Interval:
     """Interval of the change from ABBA blocks, valid at every look.
 
     Its ends are order statistics of the within-block log differences, four a block: the
@@ -89,7 +89,7 @@ def interleaved(blocks: Sequence[Block]) -> Interval:
     )
 
 
-def residuals(blocks: Sequence[Block]) -> list[float]:
+def residuals(blocks: Sequence[RoundBlock]) -> list[float]:
     """Log deviations of the rounds from their side, in the order of measuring.
 
     A block does not say which side came first; that it was A changes no power.
@@ -101,7 +101,7 @@ def residuals(blocks: Sequence[Block]) -> list[float]:
     ]
 
 
-def _within_blocks(blocks: Sequence[Block]) -> float | None:
+def _within_blocks(blocks: Sequence[RoundBlock]) -> float | None:
     """Standard deviation of rounds from their block's level and their side; null of one block."""
     logs = [(_logs(block.a), _logs(block.b)) for block in blocks]
     freedom = 3 * len(logs) - 1

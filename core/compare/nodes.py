@@ -191,11 +191,11 @@ def pair_by(
     return {one: (groups_a.get(one, []), groups_b.get(one, [])) for one in keys}
 
 
-def walk(node: AnyNode, depth: int = 0) -> Iterator[tuple[int, AnyNode]]:
+def walk_nodes(node: AnyNode, depth: int = 0) -> Iterator[tuple[int, AnyNode]]:
     """Every node with its depth, parents before children."""
     yield depth, node
     for child in node.children:
-        yield from walk(child, depth + 1)
+        yield from walk_nodes(child, depth + 1)
 
 
 def differs(node: AnyNode) -> bool:
@@ -208,9 +208,11 @@ def changed(node: AnyNode) -> AnyNode:
     return _with(node, [changed(child) for child in node.children if differs(child)])
 
 
-def to_depth(node: AnyNode, depth: int) -> AnyNode:
+def limit_depth(node: AnyNode, depth: int) -> AnyNode:
     """The tree with at most ``depth`` levels below the node."""
-    return _with(node, [to_depth(child, depth - 1) for child in node.children] if depth > 0 else [])
+    return _with(
+        node, [limit_depth(child, depth - 1) for child in node.children] if depth > 0 else []
+    )
 
 
 def from_change(node: AnyNode, least: float) -> AnyNode:

@@ -31,7 +31,7 @@ _WARM_SHARE = 4  # the first quarter of the measured steps against the rest
 _EVENT_TICK_NS = 500.0  # "resolution of around 0.5 microseconds": CUDA's cudaEventElapsedTime
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class NoiseSource(msgspec.Struct, frozen=True, kw_only=True):
     """One source of noise.
 
     Attributes:
@@ -84,7 +84,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     drift: float
     pair: float
     residuals: list[float]
-    sources: list[Source]
+    sources: list[NoiseSource]
 
 
 def noise_of(observed: Sequence[Observed], tick_ns: float | None) -> Noise | None:
@@ -156,9 +156,9 @@ def deviation_interval(
     return math.expm1(deviation), math.expm1(low), math.expm1(high)
 
 
-def _between(spread: tuple[float, float, float], rounds: int) -> Source:
+def _between(spread: tuple[float, float, float], rounds: int) -> NoiseSource:
     share, low, high = spread
-    return Source(
+    return NoiseSource(
         name="between processes",
         share=share,
         low=low,
@@ -168,13 +168,13 @@ def _between(spread: tuple[float, float, float], rounds: int) -> Source:
     )
 
 
-def _inside(width: float, rounds: int) -> Source:
+def _inside(width: float, rounds: int) -> NoiseSource:
     name = "inside a process"
     if not rounds:
-        return Source(name=name, how="no process had enough steps for an interval")
+        return NoiseSource(name=name, how="no process had enough steps for an interval")
     # A median of independent steps has this standard deviation from process to process.
     alone = width / statistics.NormalDist().inv_cdf(0.975)
-    return Source(
+    return NoiseSource(
         name=name,
         share=width,
         how="middle of the half-widths of the 95 % intervals inside the processes; alone it would "
@@ -182,12 +182,12 @@ def _inside(width: float, rounds: int) -> Source:
     )
 
 
-def _drift(logs: Sequence[float]) -> Source:
+def _drift(logs: Sequence[float]) -> NoiseSource:
     half = len(logs) // 2
     return _split_source("drift", logs[:half], logs[half:], "the second half against the first")
 
 
-def _largest(logs: Sequence[float], drift: Source) -> float:
+def _largest(logs: Sequence[float], drift: NoiseSource) -> float:
     """Largest change between the halves that their rounds do not exclude."""
     if drift.low is not None and drift.high is not None:
         return max(abs(drift.low), abs(drift.high))
@@ -195,28 +195,28 @@ def _largest(logs: Sequence[float], drift: Source) -> float:
     return math.expm1(max(abs(after - before) for before in logs[:half] for after in logs[half:]))
 
 
-def _order(rows: Sequence[Observed]) -> Source:
+def _order(rows: Sequence[Observed]) -> NoiseSource:
     firsts, seconds = (
         [row.log_ms for row in rows if (row.round.position or 0) % 2 == place] for place in (0, 1)
     )
     return _split_source("order", firsts, seconds, "the second process of a pair against the first")
 
 
-def _clock(rows: Sequence[Observed]) -> Source:
+def _clock(rows: Sequence[Observed]) -> NoiseSource:
     on_gpu = any(row.round.sm_clock_mhz is not None for row in rows)
     clocks = [row.round.sm_clock_mhz if on_gpu else row.clock_mhz for row in rows]
     known = [(clock, row.log_ms) for clock, row in zip(clocks, rows, strict=True) if clock]
     if not known:
         where = "the kernel shows no clock of the processors here, as is usual in a virtual machine"
-        return Source(name="clock", how=f"not measured: {where}")
+        return NoiseSource(name="clock", how=f"not measured: {where}")
     low, high = min(known)[0], max(known)[0]
     seen = f"{low:.0f} to {high:.0f} MHz"
     if high - low < _LEAST_CLOCK_RANGE * high:
-        return Source(name="clock", how=f"it did not vary: {seen}")
+        return NoiseSource(name="clock", how=f"it did not vary: {seen}")
     return _split_by("clock", known, f"rounds with a high clock against a low one ({seen})")
 
 
-def _neighbours(rows: Sequence[Observed]) -> Source:
+def _neighbours(rows: Sequence[Observed]) -> NoiseSource:
     """Other processes: on the device where some rounds had them, else on the processors."""
     measured = [row for row in rows if row.round.outcome == "finished" and row.round.median_ms]
     shared = [row.log_ms for row in measured if row.round.tenants]
@@ -226,16 +226,16 @@ def _neighbours(rows: Sequence[Observed]) -> Source:
         return _split_source("neighbours", alone, shared, what)
     known = [(load, row.log_ms) for row in measured if (load := others_load(row.round)) is not None]
     if not known:
-        return Source(name="neighbours", how="not measured: the rounds were too short to tell")
+        return NoiseSource(name="neighbours", how="not measured: the rounds were too short to tell")
     low, high = min(known)[0], max(known)[0]
     seen = f"{percent(low, 0)} to {percent(high, 0)} of all cores"
     if high - low < _LEAST_LOAD_RANGE:
-        return Source(name="neighbours", how=f"their load did not vary: {seen}")
+        return NoiseSource(name="neighbours", how=f"their load did not vary: {seen}")
     what = f"rounds with much load by other processes against little ({seen})"
     return _split_by("neighbours", known, what)
 
 
-def _first_touch(rows: Sequence[Observed]) -> Source:
+def _first_touch(rows: Sequence[Observed]) -> NoiseSource:
     name = "first touch"
     firsts = [
         first / median
@@ -250,7 +250,9 @@ def _first_touch(rows: Sequence[Observed]) -> Source:
     # The sign test: its rarest outcome must be rarer than the false rate.
     if not changes or 2 * 0.5 ** len(changes) > TEST_RATE:
         few = "no rounds have" if not changes else f"only {counted(len(changes), 'round')} with"
-        return Source(name=name, how=f"{excluded}; what is left of it: not tested, {few} 8 steps")
+        return NoiseSource(
+            name=name, how=f"{excluded}; what is left of it: not tested, {few} 8 steps"
+        )
     rank = interval_rank(len(changes), 1 - TEST_RATE)
     what = f"the first quarter of the measured steps against the rest; {excluded}"
     return _source(name, statistics.median(changes), changes[rank], changes[-1 - rank], what)
@@ -265,17 +267,17 @@ def _warming(samples_ms: Sequence[float]) -> float | None:
     return math.log(before / after) if before > 0 and after > 0 else None
 
 
-def _granularity(median_ms: float, tick_ns: float | None) -> Source:
+def _granularity(median_ms: float, tick_ns: float | None) -> NoiseSource:
     host = f"the host's clock advances by {tick_ns:.0f} ns" if tick_ns is not None else ""
     ns = _EVENT_TICK_NS if tick_ns is None else tick_ns
-    return Source(
+    return NoiseSource(
         name="clock granularity",
         share=ns / 1e6 / median_ms if median_ms else None,
         how=f"{host or 'CUDA events resolve 0.5 µs'}, against the step",
     )
 
 
-def _split_by(name: str, known: Sequence[tuple[float, float]], what: str) -> Source:
+def _split_by(name: str, known: Sequence[tuple[float, float]], what: str) -> NoiseSource:
     """Split rounds at the middle of a condition; rounds alike in it stay together."""
     ordered = sorted(known)
     cuts = [n for n in range(1, len(ordered)) if ordered[n - 1][0] < ordered[n][0]]
@@ -284,23 +286,25 @@ def _split_by(name: str, known: Sequence[tuple[float, float]], what: str) -> Sou
     return _split_source(name, logs[:cut], logs[cut:], what)
 
 
-def _split_source(name: str, before: Sequence[float], after: Sequence[float], what: str) -> Source:
+def _split_source(
+    name: str, before: Sequence[float], after: Sequence[float], what: str
+) -> NoiseSource:
     """The change between two groups of rounds: Hodges-Lehmann, with the test's interval."""
     if not before or not after:
-        return Source(name=name, how=f"not tested: one group only of {what}")
+        return NoiseSource(name=name, how=f"not tested: one group only of {what}")
     differences = sorted(b - a for a in before for b in after)
     middle = statistics.median(differences)
     bound = rank_bound(len(before), len(after), TEST_RATE)
     sizes = f"{len(after)} and {len(before)} rounds"
     if bound is None:
         how = f"{what}: {sizes} are too few to test"
-        return Source(name=name, share=math.expm1(middle), how=how)
+        return NoiseSource(name=name, share=math.expm1(middle), how=how)
     low, high = differences[bound], differences[-1 - bound]
     return _source(name, middle, low, high, f"{what}, {sizes}")
 
 
-def _source(name: str, middle: float, low: float, high: float, what: str) -> Source:
-    return Source(
+def _source(name: str, middle: float, low: float, high: float, what: str) -> NoiseSource:
+    return NoiseSource(
         name=name,
         share=math.expm1(middle),
         low=math.expm1(low),

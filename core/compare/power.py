@@ -23,7 +23,7 @@ from sysbench.core.compare.bounds import (
     signed_rank_bound,
     walk_on,
 )
-from sysbench.core.compare.interval import Block
+from sysbench.core.compare.interval import RoundBlock
 
 MOST_PAIRS = 10_000
 """Pairs beyond which no number is told."""
@@ -149,7 +149,7 @@ def smallest_difference(residuals: Sequence[float], blocks: int) -> float | None
 
 
 def more_rounds(
-    blocks: Sequence[Block], residuals: Sequence[float], difference: float
+    blocks: Sequence[RoundBlock], residuals: Sequence[float], difference: float
 ) -> int | None:
     """Rounds, of both sides together, after which a true change of this size is decided.
 
@@ -164,7 +164,7 @@ def more_rounds(
     return None if enough is None else ROUNDS_A_BLOCK * enough
 
 
-def _statistic(block: Block) -> float:
+def _statistic(block: RoundBlock) -> float:
     """Pairs of the block in which B is longer, minus the two expected; a tie counts half."""
     return sum((b > a) + (b == a) / 2 for a in block.a for b in block.b) - 2
 

@@ -77,7 +77,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         return self.a if side == "A" else self.b
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class ExperimentEnd(msgspec.Struct, frozen=True, kw_only=True):
     """End of an experiment: ``ending.json``.
 
     Attributes:
@@ -114,15 +114,15 @@ class ExperimentDirectory(JobDirectory):
         """
         return self.read("experiment.json", Experiment)
 
-    def ended(self) -> Ended | None:
+    def ended(self) -> ExperimentEnd | None:
         """The end, or None while there is none.
 
         Raises:
             DamagedFileError: It is there and cannot be read.
         """
-        return self.read(_ENDING, Ended) if (self.path / _ENDING).exists() else None
+        return self.read(_ENDING, ExperimentEnd) if (self.path / _ENDING).exists() else None
 
-    def write_end(self, ended: Ended) -> None:
+    def write_end(self, ended: ExperimentEnd) -> None:
         self.write(_ENDING, ended)
 
     def clear_end(self) -> None:

@@ -16,9 +16,9 @@ from sysbench.core.compare.gate_rule import Gate, gate_of, undecided
 from sysbench.core.compare.verdict import Verdict, headline
 from sysbench.core.errors import NotFoundError, WorkerFailed
 from sysbench.core.experiments.experiment import (
-    Ended,
     Experiment,
     ExperimentDirectory,
+    ExperimentEnd,
     find_experiment,
 )
 from sysbench.core.experiments.experiment_runner import MOST_REPEATS, accepted
@@ -45,7 +45,7 @@ class RoundsOf(msgspec.Struct, frozen=True, kw_only=True):
     rounds: list[Round]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
     """An experiment as it stands.
 
     Attributes:
@@ -91,7 +91,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     resume: str
 
 
-def report_of(directory: ExperimentDirectory, *, swapped: bool = False) -> Report:
+def experiment_report(directory: ExperimentDirectory, *, swapped: bool = False) -> ExperimentReport:
     """Report an experiment that runs, ended, or was killed.
 
     Args:
@@ -121,8 +121,12 @@ def shared_experiment(a: Record, b: Record, root: Path | None = None) -> Experim
 
 
 def _report(
-    experiment: Experiment, ended: Ended | None, records: tuple[Record, Record], *, is_live: bool
-) -> Report:
+    experiment: Experiment,
+    ended: ExperimentEnd | None,
+    records: tuple[Record, Record],
+    *,
+    is_live: bool,
+) -> ExperimentReport:
     a, b = records
     side_a, side_b = _side(a, experiment.id), _side(b, experiment.id)
     verdict = verdict_of(a, b, smallest=experiment.smallest)
@@ -133,7 +137,7 @@ def _report(
         # Without a complete block the advice is to measure both in turn, which this one does.
         verdict = msgspec.structs.replace(verdict, next=f"`{resume}` measures on" if resume else "")
     detail = ended.detail if ended else "its process was killed; what it measured is kept"
-    return Report(
+    return ExperimentReport(
         id=experiment.id,
         created_ns=experiment.created_ns,
         is_live=is_live,
@@ -160,7 +164,10 @@ def _report(
 
 
 def _gate(
-    records: tuple[Record, Record], verdict: Verdict, margin: float | None, ended: Ended | None
+    records: tuple[Record, Record],
+    verdict: Verdict,
+    margin: float | None,
+    ended: ExperimentEnd | None,
 ) -> Gate | None:
     if margin is None:
         return None

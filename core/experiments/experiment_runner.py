@@ -15,17 +15,17 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from sysbench.core.compare.bounds import MOST_BLOCKS
-from sysbench.core.compare.compared_records import blocks_of, other_computation, verdict_of
+from sysbench.core.compare.compared_records import other_computation, round_blocks, verdict_of
 from sysbench.core.compare.conditions import others_load
 from sysbench.core.compare.gate_rule import gate
 from sysbench.core.compare.power import ROUNDS_A_BLOCK
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import DamagedFileError, DeviceBusyError
 from sysbench.core.experiments.experiment import (
-    Ended,
     Ending,
     Experiment,
     ExperimentDirectory,
+    ExperimentEnd,
     Side,
 )
 from sysbench.core.formatting import counted, percent
@@ -142,7 +142,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):
     """The experiment is over, for now if it was cancelled or failed."""
 
-    ended: Ended
+    ended: ExperimentEnd
 
 
 ExperimentEvent = RoundStarting | RoundFinished | Judged | Stopped | AnyEvent
@@ -332,7 +332,7 @@ class ExperimentRun:
         verdict = self.verdict()
         ending, detail = self.ending(verdict)
         seconds = time.monotonic() - self.began
-        ended = Ended(ending=ending, detail=detail, verdict=verdict, seconds=seconds)
+        ended = ExperimentEnd(ending=ending, detail=detail, verdict=verdict, seconds=seconds)
         self.directory.write_end(ended)
         return Stopped(ended=ended)
 
@@ -388,7 +388,7 @@ def follow_experiment(
                 if (side, row.index, row.disturbed) not in yielded:
                     yielded.add((side, row.index, row.disturbed))
                     yield RoundFinished(side=side, round=row)
-            whole = blocks_of(rows["A"], rows["B"])
+            whole = round_blocks(rows["A"], rows["B"])
             if len(whole) > blocks:
                 blocks = len(whole)
                 verdict = verdict_of(records["A"], records["B"], smallest=experiment.smallest)

@@ -25,7 +25,7 @@ MACHINE_FACTS = ("device_name", "torch", "threads")
 """Facts that make another machine, unless the user judges across them."""
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+class GateSide(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a gate.
 
     Attributes:
@@ -70,8 +70,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     gate: Gate
     headline: str
     verdict: Verdict | None = None
-    a: Side
-    b: Side | None = None
+    a: GateSide
+    b: GateSide | None = None
     obstacles: list[Factor] = []
     differs: list[Factor] = []
     drift: float | None = None
@@ -221,11 +221,11 @@ def _note(basis: str, drift: float) -> str:
     return f"{text} Its drift is not known here; `sysbench-tui doctor --noise` measures it."
 
 
-def _side(record: Record) -> Side:
+def _side(record: Record) -> GateSide:
     timing = record.timing
     if timing is None:
         raise SpecError("RUN", record.id, "one with a step time")
-    return Side(
+    return GateSide(
         run=record.id,
         created_ns=record.created_ns,
         median_ms=timing.step.median_ms,

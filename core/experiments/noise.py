@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.compare.noise_sources import Source
+from sysbench.core.compare.noise_sources import NoiseSource
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.formatting import counted, percent
 from sysbench.core.machine.doctor_check import Check
@@ -68,7 +68,7 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
     drift: float
     inside: float
     residuals: list[float]
-    sources: list[Source] = []
+    sources: list[NoiseSource] = []
     remedies: list[Remedy] = []
     low: float | None = None
     high: float | None = None

@@ -16,11 +16,11 @@ from sysbench.core.export.text_formats import (
 )
 from sysbench.core.export.written_files import refuse_existing, write
 from sysbench.core.formatting import format_bytes
-from sysbench.core.inspection.entries import Entry
+from sysbench.core.inspection.entries import InspectionEntry
 from sysbench.core.inspection.inspection import Inspection, encode_inspection
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.tables.kernel_tables import top_kernels
-from sysbench.core.tables.sections import INSPECTED, SECTIONS, TREE_LEAST, Source
+from sysbench.core.tables.sections import INSPECTED, SECTIONS, TREE_LEAST, SectionSource
 from sysbench.core.tables.table import Table
 from sysbench.core.trace.module_tree import TreeNode, from_share, kernel_tree
 
@@ -38,7 +38,7 @@ def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str
         inspection: The content of the file.
         tree: Of the kernels layer by layer, None without kernels.
     """
-    source = Source(record=inspection.as_record(), tree=tree)
+    source = SectionSource(record=inspection.as_record(), tree=tree)
     sections = {name: SECTIONS[name].tables(source) for name in READING_ORDER}
     return {name: tables for name, tables in sections.items() if tables}
 
@@ -72,7 +72,12 @@ def _about(inspection: Inspection) -> str:
 
 
 def write_inspection(
-    entry: Entry, inspection: Inspection, kind: str, out: Path | None = None, *, force: bool = False
+    entry: InspectionEntry,
+    inspection: Inspection,
+    kind: str,
+    out: Path | None = None,
+    *,
+    force: bool = False,
 ) -> list[Path]:
     """Write one export of a foreign file and return the files it made.
 

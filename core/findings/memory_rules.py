@@ -8,7 +8,7 @@ import msgspec
 
 from sysbench.core.findings.rule_rules import Rule
 from sysbench.core.formatting import format_bytes, percent, signed_percent
-from sysbench.core.memory.predicted import COPIES, amount
+from sysbench.core.memory.predicted import COPIES, predicted_amount
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.record.environment import compute_capability
 from sysbench.core.record.memory import RESIDUAL
@@ -75,14 +75,14 @@ def ledger_does_not_close(record: Record) -> Finding | None:
     if memory is None:
         return None
     shares = {
-        name: amount(rows, RESIDUAL) / (sum(row.bytes for row in rows) or 1)
+        name: predicted_amount(rows, RESIDUAL) / (sum(row.bytes for row in rows) or 1)
         for name, rows in memory.columns.items()
     }
     wrong = {name: share for name, share in shares.items() if share < 0 or share > RESIDUAL_LIMIT}
     if not wrong:
         return None
     worst = max(wrong, key=lambda name: abs(wrong[name]))
-    left = amount(memory.columns[worst], RESIDUAL)
+    left = predicted_amount(memory.columns[worst], RESIDUAL)
     unsplit = memory.missing.get(UNSPLIT_UNKNOWN)
     return Finding(
         rule="ledger-does-not-close",
@@ -102,7 +102,7 @@ def previous_output_alive(record: Record) -> Finding | None:
     if memory is None or "after warm-up" not in memory.columns:
         return None
     before = memory.columns["after warm-up"]
-    leftover = amount(before, "activations") + amount(before, "outputs")
+    leftover = predicted_amount(before, "activations") + predicted_amount(before, "outputs")
     if leftover <= LEFTOVER_LIMIT * memory.peak_allocated_bytes:
         return None
     return Finding(
@@ -121,7 +121,7 @@ def forward_in_grad_mode(record: Record) -> Finding | None:
     memory = record.memory
     if memory is None or record.spec["step"] not in ("inference", "forward"):
         return None
-    saved = amount(memory.ledger, "activations")
+    saved = predicted_amount(memory.ledger, "activations")
     if saved <= LEFTOVER_LIMIT * memory.peak_allocated_bytes:
         return None
     return Finding(
@@ -139,7 +139,9 @@ def state_in_forward(record: Record) -> Finding | None:
     memory = record.memory
     if memory is None or record.spec["step"] not in ("inference", "forward"):
         return None
-    state = amount(memory.ledger, "optimizer state") + amount(memory.ledger, "gradients")
+    state = predicted_amount(memory.ledger, "optimizer state") + predicted_amount(
+        memory.ledger, "gradients"
+    )
     if not state:
         return None
     return Finding(
@@ -155,7 +157,7 @@ def state_in_forward(record: Record) -> Finding | None:
 def copies_outweigh_savings(record: Record) -> Finding | None:
     """Autocast's copies of the weights take more than low precision saved elsewhere."""
     memory = record.memory
-    copies = amount(memory.ledger, COPIES) if memory else 0
+    copies = predicted_amount(memory.ledger, COPIES) if memory else 0
     if memory is None or not copies:
         return None
     spec = msgspec.convert(record.spec, RunSpec)
@@ -184,7 +186,7 @@ def first_step_for_steady(record: Record) -> Finding | None:
     if memory is None or not memory.first_step_peak_bytes:
         return None
     first, peak = memory.first_step_peak_bytes, memory.peak_allocated_bytes
-    has_state = amount(memory.ledger, "optimizer state") > 0
+    has_state = predicted_amount(memory.ledger, "optimizer state") > 0
     stateless = spec["step"] == "train" and spec["optimizer"] != "sgd" and not has_state
     unwarmed = spec["warmup"] == 0 and abs(first / peak - 1) > FIRST_STEP_LIMIT
     if not stateless and not unwarmed:

@@ -16,7 +16,7 @@ import msgspec
 
 from sysbench.core.errors import ForeignFileError
 from sysbench.core.formatting import format_bytes
-from sysbench.core.inspection.entries import Entry, entry_of, forget_oldest
+from sysbench.core.inspection.entries import InspectionEntry, forget_oldest, inspection_entry
 from sysbench.core.inspection.inspection import (
     Finished,
     ProgressSender,
@@ -53,9 +53,9 @@ def main(
         joined = Path(capture) if capture else None
         tables = read_tables(path, ProgressSender().send, number, chosen, joined)
         # The name of the entry stands for the state of the file that was to be read.
-        if entry_of(path, number, chosen, joined).path != Path(entry):
+        if inspection_entry(path, number, chosen, joined).path != Path(entry):
             raise ForeignFileError(f"{path} changed while it was read: look again when it is whole")
-        _write(tables, Entry(Path(entry)))
+        _write(tables, InspectionEntry(Path(entry)))
     except Exception as error:  # A foreign file can raise anything; the log has it all.
         traceback.print_exc()
         send_message(refusal(error, path, int(limit_bytes)))
@@ -64,7 +64,7 @@ def main(
     return 0
 
 
-def _write(tables: Tables, entry: Entry) -> None:
+def _write(tables: Tables, entry: InspectionEntry) -> None:
     """Write the tables into the entry; the inspection comes last and completes it."""
     inspection = encode_inspection(tables.inspection)
     layers = msgspec.json.encode(tables.layers) if tables.layers else b""

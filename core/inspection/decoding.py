@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 
 from sysbench.core.errors import ForeignFileError, SysbenchError
-from sysbench.core.inspection.entries import entry_of
+from sysbench.core.inspection.entries import inspection_entry
 from sysbench.core.inspection.inspection import (
     Finished,
     Inspection,
@@ -63,7 +63,7 @@ class Decoding:
         other = capture.absolute() if capture else None
         if other:
             format_of(other)
-        self.entry = entry_of(self.path, device, steps, other)
+        self.entry = inspection_entry(self.path, device, steps, other)
         self._limit_bytes = limit_bytes or default_limit_bytes()
         numbers = "" if steps is None else f"{steps[0]}-{steps[1]}"
         self._choice = ["" if device is None else str(device), numbers, str(other or "")]
@@ -94,7 +94,7 @@ class Decoding:
             )
         with process:
             try:
-                end = follow(process, show)
+                end = follow_decoding(process, show)
                 code = process.wait()
             finally:
                 process.kill()
@@ -137,7 +137,7 @@ def default_limit_bytes() -> int:
     return min(MOST_BYTES, memory_capacity_bytes() // 2)
 
 
-def follow(
+def follow_decoding(
     process: subprocess.Popen[bytes], show: Callable[[Progressed], None]
 ) -> Finished | Refused | None:
     """Show the progress until the process writes no more; returns its last message, if any."""

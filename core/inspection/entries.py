@@ -37,7 +37,7 @@ SOURCES = (
 """Sources that decide the tables of a file; a change in them makes its entry stale."""
 
 
-class Entry:
+class InspectionEntry:
     """The tables of one file, in a folder laid out like a run's.
 
     ``inspection.json`` the tables, written last · ``trace/kernels.json`` the kernels layer
@@ -92,12 +92,12 @@ class Entry:
             return None
 
 
-def entry_of(
+def inspection_entry(
     path: Path,
     device: int | None = None,
     steps: tuple[int, int] | None = None,
     capture: Path | None = None,
-) -> Entry:
+) -> InspectionEntry:
     """The entry of a file, whether its inspection was made or not.
 
     Another file, size or time of change is another entry, and so are chosen devices and steps and
@@ -110,7 +110,7 @@ def entry_of(
     joined = _stamps(capture) if capture else ()
     parts = [*_stamps(path), device, steps, *joined, _version()]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
-    return Entry(entries_folder() / key)
+    return InspectionEntry(entries_folder() / key)
 
 
 def _stamps(path: Path) -> tuple[bytes | int, ...]:

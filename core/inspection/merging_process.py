@@ -43,7 +43,7 @@ class Written(Protocol):
     def write(self, data: bytes, /) -> int: ...
 
 
-class Source(NamedTuple):
+class RankSource(NamedTuple):
     """One rank's file and how far its clock is ahead."""
 
     path: Path
@@ -57,7 +57,7 @@ def main(output: str, limit_bytes: str, *files: str) -> int:
     die_with_input()
     limit_data_memory(int(limit_bytes))
     sources = [
-        Source(Path(path), int(rank), int(ahead))
+        RankSource(Path(path), int(rank), int(ahead))
         for path, rank, ahead in zip(files[::3], files[1::3], files[2::3], strict=True)
     ]
     target = Path(output)
@@ -79,7 +79,7 @@ def main(output: str, limit_bytes: str, *files: str) -> int:
     return 0
 
 
-def _write(file: Written, sources: list[Source], progress: ProgressSender) -> None:
+def _write(file: Written, sources: list[RankSource], progress: ProgressSender) -> None:
     origins = [read_origin(source.path) for source in sources]
     base_ns = origins[0].clock_base_ns
     encoder = msgspec.json.Encoder(decimal_format="number")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sysbench.core.errors import ForeignFileError
 from sysbench.core.formatting import counted
-from sysbench.core.inspection.decoding import default_limit_bytes, follow
+from sysbench.core.inspection.decoding import default_limit_bytes, follow_decoding
 from sysbench.core.inspection.inspection import Finished, Progressed, Refused
 from sysbench.core.inspection.kinds import (
     BYTE_ORDER_MARK,
@@ -151,7 +151,7 @@ def by_rank(files: Iterable[tuple[Path, int | None]]) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def as_text(path: Path | str) -> str:
+def folder_text(path: Path | str) -> str:
     """As text that JSON can hold: names on disk are bytes."""
     return str(path).encode("utf-8", "backslashreplace").decode()
 
@@ -186,7 +186,7 @@ def merge_traces(
             f"{output} lies in the folder itself, where it would be taken for a rank: write it "
             "elsewhere"
         )
-    paths = {as_text(path.name): path for path in folder.iterdir()}
+    paths = {folder_text(path.name): path for path in folder.iterdir()}
     files = [
         text
         for row in ranks.rows
@@ -203,7 +203,7 @@ def merge_traces(
         start_new_session=True,
     ) as process:
         try:
-            end = follow(process, show)
+            end = follow_decoding(process, show)
             code = process.wait()
         finally:
             process.kill()

@@ -34,7 +34,7 @@ from sysbench.core.trace.collective_kernels import collective_rows
 from sysbench.core.trace.columns import BEGIN_CAPTURE
 from sysbench.core.trace.cost_rows import both_works, captured_work, noted_work, with_costs
 from sysbench.core.trace.host_side import host_side
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.nsys_export import export_of, read_contents
 from sysbench.core.trace.nsys_projection import summary
 from sysbench.core.trace.operators import COUNTED_CATEGORIES
@@ -51,7 +51,7 @@ MOST_OF_ROOF = 1.02
 """Part of the roof up to which a row is not remarked: clocks and data sheets are rounded."""
 
 
-def under_roof(kernels: Kernels, device: str | None, given: Peak | None = None) -> Kernels:
+def under_file_roof(kernels: Kernels, device: str | None, given: Peak | None = None) -> Kernels:
     """The table with each row's part of the roof; without a roof the reason is kept.
 
     Args:
@@ -104,7 +104,7 @@ def under_peak(inspection: Inspection, given: Peak) -> Inspection:
     """The inspection with its kernels against the roof that was given."""
     if inspection.kernels is None:
         return inspection
-    kernels = under_roof(inspection.kernels, inspection.device, given)
+    kernels = under_file_roof(inspection.kernels, inspection.device, given)
     return msgspec.structs.replace(inspection, kernels=kernels)
 
 
@@ -191,14 +191,14 @@ def _read_trace(
         joined = join_replays(trace, ledger, _captured(capture, progress))
         ledger, told = with_captured(ledger, joined), {"capture": joined.words}
         work = both_works(work, captured_work(joined, ledger))
-    name = device_name(trace, ledger.device)
-    table = with_costs(kernel_table(ledger), work)
+    name = file_device_name(trace, ledger.device)
+    table = with_costs(kernel_rows(ledger), work)
     table = msgspec.structs.replace(table, missing=table.missing | told)
-    folded = with_known_share(under_roof(table, name))
+    folded = with_known_share(under_file_roof(table, name))
     rows = collective_rows(ledger, trace.collectives)
     calls = _runtime_calls(trace, ledger)
     folded = msgspec.structs.replace(folded, collectives=rows, host=host_side(trace, ledger, calls))
-    layers = with_costs(kernel_table(ledger, by_layer=True), work)
+    layers = with_costs(kernel_rows(ledger, by_layer=True), work)
     rank = None
     if steps is None:
         with suppress(DamagedFileError):  # too much to compare, yet the file's own tables stand
@@ -257,7 +257,7 @@ def _empty(path: Path) -> str:
     return f"{path} is a chrome trace {whose or 'without any kernel or operator'}"
 
 
-def device_name(trace: Trace, device: int | None) -> str | None:
+def file_device_name(trace: Trace, device: int | None) -> str | None:
     """The device's name by the file; None where the file does not say it.
 
     AMD's traces number devices otherwise in events than in their properties: where all names

@@ -67,7 +67,7 @@ class Nvml:
         self.unavailable = "NVML is not open"
         self._gpm = gpm
         self._library: ModuleType | None = None
-        self._gpus: list[Gpu] = []
+        self._gpus: list[NvmlGpu] = []
 
     def __enter__(self) -> Nvml:
         import pynvml
@@ -79,7 +79,7 @@ class Nvml:
         except pynvml.NVMLError as error:
             self.unavailable = _why_closed(pynvml, error)
             return self
-        opened = [Gpu(pynvml, index, gpm=self._gpm) for index in range(count)]
+        opened = [NvmlGpu(pynvml, index, gpm=self._gpm) for index in range(count)]
         self._gpus = [gpu for gpu in opened if gpu.permitted]
         if self._gpus:
             self.unavailable = ""
@@ -123,7 +123,7 @@ class _Lost(Exception):
     """The GPU fell off the bus or must be reset."""
 
 
-class Gpu:
+class NvmlGpu:
     """One GPU of an initialised `pynvml`.
 
     A query that NVML refuses permanently (not supported, not permitted, unknown to this driver)

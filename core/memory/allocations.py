@@ -35,7 +35,7 @@ def rounding_name(granule: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationHistory(Lifetimes):
-    """What was alive at each instant, by category; `replay` makes it.
+    """What was alive at each instant, by category; `replay_allocations` makes it.
 
     Attributes:
         history: The events that were replayed.
@@ -113,7 +113,9 @@ class AllocationHistory(Lifetimes):
         return self.since_start_ms(self.time_ns(instant))
 
 
-def replay(history: History, notes: Notes, segments: Segments | None = None) -> AllocationHistory:
+def replay_allocations(
+    history: History, notes: Notes, segments: Segments | None = None
+) -> AllocationHistory:
     """Follow a history from its first event to its last.
 
     Args:

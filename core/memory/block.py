@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 
 from sysbench.core.formatting import short_path, slashed
-from sysbench.core.memory.allocations import HELD_BY_GRAPHS, AllocationHistory, replay
+from sysbench.core.memory.allocations import HELD_BY_GRAPHS, AllocationHistory, replay_allocations
 from sysbench.core.memory.allocations import UNSPLIT as UNSPLIT
 from sysbench.core.memory.card import CardReading, Segments, card_rows
 from sysbench.core.memory.history import Frame, History, OomEvent, Stack, is_python
-from sysbench.core.memory.owners import Notes, joined
+from sysbench.core.memory.owners import Notes, join_clocks
 from sysbench.core.memory.predicted import NOT_PREDICTED
 from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.record.memory import (
@@ -108,7 +108,7 @@ OWNED = ("parameters", "gradients", "optimizer state", "activations")
 """Categories whose allocations belong to modules."""
 
 
-def module_table(allocations: AllocationHistory, first: int, last: int) -> list[ModuleMemory]:
+def module_rows(allocations: AllocationHistory, first: int, last: int) -> list[ModuleMemory]:
     """Bytes of what was alive at some time between two instants, by module.
 
     A module's figures include its children's; the first row is the whole model. Activations
@@ -256,7 +256,7 @@ def instants_of(allocations: AllocationHistory) -> dict[str, int]:
     }
 
 
-def columns_of(allocations: AllocationHistory, recording: Recording) -> Columns:
+def history_columns(allocations: AllocationHistory, recording: Recording) -> Columns:
     """The columns of every instant that the recording supports.
 
     What the allocator had handed out by its counters, and the replayed events do not explain, is
@@ -357,14 +357,14 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     beyond all of that is the residual.
     """
     counters = recording.counters
-    clocks = joined(recording.history, notes)
+    clocks = join_clocks(recording.history, notes)
     notes = clocks.notes
-    allocations = replay(clocks.history, notes, recording.segments)
+    allocations = replay_allocations(clocks.history, notes, recording.segments)
     step = notes.steps[-1] if notes.steps else None
     first, last = allocations.span(step)
     instants = instants_of(allocations)
     peak = instants["peak"]
-    columns = columns_of(allocations, recording)
+    columns = history_columns(allocations, recording)
     ledger, card = columns.ledger["peak"], columns.card.get("peak", [])
     peak_bytes = sum(row.bytes for row in ledger)
     live, tensors = allocations.live, allocations.without_library
@@ -400,7 +400,7 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         peak_as_predicted=rows_as_predicted(
             allocations, peak_of_tensors, peak_bytes - workspace_bytes
         ),
-        modules=module_table(allocations, first, last),
+        modules=module_rows(allocations, first, last),
         largest=largest_alive(allocations, peak, LARGEST),
         origins=origins_alive(allocations, peak, ORIGINS),
         timeline=draw_timeline(allocations, first, last),

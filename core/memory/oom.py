@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 
 from sysbench.core.formatting import format_bytes
-from sysbench.core.memory.allocations import AllocationHistory, replay
+from sysbench.core.memory.allocations import AllocationHistory, replay_allocations
 from sysbench.core.memory.block import Recording, draw_timeline, largest_alive, origins_alive
 from sysbench.core.memory.history import History, OomEvent, pair
-from sysbench.core.memory.owners import NEVER, Notes, PhaseMark, joined
+from sysbench.core.memory.owners import NEVER, Notes, PhaseMark, join_clocks
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.predict.fit_grid import FitKey, fit
 from sysbench.core.predict.room import AvailableMemory
@@ -152,7 +152,7 @@ def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
     Args:
         notes: The worker's, up to the step that did not end.
     """
-    history, notes, _ = joined(recording.history, notes)
+    history, notes, _ = join_clocks(recording.history, notes)
     refusal = recording.refusal
     allocated_bytes = recording.counters.end_allocated
     count = _fullest(history, notes) if refusal is None else history.instant(refusal.time_ns)
@@ -211,7 +211,7 @@ def _until(
     before = replace(history, **{name: getattr(history, name)[:count] for name in columns})
     step = notes.phases[-1].step
     last_ns = max(int(before.time_ns[-1]) if count else 0, notes.phases[-1].time_ns)
-    allocations = replay(before, _ended(notes, step, NEVER))
+    allocations = replay_allocations(before, _ended(notes, step, NEVER))
     return replace(allocations, notes=_ended(notes, step, refusal.time_ns if refusal else last_ns))
 
 

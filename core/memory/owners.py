@@ -32,7 +32,7 @@ class Offset(NamedTuple):
     error_ns: int
 
 
-class Joined(NamedTuple):
+class JoinedClock(NamedTuple):
     """A history without the soundings, notes in its clock, and the offsets at both ends; one or
     none where events of soundings are lost."""
 
@@ -47,7 +47,7 @@ class Joined(NamedTuple):
         return None if worst is None else worst.offset_ns / 1e3
 
 
-def joined(history: History, notes: Notes) -> Joined:
+def join_clocks(history: History, notes: Notes) -> JoinedClock:
     """Shift the notes into the clock of the history, and take the soundings out of it.
 
     Between the ends the offset changes evenly. Without soundings nothing changes.
@@ -59,7 +59,7 @@ def joined(history: History, notes: Notes) -> Joined:
     ]
     offsets = _ends([_offset(history, sounding, index) for sounding, index in found])
     if not offsets:
-        return Joined(history, notes, [])
+        return JoinedClock(history, notes, [])
     shifted = msgspec.structs.replace(
         notes,
         phases=_shifted(notes.phases, offsets),
@@ -69,7 +69,7 @@ def joined(history: History, notes: Notes) -> Joined:
         if notes.released_ns is None
         else notes.released_ns + _offset_at(notes.released_ns, offsets),
     )
-    return Joined(_without(history, [index for _, index in found]), shifted, offsets)
+    return JoinedClock(_without(history, [index for _, index in found]), shifted, offsets)
 
 
 def _event_of(history: History, sounding: Sounding) -> int | None:

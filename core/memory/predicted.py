@@ -60,7 +60,7 @@ FORMS = (
 )
 
 
-class Sizes(NamedTuple):
+class PredictedSizes(NamedTuple):
     """Bytes of one parameter set, of what one graph saves, and of autocast's copies."""
 
     parameters: int
@@ -105,24 +105,24 @@ def _match(forms: Mapping[Form, float], parts: tuple[float, float]) -> Form | No
     return min(near, key=lambda form: distance(form) + abs(forms[form]), default=None)
 
 
-def _sizes(memory: Memory, spec: RunSpec) -> Sizes:
-    parameters = amount(memory.ledger, "parameters")
-    copies = max((amount(rows, COPIES) for rows in memory.columns.values()), default=0)
+def _sizes(memory: Memory, spec: RunSpec) -> PredictedSizes:
+    parameters = predicted_amount(memory.ledger, "parameters")
+    copies = max((predicted_amount(rows, COPIES) for rows in memory.columns.values()), default=0)
     graph = memory.modules[0].activation_bytes if memory.modules else 0
     if not graph and why_not_predicted(spec) is None:
         graph = predict(spec.changed(step="forward")).saved_activation_bytes
-    return Sizes(parameters, graph, copies)
+    return PredictedSizes(parameters, graph, copies)
 
 
-def _parts(memory: Memory, sizes: Sizes) -> tuple[float, float]:
+def _parts(memory: Memory, sizes: PredictedSizes) -> tuple[float, float]:
     """Parameter sets and graphs that the ledger shows at the peak."""
     sets = ("parameters", "gradients", "optimizer state", "temporaries (optimizer)")
-    set_bytes = sum(amount(memory.ledger, name) for name in sets)
-    saved = amount(memory.ledger, "activations")
+    set_bytes = sum(predicted_amount(memory.ledger, name) for name in sets)
+    saved = predicted_amount(memory.ledger, "activations")
     return set_bytes / sizes.parameters, saved / sizes.graph if sizes.graph else 0.0
 
 
-def amount(rows: Iterable[LedgerRow], name: str) -> int:
+def predicted_amount(rows: Iterable[LedgerRow], name: str) -> int:
     """Bytes of the row of that name; 0 without one."""
     return sum(row.bytes for row in rows if row.name == name)
 

@@ -43,7 +43,7 @@ class PastBlock(msgspec.Struct, gc=False):
     frames: Any = None
 
 
-class Block(msgspec.Struct):
+class SnapshotBlock(msgspec.Struct):
     """A block; torch 2.0 wrote no address, and frames in the history of the block alone."""
 
     size: Size
@@ -59,7 +59,7 @@ class Segment(msgspec.Struct):
     address: Address = 0
     total_size: Size = 0
     allocated_size: Size | None = None
-    blocks: list[Block] = []
+    blocks: list[SnapshotBlock] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class InUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
+class SnapshotEvents:
     """One device's ring of events; arrays have one element an event.
 
     Of an event that changes no bytes, such as a request to free, nothing else is read: its address,
@@ -100,7 +100,9 @@ class Events:
         return len(self.move)
 
 
-NO_EVENTS = Events(**{name: np.zeros(0, dtype=np.int64) for name in Events.__slots__})
+NO_EVENTS = SnapshotEvents(
+    **{name: np.zeros(0, dtype=np.int64) for name in SnapshotEvents.__slots__}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,7 @@ class Snapshot:
     """The allocator's state: see the module's description; ``in_use`` is by device."""
 
     segments: list[Segment]
-    events: list[Events]
+    events: list[SnapshotEvents]
     stacks: list[Stack]
     in_use: Mapping[int, list[InUse]]
 
@@ -258,7 +260,7 @@ def _in_use(segments: list[Segment], stacks: Stacks) -> dict[int, list[InUse]]:
     return found
 
 
-def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> Events:
+def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> SnapshotEvents:
     """One trace as columns, chunk by chunk: a million dictionaries take half a GiB."""
     chunks = []
     for begin in range(0, len(trace), CHUNK):
@@ -268,7 +270,7 @@ def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> Ev
         chunks.append(_columns(chunk, stacks))
     if not chunks:
         return NO_EVENTS
-    return Events(
+    return SnapshotEvents(
         **{name: np.concatenate([columns[name] for columns in chunks]) for name in chunks[0]}
     )
 

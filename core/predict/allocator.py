@@ -44,7 +44,7 @@ def should_split(
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class CachedBlock:
     """A piece of a segment, in use or free, between its neighbours.
 
     Attributes:
@@ -56,10 +56,10 @@ class Block:
 
     address: int
     bytes: int
-    pool: Pool
+    pool: BlockPool
     order: int
-    before: Block | None = None
-    after: Block | None = None
+    before: CachedBlock | None = None
+    after: CachedBlock | None = None
     is_free: bool = True
     is_mapped: bool = True
     since: int = 0
@@ -71,7 +71,7 @@ class Block:
 
 
 @dataclass(slots=True, eq=False)
-class Pool:
+class BlockPool:
     """The free blocks of one stream that serve small requests, or large ones.
 
     Attributes:
@@ -83,7 +83,7 @@ class Pool:
 
     is_small: bool
     free: list[tuple[int, int, int]] = field(default_factory=list)
-    at: dict[int, Block] = field(default_factory=dict)
+    at: dict[int, CachedBlock] = field(default_factory=dict)
     unmapped: list[int] = field(default_factory=list)
     lookups: int = 0
 
@@ -92,7 +92,7 @@ class Pool:
         """Bytes by which an expandable segment grows."""
         return SMALL_SEGMENT if self.is_small else SHARED_SEGMENT
 
-    def add(self, block: Block) -> None:
+    def add(self, block: CachedBlock) -> None:
         """Put a block among the free or the unmapped ones."""
         self.at[block.address] = block
         if block.is_mapped:
@@ -101,7 +101,7 @@ class Pool:
         else:
             insort(self.unmapped, block.address)
 
-    def remove(self, block: Block) -> None:
+    def remove(self, block: CachedBlock) -> None:
         """Take a block from among them."""
         del self.at[block.address]
         if block.is_mapped:
@@ -133,7 +133,7 @@ def segment_bytes(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
 
-def join(block: Block) -> None:
+def join_blocks(block: CachedBlock) -> None:
     """Let a block that is in no pool take in its neighbours that are free as it is."""
     before, after = block.before, block.after
     if before is not None and before.is_free and before.is_mapped == block.is_mapped:
@@ -151,13 +151,13 @@ def join(block: Block) -> None:
             block.after.before = block
 
 
-def could_have(block: Block) -> int:
+def could_have(block: CachedBlock) -> int:
     """Bytes that a block has or could be expanded to."""
     after = block.after
     return block.bytes + (after.bytes if after is not None and not after.is_mapped else 0)
 
 
-class Refused(Exception):
+class AllocationRefused(Exception):
     """The device has no memory for a request, even after the cached segments were given back.
 
     Attributes:
@@ -199,12 +199,12 @@ class CachingAllocator:
         self._capacity = capacity_bytes
         self._collects = is_limited and self.settings.collect_above > 0
         is_expandable = self.settings.expandable_segments
-        self._source = ExpandableSegments(self) if is_expandable else Segments(self)
-        self._pools: dict[tuple[int, bool], Pool] = {}
+        self._source = ExpandableSegments(self) if is_expandable else SegmentModel(self)
+        self._pools: dict[tuple[int, bool], BlockPool] = {}
         self._next_address = PAGE
         self._made = 0
 
-    def allocate(self, requested_bytes: int, stream: int = 0) -> Block:
+    def allocate(self, requested_bytes: int, stream: int = 0) -> CachedBlock:
         """A block for the request, cut from a free one or from a new segment.
 
         Raises:
@@ -217,7 +217,7 @@ class CachingAllocator:
         is_small = size <= SMALL_REQUEST
         pool = self._pools.get((stream, is_small))
         if pool is None:
-            pool = self._pools[stream, is_small] = Pool(is_small)
+            pool = self._pools[stream, is_small] = BlockPool(is_small)
         if self._collects:
             pool.lookups += 1
         block = self._from_cache(pool, size)
@@ -231,7 +231,7 @@ class CachingAllocator:
             self.empty_cache()
             block = self._source.block_for(pool, size)
         if block is None:
-            raise Refused(size, self.allocated_bytes, self.reserved_bytes)
+            raise AllocationRefused(size, self.allocated_bytes, self.reserved_bytes)
         if should_split(block.bytes, size, self.settings, is_small=block.pool.is_small):
             rest, block = block, self.cut_front(block, size)
             rest.pool.add(rest)
@@ -241,7 +241,7 @@ class CachingAllocator:
             self.peak_allocated_bytes = self.allocated_bytes
         return block
 
-    def free(self, block: Block) -> None:
+    def free(self, block: CachedBlock) -> None:
         """Take a block back, and join it with free neighbours.
 
         Raises:
@@ -251,7 +251,7 @@ class CachingAllocator:
             raise ValueError("the block is free already")
         block.is_free = True
         self.allocated_bytes -= block.bytes
-        join(block)
+        join_blocks(block)
         block.pool.add(block)
 
     def empty_cache(self) -> None:
@@ -264,7 +264,7 @@ class CachingAllocator:
         self.peak_allocated_bytes = self.allocated_bytes
         self.peak_reserved_bytes = self.reserved_bytes
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[CachedBlock]:
         """The free blocks, of all pools."""
         return [pool.at[row[-1]] for pool in self._pools.values() for row in pool.free]
 
@@ -287,12 +287,12 @@ class CachingAllocator:
         self._next_address += -(-count // PAGE) * PAGE
         return address
 
-    def new_block(self, address: int, count: int, pool: Pool) -> Block:
+    def new_block(self, address: int, count: int, pool: BlockPool) -> CachedBlock:
         """A block without neighbours, the last in order."""
         self._made += 1
-        return Block(address, count, pool, self._made)
+        return CachedBlock(address, count, pool, self._made)
 
-    def cut_front(self, block: Block, size: int) -> Block:
+    def cut_front(self, block: CachedBlock, size: int) -> CachedBlock:
         """Make the front of a block that is in no pool a new one; the given one is the rest."""
         front = self.new_block(block.address, size, block.pool)
         front.before, front.after, front.is_mapped = block.before, block, block.is_mapped
@@ -303,7 +303,7 @@ class CachingAllocator:
         block.bytes -= size
         return front
 
-    def cut_back(self, block: Block, size: int) -> Block:
+    def cut_back(self, block: CachedBlock, size: int) -> CachedBlock:
         """Leave a block that is in no pool that size; what is behind it becomes a new one."""
         back = self.new_block(block.address + size, block.bytes - size, block.pool)
         back.before, back.after, back.is_mapped = block, block.after, block.is_mapped
@@ -313,7 +313,7 @@ class CachingAllocator:
         block.bytes = size
         return back
 
-    def _from_cache(self, pool: Pool, size: int) -> Block | None:
+    def _from_cache(self, pool: BlockPool, size: int) -> CachedBlock | None:
         """The smallest free block that is large enough, the one made first among equal ones.
 
         So torch 2.12 has it; earlier ones may take the lowest address among them.
@@ -338,7 +338,7 @@ class CachingAllocator:
         pool.remove(block)
         return block
 
-    def _release_for(self, pool: Pool, size: int) -> bool:
+    def _release_for(self, pool: BlockPool, size: int) -> bool:
         """Give back blocks too large to be split, as many as the request needs."""
         limit = self.settings.max_split_bytes
         if limit is None or self.settings.expandable_segments:
@@ -378,26 +378,26 @@ class CachingAllocator:
                 self._give_back(block)
             whole = [block for block in whole if block not in old]
 
-    def _give_back(self, block: Block) -> None:
+    def _give_back(self, block: CachedBlock) -> None:
         """Return a free segment to the device."""
         block.pool.remove(block)
         self.unreserve(block.bytes)
 
 
-class Segments:
+class SegmentModel:
     """Source of memory with a segment of its own for each request that finds no block."""
 
     def __init__(self, device: CachingAllocator) -> None:
         self._device = device
 
-    def block_for(self, pool: Pool, size: int) -> Block | None:
+    def block_for(self, pool: BlockPool, size: int) -> CachedBlock | None:
         """A block of at least that size with new memory, not in the pool; None without any."""
         count = segment_bytes(size)
         if not self._device.reserve(count):
             return None
         return self._device.new_block(self._device.address_space(count), count, pool)
 
-    def release(self, pool: Pool) -> None:
+    def release(self, pool: BlockPool) -> None:
         """Give the pool's unused memory back."""
         for block in [pool.at[address] for *_, address in pool.free]:
             if not block.is_split:
@@ -413,7 +413,7 @@ class ExpandableSegments:
     def __init__(self, device: CachingAllocator) -> None:
         self._device = device
 
-    def block_for(self, pool: Pool, size: int) -> Block | None:
+    def block_for(self, pool: BlockPool, size: int) -> CachedBlock | None:
         block = self._candidate(pool, size)
         if not block.is_mapped:
             mapped = self._map(block, min(block.bytes, size))
@@ -429,11 +429,11 @@ class ExpandableSegments:
         pool.remove(block)
         return block
 
-    def release(self, pool: Pool) -> None:
+    def release(self, pool: BlockPool) -> None:
         for block in [pool.at[address] for *_, address in pool.free]:
             self._unmap(block)
 
-    def _candidate(self, pool: Pool, size: int) -> Block:
+    def _candidate(self, pool: BlockPool, size: int) -> CachedBlock:
         """The lowest free or unmapped block that can grow to that size."""
         for address in pool.unmapped:
             block = pool.at[address]
@@ -454,7 +454,7 @@ class ExpandableSegments:
         pool.add(block)
         return block
 
-    def _map(self, block: Block, count: int) -> Block | None:
+    def _map(self, block: CachedBlock, count: int) -> CachedBlock | None:
         """Put memory behind the front of an unmapped block, in whole pages; the free block there.
 
         It is joined with a free block before it. None where the device has no more.
@@ -467,11 +467,11 @@ class ExpandableSegments:
         if count < block.bytes:
             block.pool.add(self._device.cut_back(block, count))
         block.is_mapped = True
-        join(block)
+        join_blocks(block)
         block.pool.add(block)
         return block
 
-    def _unmap(self, block: Block) -> None:
+    def _unmap(self, block: CachedBlock) -> None:
         """Take the whole pages of a free block away."""
         page = block.pool.segment_bytes
         begin = -(-block.address // page) * page
@@ -485,5 +485,5 @@ class ExpandableSegments:
             block.pool.add(self._device.cut_back(block, end - block.address))
         block.is_mapped = False
         self._device.unreserve(block.bytes)
-        join(block)
+        join_blocks(block)
         block.pool.add(block)

@@ -38,7 +38,7 @@ class AllocatorSettings:
     collect_above: float = 0.0
 
 
-def settings_of(environ: Mapping[str, str]) -> AllocatorSettings:
+def parse_allocator_settings(environ: Mapping[str, str]) -> AllocatorSettings:
     """The settings that a worker with this environment runs under.
 
     Raises:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from sysbench.core.predict.forward import (
     COPIES,
     LOGITS,
-    blocks_of,
+    checkpoint_segments,
     play_block,
     play_each,
-    segments_of,
+    saved_blocks,
 )
 from sysbench.core.predict.sizes import Sizes
 from sysbench.core.predict.tape import ACTIVATIONS, TEMPORARIES, Tape
@@ -35,14 +35,14 @@ def play_backward(tape: Tape, sizes: Sizes) -> None:
         _attention(tape, sizes)
 
     def segment(index: int) -> None:
-        blocks = blocks_of(sizes, index)
+        blocks = saved_blocks(sizes, index)
         _recompute(tape, sizes, blocks)
         tape.repeat(block, blocks[::-1])
         if not _keeps_x(sizes):
             tape.add(ACTIVATIONS, -sizes.x_residual)
 
     if sizes.spec.checkpoint:
-        for indices in reversed(segments_of(sizes)):
+        for indices in reversed(checkpoint_segments(sizes)):
             tape.repeat(segment, indices[::-1])
     else:
         tape.repeat(block, range(sizes.size.layers, 0, -1))

@@ -18,8 +18,8 @@ from sysbench.core.formatting import format_bytes, format_count
 from sysbench.core.machine.devices import has_own_products
 from sysbench.core.predict.closed_step import (
     StepMemory,
-    attention_flops,
     attention_memory,
+    closed_attention_flops,
     step_memory,
 )
 from sysbench.core.predict.sizes import WORKSPACES, Sizes, workspaces_bytes
@@ -126,7 +126,7 @@ def predict(spec: RunSpec, capability: str | None = None) -> Prediction:
 
 def _of_attention(spec: RunSpec, capability: str | None) -> Prediction:
     workspaces = workspaces_bytes(spec, capability)
-    memory, forward = attention_memory(spec), attention_flops(spec)
+    memory, forward = attention_memory(spec), closed_attention_flops(spec)
     backward = 2 * forward if spec.has_backward else 0
     return Prediction(
         parameters=0,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sysbench.core.predict.backward import play_backward
 from sysbench.core.predict.forward import LOGITS, play_forward, play_loss, softmax_of_scores
 from sysbench.core.predict.sizes import Sizes
-from sysbench.core.predict.tape import ACTIVATIONS, Moment, Tape
+from sysbench.core.predict.tape import ACTIVATIONS, Tape, TapeMoment
 from sysbench.core.spec.spec import RunSpec
 
 
@@ -29,11 +29,11 @@ class StepMemory:
         saved_bytes: Bytes that the graph holds after forward and loss, without weights.
     """
 
-    peaks: dict[str, Moment]
+    peaks: dict[str, TapeMoment]
     saved_bytes: int
 
     @property
-    def peak(self) -> Moment:
+    def peak(self) -> TapeMoment:
         """The worst moment of all phases."""
         return max(self.peaks.values(), key=lambda moment: moment.total)
 
@@ -41,7 +41,7 @@ class StepMemory:
 def step_memory(spec: RunSpec) -> StepMemory:
     """Replay one steady step: optimizer state allocated, gradients freed in the step before."""
     sizes = Sizes(spec)
-    tape = Tape(resident_bytes(sizes), graph=spec.step != "inference")
+    tape = Tape(step_resident_bytes(sizes), graph=spec.step != "inference")
     play_forward(tape, sizes)
     saved = tape.live[ACTIVATIONS]
     if spec.has_backward:
@@ -54,7 +54,7 @@ def step_memory(spec: RunSpec) -> StepMemory:
     return StepMemory(tape.peaks, saved)
 
 
-def resident_bytes(sizes: Sizes) -> dict[str, int]:
+def step_resident_bytes(sizes: Sizes) -> dict[str, int]:
     """Bytes that are live between steps, by kind."""
     spec, weight = sizes.spec, sizes.width.weight
     parameters = sizes.size.parameters * weight
@@ -86,7 +86,7 @@ def _optimizer_scratch(sizes: Sizes) -> int:
 GRADIENTS = "gradients"
 
 
-def attention_flops(spec: RunSpec) -> int:
+def closed_attention_flops(spec: RunSpec) -> int:
     """FLOPs of a forward: two products of 2·B·T²·d, masked or not, as of dense kernels."""
     return 4 * spec.batch * spec.context**2 * spec.d_model
 

@@ -20,8 +20,8 @@ from sysbench.core.errors import SpecError, WorkerFailed
 from sysbench.core.machine.children import child_environment, python_child
 from sysbench.core.machine.interpreter import ready_python
 from sysbench.core.predict.closed_form import Prediction, why_not_predicted
-from sysbench.core.predict.requests import AllocatorPeak, Requests, Trace
-from sysbench.core.predict.variant import PLAIN, Variant
+from sysbench.core.predict.requests import AllocatorPeak, Requests, RequestTrace
+from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
@@ -81,7 +81,7 @@ class DryRun:
     saved_bytes: int
     products: Counter[tuple[str, Product]]
     moved_bytes: Counter[str]
-    trace: Trace | None = field(default=None, compare=False)
+    trace: RequestTrace | None = field(default=None, compare=False)
 
 
 def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
@@ -245,10 +245,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     spec: RunSpec
     capability: str | None = None
-    variant: Variant = PLAIN
+    variant: TrainingVariant = PLAIN
 
 
-class Answer(msgspec.Struct, kw_only=True):
+class DryRunAnswer(msgspec.Struct, kw_only=True):
     """A line from the process: a prediction, or the reason why there is none."""
 
     prediction: ExactPrediction | None = None
@@ -269,7 +269,7 @@ class Estimator:
         self._timeout_seconds = timeout_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
-        self._predictions: dict[tuple[str, str | None, Variant], ExactPrediction] = {}
+        self._predictions: dict[tuple[str, str | None, TrainingVariant], ExactPrediction] = {}
 
     def __enter__(self) -> Self:
         """Start the child.
@@ -289,7 +289,7 @@ class Estimator:
         return None if self._process is None else self._process.pid
 
     def predict(
-        self, spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
+        self, spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
     ) -> ExactPrediction:
         """The cost of one steady step, run eagerly with the semantics of ``device``.
 
@@ -333,7 +333,7 @@ class Estimator:
         process = self._process = self._process or self._start()
         try:
             line = self._exchange(process, msgspec.json.encode(question) + b"\n")
-            answer = msgspec.json.decode(line, type=Answer)
+            answer = msgspec.json.decode(line, type=DryRunAnswer)
         except (BrokenPipeError, msgspec.DecodeError):
             # Half a line or none: the child is dying or dead.
             raise self._failure(process) from None

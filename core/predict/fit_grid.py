@@ -19,8 +19,8 @@ from sysbench.core.predict.room import (
     Card,
     Verdict,
     available_memory,
+    fit_verdict,
     missing_bytes,
-    verdict_of,
 )
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.models import find_model
@@ -41,14 +41,14 @@ MOST_TRIED = 32
 EXPANDABLE = AllocatorSettings(expandable_segments=True)
 
 
-class Axis(msgspec.Struct, frozen=True):
+class FitAxis(msgspec.Struct, frozen=True):
     """A key of a spec and the values that it takes in turn."""
 
     key: str
     values: list[Any]
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
+class FitCell(msgspec.Struct, frozen=True, kw_only=True):
     """One place of the table.
 
     Attributes:
@@ -225,7 +225,7 @@ class _Search:
     def _verdict(self, value: int, settings: AllocatorSettings | None) -> Verdict | None:
         """Whether a value fits; None where the key does not allow it."""
         prediction = self.predicted(value)
-        return None if prediction is None else verdict_of(prediction, self.room, settings)
+        return None if prediction is None else fit_verdict(prediction, self.room, settings)
 
     def with_expandable(self, guess: int, settings: AllocatorSettings | None) -> int:
         """The largest value with expandable segments; 0 where they are no news."""
@@ -258,7 +258,7 @@ def largest(is_fine: Callable[[int], bool], guess: int = 1) -> int:
     return fine
 
 
-def parse_axes(texts: Sequence[str]) -> list[Axis]:
+def parse_axes(texts: Sequence[str]) -> list[FitAxis]:
     """``["context=128,256", "precision=fp32,bf16"]`` to axes.
 
     Raises:
@@ -276,7 +276,7 @@ def parse_axes(texts: Sequence[str]) -> list[Axis]:
     return axes
 
 
-def _parse_axis(text: str) -> Axis:
+def _parse_axis(text: str) -> FitAxis:
     key, equals, values = text.partition("=")
     parts = [part.strip() for part in values.split(",")]
     if not equals or not all(parts):
@@ -291,16 +291,16 @@ def _parse_axis(text: str) -> Axis:
         if any(map(is_own, parsed)):
             raise SpecError("--table", text, "presets; of models of yours vary model_args")
         parsed = [find_model(name).name for name in parsed]
-    return Axis(field.name, list(dict.fromkeys(parsed)))
+    return FitAxis(field.name, list(dict.fromkeys(parsed)))
 
 
-def cells_of(
+def fit_cells(
     spec: RunSpec,
-    axes: Sequence[Axis],
+    axes: Sequence[FitAxis],
     capacity_bytes: int | None,
     predict: Predict,
     card: Card = ANY_CARD,
-) -> list[Cell]:
+) -> list[FitCell]:
     """A cell for every combination, the last axis fastest.
 
     A combination that no device can run is a cell without a prediction. A ``memory_limit`` of
@@ -319,19 +319,19 @@ def _cell(
     capacity_bytes: int | None,
     predict: Predict,
     card: Card,
-) -> Cell:
+) -> FitCell:
     try:
         changed = spec.changed(**settings)
     except SpecError as error:
-        return Cell(settings=settings, capacity_bytes=capacity_bytes, why=str(error))
+        return FitCell(settings=settings, capacity_bytes=capacity_bytes, why=str(error))
     capacity = changed.memory_limit or capacity_bytes
     why = unsupported_reason(changed)
     if why:
-        return Cell(settings=settings, capacity_bytes=capacity, why=why)
+        return FitCell(settings=settings, capacity_bytes=capacity, why=why)
     prediction = predict(changed)
     room = None if capacity is None else available_memory(changed, capacity, card)
-    verdict = None if room is None else verdict_of(prediction, room)
-    return Cell(
+    verdict = None if room is None else fit_verdict(prediction, room)
+    return FitCell(
         settings=settings,
         peak_bytes=prediction.peak_bytes,
         peak_phase=prediction.peak_phase,

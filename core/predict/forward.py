@@ -29,11 +29,11 @@ def play_forward(tape: Tape, sizes: Sizes) -> None:
         # checkpoint() saves the segment's input alone and runs its blocks without a graph.
         tape.save("x")
         tape.keeps = False
-        play_each(tape, block, blocks_of(sizes, index))
+        play_each(tape, block, saved_blocks(sizes, index))
         tape.keeps = True
 
     if sizes.spec.checkpoint:
-        for indices in segments_of(sizes):
+        for indices in checkpoint_segments(sizes):
             tape.repeat(segment, indices)
     else:
         tape.repeat(block, range(1, sizes.size.layers + 1))
@@ -43,7 +43,7 @@ def play_forward(tape: Tape, sizes: Sizes) -> None:
     tape.free("x", "final normed", "rotary")
 
 
-def segments_of(sizes: Sizes) -> list[range]:
+def checkpoint_segments(sizes: Sizes) -> list[range]:
     """Indices of the recomputed segments: the full ones, then a shorter last one, as ranges alike.
 
     Each range has segments of one length, so that a tape can repeat them.
@@ -52,7 +52,7 @@ def segments_of(sizes: Sizes) -> list[range]:
     return [range(full), *([range(full, full + 1)] if rest else [])]
 
 
-def blocks_of(sizes: Sizes, segment: int) -> range:
+def saved_blocks(sizes: Sizes, segment: int) -> range:
     """Indices of a segment's blocks, from 1."""
     first = segment * sizes.spec.checkpoint + 1
     return range(first, min(first + sizes.spec.checkpoint, sizes.size.layers + 1))

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from sysbench.core.errors import WorkerFailed
-from sysbench.core.predict.allocator import Block, CachingAllocator, Refused
+from sysbench.core.predict.allocator import AllocationRefused, CachedBlock, CachingAllocator
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 
 SHALLOW = 4
@@ -21,7 +21,7 @@ STATE, STEP = "(state)", "(step)"
 """Marks that begin the requests of the optimizer's state, and those of the step."""
 
 
-class Entry(NamedTuple):
+class TraceEntry(NamedTuple):
     """A request or the return of its block, by number, or a mark by name."""
 
     kind: Literal["request", "return", "mark"]
@@ -30,14 +30,14 @@ class Entry(NamedTuple):
 
 
 @dataclass(slots=True)
-class Trace:
+class RequestTrace:
     """Requests of build, optimizer state and one step.
 
     Attributes:
         bytes, blocks: By a request's number: its bytes, and its block's index from 1; 0 outside.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[TraceEntry] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
 
@@ -48,30 +48,30 @@ class Trace:
         number = len(self.bytes)
         self.bytes.append(count)
         self.blocks.append(block)
-        self.entries.append(Entry("request", number))
+        self.entries.append(TraceEntry("request", number))
         return number
 
     def give_back(self, number: int) -> None:
         """Note that a request's block is returned."""
         if number >= 0:
-            self.entries.append(Entry("return", number))
+            self.entries.append(TraceEntry("return", number))
 
     def mark(self, name: str) -> None:
         """Note that something happens just before the next entry."""
-        self.entries.append(Entry("mark", name=name))
+        self.entries.append(TraceEntry("mark", name=name))
 
     def mark_before(self, number: int | None, name: str) -> None:
         """Note that something happens just before a request; None: now."""
         at = len(self.entries)
         if number is not None:
-            at = self.entries.index(Entry("request", number))
-        self.entries.insert(at, Entry("mark", name=name))
+            at = self.entries.index(TraceEntry("request", number))
+        self.entries.insert(at, TraceEntry("mark", name=name))
 
-    def without(self, dropped: Collection[int]) -> Trace:
+    def without(self, dropped: Collection[int]) -> RequestTrace:
         """A copy of the trace so far, without some requests and their returns, by number."""
         if not dropped:
-            return Trace(list(self.entries), list(self.bytes), list(self.blocks))
-        kept, numbers = Trace(), dict[int, int]()
+            return RequestTrace(list(self.entries), list(self.bytes), list(self.blocks))
+        kept, numbers = RequestTrace(), dict[int, int]()
         for entry in self.entries:
             old = entry.number
             if entry.kind == "mark":
@@ -102,14 +102,14 @@ class _Run(NamedTuple):
     """Entries in a row: requests of one block, and what is returned until the next run."""
 
     block: int
-    entries: list[Entry]
+    entries: list[TraceEntry]
 
 
 _Key = tuple[int, int]
 """A request at any depth: its block, and how many the block made before."""
 
 
-def extended_trace(trace: Trace, layers: int) -> Trace:
+def extended_trace(trace: RequestTrace, layers: int) -> RequestTrace:
     """The trace at another depth, of at least one layer more, from one of `SHALLOW` layers.
 
     Raises:
@@ -119,8 +119,8 @@ def extended_trace(trace: Trace, layers: int) -> Trace:
 
 
 class _Extension:
-    def __init__(self, trace: Trace, layers: int) -> None:
-        self.trace = Trace()
+    def __init__(self, trace: RequestTrace, layers: int) -> None:
+        self.trace = RequestTrace()
         self._old, self._layers = trace, layers
         self._keys = list(_keys_of(trace))
         self._numbers: dict[_Key, int] = {}  # by key at the new depth
@@ -186,7 +186,7 @@ class _Extension:
         for entry in run.entries:
             self._one(entry, blocks)
 
-    def _one(self, entry: Entry, blocks: Mapping[int, int]) -> None:
+    def _one(self, entry: TraceEntry, blocks: Mapping[int, int]) -> None:
         if entry.kind == "mark":
             self.trace.mark(entry.name)
             return
@@ -227,14 +227,14 @@ class _Extension:
         return (self._keys[e.number] for e in run.entries if e.kind == "return")
 
 
-def _keys_of(trace: Trace) -> Iterator[_Key]:
+def _keys_of(trace: RequestTrace) -> Iterator[_Key]:
     counts: Counter[int] = Counter()
     for block in trace.blocks:
         yield block, counts[block]
         counts[block] += 1
 
 
-def _runs_of(trace: Trace) -> Iterator[_Run]:
+def _runs_of(trace: RequestTrace) -> Iterator[_Run]:
     run = _Run(0, [])
     for entry in trace.entries:
         block = trace.blocks[entry.number] if entry.kind == "request" else run.block
@@ -378,7 +378,7 @@ class _Player:
         self._requests = requests
         self._workspace_bytes = workspace_bytes
         self._allocator = allocator
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, CachedBlock] = {}
         self._marks: dict[int, list[str]] = {}
         for name, index in requests.marks:
             self._marks.setdefault(index, []).append(name)
@@ -392,7 +392,7 @@ class _Player:
         shortage = None
         try:
             self._play_all()
-        except Refused as error:
+        except AllocationRefused as error:
             shortage = Shortage(
                 step=self._step,
                 phase=self._phase,

@@ -117,7 +117,7 @@ def available_memory(spec: RunSpec, capacity_bytes: int, card: Card = ANY_CARD) 
     return AvailableMemory(least=least, most=most, is_cuda=is_cuda, capability=card.capability)
 
 
-def verdict_of(
+def fit_verdict(
     prediction: Prediction, room: AvailableMemory, settings: AllocatorSettings | None = None
 ) -> Verdict:
     """Whether the step fits.

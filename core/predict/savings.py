@@ -13,29 +13,29 @@ from sysbench.core.formatting import percent
 from sysbench.core.predict.closed_form import Prediction
 from sysbench.core.predict.dry_run_client import ExactPrediction, unsupported_reason
 from sysbench.core.predict.fit_grid import Predict, reserved_bytes
-from sysbench.core.predict.variant import PLAIN, Variant
+from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.spec.spec import RunSpec
 
-Play = Callable[[RunSpec, Variant], ExactPrediction]
+Play = Callable[[RunSpec, TrainingVariant], ExactPrediction]
 """`Estimator.predict` with a variant."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class SavingChange(msgspec.Struct, frozen=True):
     """What can save memory: a key with its value, or a variant; and what it costs instead."""
 
     settings: dict[str, Any]
     price: str = ""
-    variant: Variant = PLAIN
+    variant: TrainingVariant = PLAIN
 
 
 CHANGES = (
-    *(Change({"checkpoint": blocks}, "blocks are computed twice") for blocks in (1, 2, 4, 8)),
-    Change({"attention": "sdpa"}, "rounding"),
-    Change({"optimizer": "adamw-fused"}, "rounding"),
-    Change({"optimizer": "adamw-loop"}, "more launches"),
-    Change({"optimizer": "sgd"}, "another optimizer"),
-    Change({"precision": "bf16"}, "digits of products"),
-    Change({"precision": "bf16-pure"}, "digits of weights too"),
+    *(SavingChange({"checkpoint": blocks}, "blocks are computed twice") for blocks in (1, 2, 4, 8)),
+    SavingChange({"attention": "sdpa"}, "rounding"),
+    SavingChange({"optimizer": "adamw-fused"}, "rounding"),
+    SavingChange({"optimizer": "adamw-loop"}, "more launches"),
+    SavingChange({"optimizer": "sgd"}, "another optimizer"),
+    SavingChange({"precision": "bf16"}, "digits of products"),
+    SavingChange({"precision": "bf16-pure"}, "digits of weights too"),
 )
 """What is tried with half of the batch."""
 
@@ -43,8 +43,11 @@ RANK = 16
 """Of the adapters that are tried."""
 
 VARIANTS = (
-    Change({"lora_rank": RANK}, variant=Variant(lora_rank=RANK)),
-    *(Change({"parallel": "fsdp2", "ranks": n}, variant=Variant(shards=n)) for n in (2, 8)),
+    SavingChange({"lora_rank": RANK}, variant=TrainingVariant(lora_rank=RANK)),
+    *(
+        SavingChange({"parallel": "fsdp2", "ranks": n}, variant=TrainingVariant(shards=n))
+        for n in (2, 8)
+    ),
 )
 """What only the dry run predicts, with the words for it."""
 
@@ -139,7 +142,9 @@ def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Sav
     )
 
 
-def _predicted(spec: RunSpec, change: Change, predict: Predict, play: Play | None) -> Prediction:
+def _predicted(
+    spec: RunSpec, change: SavingChange, predict: Predict, play: Play | None
+) -> Prediction:
     if play is not None and change.variant != PLAIN:
         return play(spec, change.variant)
     changed = spec.changed(**change.settings)
@@ -148,7 +153,7 @@ def _predicted(spec: RunSpec, change: Change, predict: Predict, play: Play | Non
     return predict(changed)
 
 
-def _saving(now: Prediction, then: Prediction, change: Change) -> Saving:
+def _saving(now: Prediction, then: Prediction, change: SavingChange) -> Saving:
     price, trained_parameters = change.price, None
     if isinstance(then, ExactPrediction) and change.variant != PLAIN:
         price, trained_parameters = _price(then, change.variant)
@@ -163,7 +168,7 @@ def _saving(now: Prediction, then: Prediction, change: Change) -> Saving:
     )
 
 
-def _price(varied: ExactPrediction, variant: Variant) -> tuple[str, int | None]:
+def _price(varied: ExactPrediction, variant: TrainingVariant) -> tuple[str, int | None]:
     """What a variant costs, and how many parameters it trains where not all."""
     if variant.lora_rank:
         count = varied.trained_parameters
@@ -175,10 +180,10 @@ def _is_trained(spec: RunSpec) -> bool:
     return spec.step == "train" and spec.optimizer != "custom"
 
 
-def _changes(spec: RunSpec) -> Iterator[Change]:
+def _changes(spec: RunSpec) -> Iterator[SavingChange]:
     """The changes of one key that the spec allows and does not have."""
     if spec.batch > 1:
-        yield Change({"batch": spec.batch // 2}, "fewer rows a step")
+        yield SavingChange({"batch": spec.batch // 2}, "fewer rows a step")
     for change in CHANGES:
         ((key, value),) = change.settings.items()
         is_idle = key == "optimizer" and not _is_trained(spec)

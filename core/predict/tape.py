@@ -10,7 +10,7 @@ TEMPORARIES, ACTIVATIONS = "temporaries", "activations"
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TapeMoment:
     """Live bytes at one moment, by kind, with its phase and place."""
 
     phase: str
@@ -43,7 +43,7 @@ class Tape:
         self.keeps = True
         self.kept_as = ACTIVATIONS
         self.phase = self.place = ""
-        self.peaks: dict[str, Moment] = {}
+        self.peaks: dict[str, TapeMoment] = {}
         self._named: dict[str, tuple[str, int]] = {}
         self._saved: dict[str, tuple[str, int]] = {}
 
@@ -119,4 +119,4 @@ class Tape:
         if self.phase not in self.peaks or total > self.peaks[self.phase].total:
             live = self.live.copy()
             live[kind] += count
-            self.peaks[self.phase] = Moment(self.phase, self.place, total, live)
+            self.peaks[self.phase] = TapeMoment(self.phase, self.place, total, live)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Variant(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingVariant(msgspec.Struct, frozen=True, kw_only=True):
     """A step as it is played, beside what its spec says; the default is the spec's own step.
 
     Attributes:
@@ -19,4 +19,4 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     shards: int = 1
 
 
-PLAIN = Variant()
+PLAIN = TrainingVariant()

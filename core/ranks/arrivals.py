@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sysbench.core.ranks.clock_alignment import Clocks
+from sysbench.core.ranks.clock_alignment import RankClocks
 from sysbench.core.ranks.matching import Match
 
 
@@ -33,7 +33,7 @@ class Arrivals:
     is_bounded: bool
 
 
-def arrivals(matches: Iterable[Match], clocks: Clocks) -> list[Arrivals]:
+def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
     """The synchronising collectives of two aligned ranks or more, in the order of their last
     arrival."""
     found = []
@@ -57,7 +57,7 @@ def arrivals(matches: Iterable[Match], clocks: Clocks) -> list[Arrivals]:
     return sorted(found, key=lambda each: each.last_ns)
 
 
-def last_arrivals(rank: int, found: Iterable[Arrivals], clocks: Clocks) -> dict[int, int]:
+def last_arrivals(rank: int, found: Iterable[Arrivals], clocks: RankClocks) -> dict[int, int]:
     """By the identity of a call of this rank: when the last rank came, on this rank's own clock."""
     ahead_ns = clocks.by_rank[rank].ahead_ns if rank in clocks.by_rank else 0
     return {

@@ -28,7 +28,7 @@ FARTHEST = 2**52
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class RankClock:
     """``ahead_ns`` of the reference's clock, wrong by ``error_ns`` at most.
 
     ``spread_ns`` is by how much nine of ten ends lie off the median that ``ahead_ns`` was taken
@@ -42,7 +42,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Clocks:
+class RankClocks:
     """Clocks by rank; ranks without a path of collectives to the reference are absent.
 
     ``conflict_ns`` is what must be added to every bound for all of them to hold: the stamps or the
@@ -50,11 +50,11 @@ class Clocks:
     """
 
     reference: int
-    by_rank: dict[int, Clock]
+    by_rank: dict[int, RankClock]
     conflict_ns: int
 
 
-def aligned(ranks: Sequence[int], matches: Iterable[Match]) -> Clocks:
+def aligned(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
     """The clocks of the ranks against the lowest rank's."""
     order = sorted(ranks)
     place = {rank: index for index, rank in enumerate(order)}
@@ -81,8 +81,8 @@ def aligned(ranks: Sequence[int], matches: Iterable[Match]) -> Clocks:
         doubt_ns = conflict_ns if index else 0
         error_ns = max(high - ahead, ahead - low) + doubt_ns
         moved_ns = abs(ahead - value)
-        by_rank[order[index]] = Clock(ahead, error_ns, min(error_ns, spread_ns + moved_ns))
-    return Clocks(order[0], by_rank, conflict_ns)
+        by_rank[order[index]] = RankClock(ahead, error_ns, min(error_ns, spread_ns + moved_ns))
+    return RankClocks(order[0], by_rank, conflict_ns)
 
 
 def _without_conflict(bound: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:

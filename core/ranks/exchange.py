@@ -30,7 +30,7 @@ class RoundTrip(msgspec.Struct, frozen=True):
     received_ns: int
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ClockReading(msgspec.Struct, frozen=True):
     """How far a clock was ahead of the reference's, by ``error_ns`` at most wrong.
 
     ``at_ns`` is the moment on that clock; it and its round trips lie close together.
@@ -41,7 +41,7 @@ class Reading(msgspec.Struct, frozen=True):
     error_ns: int
 
 
-def reading(trips: Sequence[RoundTrip]) -> Reading:
+def reading(trips: Sequence[RoundTrip]) -> ClockReading:
     """The difference that the fastest round trips allow: the middle of what is in all their bounds.
 
     Bounds that contradict each other, of clocks that drift by more than a trip takes, count with
@@ -60,10 +60,10 @@ def reading(trips: Sequence[RoundTrip]) -> Reading:
         low, high = min(lows), max(highs)
     ahead_ns = (low + high) // 2
     best = fastest[0]
-    return Reading((best.sent_ns + best.received_ns) // 2, ahead_ns, high - ahead_ns)
+    return ClockReading((best.sent_ns + best.received_ns) // 2, ahead_ns, high - ahead_ns)
 
 
-def ahead_at(before: Reading, after: Reading, ns: int) -> int:
+def ahead_at(before: ClockReading, after: ClockReading, ns: int) -> int:
     """Nanoseconds by which the clock is ahead at ``ns`` of its own, between two readings.
 
     Outside of them the nearer one holds.
@@ -75,7 +75,7 @@ def ahead_at(before: Reading, after: Reading, ns: int) -> int:
     return before.ahead_ns + (drift_ns * since // passed if passed > 0 else 0)
 
 
-def on_reference(step: RankStep, host: int, before: Reading, after: Reading) -> RankStep:
+def on_reference(step: RankStep, host: int, before: ClockReading, after: ClockReading) -> RankStep:
     """The step with its moments on the reference's clock, and the error that this brings.
 
     Args:

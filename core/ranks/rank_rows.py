@@ -11,7 +11,7 @@ from sysbench.core.record.record import Finding
 Cause = Literal["idle", "compute", "communication"]
 
 
-class RankRow(msgspec.Struct, frozen=True, kw_only=True):
+class FileRankRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rank over its file's span; nanoseconds of its own clock.
 
     ``span_ns`` is the sum of ``compute_ns`` (computing or copying, communication beside it or
@@ -51,7 +51,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankStepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One marked step of one rank; columns as in a `RankRow`."""
+    """One marked step of one rank; columns as in a `FileRankRow`."""
 
     step: int
     rank: int
@@ -114,7 +114,7 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     left_out: list[str] = []
     reference: int | None = None
     clock_conflict_ns: int = 0
-    rows: list[RankRow] = []
+    rows: list[FileRankRow] = []
     steps: list[RankStepRow] = []
     collectives: list[MatchedCollective] = []
     memory: list[RankMemoryRow] = []

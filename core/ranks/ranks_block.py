@@ -10,11 +10,11 @@ import numpy as np
 
 from sysbench.core.formatting import counted
 from sysbench.core.ranks.arrivals import Arrivals, arrivals, last_arrivals, late_by_rank
-from sysbench.core.ranks.clock_alignment import Clocks, aligned
+from sysbench.core.ranks.clock_alignment import RankClocks, aligned
 from sysbench.core.ranks.matching import Match, matched
-from sysbench.core.ranks.rank_rows import MatchedCollective, RankRow, Ranks, RankStepRow
-from sysbench.core.ranks.split import Split
-from sysbench.core.ranks.straggler import begins, late_causes, straggler
+from sysbench.core.ranks.rank_rows import FileRankRow, MatchedCollective, Ranks, RankStepRow
+from sysbench.core.ranks.split import SpanSplit
+from sysbench.core.ranks.straggler import begins, find_straggler, late_causes
 from sysbench.core.record.record import Finding
 from sysbench.core.trace.collective_kernels import bus_factor
 from sysbench.core.trace.intervals import Cover
@@ -36,10 +36,10 @@ def ranks_block(folder: str, files: Mapping[int, str], ranks: Mapping[int, RankT
     clocks = aligned(sorted(ranks), matches)
     found = arrivals(matches, clocks)
     splits = {
-        rank: Split(trace, last_arrivals(rank, found, clocks)) for rank, trace in ranks.items()
+        rank: SpanSplit(trace, last_arrivals(rank, found, clocks)) for rank, trace in ranks.items()
     }
     rows = _rows(files, ranks, matches, clocks, found, splits)
-    worst = straggler(rows)
+    worst = find_straggler(rows)
     findings = [*_conflict(clocks), *([worst] if worst else [])]
     unmatched = sum(row.collectives - row.matched for row in rows)
     missing = {}
@@ -73,10 +73,10 @@ def _rows(
     files: Mapping[int, str],
     ranks: Mapping[int, RankTrace],
     matches: Sequence[Match],
-    clocks: Clocks,
+    clocks: RankClocks,
     found: Sequence[Arrivals],
-    splits: Mapping[int, Split],
-) -> list[RankRow]:
+    splits: Mapping[int, SpanSplit],
+) -> list[FileRankRow]:
     late, before = late_by_rank(found), begins(ranks, found)
     rows = []
     for rank, trace in sorted(ranks.items()):
@@ -84,7 +84,7 @@ def _rows(
         own = late.get(rank, [])
         clock = clocks.by_rank.get(rank)
         rows.append(
-            RankRow(
+            FileRankRow(
                 rank=rank,
                 file=files[rank],
                 source=trace.source,
@@ -116,7 +116,7 @@ def _late_ns(late: Sequence[Arrivals]) -> int:
     return Cover(end - np.array([each.late_ns for each in late], dtype=np.int64), end).total
 
 
-def _steps(ranks: Mapping[int, RankTrace], splits: Mapping[int, Split]) -> list[RankStepRow]:
+def _steps(ranks: Mapping[int, RankTrace], splits: Mapping[int, SpanSplit]) -> list[RankStepRow]:
     rows = []
     for rank, trace in ranks.items():
         for step in trace.steps:
@@ -134,7 +134,7 @@ def _steps(ranks: Mapping[int, RankTrace], splits: Mapping[int, Split]) -> list[
     return sorted(rows, key=lambda row: (row.step, row.rank))
 
 
-def _collectives(found: Sequence[Arrivals], clocks: Clocks) -> list[MatchedCollective]:
+def _collectives(found: Sequence[Arrivals], clocks: RankClocks) -> list[MatchedCollective]:
     groups: defaultdict[tuple[object, ...], list[Arrivals]] = defaultdict(list)
     for each in found:
         match = each.match
@@ -143,7 +143,7 @@ def _collectives(found: Sequence[Arrivals], clocks: Clocks) -> list[MatchedColle
     return sorted(rows, key=lambda row: -row.calls * (row.waiting_ns + row.transfer_ns))
 
 
-def _collective(alike: Sequence[Arrivals], clocks: Clocks) -> MatchedCollective:
+def _collective(alike: Sequence[Arrivals], clocks: RankClocks) -> MatchedCollective:
     waiting, transfer = [], []
     for each in alike:
         for rank, came_ns in each.arrived.items():
@@ -170,7 +170,7 @@ def _collective(alike: Sequence[Arrivals], clocks: Clocks) -> MatchedCollective:
     )
 
 
-def _conflict(clocks: Clocks) -> list[Finding]:
+def _conflict(clocks: RankClocks) -> list[Finding]:
     if clocks.conflict_ns <= LARGEST_CONFLICT_NS:
         return []
     return [

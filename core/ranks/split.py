@@ -12,7 +12,7 @@ from sysbench.core.trace.rank_summary import RankTrace
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SpanParts:
     """Nanoseconds that add up to a window; what each is, see `core.analysis.ranks.rows.RankRow`."""
 
     span_ns: int
@@ -28,7 +28,7 @@ class Parts:
         return self.waiting_ns + self.transfer_ns + self.undivided_ns
 
 
-class Split:
+class SpanSplit:
     """When a rank did what; `within` sums it over any window of its own clock."""
 
     def __init__(self, trace: RankTrace, last: Mapping[int, int]) -> None:
@@ -54,11 +54,11 @@ class Split:
         self._busy = _union(self.work, self.exposed)
         self.low_ns, self.high_ns = trace.low_ns, trace.high_ns
 
-    def whole(self) -> Parts:
+    def whole(self) -> SpanParts:
         """The whole span."""
         return self.within(self.low_ns, self.high_ns)
 
-    def within(self, low_ns: int, high_ns: int) -> Parts:
+    def within(self, low_ns: int, high_ns: int) -> SpanParts:
         """The parts of [low, high)."""
 
         def covered(cover: Cover) -> int:
@@ -66,7 +66,7 @@ class Split:
 
         waiting, transfer = covered(self._waiting), covered(self._transfer)
         undivided, busy = covered(self._undivided), covered(self._busy)
-        return Parts(
+        return SpanParts(
             span_ns=high_ns - low_ns,
             compute_ns=busy - waiting - transfer - undivided,
             waiting_ns=waiting,

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from sysbench.core.formatting import counted, percent
 from sysbench.core.ranks.arrivals import Arrivals
-from sysbench.core.ranks.rank_rows import Cause, RankRow
-from sysbench.core.ranks.split import Split
+from sysbench.core.ranks.rank_rows import Cause, FileRankRow
+from sysbench.core.ranks.split import SpanSplit
 from sysbench.core.record.record import Finding
 from sysbench.core.trace.rank_summary import RankTrace
 
@@ -35,7 +35,7 @@ NEXT: dict[Cause, str] = {
 
 
 def late_causes(
-    rank: int, late: Sequence[Arrivals], splits: Mapping[int, Split], before: Mapping[int, int]
+    rank: int, late: Sequence[Arrivals], splits: Mapping[int, SpanSplit], before: Mapping[int, int]
 ) -> dict[Cause, int]:
     """Nanoseconds that the rank spent on each cause beyond the median of the others, over the
     windows that led to the collectives it was late to.
@@ -64,7 +64,7 @@ def late_causes(
     return totals
 
 
-def _spent(split: Split, low_ns: int, high_ns: int) -> dict[Cause, int]:
+def _spent(split: SpanSplit, low_ns: int, high_ns: int) -> dict[Cause, int]:
     parts = split.within(low_ns, max(low_ns, high_ns))
     return {
         "idle": parts.idle_ns,
@@ -89,7 +89,7 @@ def _begins(rank: int, trace: RankTrace, found: Sequence[Arrivals]) -> Iterator[
     yield from ((id(call), earlier.end_ns) for earlier, call in pairwise(calls))
 
 
-def straggler(rows: Sequence[RankRow]) -> Finding | None:
+def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
     """The rank that the others wait for; None where no rank stands out. Takes two rows at least."""
     second, worst = sorted(rows, key=lambda row: row.late_ns)[-2:]
     least_ns = max(TIMES_THE_NEXT * second.late_ns, LEAST_SHARE * worst.span_ns)
@@ -129,7 +129,7 @@ def straggler(rows: Sequence[RankRow]) -> Finding | None:
     )
 
 
-def _doubt(rows: Sequence[RankRow]) -> str:
+def _doubt(rows: Sequence[FileRankRow]) -> str:
     error_ms = max(row.clock_error_ns or 0 for row in rows) / 1e6
     spread_ms = max(row.clock_spread_ns or 0 for row in rows) / 1e6
     return (

@@ -109,7 +109,7 @@ def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
         yield name, str(value)
 
 
-def merged(environment: Environment, facts: Environment) -> dict[str, Any]:
+def merge_environments(environment: Environment, facts: Environment) -> dict[str, Any]:
     """The environment with more facts in its groups; later ones win."""
     groups = dict(environment)
     for group, values in facts.items():

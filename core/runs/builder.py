@@ -22,7 +22,7 @@ from sysbench.core.record.environment import (
     Roof,
     compute_capability,
     device_name,
-    merged,
+    merge_environments,
     nodes,
     own_parameters,
     torch_version,
@@ -264,7 +264,7 @@ class RecordBuilder:
 
     def _describe(self, event: DeviceDescribed) -> None:
         """Merge facts on device and torch; a round on other ones than the run's does not count."""
-        there = merged(self.environment, event.facts)
+        there = merge_environments(self.environment, event.facts)
         if self._attempt is not None and self._attempt.started.round > 1:
             for fact in (device_name, torch_version):
                 before, now = fact(self.environment), fact(there)

@@ -144,7 +144,7 @@ def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None =
     return Check(name=name, status="warning", found=found, costs=costs, remedy=again)
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class RateComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A device's rate against that of another device, or of the device ``before``.
 
     ``verdict`` is on the time of one unit of work, where B is the device itself; ``cause`` is what
@@ -184,11 +184,11 @@ class RatesReport(msgspec.Struct, frozen=True, kw_only=True):
 
     rates: DeviceRates
     rows: list[RateRow]
-    past: list[Comparison]
-    sisters: list[Comparison]
+    past: list[RateComparison]
+    sisters: list[RateComparison]
 
 
-def report_of(
+def rates_report(
     rates: DeviceRates, *, before: DeviceRates | None, sisters: Sequence[DeviceRates]
 ) -> RatesReport:
     """Sum up the rates of a device, and test them against earlier ones and other devices.
@@ -230,7 +230,7 @@ def report_of(
         interval = separate(*times, false_rate=FALSE_RATE / len(tests))
         verdict = judge(interval, smallest=MIN_DIFFERENCE)
         cause = _cause(rates.load, other.load, label) if verdict.differs else ""
-        comparisons.append(Comparison(name=name, other=label, verdict=verdict, cause=cause))
+        comparisons.append(RateComparison(name=name, other=label, verdict=verdict, cause=cause))
     return RatesReport(
         rates=rates,
         rows=rows,
@@ -261,7 +261,7 @@ def sentences(report: RatesReport) -> list[str]:
     return [_sentence(row) for row in sorted(rows, key=lambda row: -abs(row.verdict.change or 0.0))]
 
 
-def _sentence(row: Comparison) -> str:
+def _sentence(row: RateComparison) -> str:
     verdict = row.verdict
     assert verdict.change is not None and verdict.low is not None and verdict.high is not None
     low, high = sorted(100 * abs(end) for end in (verdict.low, verdict.high))

@@ -12,7 +12,7 @@ from sysbench.core.runs.builder import RECORD_CHANGED, RecordBuilder, known_envi
 from sysbench.core.runs.run_directory import RunDirectory
 
 
-def replay(run: RunDirectory) -> Record:
+def replay_events(run: RunDirectory) -> Record:
     """The record from the events alone; still ``running`` if they hold no end.
 
     Raises:

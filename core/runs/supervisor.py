@@ -69,7 +69,7 @@ POLL_SECONDS = 0.2
 STOPPED = "its process was stopped for a time, by a signal or a debugger"
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class PassPlace(msgspec.Struct, frozen=True, kw_only=True):
     """A round's place in the comparison that it is measured for; see `Round`."""
 
     experiment: str = ""
@@ -137,7 +137,7 @@ def add_round(
     if "timing" not in header.passes:
         raise SpecError("passes", ",".join(header.passes), "a round is of the timing pass")
     chosen_before(header.python)
-    place = Place(experiment=experiment, block=block, position=position, side=side)
+    place = PassPlace(experiment=experiment, block=block, position=position, side=side)
     cancel = cancel or Cancellation()
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
@@ -281,7 +281,7 @@ class Supervision:
         """Every pass in its own worker, the rounds of the timing pass one after another."""
         yield from self._with_telemetry(self._passes())
 
-    def run_round(self, place: Place) -> Iterator[AnyEvent]:
+    def run_round(self, place: PassPlace) -> Iterator[AnyEvent]:
         """One more round of the timing pass, during which the record is ``running``."""
         self._keep_record()
         yield from self._with_telemetry(self._run_pass("timing", self.builder.next_round, place))
@@ -309,7 +309,7 @@ class Supervision:
             yield from self.emit(Noticed(message=f"telemetry stopped: {sampler.error}"))
 
     def _run_pass(
-        self, name: PassName, number: int = 1, place: Place | None = None
+        self, name: PassName, number: int = 1, place: PassPlace | None = None
     ) -> Iterator[AnyEvent]:
         began = time.monotonic()
         folder = self.run.round_folder(number) if number > 1 else self.run.pass_folder(name)

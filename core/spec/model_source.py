@@ -20,7 +20,7 @@ from sysbench.core.machine.interpreter import (
     missing_libraries,
     probe_python,
 )
-from sysbench.core.spec.own_model import Source, source_of
+from sysbench.core.spec.own_model import ModelSource, source_of
 from sysbench.core.spec.spec import RunSpec
 
 CONFIG = "config.json"
@@ -65,7 +65,7 @@ def located(spec: RunSpec, python: str | None = None) -> RunSpec:
     return spec.changed(model=name, model_file=str(path), model_source=digest)
 
 
-def digest_of(source: Source, path: Path, python: str = "") -> str:
+def digest_of(source: ModelSource, path: Path, python: str = "") -> str:
     """SHA-256, in 16 digits, of the code and of the versions of the libraries that it imports.
 
     Of a factory's file that is its own text and that of the modules beside it that it imports; of
@@ -90,7 +90,7 @@ def digest_of(source: Source, path: Path, python: str = "") -> str:
     return digest.hexdigest()[:16]
 
 
-def libraries_of(source: Source, path: Path, python: str = "") -> dict[str, str]:
+def libraries_of(source: ModelSource, path: Path, python: str = "") -> dict[str, str]:
     """Versions of the installed libraries that the code imports, by name of the import.
 
     Args:
@@ -103,7 +103,7 @@ def libraries_of(source: Source, path: Path, python: str = "") -> dict[str, str]
     return {name: version for name, version in versions.items() if version}
 
 
-def _imported_libraries(source: Source, path: Path) -> set[str]:
+def _imported_libraries(source: ModelSource, path: Path) -> set[str]:
     """Names of the imports of the code that are neither its own nor Python's."""
     if source.door == "hf":
         names = {"transformers"}
@@ -119,7 +119,7 @@ def _imported_libraries(source: Source, path: Path) -> set[str]:
     return names
 
 
-def _check_libraries(model: str, source: Source, path: Path, python: str) -> None:
+def _check_libraries(model: str, source: ModelSource, path: Path, python: str) -> None:
     """Refuse code that cannot be imported, before anything is started for it.
 
     Of a factory's file only what it imports at its outermost level and outside of any condition;
@@ -166,7 +166,7 @@ def _needed(path: Path) -> set[str]:
     }
 
 
-def root_of(source: Source, path: Path) -> Path:
+def root_of(source: ModelSource, path: Path) -> Path:
     """The folder from which the code is imported."""
     if source.door != "module":
         return path.parent
@@ -174,7 +174,7 @@ def root_of(source: Source, path: Path) -> Path:
     return path.parents[source.place.count(".") + is_package]
 
 
-def _path_of(source: Source, python: str) -> Path:
+def _path_of(source: ModelSource, python: str) -> Path:
     if source.door == "file":
         return Path(source.place).expanduser().resolve()
     if source.door == "module":
@@ -182,7 +182,7 @@ def _path_of(source: Source, python: str) -> Path:
     return _path_of_config(source.place)
 
 
-def _short_name(source: Source, path: Path) -> str:
+def _short_name(source: ModelSource, path: Path) -> str:
     if source.door == "file":
         return f"{path.name}:{source.factory}"
     if source.door == "module":
@@ -192,7 +192,7 @@ def _short_name(source: Source, path: Path) -> str:
     return f"hf:{source.place}"
 
 
-def _path_of_module(source: Source, search_path: Sequence[str]) -> Path:
+def _path_of_module(source: ModelSource, search_path: Sequence[str]) -> Path:
     """The file of a module that a worker would import, without importing it or its packages.
 
     The working directory comes last: a file in it cannot stand in for an installed library.
@@ -251,7 +251,7 @@ def _cached_config(place: str) -> Path | None:
     return next(iter(sorted(folder.glob(f"snapshots/{revision}/{CONFIG}"))), None)
 
 
-def _texts(source: Source, path: Path) -> dict[str, bytes]:
+def _texts(source: ModelSource, path: Path) -> dict[str, bytes]:
     """Content of the files that the model is made of, by their names under its root."""
     if source.door == "hf":
         files = {path, *path.parent.glob("*.py")} if path.name == CONFIG else {path}
@@ -266,7 +266,7 @@ def _read(file: Path) -> bytes:
         return opened.read(LARGEST_BYTES)
 
 
-def _local_files(source: Source, path: Path) -> set[Path]:
+def _local_files(source: ModelSource, path: Path) -> set[Path]:
     """The file and those that it imports, directly or not, from its folder or its package.
 
     Of an installed library only its own file: its version tells the rest.

@@ -24,7 +24,7 @@ LONGEST = 4096
 WAYS = "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY or hf:PATH"
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """Place of a model's code, as the spec names it.
 
     Attributes:
@@ -48,7 +48,7 @@ def is_own(model: object) -> bool:
     return isinstance(model, str) and ":" in model
 
 
-def source_of(model: str) -> Source:
+def source_of(model: str) -> ModelSource:
     """The place that ``model`` names.
 
     Raises:
@@ -56,15 +56,15 @@ def source_of(model: str) -> Source:
     """
     if model.startswith(HF):
         if place := model.removeprefix(HF).strip():
-            return Source("hf", place)
+            return ModelSource("hf", place)
         raise SpecError("model", model, "hf:PATH of a config.json or its folder, or hf:ORG/NAME")
     place, _, factory = model.rpartition(":")
     if not _is_dotted(factory):
         raise SpecError("model", model, f"{WAYS}; a factory is the name of a function or class")
     if place.endswith(".py"):
-        return Source("file", place, factory)
+        return ModelSource("file", place, factory)
     if _is_dotted(place):
-        return Source("module", place, factory)
+        return ModelSource("module", place, factory)
     raise SpecError("model", model, f"{WAYS}, or the name of a preset")
 
 

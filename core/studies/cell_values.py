@@ -18,7 +18,7 @@ from sysbench.core.studies.formula import (
     read_cell,
     shown_unit,
 )
-from sysbench.core.studies.study_file import Layout, Line, Study
+from sysbench.core.studies.study_file import Line, Study, TableLayout
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import is_number
 from sysbench.core.tables.timing_tables import with_unit
@@ -93,7 +93,7 @@ def values_of(study: Study) -> list[Value]:
     ]
 
 
-def _shown(layout: Layout) -> Iterator[tuple[str, str, dict[str, str]]]:
+def _shown(layout: TableLayout) -> Iterator[tuple[str, str, dict[str, str]]]:
     """Formula, unit and cells of each place of a table."""
     for line in layout.lines or (Line(name=""),):
         for column in layout.columns:

@@ -16,7 +16,7 @@ from sysbench.core.errors import ClusterError, DamagedFileError
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory, create_run, runs_folder
 from sysbench.core.runs.stored_records import load_record
-from sysbench.core.studies.study_directory import FINAL_STATUSES, Entry, StudyDirectory, unique
+from sysbench.core.studies.study_directory import FINAL_STATUSES, CellEntry, StudyDirectory, unique
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.studies.study_runner import (
     CellEnded,
@@ -26,8 +26,8 @@ from sysbench.core.studies.study_runner import (
     StudyEvent,
     StudyStarted,
     adopt,
+    cell_entry,
     cells_to_run,
-    entry_of,
 )
 
 JobState = Literal["waiting", "running"]
@@ -44,7 +44,7 @@ SILENCE_SECONDS = 900.0
 """Time that a scheduler may not answer, as while it is restarted, before the runner gives up."""
 
 
-class Place(Protocol):
+class JobPlace(Protocol):
     """Where cells run as jobs, each the supervisor of one run directory."""
 
     def submit(self, runs: Sequence[RunDirectory]) -> str:
@@ -73,7 +73,7 @@ class Place(Protocol):
 
 
 def run_on(
-    place: Place,
+    place: JobPlace,
     directory: StudyDirectory,
     cells: Sequence[Cell],
     *,
@@ -110,7 +110,11 @@ class _Follower:
     lag_seconds: float
 
     def __init__(
-        self, place: Place, directory: StudyDirectory, cells: Sequence[Cell], cancel: Cancellation
+        self,
+        place: JobPlace,
+        directory: StudyDirectory,
+        cells: Sequence[Cell],
+        cancel: Cancellation,
     ) -> None:
         self.place = place
         self.directory = directory
@@ -187,7 +191,7 @@ class _Follower:
             run = create_run(cell.spec, cell.passes, self.directory.root)
             # Before the job is queued: a runner that is killed in between leaves no job that
             # a later one does not know.
-            self.directory.append(Entry(cell=cell.id, status="running", run=run.id))
+            self.directory.append(CellEntry(cell=cell.id, status="running", run=run.id))
             runs.append(run)
         try:
             words = self.place.submit(runs)
@@ -250,15 +254,15 @@ class _Follower:
                 cell=cell, entry=entry, done=self.done, total=len(self.cells), seconds_left=None
             )
 
-    def _entry(self, cell: Cell, run: RunDirectory) -> Entry:
+    def _entry(self, cell: Cell, run: RunDirectory) -> CellEntry:
         """The line of a cell whose job left the queue."""
         assert cell.spec is not None
         try:
             record = load_record(run)
         except DamagedFileError as error:
             why = f"{self.place.job_of(run.id)} left nothing that can be read: {error}"
-            return Entry(cell=cell.id, status="killed", run=run.id, detail=why)
-        entry = entry_of(cell, cell.spec, record, None, teaches=False)
+            return CellEntry(cell=cell.id, status="killed", run=run.id, detail=why)
+        entry = cell_entry(cell, cell.spec, record, None, teaches=False)
         if entry.status not in FINAL_STATUSES:
             why = "; ".join(filter(None, (self.place.job_of(run.id), entry.detail)))
             entry = msgspec.structs.replace(entry, detail=why)

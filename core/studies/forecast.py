@@ -21,8 +21,8 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.details import score_matrices_bytes
 from sysbench.core.studies.study_directory import (
     FINAL_STATUSES,
+    CellEntry,
     CellStatus,
-    Entry,
     StudyDirectory,
     list_studies,
     status_of,
@@ -71,13 +71,13 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 class Forecaster:
     """Forecasts cells of one home from its entries, to which `learn` adds."""
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self._entries: dict[tuple[str, ...], list[Entry]] = {}
+    def __init__(self, entries: Iterable[CellEntry] = ()) -> None:
+        self._entries: dict[tuple[str, ...], list[CellEntry]] = {}
         self._capacity = cache(device_capacity)
         for entry in entries:
             self.learn(entry)
 
-    def learn(self, entry: Entry) -> None:
+    def learn(self, entry: CellEntry) -> None:
         """Add a cell that ended."""
         has_time = entry.median_ms is None or entry.median_ms > 0
         has_start = entry.start_seconds is not None and entry.start_seconds >= 0
@@ -107,7 +107,7 @@ class Forecaster:
     def _seconds(self, spec: RunSpec, passes: Sequence[str], facts: _Facts) -> float | None:
         """Median of the finished cells of this kind whose work is nearest, in proportion to it."""
 
-        def scale(entry: Entry) -> float:
+        def scale(entry: CellEntry) -> float:
             return max(entry.work / facts.work, facts.work / entry.work)
 
         entries = self._entries.get((facts.kind, *passes), ())
@@ -132,16 +132,16 @@ def total_seconds(forecasts: Iterable[Forecast]) -> tuple[float | None, bool]:
     return (sum(known) if known or not every else None), len(known) < len(every)
 
 
-def past_entries(root: Path | None = None) -> list[Entry]:
+def past_entries(root: Path | None = None) -> list[CellEntry]:
     """Entries of every study of a home; studies that cannot be read are left out."""
-    entries: list[Entry] = []
+    entries: list[CellEntry] = []
     for study in list_studies(root):
         with suppress(DamagedFileError):
             entries += study.entries().values()
     return entries
 
 
-def kind_of(spec: RunSpec) -> str:
+def cell_kind(spec: RunSpec) -> str:
     """Key of the specs whose times differ only by their work."""
     compiled = "compiled" if spec.compile != "off" else "eager"
     parallel = f"{spec.parallel} x{spec.ranks}"
@@ -176,7 +176,7 @@ class _Facts(NamedTuple):
 @lru_cache(maxsize=2 * MOST_CELLS)  # of a GPU's cells also without its capability
 def _facts_of(spec: RunSpec, capability: str | None) -> _Facts:
     """Cached by spec: a screen requests all cells again whenever one ends."""
-    kind = kind_of(spec)
+    kind = cell_kind(spec)
     if spec.workload == "attention":
         work = float(spec.batch * spec.context**2 * (spec.d_model + 16))
         return _Facts(kind, work, score_matrices_bytes(spec), is_least=True)
@@ -192,7 +192,7 @@ def _facts_of(spec: RunSpec, capability: str | None) -> _Facts:
     return _Facts(kind, work, least, is_least=True)
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class StudyProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A study at a moment.
 
     Attributes:
@@ -226,14 +226,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 def progress_of(
     cells: Sequence[Cell],
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, CellEntry],
     *,
     is_live: bool = False,
     root: Path | None = None,
-) -> Progress:
+) -> StudyProgress:
     """Progress of these cells."""
     newest = dict(entries)
-    return Progress(
+    return StudyProgress(
         statuses={
             cell.id: status_of(cell, newest, is_live=is_live, root=root) for cell in unique(cells)
         },
@@ -241,13 +241,15 @@ def progress_of(
     )
 
 
-def progress_in(directory: StudyDirectory, cells: Sequence[Cell]) -> Progress:
+def progress_in(directory: StudyDirectory, cells: Sequence[Cell]) -> StudyProgress:
     """Progress of the cells of a study on disk."""
     is_live = directory.is_live()
     return progress_of(cells, directory.entries(), is_live=is_live, root=directory.root)
 
 
-def waiting_forecasts(progress: Progress, forecasts: Mapping[str, Forecast]) -> Iterator[Forecast]:
+def waiting_forecasts(
+    progress: StudyProgress, forecasts: Mapping[str, Forecast]
+) -> Iterator[Forecast]:
     """The forecasts of the cells without a value."""
     for id, status in progress.statuses.items():
         if status not in FINAL_STATUSES:

@@ -242,7 +242,7 @@ def _differing(side: Rounds) -> str:
     return f"the bytes differ between rounds, by {percent(high / low - 1, 2) if low else 'all'}"
 
 
-def merged(study: str, repeats: Mapping[int, Record]) -> Record:
+def merge_ratios(study: str, repeats: Mapping[int, Record]) -> Record:
     """The repeats of one cell as one run with rounds; all but its times is the first repeat's.
 
     Args:

@@ -23,12 +23,12 @@ from sysbench.core.studies.details import EACH
 from sysbench.core.studies.formula import check_formula, check_template, is_fact
 from sysbench.core.studies.study_file import (
     Axis,
-    Column,
-    Layout,
     Line,
-    Part,
     Point,
     Study,
+    StudyColumn,
+    StudyPart,
+    TableLayout,
     Text,
     Variant,
 )
@@ -40,7 +40,7 @@ MAX_REPEATS = 100
 T = TypeVar("T")
 
 
-class _Size(Part, frozen=True):
+class _Size(StudyPart, frozen=True):
     """What a variant replaces, as the file has it."""
 
     axes: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -55,11 +55,11 @@ class _File(_Size, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     timelines: bool = False
     skip: tuple[dict[str, Any], ...] = ()
-    tables: Annotated[tuple[Layout, ...], Meta(min_length=1)]
+    tables: Annotated[tuple[TableLayout, ...], Meta(min_length=1)]
     variants: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class _Range(Part, frozen=True):
+class _Range(StudyPart, frozen=True):
     low: Annotated[int, Meta(ge=0)] = msgspec.field(name="from")
     high: int = msgspec.field(name="to")
     times: Annotated[int, Meta(ge=2)] | None = None
@@ -73,7 +73,7 @@ _WORDS = {
 """Types by their words in a message."""
 _KEYS = {
     field.encode_name
-    for part in (_File, _Range, Layout, Column, Line)
+    for part in (_File, _Range, TableLayout, StudyColumn, Line)
     for field in msgspec.structs.fields(part)
 }
 
@@ -300,7 +300,7 @@ def _parse_skip(raw: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, tuple
     return skipped
 
 
-def _check_layout(layout: Layout, axes: Sequence[Axis]) -> None:
+def _check_layout(layout: TableLayout, axes: Sequence[Axis]) -> None:
     names = [axis.name for axis in axes]
     for row in layout.rows:
         _check_among("rows", row, names)
@@ -320,7 +320,7 @@ def _check_layout(layout: Layout, axes: Sequence[Axis]) -> None:
             _check_column(column, layout, before, set(names) - set(layout.rows))
 
 
-def _check_part(part: Column | Line, axes: Sequence[Axis]) -> None:
+def _check_part(part: StudyColumn | Line, axes: Sequence[Axis]) -> None:
     labels = {axis.name: axis.labels for axis in axes}
     with _within("where"):
         for axis, label in part.where.items():
@@ -332,7 +332,7 @@ def _check_part(part: Column | Line, axes: Sequence[Axis]) -> None:
 
 
 def _check_column(
-    column: Column, layout: Layout, before: Sequence[Column], open_axes: set[str]
+    column: StudyColumn, layout: TableLayout, before: Sequence[StudyColumn], open_axes: set[str]
 ) -> None:
     """Check one column; ``open_axes`` are those that the rows leave open."""
     kinds = (bool(column.value), column.ratio is not None, column.is_label)

@@ -60,7 +60,7 @@ _RENAMED = {
 """Keys, formulas and formats of shipped studies that earlier versions wrote to ``study.json``."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CellEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of ``cells.jsonl``: a cell that started or ended.
 
     `sysbench.core.studies.forecast` forecasts the time of other cells from ``kind``, ``work``,
@@ -121,7 +121,7 @@ class StudyDirectory(JobDirectory):
         ready_python(None if python is None else chosen_before(python))
         return super().start(*options)
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: CellEntry) -> None:
         """Add a line, on disk before this returns; a torn last line is closed first."""
         with open_to_append(self.cells_path) as file:
             end_torn_line(file.fileno())
@@ -129,7 +129,7 @@ class StudyDirectory(JobDirectory):
             file.flush()
             os.fsync(file.fileno())
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, CellEntry]:
         """The newest entry of each cell by its id; lines that cannot be read are left out.
 
         Raises:
@@ -141,10 +141,10 @@ class StudyDirectory(JobDirectory):
             return {}
         except OSError as error:
             raise DamagedFileError(f"{self.cells_path}: {error}") from error
-        newest: dict[str, Entry] = {}
+        newest: dict[str, CellEntry] = {}
         for line in lines:
             try:
-                entry = msgspec.json.decode(line, type=Entry)
+                entry = msgspec.json.decode(line, type=CellEntry)
             except UNREADABLE_JSON:
                 continue  # torn by a crash: that cell runs again
             newest[entry.cell] = entry
@@ -161,13 +161,13 @@ class StudyDirectory(JobDirectory):
                 return run.header().python
         return None
 
-    def run_of(self, entry: Entry) -> RunDirectory | None:
+    def run_of(self, entry: CellEntry) -> RunDirectory | None:
         """The run of an entry, or None if it was deleted."""
         path = _path_of(entry, self.root)
         return RunDirectory(path) if path is not None and (path / "run.json").is_file() else None
 
 
-def _path_of(entry: Entry, root: Path | None) -> Path | None:
+def _path_of(entry: CellEntry, root: Path | None) -> Path | None:
     """Where an entry's run lies; None without one, and for a path in the place of its id."""
     return runs_folder(root) / entry.run if is_run_id(entry.run) else None
 
@@ -232,7 +232,7 @@ def find_study(name: str, root: Path | None = None) -> StudyDirectory:
 
 
 def status_of(
-    cell: Cell, entries: dict[str, Entry], *, is_live: bool, root: Path | None = None
+    cell: Cell, entries: dict[str, CellEntry], *, is_live: bool, root: Path | None = None
 ) -> CellStatus:
     """Status of a cell. One that started and has no end waits, unless its runner lives."""
     if cell.spec is None:

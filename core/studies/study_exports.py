@@ -17,11 +17,11 @@ from sysbench.core.export.text_formats import (
 )
 from sysbench.core.studies.cell_values import Value
 from sysbench.core.studies.ratios import Best
-from sysbench.core.studies.study_report import Report
+from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.tables.table import Table
 
 
-def study_page(report: Report) -> str:
+def study_page(report: StudyReport) -> str:
     """The page: self-contained, no network requests."""
     study = report.study
     name = " · ".join(part for part in (study.name, study.variant) if part)
@@ -31,7 +31,7 @@ def study_page(report: Report) -> str:
     return document(f"{name}: {study.title}", head, dict(_sections(report)))
 
 
-def _facts(report: Report) -> Iterator[str]:
+def _facts(report: StudyReport) -> Iterator[str]:
     study, progress = report.study, report.progress
     if study.source:
         yield f"repeats {study.source}"
@@ -42,7 +42,7 @@ def _facts(report: Report) -> Iterator[str]:
     yield f"passes {', '.join(study.passes)}" + (f" · fixed: {fixed}" if fixed else "")
 
 
-def _sections(report: Report) -> Iterator[tuple[str, str]]:
+def _sections(report: StudyReport) -> Iterator[tuple[str, str]]:
     if report.cautions:
         yield (
             "before-you-compare",
@@ -86,7 +86,7 @@ def _paragraphs(title: str, lines: Sequence[str], anchor: str, look: str = "") -
 STUDY_FORMATS = ("md", "csv", "json", "html")
 
 
-def study_as(report: Report, kind: str) -> bytes:
+def study_as(report: StudyReport, kind: str) -> bytes:
     """The report in one of `STUDY_FORMATS`.
 
     ``csv`` is the table as it stands, or one tidy file where the study has several.
@@ -107,7 +107,7 @@ def study_as(report: Report, kind: str) -> bytes:
             return msgspec.json.format(msgspec.json.encode(study_as_json(report)), indent=2)
 
 
-def study_as_json(report: Report) -> dict[str, object]:
+def study_as_json(report: StudyReport) -> dict[str, object]:
     """The public contract: ``study``, the first table's ``columns`` and ``rows``, ``cells``; and
     all tables, the rounds, the least times, the sentences, the cautions and the environment."""
     first = next(iter(report.tables), None)
@@ -157,7 +157,7 @@ def _table_as_json(table: Table) -> dict[str, object]:
     return {"name": table.name, "columns": table.columns, "rows": table.rows}
 
 
-def _markdown(report: Report) -> Iterator[str]:
+def _markdown(report: StudyReport) -> Iterator[str]:
     study, progress = report.study, report.progress
     yield f"# {escaped(study.name)}: {escaped(study.title)}"
     yield ""

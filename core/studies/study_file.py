@@ -11,18 +11,18 @@ from msgspec import Meta
 from sysbench.core.record.blocks import PassName
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StudyPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a study, as ``study.json`` keeps it."""
 
 
-class Point(Part, frozen=True):
+class Point(StudyPart, frozen=True):
     """One value of an axis: its label, and the keys of a spec that it sets."""
 
     label: str
     settings: dict[str, Any]
 
 
-class Axis(Part, frozen=True):
+class Axis(StudyPart, frozen=True):
     """Points that the cells take in turn. Most axes are one key of a spec and named like it."""
 
     name: str
@@ -37,7 +37,7 @@ class Axis(Part, frozen=True):
 Text = Annotated[str, Meta(min_length=1)]
 
 
-class Column(Part, frozen=True):
+class StudyColumn(StudyPart, frozen=True):
     """A column of a table.
 
     Attributes:
@@ -60,7 +60,7 @@ class Column(Part, frozen=True):
     is_label: bool = msgspec.field(default=False, name="label")
 
 
-class Line(Part, frozen=True):
+class Line(StudyPart, frozen=True):
     """A named row in a table whose columns differ by ``where``: another value of the same cells,
     or the same value of others. Its fields take precedence over a column's."""
 
@@ -71,7 +71,7 @@ class Line(Part, frozen=True):
     format: str = ""
 
 
-class Layout(Part, frozen=True):
+class TableLayout(StudyPart, frozen=True):
     """One table of a study.
 
     Attributes:
@@ -86,7 +86,7 @@ class Layout(Part, frozen=True):
     name: Text
     rows: tuple[str, ...]
     title: str = ""
-    columns: tuple[Column, ...] = ()
+    columns: tuple[StudyColumn, ...] = ()
     lines: tuple[Line, ...] = ()
     each: str = ""
     most: Annotated[int, Meta(ge=0, le=1000)] = 0
@@ -97,11 +97,11 @@ class Layout(Part, frozen=True):
         values = [column.value for column in self.columns] + [line.value for line in self.lines]
         return [value for value in values if value]
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> StudyColumn:
         """The column of that name."""
         return next(column for column in self.columns if column.name == name)
 
-    def part(self, line: Line, column: Column) -> Column:
+    def part(self, line: Line, column: StudyColumn) -> StudyColumn:
         """The column in one line, whose own fields take precedence."""
         return msgspec.structs.replace(
             column,
@@ -112,7 +112,7 @@ class Layout(Part, frozen=True):
         )
 
 
-class Variant(Part, frozen=True):
+class Variant(StudyPart, frozen=True):
     """Another size of the same study: axes and fixed fields that replace the study's own."""
 
     axes: tuple[Axis, ...] = ()
@@ -121,7 +121,7 @@ class Variant(Part, frozen=True):
     repeat: int | None = None
 
 
-class Study(Part, frozen=True):
+class Study(StudyPart, frozen=True):
     """A study, checked.
 
     Attributes:
@@ -137,7 +137,7 @@ class Study(Part, frozen=True):
     name: str
     title: str
     axes: tuple[Axis, ...]
-    tables: tuple[Layout, ...]
+    tables: tuple[TableLayout, ...]
     fixed: dict[str, Any] = {}
     passes: tuple[PassName, ...] = ("timing",)
     repeat: int = 1

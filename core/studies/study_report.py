@@ -17,12 +17,12 @@ from sysbench.core.studies.charts import figures_of
 from sysbench.core.studies.forecast import (
     Forecast,
     Forecaster,
-    Progress,
+    StudyProgress,
     past_entries,
     progress_in,
 )
 from sysbench.core.studies.ratios import Best, best_of, sentence_of
-from sysbench.core.studies.study_directory import CellStatus, Entry, StudyDirectory, records_of
+from sysbench.core.studies.study_directory import CellEntry, CellStatus, StudyDirectory, records_of
 from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.studies.study_text import cautions_of, sentences_of
@@ -61,12 +61,12 @@ def commands_table(
     study: Study,
     cells: Sequence[grid.Cell],
     statuses: Mapping[str, CellStatus],
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, CellEntry],
 ) -> Table:
     """Status and run of each cell, and the command that measures it alone."""
     axes = [axis.name for axis in study.axes]
     has_rounds = any(cell.repeat for cell in cells)
-    none = Entry(cell="", status="waiting")
+    none = CellEntry(cell="", status="waiting")
     rows: list[Row] = []
     for cell in cells:
         entry = entries.get(cell.id, none)
@@ -93,7 +93,7 @@ MOST_TIMELINES = 24
 """A page with more of them would be too large to read, and to open."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class StudyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The report of a study. Cells without a value stay visibly empty in all of it.
 
     Attributes:
@@ -118,8 +118,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     study: Study
     cells: tuple[grid.Cell, ...]
-    progress: Progress
-    entries: dict[str, Entry]
+    progress: StudyProgress
+    entries: dict[str, CellEntry]
     forecasts: dict[str, Forecast]
     values: tuple[Value, ...]
     numbers: dict[str, tuple[float | None, ...]]
@@ -136,7 +136,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     cautions: tuple[str, ...]
 
 
-def report_of(directory: StudyDirectory) -> Report:
+def study_report(directory: StudyDirectory) -> StudyReport:
     """The study in a directory.
 
     Raises:
@@ -154,7 +154,7 @@ def make_report(
     study: Study,
     cells: Sequence[grid.Cell],
     records: Mapping[str, Record],
-) -> Report:
+) -> StudyReport:
     """The report of these cells; ``records`` are by the cell's id."""
     entries = directory.entries()
     progress = progress_in(directory, cells)
@@ -163,7 +163,7 @@ def make_report(
     values = values_of(study)
     best = tuple(best_of(study, cells, records))
     filled = [filling for filling in fillings(study, cells, records) if filling.table.rows]
-    return Report(
+    return StudyReport(
         study=study,
         cells=tuple(cells),
         progress=progress,

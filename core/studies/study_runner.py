@@ -25,7 +25,7 @@ from sysbench.core.spec.passes import parse_passes
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.forecast import (
     Forecaster,
-    kind_of,
+    cell_kind,
     past_entries,
     steps_seconds,
     total_seconds,
@@ -33,8 +33,8 @@ from sysbench.core.studies.forecast import (
 )
 from sysbench.core.studies.study_directory import (
     FINAL_STATUSES,
+    CellEntry,
     CellStatus,
-    Entry,
     StudyDirectory,
     status_of,
     unique,
@@ -84,7 +84,7 @@ class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
     known."""
 
     cell: Cell
-    entry: Entry
+    entry: CellEntry
     done: int
     total: int
     seconds_left: float | None
@@ -177,7 +177,7 @@ class _Runner:
                 return
         yield StudyEnded(reason="finished", done=done, total=total)
 
-    def _cell(self, cell: Cell, number: int) -> Generator[StudyEvent, None, Entry]:
+    def _cell(self, cell: Cell, number: int) -> Generator[StudyEvent, None, CellEntry]:
         """Run one cell to its end and keep its entry, which is returned."""
         spec = cell.spec
         assert spec is not None  # refused cells are not among what is to do
@@ -186,22 +186,22 @@ class _Runner:
             self.directory.append(too_large)
             return too_large
         run = create_run(spec, cell.passes, self.directory.root)
-        self.directory.append(Entry(cell=cell.id, status="running", run=run.id))
+        self.directory.append(CellEntry(cell=cell.id, status="running", run=run.id))
         yield CellStarted(cell=cell, run=run.id, number=number)
         began = time.monotonic()
         for event in supervise(run, cancel=self.cancel):
             yield CellAdvanced(cell=cell, event=event)
         seconds = time.monotonic() - began
-        entry = entry_of(cell, spec, load_record(run), seconds)
+        entry = cell_entry(cell, spec, load_record(run), seconds)
         self.directory.append(entry)
         self.forecaster.learn(entry)
         return entry
 
-    def _too_large(self, cell: Cell) -> Entry | None:
+    def _too_large(self, cell: Cell) -> CellEntry | None:
         forecast = self.forecaster.forecast(cell)
         if forecast.is_run:
             return None
-        return Entry(
+        return CellEntry(
             cell=cell.id,
             status="too-large",
             peak_bytes=forecast.peak_bytes,
@@ -226,9 +226,9 @@ def keep_python(directory: StudyDirectory) -> None:
         use_python(chosen_before(python))
 
 
-def entry_of(
+def cell_entry(
     cell: Cell, spec: RunSpec, record: Record, seconds: float | None, *, teaches: bool = True
-) -> Entry:
+) -> CellEntry:
     """The line that a cell's run leaves in the study's state.
 
     Args:
@@ -239,7 +239,7 @@ def entry_of(
         (pass_record for pass_record in record.passes if pass_record.outcome != "finished"), None
     )
     median_ms = record.timing.step.median_ms if record.timing else None
-    return Entry(
+    return CellEntry(
         cell=cell.id,
         status=record.status,
         run=record.id,
@@ -247,7 +247,7 @@ def entry_of(
         seconds=seconds,
         median_ms=median_ms,
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
-        kind=kind_of(spec) if teaches else "",
+        kind=cell_kind(spec) if teaches else "",
         work=work_of(spec) if teaches else 0.0,
         passes=cell.passes,
         start_seconds=None if failed or seconds is None else _start(spec, cell, median_ms, seconds),
@@ -293,7 +293,7 @@ def adopt(
         except DamagedFileError:
             continue  # nothing to keep: the cell runs again
         if record.status in FINAL_STATUSES:
-            directory.append(entry_of(cell, cell.spec, record, None, teaches=teaches))
+            directory.append(cell_entry(cell, cell.spec, record, None, teaches=teaches))
 
 
 def _run_all(path: Path, cancel: Cancellation) -> Iterator[StudyEvent]:

@@ -22,8 +22,8 @@ from sysbench.core.studies.formula import (
     written,
 )
 from sysbench.core.studies.measures import instruction_set, machine, sdpa_kernel
-from sysbench.core.studies.ratios import Ratio, Rounds, merged, ratio_of, rounds_of
-from sysbench.core.studies.study_file import Column, Layout, Line, Study
+from sysbench.core.studies.ratios import Ratio, Rounds, merge_ratios, ratio_of, rounds_of
+from sysbench.core.studies.study_file import Line, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import Cell as Content
 from sysbench.core.tables.table import Row, Table, is_number, select
@@ -64,7 +64,7 @@ class Filling:
         medians: The two medians of such a cell, with their units.
     """
 
-    layout: Layout
+    layout: TableLayout
     table: Table
     ratios: Mapping[tuple[int, str], Ratio] = field(default_factory=dict)
     medians: Mapping[tuple[int, str], str] = field(default_factory=dict)
@@ -126,7 +126,7 @@ def outcome(record: Record) -> str:
 
 
 def _fill_columns(
-    study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
+    study: Study, layout: TableLayout, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Filling:
     """Fill a table whose columns are formulas."""
     columns, lines = layout.columns, layout.lines or (Line(name=""),)
@@ -182,7 +182,7 @@ def _fill_columns(
 
 
 def _context(
-    study: Study, layout: Layout, records: Mapping[str, Record]
+    study: Study, layout: TableLayout, records: Mapping[str, Record]
 ) -> Iterator[tuple[str, str]]:
     """Name and formula of the columns that every table has if it can."""
     has_steps = study.fixed.get("workload") not in WITHOUT_STEPS
@@ -193,7 +193,7 @@ def _context(
             yield name, f"measures.{measure.__name__}"
 
 
-def _ratio_names(layout: Layout) -> list[str]:
+def _ratio_names(layout: TableLayout) -> list[str]:
     return [column.name for column in layout.columns if column.ratio is not None]
 
 
@@ -208,12 +208,12 @@ def _ratio_text(ratio: Ratio, write: Callable[[float], str], marks: Mapping[str,
     return f"{write(ratio.value)} {marks.get(ratio.why, '')}".rstrip()
 
 
-def _with_unit(part: Column, value: float) -> str:
+def _with_unit(part: StudyColumn, value: float) -> str:
     unit = shown_unit(part.value, part.unit)
     return f"{part.name} {with_unit(value, '' if f'({unit})' in part.name else unit)}"
 
 
-def _format(part: Column) -> str:
+def _format(part: StudyColumn) -> str:
     if part.ratio:
         return part.format or "{:.2f}"
     if part.is_label or not part.value:
@@ -221,15 +221,15 @@ def _format(part: Column) -> str:
     return number_format(part.value, part.unit, part.format)
 
 
-def _own(part: Column, cells: Sequence[Cell]) -> list[Cell]:
+def _own(part: StudyColumn, cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in cells if part.where.items() <= cell.point.items()]
 
 
-def _read(part: Column, record: Record) -> Content:
+def _read(part: StudyColumn, record: Record) -> Content:
     return read_cell(record, part.value, part.unit, part.format)
 
 
-def _rounds(part: Column, cells: Sequence[Cell], records: Mapping[str, Record]) -> Rounds:
+def _rounds(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Record]) -> Rounds:
     if is_fact(part.value):
         value = _content(part, cells, records)
         return Rounds({0: value}, (value,), is_counted=True) if is_number(value) else Rounds()
@@ -241,7 +241,7 @@ def _rounds(part: Column, cells: Sequence[Cell], records: Mapping[str, Record]) 
     )
 
 
-def _content(part: Column, cells: Sequence[Cell], records: Mapping[str, Record]) -> Content:
+def _content(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Record]) -> Content:
     """The median of the cells' numbers or the first of their texts, else why there is none."""
     own = _own(part, cells)
     if is_fact(part.value):
@@ -276,7 +276,7 @@ def _fact(cells: Sequence[Cell], formula: str, records: Mapping[str, Record]) ->
 
 
 def _fill_each(
-    study: Study, layout: Layout, cells: Sequence[Cell], records: Mapping[str, Record]
+    study: Study, layout: TableLayout, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Table:
     """Stack the same table of every cell. A cell without it is an empty row; one that finished is
     left out. Repeats are one cell, whose times are those of its rounds."""
@@ -322,4 +322,4 @@ def _merge_repeats(
     for cell in cells:
         if cell.id in records:
             repeats.setdefault(cell.identity, {})[cell.repeat] = records[cell.id]
-    return {identity: merged(study.name, found) for identity, found in repeats.items()}
+    return {identity: merge_ratios(study.name, found) for identity, found in repeats.items()}

@@ -23,7 +23,7 @@ from sysbench.core.spec.fields import differing_keys, field_named
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.ratios import Ratio
 from sysbench.core.studies.schema import load_study, study_files
-from sysbench.core.studies.study_file import Axis, Layout, Study
+from sysbench.core.studies.study_file import Axis, Study, TableLayout
 from sysbench.core.studies.study_grid import Cell, with_variant
 from sysbench.core.studies.study_table import fillings, outcome
 
@@ -77,7 +77,7 @@ def _writer(low: float, high: float) -> Callable[[float], str]:
     return lambda value: f"{value:.{digits}f}"
 
 
-def _naming(layout: Layout) -> list[str]:
+def _naming(layout: TableLayout) -> list[str]:
     """The columns that distinguish a row: its axes, and the name of its line."""
     facts = {f"spec.{axis}" for axis in layout.rows}
     own = [column.name for column in layout.columns if column.is_label or column.value in facts]
@@ -140,7 +140,7 @@ def _of_axis(axis: Axis, fixed: Mapping[str, object]) -> str | None:
     )
 
 
-def _of_ratios(layout: Layout, cells: Sequence[Cell]) -> Iterator[str]:
+def _of_ratios(layout: TableLayout, cells: Sequence[Cell]) -> Iterator[str]:
     """Ratios of cells that differ in more than one factor."""
     columns = {column.name: column for column in layout.columns}
     for column in layout.columns:

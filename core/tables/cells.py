@@ -256,11 +256,11 @@ def _number(unit: str, value: float, largest: float) -> str:
     if unit == SIGNED_SHARE:
         return signed_percent(value)
     if unit == "µs":
-        return decimal(value / 1e3, _decimals(largest / 1e3))
+        return decimal_cell(value / 1e3, _decimals(largest / 1e3))
     if unit == "ns":
-        return decimal(value / 1e6, _decimals(largest / 1e6))
+        return decimal_cell(value / 1e6, _decimals(largest / 1e6))
     if unit == "ms":
-        return decimal(value, _decimals(largest))
+        return decimal_cell(value, _decimals(largest))
     if unit == "flops":
         return f"{format_count(value)}FLOP"
     without_decimals = float(value).is_integer() or abs(value) >= 1000
@@ -274,7 +274,7 @@ def _unit(column: str) -> str:
     return SIGNED_SHARE if column in _CHANGES else column.rpartition("_")[2]
 
 
-def decimal(value: float, decimals: int) -> str:
+def decimal_cell(value: float, decimals: int) -> str:
     """A number with so many decimals; one that rounds to zero is written as a bound."""
     text = f"{value:,.{decimals}f}"
     if value and not text.strip("-0.,"):

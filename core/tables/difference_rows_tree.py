@@ -13,16 +13,16 @@ from sysbench.core.compare.nodes import (
     TimeNode,
     changed,
     from_change,
+    limit_depth,
     moved,
-    to_depth,
-    walk,
+    walk_nodes,
 )
 from sysbench.core.tables.cells import SIGNED
 from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedNode(Generic[AnyNode]):
+class PlacedDifference(Generic[AnyNode]):
     """A node of a difference as a row, with its depth below the whole."""
 
     node: AnyNode
@@ -41,7 +41,7 @@ class Cut:
     least: float = 0.0
 
 
-TIME_COLUMNS: tuple[Column[PlacedNode[TimeNode]], ...] = (
+TIME_COLUMNS: tuple[Column[PlacedDifference[TimeNode]], ...] = (
     Column("change_ns", lambda row: row.node.change, "change ms", f"{SIGNED}ns"),
     Column("a_ns", lambda row: row.node.a_ns, "A ms"),
     Column("b_ns", lambda row: row.node.b_ns, "B ms"),
@@ -49,20 +49,20 @@ TIME_COLUMNS: tuple[Column[PlacedNode[TimeNode]], ...] = (
     Column("b_calls", lambda row: row.node.b_calls, "B calls"),
     Column("state", lambda row: _state(row.node)),
     Column("phase", lambda row: row.node.phase, is_optional=True),
-    Column("row", lambda row: "  " * row.depth + label(row.node)),
+    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
     Column("kind", lambda row: row.node.kind),
-    *fields_of(PlacedNode, "depth"),
+    *fields_of(PlacedDifference, "depth"),
 )
-BYTE_COLUMNS: tuple[Column[PlacedNode[ByteNode]], ...] = (
+BYTE_COLUMNS: tuple[Column[PlacedDifference[ByteNode]], ...] = (
     Column("change_bytes", lambda row: row.node.change, "change", f"{SIGNED}bytes"),
     Column("a_bytes", lambda row: row.node.a_bytes, "A"),
     Column("b_bytes", lambda row: row.node.b_bytes, "B"),
     Column("a_blocks", lambda row: row.node.a_blocks, "A blocks"),
     Column("b_blocks", lambda row: row.node.b_blocks, "B blocks"),
     Column("state", lambda row: _state(row.node)),
-    Column("row", lambda row: "  " * row.depth + label(row.node)),
+    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
     Column("kind", lambda row: row.node.kind),
-    *fields_of(PlacedNode, "depth"),
+    *fields_of(PlacedDifference, "depth"),
 )
 
 
@@ -82,13 +82,15 @@ def change_tables(difference: Difference, cut: Cut | None = None) -> list[Table]
     return tables
 
 
-def _rows(root: AnyNode, cut: Cut) -> list[PlacedNode[AnyNode]]:
+def _rows(root: AnyNode, cut: Cut) -> list[PlacedDifference[AnyNode]]:
     tree = changed(root)
     if cut.least:
         tree = from_change(tree, max(1.0, cut.least * moved(root)))
     if cut.depth is not None:
-        tree = to_depth(tree, cut.depth)
-    return [PlacedNode(node, depth) for depth, node in walk(tree)] if tree.children else []
+        tree = limit_depth(tree, cut.depth)
+    return (
+        [PlacedDifference(node, depth) for depth, node in walk_nodes(tree)] if tree.children else []
+    )
 
 
 def _words(cut: Cut) -> str:
@@ -101,6 +103,6 @@ def _state(node: DifferenceNode) -> str:
     return "" if node.state == "both" else node.state
 
 
-def label(node: DifferenceNode) -> str:
+def difference_label(node: DifferenceNode) -> str:
     """The node's name; of a renamed one A's and B's."""
     return f"{node.a_name} → {node.name}" if node.a_name else node.name

@@ -20,7 +20,7 @@ _WORDS = {
 def distributed_tables(block: Distributed) -> list[Table]:
     """All tables of the block, in reading order; some may be without rows."""
     return [
-        ranks_table(block),
+        rank_steps_table(block),
         split_table(block),
         collective_table(block),
         rank_table(block),
@@ -29,7 +29,7 @@ def distributed_tables(block: Distributed) -> list[Table]:
     ]
 
 
-def ranks_table(block: Distributed) -> Table:
+def rank_steps_table(block: Distributed) -> Table:
     """The strategy of the ranks, their backend and interconnect."""
     values: dict[str, Cell] = {
         "ranks": block.ranks,

@@ -7,7 +7,7 @@ from typing import Any
 
 from sysbench.core.predict.closed_form import Prediction
 from sysbench.core.predict.dry_run_client import ExactPrediction, PhasePrediction
-from sysbench.core.predict.fit_grid import Cell, Fit
+from sysbench.core.predict.fit_grid import Fit, FitCell
 from sysbench.core.predict.savings import Saving, Savings
 from sysbench.core.record.memory import LedgerRow
 from sysbench.core.tables.table import Column, Table, facts, fields_of, tabulate
@@ -73,14 +73,14 @@ def fit_table(fit: Fit) -> Table:
     )
 
 
-def grid_table(cells: Sequence[Cell]) -> Table:
+def grid_table(cells: Sequence[FitCell]) -> Table:
     """A row per cell, the axes' columns first."""
     keys = tuple(cells[0].settings)
     return tabulate(
         cells,
         (
-            *(Column[Cell](key, _setting(key)) for key in keys),
-            *fields_of(Cell, "peak_bytes", "peak_phase", "fits"),
+            *(Column[FitCell](key, _setting(key)) for key in keys),
+            *fields_of(FitCell, "peak_bytes", "peak_phase", "fits"),
             Column("note", lambda cell: cell.why, is_optional=True),
         ),
         name="grid",
@@ -109,5 +109,5 @@ def _change(saving: Saving) -> str:
     return " ".join(f"{key}={value}" for key, value in saving.settings.items())
 
 
-def _setting(key: str) -> Callable[[Cell], Any]:
+def _setting(key: str) -> Callable[[FitCell], Any]:
     return lambda cell: cell.settings[key]

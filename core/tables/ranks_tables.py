@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sysbench.core.ranks.rank_rows import (
+    FileRankRow,
     MatchedCollective,
     RankMemoryRow,
-    RankRow,
     Ranks,
     RankStepRow,
 )
@@ -23,15 +23,15 @@ def ranks_table(ranks: Ranks) -> Table:
     return tabulate(
         ranks.rows,
         (
-            *fields_of(RankRow, "rank"),
-            *(fields_of(RankRow, "device") if has_devices else ()),
-            *fields_of(RankRow, "span_ns", "compute_ns", "waiting_ns", "transfer_ns"),
-            *(fields_of(RankRow, "undivided_ns") if has_undivided else ()),
-            *fields_of(RankRow, "idle_ns", "exposed_ns"),
+            *fields_of(FileRankRow, "rank"),
+            *(fields_of(FileRankRow, "device") if has_devices else ()),
+            *fields_of(FileRankRow, "span_ns", "compute_ns", "waiting_ns", "transfer_ns"),
+            *(fields_of(FileRankRow, "undivided_ns") if has_undivided else ()),
+            *fields_of(FileRankRow, "idle_ns", "exposed_ns"),
             Column("exposed_share", lambda row: row.exposed_ns / (row.span_ns or 1), unit="share"),
-            *fields_of(RankRow, "last", "late_ns", "bounded_ns"),
-            *fields_of(RankRow, "collectives", "matched"),
-            *fields_of(RankRow, "clock_ahead_ns", "clock_error_ns", "clock_spread_ns", "file"),
+            *fields_of(FileRankRow, "last", "late_ns", "bounded_ns"),
+            *fields_of(FileRankRow, "collectives", "matched"),
+            *fields_of(FileRankRow, "clock_ahead_ns", "clock_error_ns", "clock_spread_ns", "file"),
         ),
         name="ranks",
         title=RANKS_TITLE,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SectionSource:
     """The data that tables are made from.
 
     Attributes:
@@ -47,16 +47,16 @@ class Section:
         of_files: Whether a foreign file may have it too.
     """
 
-    make: Callable[[Source], Iterator[Table]]
+    make: Callable[[SectionSource], Iterator[Table]]
     block: str = ""
     of_files: bool = False
 
-    def tables(self, source: Source) -> list[Table]:
+    def tables(self, source: SectionSource) -> list[Table]:
         """The section's tables that have rows, in reading order."""
         return [table for table in self.make(source) if table.rows]
 
 
-def _timing(source: Source) -> Iterator[Table]:
+def _timing(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import context
     from sysbench.core.tables import timing_tables as timing
 
@@ -66,14 +66,14 @@ def _timing(source: Source) -> Iterator[Table]:
     yield context.passes_table(source.record)
 
 
-def _rounds(source: Source) -> Iterator[Table]:
+def _rounds(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import timing_tables as timing
 
     if source.record.timing:
         yield timing.rounds_table(source.record.timing)
 
 
-def _kernels(source: Source) -> Iterator[Table]:
+def _kernels(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import kernel_tables as kernels
 
     if source.record.kernels:
@@ -81,49 +81,49 @@ def _kernels(source: Source) -> Iterator[Table]:
         yield kernels.category_table(source.record.kernels)
 
 
-def _steps(source: Source) -> Iterator[Table]:
+def _steps(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import host_tables as steps
 
     if source.record.kernels and source.record.kernels.marked_steps:
         yield steps.steps_table(source.record.kernels.marked_steps)
 
 
-def _collectives(source: Source) -> Iterator[Table]:
+def _collectives(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import collectives_tables as collectives
 
     if source.record.kernels:
         yield collectives.collectives_table(source.record.kernels.collectives)
 
 
-def _annotations(source: Source) -> Iterator[Table]:
+def _annotations(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import host_tables as host
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.annotations_table(source.record.kernels, side)
 
 
-def _python(source: Source) -> Iterator[Table]:
+def _python(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import host_tables as host
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.functions_table(source.record.kernels, side)
 
 
-def _api(source: Source) -> Iterator[Table]:
+def _api(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import host_tables as host
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.calls_table(side)
 
 
-def _tree(source: Source) -> Iterator[Table]:
+def _tree(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import tree_rows as tree
 
     if source.tree:
         yield tree.tree_table(source.tree)
 
 
-def _questions(source: Source) -> Iterator[Table]:
+def _questions(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import kernel_tables as kernels
     from sysbench.core.trace.questions import questions_of
 
@@ -131,7 +131,7 @@ def _questions(source: Source) -> Iterator[Table]:
         yield kernels.question_table(questions_of(source.record, source.others))
 
 
-def _roofline(source: Source) -> Iterator[Table]:
+def _roofline(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import kernel_tables as kernels
 
     if source.record.kernels:
@@ -139,7 +139,7 @@ def _roofline(source: Source) -> Iterator[Table]:
         yield kernels.flops_table(source.record)
 
 
-def _memory(source: Source) -> Iterator[Table]:
+def _memory(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import memory_tables as allocations
     from sysbench.core.tables import memory_tables as memory
 
@@ -156,13 +156,13 @@ def _memory(source: Source) -> Iterator[Table]:
         yield memory.devices_table(block)
 
 
-def _oom(source: Source) -> Iterator[Table]:
+def _oom(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import memory_tables as memory
 
     yield from memory.oom_tables(source.record)
 
 
-def _nsys(source: Source) -> Iterator[Table]:
+def _nsys(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import nsys_tables as nsys
 
     if block := source.record.nsys:
@@ -170,40 +170,40 @@ def _nsys(source: Source) -> Iterator[Table]:
         yield from nsys.record_tables(block) if source.record.spec else nsys.nsys_tables(block)
 
 
-def _telemetry(source: Source) -> Iterator[Table]:
+def _telemetry(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import timing_tables as timing
 
     if source.record.telemetry:
         yield timing.telemetry_table(source.record.telemetry)
 
 
-def _compile(source: Source) -> Iterator[Table]:
+def _compile(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import compile_tables as compile
 
     yield from compile.compile_tables(source.record, source.worth)
 
 
-def _distributed(source: Source) -> Iterator[Table]:
+def _distributed(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import distributed_tables as distributed
 
     if source.record.distributed:
         yield from distributed.distributed_tables(source.record.distributed)
 
 
-def _numerics(source: Source) -> Iterator[Table]:
+def _numerics(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import numerics_tables as numerics
 
     if source.record.numerics:
         yield from numerics.numerics_tables(source.record.numerics)
 
 
-def _findings(source: Source) -> Iterator[Table]:
+def _findings(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import context
 
     yield context.findings_table(source.record)
 
 
-def _environment(source: Source) -> Iterator[Table]:
+def _environment(source: SectionSource) -> Iterator[Table]:
     from sysbench.core.tables import context
 
     yield context.environment_table(source.record)
@@ -260,7 +260,7 @@ def tables_of(
     """
     from sysbench.core.tables.context import spec_table
 
-    source = Source(record=record, others=others, worth=worth, tree=_short_tree(record))
+    source = SectionSource(record=record, others=others, worth=worth, tree=_short_tree(record))
     tables = [
         (_place(name, table), table)
         for name, section in SECTIONS.items()

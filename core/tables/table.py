@@ -22,7 +22,7 @@ QUANTITY = "quantity"
 """First column of a table whose rows have each their own unit, read from the row's name."""
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class ColumnLook(msgspec.Struct, frozen=True, kw_only=True):
     """How a column is shown where there is no room for all.
 
     Attributes:
@@ -64,11 +64,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     headings: dict[str, str] = {}
     units: dict[str, str] = {}
     sort_keys: dict[str, Row] = {}
-    looks: dict[str, Look] = {}
+    looks: dict[str, ColumnLook] = {}
 
-    def look(self, column: str) -> Look:
+    def look(self, column: str) -> ColumnLook:
         """How the column is shown where there is no room for all."""
-        return self.looks.get(column) or Look()
+        return self.looks.get(column) or ColumnLook()
 
     @property
     def has_priorities(self) -> bool:
@@ -202,7 +202,7 @@ class Column(Generic[Source]):
             the end of ``name``.
         format: How numbers are written instead, such as ``{:.4f}``; empty: by the unit.
         is_optional: Whether a table leaves the column out when no row has anything there.
-        priority, is_flexible, in_detail: See `Look`.
+        priority, is_flexible, in_detail: See `ColumnLook`.
     """
 
     name: str
@@ -216,9 +216,9 @@ class Column(Generic[Source]):
     in_detail: bool = False
 
     @property
-    def look(self) -> Look:
+    def look(self) -> ColumnLook:
         """How it is shown where there is no room for all."""
-        return Look(
+        return ColumnLook(
             priority=self.priority,
             is_flexible=self.is_flexible,
             in_detail=self.in_detail,
@@ -279,7 +279,7 @@ def tabulate(
         formats=formats if any(formats) else (),
         headings={column.name: column.heading for column in columns if column.heading},
         units={column.name: column.unit for column in columns if column.unit},
-        looks={column.name: column.look for column in columns if column.look != Look()},
+        looks={column.name: column.look for column in columns if column.look != ColumnLook()},
     )
     blank = {
         column.name

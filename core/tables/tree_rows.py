@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sysbench.core.formatting import percent
-from sysbench.core.tables.cells import decimal
+from sysbench.core.tables.cells import decimal_cell
 from sysbench.core.tables.table import Column, Table, field_of, tabulate
 from sysbench.core.tables.trust import mark_perturbed
 from sysbench.core.trace.module_tree import ODD_DEVIATIONS, ODD_SHARE, LayerSpread, TreeNode, walk
@@ -79,7 +79,7 @@ def label(node: TreeNode, *, perturbed: bool) -> str:
 
 def layer_words(layers: LayerSpread, *, perturbed: bool) -> str:
     """``36×, 2.61–2.66–2.74 ms, slowest 17``: least, median and most of one layer."""
-    figures = [decimal(ns / 1e6, 2) for ns in (layers.min_ns, layers.median_ns, layers.max_ns)]
+    figures = [decimal_cell(ns / 1e6, 2) for ns in (layers.min_ns, layers.median_ns, layers.max_ns)]
     times = f"{'–'.join(figures)} ms"
     shown = mark_perturbed(times) if perturbed else times
     return f"{layers.count}×, {shown}, slowest {layers.slowest}"

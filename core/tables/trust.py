@@ -12,7 +12,7 @@ from sysbench.core.record.memory import RESIDUAL
 from sysbench.core.record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
 from sysbench.core.record.timing import holding
 from sysbench.core.spec.own_model import is_own
-from sysbench.core.tables.cells import decimal, literal
+from sysbench.core.tables.cells import decimal_cell, literal
 from sysbench.core.tables.timing_tables import interval_words, throttled_words
 
 PERTURBED_MARK = "~"
@@ -78,13 +78,13 @@ def coverage_warning(kernels: Kernels) -> str:
 def steps_words(record: Record) -> list[str]:
     """The step bare, traced and memory-traced, each with its change over the bare one."""
     bare = record.timing.step.median_ms if record.timing else None
-    words = [] if bare is None else [f"bare {decimal(bare, 2)} ms"]
+    words = [] if bare is None else [f"bare {decimal_cell(bare, 2)} ms"]
     for name, label in (("trace", "traced"), ("memory", "memory-traced")):
         pass_record = record.pass_named(name)
         if pass_record is None or not pass_record.step_ms:
             continue
         change = f" ({signed_percent(pass_record.step_ms / bare - 1)})" if bare else ""
-        words.append(f"{label} {decimal(pass_record.step_ms, 2)} ms{change}")
+        words.append(f"{label} {decimal_cell(pass_record.step_ms, 2)} ms{change}")
     return words
 
 
@@ -108,7 +108,7 @@ def trust_lines(record: Record) -> list[tuple[str, str]]:
     bare = record.timing.step.median_ms if record.timing else None
     for pass_record in record.passes:
         if pass_record.name != "timing" and pass_record.step_ms:
-            text = f"step {decimal(pass_record.step_ms, 2)} ms"
+            text = f"step {decimal_cell(pass_record.step_ms, 2)} ms"
             if bare:
                 text += f" ({signed_percent(pass_record.step_ms / bare - 1)} over the bare step)"
             lines.append((f"{pass_record.name} pass", text))
@@ -126,10 +126,10 @@ def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
     step, within = timing.step, inside(timing)
     clock = "CUDA events" if timing.clock == "cuda-events" else "host clock"
     of_what = "steps" if timing.interval_of == "steps" else "rounds"
-    low, high = decimal(step.ci_low_ms, 2), decimal(step.ci_high_ms, 2)
+    low, high = decimal_cell(step.ci_low_ms, 2), decimal_cell(step.ci_high_ms, 2)
     yield (
         "step",
-        f"{decimal(step.median_ms, 2)} ms ±{percent(step.half_width)}: median of {step.n} "
+        f"{decimal_cell(step.median_ms, 2)} ms ±{percent(step.half_width)}: median of {step.n} "
         f"{of_what}, {interval_words(timing)} {low} to {high} ms, {clock}",
     )
     if timing.rounds:

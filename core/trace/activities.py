@@ -20,7 +20,7 @@ from sysbench.core.trace.trace_events import (
     Index,
     Kind,
     Trace,
-    follow,
+    follow_flow,
     occurring,
     self_times,
 )
@@ -84,12 +84,12 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
         end=events.end,
         rank=_ranks(trace, events),
         call=np.arange(len(events)),
-        phase=follow(launch, scopes.phase, unknown),
-        module=follow(launch, scopes.module),
-        operator=follow(launch, scopes.operator),
-        launched=follow(launch, scopes.events.start),
-        returned=follow(launch, scopes.events.end),
-        in_graph=follow(launch, is_graph_launch.astype(np.int64), 0) == 1,
+        phase=follow_flow(launch, scopes.phase, unknown),
+        module=follow_flow(launch, scopes.module),
+        operator=follow_flow(launch, scopes.operator),
+        launched=follow_flow(launch, scopes.events.start),
+        returned=follow_flow(launch, scopes.events.end),
+        in_graph=follow_flow(launch, is_graph_launch.astype(np.int64), 0) == 1,
         collective=events.collective,
     )
 

@@ -20,7 +20,7 @@ from sysbench.core.trace.columns import BEGIN_CAPTURE, END_CAPTURE
 from sysbench.core.trace.idle_causes import LAUNCH
 from sysbench.core.trace.scopes import OTHER_PHASE, Scopes, host_scopes
 from sysbench.core.trace.time_ledger import TimeLedger
-from sysbench.core.trace.trace_events import NONE, Index, Kind, Trace, follow, nearest
+from sysbench.core.trace.trace_events import NONE, Index, Kind, Trace, follow_flow, nearest
 
 LONGEST_CHAIN = 64
 """Operators around a launch that are compared: real ones are nested some ten deep."""
@@ -102,7 +102,7 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
     call = launches_of(of_device, trace.host)
     is_replay = np.array([name.endswith("GraphLaunch") for name in trace.names], dtype=np.bool_)
     replayed = np.flatnonzero(
-        (call != NONE) & (follow(call, is_replay[trace.host.name].astype(np.int64), 0) == 1)
+        (call != NONE) & (follow_flow(call, is_replay[trace.host.name].astype(np.int64), 0) == 1)
     )
     order = replayed[np.lexsort((of_device.start[replayed], call[replayed]))]
     launch, replay = (np.full(len(of_device), NONE) for _ in range(2))
@@ -231,9 +231,11 @@ def with_captured(ledger: TimeLedger, joined: Joined) -> TimeLedger:
     is_joined = launch != NONE
     if not is_joined.any():
         return ledger
-    names, operator = _appended(ledger.names, joined.capture.names, follow(launch, scopes.operator))
-    modules, module = _appended(ledger.modules, scopes.modules, follow(launch, scopes.module))
-    phases, phase = _appended(ledger.phases, scopes.phases, follow(launch, scopes.phase))
+    names, operator = _appended(
+        ledger.names, joined.capture.names, follow_flow(launch, scopes.operator)
+    )
+    modules, module = _appended(ledger.modules, scopes.modules, follow_flow(launch, scopes.module))
+    phases, phase = _appended(ledger.phases, scopes.phases, follow_flow(launch, scopes.phase))
     of_none = np.array([name == OTHER_PHASE for name in ledger.phases])[ledger.work.phase]
     work = replace(
         ledger.work,

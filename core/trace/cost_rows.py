@@ -20,7 +20,7 @@ from sysbench.core.trace.module_tree import fold_layer_numbers
 from sysbench.core.trace.operators import COUNTED_CATEGORIES, Cost, operator_cost, parse_operands
 from sysbench.core.trace.scopes import Scopes, host_scopes
 from sysbench.core.trace.time_ledger import TimeLedger, Window, steps_window
-from sysbench.core.trace.trace_events import NONE, Index, Kind, Trace, follow, nearest
+from sysbench.core.trace.trace_events import NONE, Index, Kind, Trace, follow_flow, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class EventCosts:
     def flag(self, name: str) -> NDArray[np.bool_]:
         """A boolean attribute of every event's cost; false where it has none."""
         flag_of_cost = np.array([getattr(cost, name) for cost in self.costs], dtype=bool)
-        return np.asarray(follow(self.cost, flag_of_cost.astype(np.int64), 0) == 1)
+        return np.asarray(follow_flow(self.cost, flag_of_cost.astype(np.int64), 0) == 1)
 
     def counting(self, parent: Index) -> EventCosts:
         """The same costs without duplicates: of nested operators the outermost counts.
@@ -42,13 +42,13 @@ class EventCosts:
         """
         has_cost, is_composite = self.cost != NONE, self.flag("is_composite")
         # `nearest` includes the event itself: read at the parent it is the nearest above.
-        above = follow(parent, nearest(has_cost & ~is_composite, parent))
+        above = follow_flow(parent, nearest(has_cost & ~is_composite, parent))
         counts = has_cost & ~is_composite & (above == NONE)
         # A composite counts only where nothing counts inside it or around it: on this device it
         # was one kernel. Composites may nest in each other: then, too, the outermost.
         inside_counted = nearest(counts, parent) != NONE
         undivided = has_cost & is_composite & ~_around(counts, parent) & ~inside_counted
-        counts |= undivided & (follow(parent, nearest(undivided, parent)) == NONE)
+        counts |= undivided & (follow_flow(parent, nearest(undivided, parent)) == NONE)
         return EventCosts(costs=self.costs, cost=np.where(counts, self.cost, NONE))
 
 
@@ -213,7 +213,7 @@ def captured_work(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
     if not capture.operands:
         return None
     counting = costs_from_shapes(capture, scopes).counting(scopes.parent)
-    root = follow(joined.launch, nearest(counting.cost != NONE, scopes.parent))
+    root = follow_flow(joined.launch, nearest(counting.cost != NONE, scopes.parent))
     is_product = counting.flag("is_product")[root]
     # An operator of the capture runs once in each replay.
     counts = (root != NONE) & joined.shaped
@@ -358,7 +358,7 @@ def _kernels_of(
     # `work.call` numbers the events of the ledger's device alone.
     events = events.take(np.isin(events.device, ledger.other_devices, invert=True))
     launch = launches_of(events, scopes.events)[work.call]
-    root_of_piece = follow(launch, root)
+    root_of_piece = follow_flow(launch, root)
     multiplies = _multiplies(ledger) & (events.kind[work.call] == Kind.KERNEL)
     # A root of -1 reads the last flag; it is left out.
     fits = multiplies == costs.flag("is_product")[root_of_piece]

@@ -30,7 +30,7 @@ from sysbench.core.trace.trace_events import (
     Ranges,
     Trace,
     by_thread,
-    follow,
+    follow_flow,
     nearest,
     no_ranges,
     occurring,
@@ -109,7 +109,9 @@ def _work_of(trace: Trace, ledger: TimeLedger) -> Work:
     # A call of several pieces counts once: at the first of them, which ``unique`` returns.
     calls = np.zeros(len(at), dtype=np.int64)
     calls[np.unique(ledger.work.call, return_index=True)[1]] = 1
-    return Work(follow(at, events.thread), follow(at, events.start), ledger.exclusive, calls)
+    return Work(
+        follow_flow(at, events.thread), follow_flow(at, events.start), ledger.exclusive, calls
+    )
 
 
 def _annotations(trace: Trace) -> Ranges:
@@ -342,7 +344,7 @@ def _innermost(ranges: Ranges, work: Work) -> Index:
     )
     events = by_thread(events)
     is_range = events.kind == Kind.ANNOTATION
-    around = follow(nearest(is_range, parents(events)), events.correlation)
+    around = follow_flow(nearest(is_range, parents(events)), events.correlation)
     result = np.full(count, NONE)
     result[events.correlation[~is_range] - size] = around[~is_range]
     result[work.thread == NONE] = NONE  # its launch is not in the file

@@ -19,7 +19,7 @@ from sysbench.core.trace.classify import (
 from sysbench.core.trace.intervals import Times
 from sysbench.core.trace.module_tree import fold_layer_numbers
 from sysbench.core.trace.time_ledger import TimeLedger
-from sysbench.core.trace.trace_events import NONE, Index, follow
+from sysbench.core.trace.trace_events import NONE, Index, follow_flow
 
 OTHER = "other"
 NO_KERNELS = (
@@ -28,7 +28,7 @@ NO_KERNELS = (
 )
 
 
-def kernel_table(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool = False) -> Kernels:
+def kernel_rows(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool = False) -> Kernels:
     """Rows by name, phase, module and operator, per step, the longest first.
 
     A host's operators are no account of a step that a device computed: where the trace shows
@@ -94,7 +94,7 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
         (
             work.name[first],
             work.phase[first],
-            follow(work.module[first], label),
+            follow_flow(work.module[first], label),
             work.operator[first],
             work.linked[first],
         )

@@ -50,7 +50,7 @@ class LayerSpread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Branch:
+class LayerBranch:
     """A module with its rows and the modules in it; folded layers are one branch.
 
     ``paths`` are those of the modules that the branch stands for.
@@ -58,7 +58,7 @@ class Branch:
 
     paths: list[str] = field(default_factory=list)
     rows: list[KernelRow] = field(default_factory=list)
-    below: dict[str, Branch] = field(default_factory=dict)
+    below: dict[str, LayerBranch] = field(default_factory=dict)
 
     def all_rows(self) -> Iterator[KernelRow]:
         """The rows of the module and of every module below."""
@@ -78,7 +78,7 @@ class Branch:
         return tuple(sorted({row.op for row in self.rows})), below
 
     @property
-    def comparable(self) -> dict[str, Branch]:
+    def comparable(self) -> dict[str, LayerBranch]:
         """The modules below under names that do not depend on the layer.
 
         The profiler's ranges number a class through the whole model. If ``Linear_7`` is the
@@ -101,23 +101,23 @@ class LayerGroup:
     """A child to show below a module: one module, or similar layers as one."""
 
     name: str
-    branch: Branch
+    branch: LayerBranch
     layers: LayerSpread | None = None
 
 
-def module_tree(rows: Iterable[KernelRow], root: str) -> Branch:
+def module_tree(rows: Iterable[KernelRow], root: str) -> LayerBranch:
     """The modules of the rows as a tree; ``root`` is the path of the outermost."""
-    trunk = Branch(paths=[root])
+    trunk = LayerBranch(paths=[root])
     for row in rows:
         branch, path = trunk, ""
         for name in row.module.split(".", DEEPEST) if row.module != root else ():
             path = f"{path}.{name}" if path else name
-            branch = branch.below.setdefault(name, Branch(paths=[path]))
+            branch = branch.below.setdefault(name, LayerBranch(paths=[path]))
         branch.rows.append(row)
     return trunk
 
 
-def fold_layers(branch: Branch) -> Iterator[LayerGroup]:
+def fold_layers(branch: LayerBranch) -> Iterator[LayerGroup]:
     """The children of a module, similar layers folded.
 
     A module that only contains layers, such as a list of blocks, is replaced by them:
@@ -136,9 +136,9 @@ def _is_layer(name: str) -> bool:
     return name == ANY_LAYER or NUMBERED.fullmatch(name) is not None
 
 
-def _fold_siblings(below: Mapping[str, Branch]) -> Iterator[LayerGroup]:
+def _fold_siblings(below: Mapping[str, LayerBranch]) -> Iterator[LayerGroup]:
     """Siblings by name; those with a number and equal shape as one, but for the outliers."""
-    groups: dict[tuple[str, Hashable], dict[int, Branch]] = {}
+    groups: dict[tuple[str, Hashable], dict[int, LayerBranch]] = {}
     for name, branch in below.items():
         match = NUMBERED.fullmatch(name)
         if match is None:
@@ -163,7 +163,7 @@ def odd_ones(times: Mapping[int, float]) -> list[int]:
     return [number for number, time in times.items() if abs(time - median) > limit]
 
 
-def _layer_group(stem: str, group: Mapping[int, Branch]) -> LayerGroup:
+def _layer_group(stem: str, group: Mapping[int, LayerBranch]) -> LayerGroup:
     if len(group) == 1:
         ((number, branch),) = group.items()
         return LayerGroup(f"{stem}{number}", branch)
@@ -178,10 +178,10 @@ def _layer_group(stem: str, group: Mapping[int, Branch]) -> LayerGroup:
     return LayerGroup(f"{stem}{ranges(sorted(group))}", _merged(group.values()), spread)
 
 
-def _merged(branches: Iterable[Branch]) -> Branch:
+def _merged(branches: Iterable[LayerBranch]) -> LayerBranch:
     """Modules of one shape as one branch, level by level."""
-    merged = Branch()
-    below: dict[str, list[Branch]] = {}
+    merged = LayerBranch()
+    below: dict[str, list[LayerBranch]] = {}
     for branch in branches:
         merged.paths += branch.paths
         merged.rows += branch.rows

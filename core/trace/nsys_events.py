@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.trace.intervals import Times
 from sysbench.core.trace.nsys_file import NULL, ExportFile, Integers
-from sysbench.core.trace.trace_events import Columns, Kind
+from sysbench.core.trace.trace_events import EventColumns, Kind
 
 KERNEL, COPY, FILL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("KERNEL", "MEMCPY", "MEMSET"))
 GRAPH, CALL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("GRAPH_TRACE", "RUNTIME"))
@@ -45,7 +45,7 @@ MOST_DEVICES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work(Columns):
+class NsysWork(EventColumns):
     """Work of the devices. ``launch`` is a number shared with the launching call, -1 if none.
 
     ``short`` is the name without template arguments. Names are indices of `Events.names`.
@@ -61,7 +61,7 @@ class Work(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calls(Columns):
+class Calls(EventColumns):
     """CUDA calls of the host. Calls and ranges share the numbers of threads and processes."""
 
     kind: NDArray[np.int64]
@@ -74,7 +74,7 @@ class Calls(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranges(Columns):
+class NsysRanges(EventColumns):
     """NVTX ranges. ``kind`` is 0 for push/pop, 1 for start/end.
 
     ``label`` is the name prefixed by its domain. ``crosses`` marks ranges that another thread
@@ -92,7 +92,7 @@ class Ranges(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
+class NsysEvents:
     """The events of one export; times are nanoseconds since ``base_ns`` of the export's clock.
 
     ``work`` are kernels, copies and fills. ``graphs`` are the CUDA graphs that were traced as
@@ -101,13 +101,13 @@ class Events:
 
     names: list[str]
     base_ns: int
-    work: Work
-    graphs: Work
+    work: NsysWork
+    graphs: NsysWork
     calls: Calls
-    ranges: Ranges
+    ranges: NsysRanges
 
 
-def read_events(file: ExportFile) -> Events:
+def read_nsys_events(file: ExportFile) -> NsysEvents:
     """Read the tables of events; nsys creates a table with its first row, so any may be absent.
 
     Raises:
@@ -118,9 +118,12 @@ def read_events(file: ExportFile) -> Events:
     file.expect((*TABLES, NVTX))  # twice: NVTX's texts are read in a query by themselves
     reader = _Reader(file)
     calls, ranges = reader.calls(), reader.ranges()
-    work, graphs = joined([reader.kernels(), reader.copies(), reader.fills()]), reader.graphs()
+    work, graphs = (
+        join_nsys_events([reader.kernels(), reader.copies(), reader.fills()]),
+        reader.graphs(),
+    )
     base_ns = _base(file, [work, graphs, calls, ranges])
-    return Events(
+    return NsysEvents(
         names=list(reader.names),
         base_ns=base_ns,
         work=_since(work, base_ns),
@@ -139,12 +142,12 @@ class _Reader:
         self._threads: dict[int, int] = {}
         self._processes: dict[int, int] = {}
 
-    def kernels(self) -> Work:
+    def kernels(self) -> NsysWork:
         rows = self._work(KERNEL, ("demangledName", "shortName"))
         short = self._named(rows["shortName"])
         return self._made(Kind.KERNEL, rows, self._named(rows["demangledName"]), short)
 
-    def copies(self) -> Work:
+    def copies(self) -> NsysWork:
         rows = self._work(COPY, ("copyKind",))
         labels = [
             f"[CUDA memcpy {COPY_KINDS[kind] if 0 <= kind < len(COPY_KINDS) else UNKNOWN_COPY}]"
@@ -152,11 +155,11 @@ class _Reader:
         ]
         return self._made(Kind.COPY, rows, self._numbered(labels))
 
-    def fills(self) -> Work:
+    def fills(self) -> NsysWork:
         rows = self._work(FILL, ())
         return self._made(Kind.FILL, rows, self._numbered([FILL_NAME] * len(rows["start"])))
 
-    def graphs(self) -> Work:
+    def graphs(self) -> NsysWork:
         rows = self._work(GRAPH, ())
         return self._made(Kind.KERNEL, rows, self._numbered([GRAPH_NAME] * len(rows["start"])))
 
@@ -175,7 +178,7 @@ class _Reader:
             launch=_launch(process, rows["correlationId"]),
         )
 
-    def ranges(self) -> Ranges:
+    def ranges(self) -> NsysRanges:
         more = ("end", "globalTid", "endGlobalTid", "domainId", "textId")
         rows = self.file.integers(NVTX, ("start", "eventType"), more)
         names = self._range_names(rows["textId"])
@@ -190,7 +193,7 @@ class _Reader:
         start, end, other_end = (rows[name][kept] for name in ("start", "end", "endGlobalTid"))
         # A range still open when the recording ended is closed at the last time of any range.
         last = max(start.max(initial=NULL), end.max(initial=NULL))
-        return Ranges(
+        return NsysRanges(
             kind=np.isin(kinds[kept], START_END).astype(np.int64),
             name=self._numbered(names)[kept],
             label=self._numbered(labels)[kept],
@@ -216,9 +219,9 @@ class _Reader:
 
     def _made(
         self, kind: Kind, rows: dict[str, Integers], name: Integers, short: Integers | None = None
-    ) -> Work:
+    ) -> NsysWork:
         start = rows["start"]
-        return Work(
+        return NsysWork(
             kind=np.full(len(start), int(kind)),
             name=name,
             short=name if short is None else short,
@@ -271,18 +274,18 @@ def _launch(process: Integers, correlation: Integers) -> Integers:
     return np.where(valid, process * MOST_CORRELATION + correlation, -1)
 
 
-def joined(tables: Sequence[Work]) -> Work:
+def join_nsys_events(tables: Sequence[NsysWork]) -> NsysWork:
     """The work of several tables in one."""
-    names = Work.__slots__
-    return Work(
+    names = NsysWork.__slots__
+    return NsysWork(
         **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names}
     )
 
 
-AnyEvents = TypeVar("AnyEvents", Work, Calls, Ranges)
+AnyEvents = TypeVar("AnyEvents", NsysWork, Calls, NsysRanges)
 
 
-def _base(file: ExportFile, columns: Sequence[Work | Calls | Ranges]) -> int:
+def _base(file: ExportFile, columns: Sequence[NsysWork | Calls | NsysRanges]) -> int:
     """The earliest time; checks that differences and sums of the times fit 64 bits."""
     used = [events for events in columns if len(events)]
     if not used:

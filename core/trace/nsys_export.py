@@ -15,8 +15,8 @@ from sysbench.core.record.nsys import NsysFacts
 from sysbench.core.record.record import Kernels, Nsys
 from sysbench.core.trace.collective_kernels import collective_rows
 from sysbench.core.trace.host_side import host_side
-from sysbench.core.trace.kernel_rows import kernel_table
-from sysbench.core.trace.nsys_events import Events, joined, read_events
+from sysbench.core.trace.kernel_rows import kernel_rows
+from sysbench.core.trace.nsys_events import NsysEvents, join_nsys_events, read_nsys_events
 from sysbench.core.trace.nsys_file import ExportFile, Progress, open_export
 from sysbench.core.trace.nsys_projection import (
     OPERATOR_FACTS,
@@ -26,7 +26,7 @@ from sysbench.core.trace.nsys_projection import (
     nvtx_of,
     work_summary,
 )
-from sysbench.core.trace.origin import Origin
+from sysbench.core.trace.origin import TraceOrigin
 from sysbench.core.trace.rank_summary import RankTrace, rank_trace
 from sysbench.core.trace.time_ledger import chosen_device, time_ledger
 from sysbench.core.trace.trace_events import NONE, DeviceEvents, HostEvents, Kind, Trace
@@ -35,14 +35,14 @@ OPERATOR = re.compile(r"[a-z_][a-z0-9_]*::\w")
 """A namespace in small letters: aten::mm, c10d::allreduce_. FSDP::forward is a range."""
 
 
-def trace_of(events: Events) -> Trace:
+def trace_of(events: NsysEvents) -> Trace:
     """The ranges and calls as host events; kernels, graphs, copies and fills as device events.
 
     Ranges of torch's emit_nvtx around operators become operators, with the sequence number
     that links a backward node to the operator that created it.
     """
     ranges, calls = events.ranges, events.calls
-    work = joined([events.work, events.graphs])
+    work = join_nsys_events([events.work, events.graphs])
     names = _Names(events)
     return Trace(
         names=list(names.numbers),
@@ -80,7 +80,7 @@ class _Names:
             number.
     """
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: NsysEvents) -> None:
         size = len(events.names)
         self.numbers: dict[str, int] = {}
         self.number = np.full(size, NONE)
@@ -127,7 +127,7 @@ class NsysExport(NsysFacts, frozen=True, kw_only=True):
 class ExportContents(NamedTuple):
     """The contents of an export before any analysis: events, GPU models by id, versions."""
 
-    events: Events
+    events: NsysEvents
     models: dict[int, str]
     versions: dict[str, str]
 
@@ -154,7 +154,7 @@ def read_contents(path: Path, progress: Progress | None = None) -> ExportContent
         DamagedFileError: The file is no nsys export, damaged, or hostile.
     """
     with open_export(path, progress) as file:
-        return ExportContents(read_events(file), _models(file), file.facts("META_DATA_EXPORT"))
+        return ExportContents(read_nsys_events(file), _models(file), file.facts("META_DATA_EXPORT"))
 
 
 def export_of(
@@ -179,12 +179,12 @@ def export_of(
     rank = None
     if steps is None:
         with suppress(DamagedFileError):  # too much to compare, yet the export's tables stand
-            rank = rank_trace(trace, ledger, Origin())
+            rank = rank_trace(trace, ledger, TraceOrigin())
     is_kernel = events.work.kind == Kind.KERNEL
     return NsysExport(
-        kernels=_without_unknowns(kernel_table(ledger, by_layer=True), missing),
+        kernels=_without_unknowns(kernel_rows(ledger, by_layer=True), missing),
         folded=msgspec.structs.replace(
-            _without_unknowns(kernel_table(ledger), missing),
+            _without_unknowns(kernel_rows(ledger), missing),
             collectives=collective_rows(ledger, trace.collectives),
             host=host_side(trace, ledger, []),
         ),
@@ -220,7 +220,7 @@ def _without_unknowns(kernels: Kernels, missing: dict[str, str]) -> Kernels:
     )
 
 
-def _missing(events: Events, schema: str | None) -> dict[str, str]:
+def _missing(events: NsysEvents, schema: str | None) -> dict[str, str]:
     """Reasons why tables are empty or incomplete, by the name of the table."""
     missing = {}
     kernels = events.work.kind == Kind.KERNEL

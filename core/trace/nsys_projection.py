@@ -18,7 +18,14 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx, NvtxRange, Style
 from sysbench.core.trace.classify import classify
 from sysbench.core.trace.intervals import Cover, Times
-from sysbench.core.trace.nsys_events import MOST_DEVICES, Calls, Events, Ranges, Work, joined
+from sysbench.core.trace.nsys_events import (
+    MOST_DEVICES,
+    Calls,
+    NsysEvents,
+    NsysRanges,
+    NsysWork,
+    join_nsys_events,
+)
 from sysbench.core.trace.trace_events import Index, Kind
 
 OPERATOR_FACTS = re.compile(r", (seq|op_id|sizes) = (\d{0,18})")
@@ -27,7 +34,7 @@ STYLES: tuple[Style, ...] = get_args(Style)
 LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 
-def nvtx_of(events: Events) -> Nvtx:
+def nvtx_of(events: NsysEvents) -> Nvtx:
     """Every range that launched work, by label and style; and the kernels in no range."""
     ranges, launches = events.ranges, _launches(events.calls, events.work)
     clock = _Clock(ranges, launches.calls)
@@ -67,7 +74,7 @@ class _Launches:
     kernel_ns: Times
 
 
-def _launches(calls: Calls, work: Work) -> _Launches:
+def _launches(calls: Calls, work: NsysWork) -> _Launches:
     work = work.take(work.launch >= 0)
     is_kernel = work.kind == Kind.KERNEL
     keys, group = np.unique(work.launch, return_inverse=True)
@@ -97,7 +104,7 @@ class _Clock:
     binary search finds an instant among those of its owner. Nanoseconds could overflow it.
     """
 
-    def __init__(self, ranges: Ranges, calls: Calls) -> None:
+    def __init__(self, ranges: NsysRanges, calls: Calls) -> None:
         parts = (ranges.start, ranges.end, calls.start, calls.end)
         unique, rank = np.unique(np.concatenate(parts), return_inverse=True)
         # One more than instants: an interval may end one past its last, still in its owner.
@@ -121,7 +128,7 @@ class _Projection:
     end: Times
 
 
-def _in_own_thread(ranges: Ranges, launches: _Launches, clock: _Clock) -> _Projection:
+def _in_own_thread(ranges: NsysRanges, launches: _Launches, clock: _Clock) -> _Projection:
     """The work launched by calls of the range's thread that lie inside the range completely."""
     calls = launches.calls
     first = clock.key(calls.thread, clock.call_start)
@@ -147,7 +154,7 @@ def _in_own_thread(ranges: Ranges, launches: _Launches, clock: _Clock) -> _Proje
     )
 
 
-def _in_process(ranges: Ranges, launches: _Launches, clock: _Clock) -> tuple[Index, Times]:
+def _in_process(ranges: NsysRanges, launches: _Launches, clock: _Clock) -> tuple[Index, Times]:
     """Number and time of the kernels that the process launched while the range was open."""
     started = clock.key(launches.calls.process, clock.call_start)
     order = np.argsort(started)
@@ -161,7 +168,7 @@ def _in_process(ranges: Ranges, launches: _Launches, clock: _Clock) -> tuple[Ind
     )
 
 
-def _made_in_a_range(ranges: Ranges, calls: Calls, clock: _Clock) -> NDArray[np.bool_]:
+def _made_in_a_range(ranges: NsysRanges, calls: Calls, clock: _Clock) -> NDArray[np.bool_]:
     """For each call whether a range of its thread was open when it began, ends included."""
     opens = clock.key(ranges.thread, clock.range_start)
     closes = clock.key(ranges.thread, clock.range_end)
@@ -210,7 +217,7 @@ def _extremes(best: np.ufunc, values: Times, low: Index, high: Index, none: int)
 
 def _rows(
     names: list[str],
-    ranges: Ranges,
+    ranges: NsysRanges,
     by_thread: _Projection,
     by_process: tuple[Index, Times],
 ) -> list[NvtxRange]:
@@ -265,7 +272,7 @@ def _rows(
     return sorted(nvtx_ranges, key=lambda nvtx: (-nvtx.projected_ns, nvtx.range, nvtx.style))
 
 
-def _folded(names: list[str], ranges: Ranges) -> tuple[list[str], Index]:
+def _folded(names: list[str], ranges: NsysRanges) -> tuple[list[str], Index]:
     """Labels without the numbers of an operator's calls, and the label of each range."""
     numbers: dict[str, int] = {}
     number_of = np.zeros(len(names), dtype=np.int64)
@@ -339,7 +346,7 @@ def by_group(group: Index, values: Times) -> GroupStats:
     )
 
 
-def work_summary(names: list[str], work: Work) -> list[KernelSummary]:
+def work_summary(names: list[str], work: NsysWork) -> list[KernelSummary]:
     """Rows by short name, the longest first, as in ``cuda_gpu_kern_sum``."""
     return summary(names, work.short, work.end - work.start)
 
@@ -374,7 +381,7 @@ def summary(names: list[str], group_of: Index, durations: Times) -> list[KernelS
 Flags = NDArray[np.bool_]
 
 
-def devices_of(events: Events, models: dict[int, str]) -> list[NsysDevice]:
+def devices_of(events: NsysEvents, models: dict[int, str]) -> list[NsysDevice]:
     """Every device that ran something, by its number.
 
     Args:
@@ -384,7 +391,7 @@ def devices_of(events: Events, models: dict[int, str]) -> list[NsysDevice]:
     Raises:
         DamagedFileError: More devices than a machine can have.
     """
-    work = joined([events.work, events.graphs])
+    work = join_nsys_events([events.work, events.graphs])
     numbers = np.unique(work.device).tolist()
     if len(numbers) > MOST_DEVICES:
         raise DamagedFileError(f"the export has work on {len(numbers)} devices")
@@ -412,7 +419,7 @@ def devices_of(events: Events, models: dict[int, str]) -> list[NsysDevice]:
     return devices
 
 
-def clocks_of(events: Events, devices: list[NsysDevice]) -> Clocks:
+def clocks_of(events: NsysEvents, devices: list[NsysDevice]) -> Clocks:
     """The clocks of the export; the GPU's are those of its busiest device."""
     # Times count from the first event, so the last end is the length of the recording.
     columns = (events.work.end, events.graphs.end, events.calls.end, events.ranges.end)
@@ -429,17 +436,17 @@ def clocks_of(events: Events, devices: list[NsysDevice]) -> Clocks:
     )
 
 
-def _communicates(names: list[str], work: Work) -> Flags:
+def _communicates(names: list[str], work: NsysWork) -> Flags:
     used, index = np.unique(work.name, return_inverse=True)
     flags = [classify(names[name]) == "communication" for name in used.tolist()]
     return np.array(flags, dtype=bool)[index]
 
 
-def _cover(work: Work, chosen: Flags) -> Cover:
+def _cover(work: NsysWork, chosen: Flags) -> Cover:
     return Cover(work.start[chosen], work.end[chosen])
 
 
-def _span(work: Work, chosen: Flags) -> int:
+def _span(work: NsysWork, chosen: Flags) -> int:
     if not chosen.any():
         return 0
     return int(work.end[chosen].max() - work.start[chosen].min())

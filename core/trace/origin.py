@@ -16,7 +16,7 @@ MOST_HEAD_BYTES = 2**22
 MOST_RANKS = 2**20
 
 
-class Origin(NamedTuple):
+class TraceOrigin(NamedTuple):
     """Rank and size of the job, where the file says them; ``group`` is the name of the only process
     group, empty where there are several or none is told; ``clock_base_ns`` is the time since the
     epoch at which the file's times begin."""
@@ -32,7 +32,7 @@ class _Head(msgspec.Struct):
     base: Any = msgspec.field(name="baseTimeNanoseconds", default=0)
 
 
-def read_origin(path: Path) -> Origin:
+def read_origin(path: Path) -> TraceOrigin:
     """The origin by the text before the events; one without facts where that is none.
 
     Raises:
@@ -44,17 +44,17 @@ def read_origin(path: Path) -> Origin:
         head = head or file.read(MOST_HEAD_BYTES)
     key = EVENTS_KEY.search(head)
     if key is None:
-        return Origin()
+        return TraceOrigin()
     try:
         document = msgspec.json.decode(head[: key.end()] + b"]}", type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Origin()  # whoever reads the events tells what is wrong with them
+        return TraceOrigin()  # whoever reads the events tells what is wrong with them
     facts = document.distributed if isinstance(document.distributed, dict) else {}
     groups = facts.get("pg_config")
     only = groups[0] if isinstance(groups, list) and len(groups) == 1 else {}
     name = only.get("pg_name") if isinstance(only, dict) else ""
     base = document.base
-    return Origin(
+    return TraceOrigin(
         rank=_count(facts.get("rank")),
         world_size=_count(facts.get("world_size")),
         group=name[:256] if isinstance(name, str) else "",

@@ -15,7 +15,7 @@ from sysbench.core.trace.classify import classify_operator
 from sysbench.core.trace.collective_kernels import collective_bytes, kind_of
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.operators import parse_operands
-from sysbench.core.trace.origin import Origin
+from sysbench.core.trace.origin import TraceOrigin
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import NONE, CollectiveCall, Kind, Trace
 
@@ -90,7 +90,7 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
         return Cover(bounds[:, 0], np.maximum(bounds[:, 0], bounds[:, 1]))
 
 
-def rank_trace(trace: Trace, ledger: TimeLedger, origin: Origin) -> RankTrace | None:
+def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTrace | None:
     """The summary of a rank's file; None where it has no collective.
 
     Collectives of a device are its communication kernels. In a file without device work they are
@@ -192,7 +192,9 @@ def _group(call: CollectiveCall) -> str:
     return " ".join(filter(None, (call.group, call.ranks)))
 
 
-def _host_calls(trace: Trace, ledger: TimeLedger, origin: Origin, base: int) -> list[TracedCall]:
+def _host_calls(
+    trace: Trace, ledger: TimeLedger, origin: TraceOrigin, base: int
+) -> list[TracedCall]:
     host = trace.host
     matches = {name: ON_HOST.fullmatch(trace.names[name]) for name in np.unique(host.name).tolist()}
     kinds = {name: kind_of(match[1]) for name, match in matches.items() if match}

@@ -26,7 +26,7 @@ from sysbench.core.trace.trace_events import (
     Kind,
     Trace,
     by_thread,
-    follow,
+    follow_flow,
     nearest,
     occurring,
     parents,
@@ -44,7 +44,7 @@ def with_parts(
     is_part = np.array([name.startswith(PART_RANGE) for name in names], dtype=np.bool_)
     if not is_part.any():
         return module
-    part = follow(nearest(is_part[events.name], parent), events.name)
+    part = follow_flow(nearest(is_part[events.name], parent), events.name)
     inside = np.flatnonzero(part != NONE)
     # Paths are texts: join them once per pair of module and part, not once per event.
     pairs, which = np.unique(np.stack((module[inside], part[inside])), axis=1, return_inverse=True)
@@ -217,9 +217,9 @@ def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Ind
     # Ranges, wrappers and nodes are recorded as operators but contain the operators that count.
     scaffold = names.is_range | names.is_wrapper | names.is_engine | names.is_node
     is_operator = (events.kind == Kind.OPERATOR) & ~scaffold[events.name]
-    above = follow(parent, nearest(is_operator, parent))
-    outermost = follow(nearest(is_operator & (above == NONE), parent), events.name)
-    node = follow(nearest(names.is_node[events.name], parent), events.name)
+    above = follow_flow(parent, nearest(is_operator, parent))
+    outermost = follow_flow(nearest(is_operator & (above == NONE), parent), events.name)
+    node = follow_flow(nearest(names.is_node[events.name], parent), events.name)
     return np.where(outermost == NONE, node, outermost)
 
 
@@ -248,7 +248,7 @@ def _phases_by_scope(
     is_work = (operator >= 0) | names.is_graph_launch[events.name]
     served = (nearest(names.is_served_step[events.name], parent) >= 0) & is_work
     told = nearest(names.tells_phase[events.name], parent)
-    named = follow(told, names.phase_told[events.name], 0)
+    named = follow_flow(told, names.phase_told[events.name], 0)
     has_places = bool((module != NONE).any() or ((told != NONE) & (named == FORWARD)).any())
     by_operator = (operator >= 0) & (not has_places)
     # The first that holds decides: what the engine runs is backward, whatever range is around it.
@@ -279,7 +279,7 @@ def _modules(
     """
     is_module = names.is_module[events.name]
     around = nearest(is_module, parent)
-    outside = follow(parent, around)
+    outside = follow_flow(parent, around)
     path_of: dict[int, int] = {NONE: NONE}
     ids: dict[str, int] = {}
     paths: list[str] = []
@@ -298,7 +298,7 @@ def _modules(
     for index, path_id in path_of.items():
         if index >= 0:
             path_at[index] = path_id
-    return paths, follow(around, path_at)
+    return paths, follow_flow(around, path_at)
 
 
 def _backward_modules(
@@ -313,8 +313,10 @@ def _backward_modules(
     # For every event the place of its number among the forward's, if it is there at all.
     position = np.searchsorted(numbers, events.sequence)
     position[position == len(numbers)] = NONE  # beyond the largest number
-    matches = follow(position, numbers) == events.sequence
-    module_of_node = np.where(matches, follow(position, follow(forward[last], module)), NONE)
+    matches = follow_flow(position, numbers) == events.sequence
+    module_of_node = np.where(
+        matches, follow_flow(position, follow_flow(forward[last], module)), NONE
+    )
     # A write to a part of a tensor makes a node, `CopySlices`, that no operator has recorded, and
     # that runs the operator's own node. Reversed, the first within a call is set last.
     within = np.flatnonzero((module_of_node != NONE) & (engine != NONE))[::-1]
@@ -322,7 +324,7 @@ def _backward_modules(
     module_of_node[engine[within]] = module_of_node[within]
     modules.append(GRAD_ACCUMULATE)
     module_of_node[names.accumulates[events.name]] = len(modules) - 1
-    return np.where(module == NONE, follow(engine, module_of_node), module)
+    return np.where(module == NONE, follow_flow(engine, module_of_node), module)
 
 
 def _phase_told(name: str) -> str | None:

@@ -27,7 +27,7 @@ class Kind(IntEnum):
     FILL = 6
 
 
-class Columns:
+class EventColumns:
     """Events as columns of equal length: the base of the dataclasses below."""
 
     __slots__: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostEvents(Columns):
+class HostEvents(EventColumns):
     """Operators, annotations, modules and runtime calls.
 
     ``name`` is an index of `Trace.names`, threads are numbered as they appear, times are
@@ -84,7 +84,7 @@ class NumberedCall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceEvents(Columns):
+class DeviceEvents(EventColumns):
     """Kernels, copies and fills; columns as in `HostEvents`. ``collective`` is an index of
     `Trace.collectives`, -1 where the event is none or has no arguments."""
 
@@ -98,7 +98,7 @@ class DeviceEvents(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranges(Columns):
+class Ranges(EventColumns):
     """Ranges that are no events of the host's or a device's own: they take no time from others.
 
     ``name``, ``thread`` and times are as in `HostEvents`; of ranges on a device ``thread`` is its
@@ -218,7 +218,7 @@ def occurring(numbers: Index) -> Index:
     return np.flatnonzero(np.bincount(numbers))
 
 
-def follow(index: Index, values: NDArray[np.int64], missing: int = NONE) -> NDArray[np.int64]:
+def follow_flow(index: Index, values: NDArray[np.int64], missing: int = NONE) -> NDArray[np.int64]:
     """``values[index]``, and ``missing`` where the index is -1."""
     if not len(values):
         return np.full(len(index), missing)

@@ -47,7 +47,7 @@ def nvtx_ranges() -> tuple[MakeRange | None, str]:
     return torch.cuda.nvtx.range, f"NVTX by torch.cuda.nvtx: {why}"
 
 
-class PhaseRanges:
+class PhaseMarkers:
     """A workload's ``enter`` that keeps a range open for the phase entered last."""
 
     def __init__(self, make: MakeRange) -> None:

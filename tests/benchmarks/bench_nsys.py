@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sysbench.core.trace.nsys_events import TABLES, read_events
+from sysbench.core.trace.nsys_events import TABLES, read_nsys_events
 from sysbench.core.trace.nsys_export import read_export
 from sysbench.core.trace.nsys_file import open_export
 from sysbench.core.trace.nsys_projection import nvtx_of, work_summary
@@ -42,7 +42,7 @@ def scan(path: Path) -> int:
 def two_tables(path: Path) -> int:
     """The kernel summary and the projection."""
     with open_export(path) as file:
-        events = read_events(file)
+        events = read_nsys_events(file)
     return len(work_summary(events.names, events.work)) + len(nvtx_of(events).rows)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sysbench.core.record.record import Kernels
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import TimeLedger
 
 STUB = runpy.run_path(str(Path(__file__).parents[1] / "nvml_stub" / "build.py"))
@@ -175,7 +175,7 @@ def _assert_closed(ledger: TimeLedger) -> Kernels:
     assert sum(parts) == ledger.window.length
     assert ledger.busy == sum(ledger.exclusive.tolist())
     assert (ledger.exclusive <= ledger.work.end - ledger.work.start).all()
-    kernels = kernel_table(ledger)
+    kernels = kernel_rows(ledger)
     if ledger.window.length:
         shares = [row.share for row in kernels.rows] + [row.share for row in kernels.idle]
         unattributed = kernels.unattributed_ns / (kernels.step_ms * 1e6)

@@ -17,7 +17,7 @@ from sysbench.core.experiments.experiment import (
     find_experiment,
     list_experiments,
 )
-from sysbench.core.experiments.experiment_report import report_of
+from sysbench.core.experiments.experiment_report import experiment_report
 from sysbench.core.storage import locked
 from tests.worker_double.script import FOLDER_VARIABLE, Script, command, finished
 
@@ -77,7 +77,7 @@ def test_a_killed_experiment_goes_on_where_it_was_and_gates_read_its_verdict(
     psutil.wait_procs([psutil.Process(worker)] if psutil.pid_exists(worker) else [], timeout=30)
     directory = find_experiment("last")
     assert directory.ended() is None
-    torn = report_of(directory)
+    torn = experiment_report(directory)
     assert (torn.ending, torn.blocks, torn.is_live) == ("killed", 1, False)
     assert torn.resume.endswith(directory.id)
     with directory.run("A").events_path.open("ab") as file:

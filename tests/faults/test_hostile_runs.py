@@ -21,7 +21,7 @@ from sysbench.core.record.events import EventTail, Noticed, encode_event
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.run_directory import RunDirectory, find_run
-from sysbench.core.runs.stored_records import load_record, replay
+from sysbench.core.runs.stored_records import load_record, replay_events
 from sysbench.core.storage import decoded_bytes
 from sysbench.tui.cli import main
 
@@ -284,7 +284,7 @@ def test_a_record_cannot_name_another_run(run: RunDirectory, name: str) -> None:
     assert load_record(run).id == run.id
     header = json.loads(run.header_path.read_bytes())
     run.header_path.write_text(json.dumps(header | {"id": name}))
-    assert replay(run).id == run.id
+    assert replay_events(run).id == run.id
     assert {entry.id for entry in Library().entries()} == {run.id, "20260101-000000-whole-0000"}
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.forecast import Forecaster, kind_of, past_entries
-from sysbench.core.studies.study_directory import Entry, StudyDirectory, records_of, status_of
+from sysbench.core.studies.forecast import Forecaster, cell_kind, past_entries
+from sysbench.core.studies.study_directory import CellEntry, StudyDirectory, records_of, status_of
 from sysbench.core.studies.study_grid import Cell
 from sysbench.tui.cli import main
 
@@ -38,7 +38,7 @@ def cell_of(spec: RunSpec) -> Cell:
 
 def test_a_cell_has_its_own_run_and_no_other(run: RunDirectory, study: StudyDirectory) -> None:
     own = cell_of(run.header().spec)
-    study.append(Entry(cell=own.id, status="finished", run=run.id))
+    study.append(CellEntry(cell=own.id, status="finished", run=run.id))
     assert [record.id for record in records_of(study, [own]).values()] == [run.id]
     other = cell_of(run.header().spec.changed(batch=7))
     assert records_of(study, [other]) == {}
@@ -49,7 +49,7 @@ def test_a_line_names_a_run_and_no_path(
     run: RunDirectory, study: StudyDirectory, sysbench_home: Path, where: str
 ) -> None:
     cell = cell_of(run.header().spec)
-    entry = Entry(cell=cell.id, status="finished", run=where.format(run.id, home=sysbench_home))
+    entry = CellEntry(cell=cell.id, status="finished", run=where.format(run.id, home=sysbench_home))
     study.append(entry)
     assert study.run_of(entry) is None
     assert records_of(study, [cell]) == {}
@@ -75,11 +75,11 @@ def test_a_study_that_cannot_be_read_stops_no_other(
 def test_times_that_cannot_be_teach_no_forecast(median_ms: float, start: float) -> None:
     spec = RunSpec(device="cpu", model="tiny")
     entries = [
-        Entry(
+        CellEntry(
             cell="c",
             status="finished",
             median_ms=median_ms,
-            kind=kind_of(spec),
+            kind=cell_kind(spec),
             work=float(work),
             passes=("timing",),
             start_seconds=start,

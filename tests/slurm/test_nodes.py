@@ -20,7 +20,7 @@ from sysbench.core.record.record import Distributed, Record
 from sysbench.core.runs.run_directory import RunDirectory, list_runs
 from sysbench.core.runs.supervisor import HANG_VARIABLE
 from sysbench.core.storage import HOME_VARIABLE
-from sysbench.core.studies.study_directory import Entry, StudyDirectory
+from sysbench.core.studies.study_directory import CellEntry, StudyDirectory
 from tests.slurm.daemons import (
     PATIENCE_SECONDS,
     POLL_SECONDS,
@@ -322,7 +322,7 @@ def test_a_study_over_nodes_goes_on_where_it_was_killed(
     assert all(len(block_of(run.record()).hosts) == 2 for run in list_runs(home))
 
 
-def entries(home: Path) -> dict[str, Entry]:
+def entries(home: Path) -> dict[str, CellEntry]:
     folders = [*(home / "studies").glob("over-*")]
     return StudyDirectory(folders[0]).entries() if folders else {}
 

@@ -15,7 +15,7 @@ import pytest
 
 from sysbench.core.runs.run_directory import list_runs
 from sysbench.core.storage import HOME_VARIABLE
-from sysbench.core.studies.study_directory import Entry, StudyDirectory, find_study, records_of
+from sysbench.core.studies.study_directory import CellEntry, StudyDirectory, find_study, records_of
 from sysbench.core.studies.study_grid import expand
 from tests.slurm.daemons import PATIENCE_SECONDS, queue, wait_for, why_not
 
@@ -58,7 +58,7 @@ def command(home: Path, environment: dict[str, str], *arguments: str) -> dict[st
     return {"args": program, "env": variables, "start_new_session": True}
 
 
-def entries(home: Path) -> dict[str, Entry]:
+def entries(home: Path) -> dict[str, CellEntry]:
     folders = [*(home / "studies").glob("twenty-*")]
     return StudyDirectory(folders[0]).entries() if folders else {}
 

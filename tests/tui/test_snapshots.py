@@ -15,7 +15,7 @@ import pytest
 from textual.pilot import Pilot
 
 from sysbench.core.compare.compared_records import verdict_of
-from sysbench.core.experiments.experiment import Ended
+from sysbench.core.experiments.experiment import ExperimentEnd
 from sysbench.core.runs.library import Label, write_label
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
@@ -181,7 +181,9 @@ def experiment_pair() -> Pair:
     moved = with_fixed_names(directory)
     verdict = verdict_of(moved.run("A").record(), moved.run("B").record())
     moved.write_end(
-        Ended(ending="out-of-time", detail="another block would exceed 15 minutes", verdict=verdict)
+        ExperimentEnd(
+            ending="out-of-time", detail="another block would exceed 15 minutes", verdict=verdict
+        )
     )
     return pair_of(moved)
 

@@ -26,7 +26,7 @@ from torch.multiprocessing.spawn import spawn
 
 from sysbench.core.memory.profiled import decode_profiled_allocations
 from sysbench.core.predict.dry_run_client import canonical_spec
-from sysbench.core.predict.variant import Variant
+from sysbench.core.predict.variant import TrainingVariant
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.workloads.model_workload import blocks_of
@@ -133,7 +133,7 @@ def main() -> int:
             spawn(measure, (place, spec), RANKS)  # type: ignore[no-untyped-call]
             texts = [file.read_text() for file in Path(place).glob("*.peaks")]
         peaks = [int(word) for text in texts for word in text.split()]
-        played = exact_prediction(spec, None, Variant(shards=RANKS)).peak_bytes
+        played = exact_prediction(spec, None, TrainingVariant(shards=RANKS)).peak_bytes
         words = " ".join(f"{key}={value}" for key, value in case.items())
         least, most = min(peaks), max(peaks)
         print(f"{words},{least},{most},{played},{100 * (played / least - 1):.3f}", flush=True)

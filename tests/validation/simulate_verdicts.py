@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from sysbench.core.compare.interval import Block, interleaved
+from sysbench.core.compare.interval import RoundBlock, interleaved
 from sysbench.core.compare.power import power_after
 from sysbench.core.compare.verdict import Verdict, judge
 
@@ -62,13 +62,13 @@ def neighbour_in_bursts(draw: random.Random) -> Iterator[float]:
 KINDS: tuple[Noise, ...] = (normal, heavy_tails, two_modes, linear_drift, neighbour_in_bursts)
 
 
-def next_block(noise: Iterator[float], draw: random.Random, slowdown: float) -> Block:
+def next_block(noise: Iterator[float], draw: random.Random, slowdown: float) -> RoundBlock:
     """Four successive processes in one of the two orders, B slower by a share."""
     times: dict[str, list[float]] = {"A": [], "B": []}
     for side in draw.choice(ORDERS):
         factor = 1 + slowdown if side == "B" else 1.0
         times[side].append(100 * factor * math.exp(next(noise)))
-    return Block((times["A"][0], times["A"][1]), (times["B"][0], times["B"][1]))
+    return RoundBlock((times["A"][0], times["A"][1]), (times["B"][0], times["B"][1]))
 
 
 def compared(kind: Noise, draw: random.Random, slowdown: float, most: int) -> tuple[Verdict, int]:

@@ -10,7 +10,11 @@ import msgspec
 
 from sysbench.core.compare.gate_rule import gate_line
 from sysbench.core.experiments.experiment import ExperimentDirectory
-from sysbench.core.experiments.experiment_report import Report, RoundsOf, report_of
+from sysbench.core.experiments.experiment_report import (
+    ExperimentReport,
+    RoundsOf,
+    experiment_report,
+)
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.export.text_formats import verdict_as_markdown
 from sysbench.core.spec.fields import differing_keys
@@ -26,9 +30,9 @@ from sysbench.core.tables.verdict_sides import (
 )
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
-from sysbench.tui.commands.output import page_width, print_json, print_lines, write
+from sysbench.tui.commands.output import page_width, print_json, print_lines, write_text
 from sysbench.tui.run_text import finds_words, plan_facts
-from sysbench.tui.text import elapsed, headline
+from sysbench.tui.text import elapsed, run_headline
 
 _LABEL = 14
 
@@ -52,7 +56,7 @@ def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float
     ]
     facts = [
         ("experiment", name),
-        ("A", headline(settings_a)),
+        ("A", run_headline(settings_a)),
         ("B", ", ".join(changed) or "the same spec"),
         *plan_facts(plan, max_minutes),
     ]
@@ -62,17 +66,17 @@ def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float
 
 def print_experiment(directory: ExperimentDirectory, *, json: bool, markdown: bool = False) -> int:
     """Print the report; return the exit code of the experiment."""
-    report = report_of(directory)
+    report = experiment_report(directory)
     if json:
         print_json(report)
     elif markdown:
-        write(experiment_as_markdown(report))
+        write_text(experiment_as_markdown(report))
     else:
         print_lines(experiment_lines(report, page_width()))
     return exit_code(report)
 
 
-def exit_code(report: Report) -> int:
+def exit_code(report: ExperimentReport) -> int:
     """130 when cancelled, 1 when a round failed or the process was killed, else the gate's."""
     if report.ending in ("failed", "killed"):
         return 1
@@ -81,7 +85,7 @@ def exit_code(report: Report) -> int:
     return report.gate.exit_code if report.gate else 0
 
 
-def experiment_lines(report: Report, width: int) -> Iterator[Line]:
+def experiment_lines(report: ExperimentReport, width: int) -> Iterator[Line]:
     """The verdict with its picture and evidence, both sides, conditions, then the commands."""
     yield from prose(f"A  {_words(report.a)}", width)
     yield from prose(f"B  {_words(report.b)}", width)
@@ -102,7 +106,7 @@ def experiment_lines(report: Report, width: int) -> Iterator[Line]:
     yield from titled("Experiment", _ending(report, width))
 
 
-def _conditions(report: Report, width: int) -> Iterator[Line]:
+def _conditions(report: ExperimentReport, width: int) -> Iterator[Line]:
     """A paragraph each: their sentences are too long for a table."""
     column = max(len(row.name) for row in report.conditions) + 2
     for row in report.conditions:
@@ -112,7 +116,7 @@ def _conditions(report: Report, width: int) -> Iterator[Line]:
         yield from labelled(row.name, text, width, column=column, style=style)
 
 
-def experiment_as_markdown(report: Report) -> str:
+def experiment_as_markdown(report: ExperimentReport) -> str:
     """The report for a pull request."""
     sides, *conditions = _tables(report)
     gate = gate_line(report.gate) if report.gate else ""
@@ -126,7 +130,7 @@ def experiment_as_markdown(report: Report) -> str:
     )
 
 
-def _tables(report: Report) -> list[Table]:
+def _tables(report: ExperimentReport) -> list[Table]:
     sides = [
         Side(name=name, run=side.run, rounds=side.rounds, loss=side.loss_start)
         for name, side in (("A", report.a), ("B", report.b))
@@ -137,10 +141,10 @@ def _tables(report: Report) -> list[Table]:
 
 
 def _words(side: RoundsOf) -> str:
-    return literal(headline(side.spec))
+    return literal(run_headline(side.spec))
 
 
-def _facts(report: Report) -> Iterator[tuple[str, str]]:
+def _facts(report: ExperimentReport) -> Iterator[tuple[str, str]]:
     seconds = "" if report.seconds is None else f", {elapsed(report.seconds)}"
     yield "ending", f"{report.detail}{seconds}" if report.detail else report.ending
     if report.plan is not None:
@@ -148,7 +152,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "planned power", finds_words(report.plan)
 
 
-def _ending(report: Report, width: int) -> Iterator[Line]:
+def _ending(report: ExperimentReport, width: int) -> Iterator[Line]:
     for label, text in [("id", report.id), *_facts(report)]:
         yield from labelled(label, literal(text), width, column=_LABEL)
     # Never cut: these lines are for copying.

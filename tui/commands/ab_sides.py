@@ -33,10 +33,10 @@ def both_specs(
         SpecError, ProfileError, NotFoundError, DamagedFileError: Naming what is at fault.
     """
     for_both, for_b = parse_settings(settings), parse_settings(settings_b)
-    spec_a = resolved(changed_spec(settings_of(a), for_both), python=pythons[0])
+    spec_a = resolved(changed_spec(side_settings(a), for_both), python=pythons[0])
     spec_b = spec_a
     if b is not None or pythons[0] != pythons[1]:
-        settings_b_alone = settings_of(a if b is None else b)
+        settings_b_alone = side_settings(a if b is None else b)
         spec_b = resolved(changed_spec(settings_b_alone, for_both), python=pythons[1])
     if for_b:
         spec_b = resolved(changed_spec(spec_b.settings(), for_b), python=pythons[1])
@@ -71,7 +71,7 @@ def _python_of(name: str | None) -> str | None:
     return None if run is None else chosen_before(run.header().python)
 
 
-def settings_of(name: str | None) -> Mapping[str, object]:
+def side_settings(name: str | None) -> Mapping[str, object]:
     """Settings of a TOML file, a profile or a model, else of a run by (a part of) its id."""
     if name is not None and (run := _run(name)) is not None:
         return run.header().spec.settings()

@@ -174,7 +174,9 @@ def steps_range(text: str) -> tuple[int, int]:
 def add_tree_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `report.kernel_sections.tree_options` reads."""
     tree = parser.add_argument_group("of --section tree")
-    tree.add_argument("--depth", type=count, metavar="N", help="so many levels below the step")
+    tree.add_argument(
+        "--depth", type=parse_count, metavar="N", help="so many levels below the step"
+    )
     tree.add_argument(
         "--match",
         metavar="REGEX",
@@ -185,7 +187,7 @@ def add_tree_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def count(text: str) -> int:
+def parse_count(text: str) -> int:
     """A whole number, 0 or more.
 
     Raises:

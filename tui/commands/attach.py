@@ -38,7 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
     run = find_run(arguments.run)
     try:
         with Progress(RunFold(), json=arguments.json) as progress:
-            for event in follow(run):
+            for event in follow_job(run):
                 progress.show(event)
     except KeyboardInterrupt:
         say(f"left {run.id} running", to_stderr=True)
@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
     return print_ending(run, json=arguments.json)
 
 
-def follow(run: RunDirectory) -> Iterator[AnyEvent]:
+def follow_job(run: RunDirectory) -> Iterator[AnyEvent]:
     """Yield the run's events from the first, as they are written, until it ends or dies."""
     tail = run.tail()
     while True:

@@ -13,16 +13,16 @@ from sysbench.tui.commands.arguments import (
     add_no_pager,
     add_table_formats,
     complete_with,
-    count,
     examples,
+    parse_count,
     share_above_zero,
     share_of_one,
 )
-from sysbench.tui.commands.output import page_width, print_json, print_paged, say, write
+from sysbench.tui.commands.output import page_width, print_json, print_paged, say, write_text
 
 if TYPE_CHECKING:
     from sysbench.core.compare.comparison import Comparison
-    from sysbench.core.compare.difference import Side
+    from sysbench.core.compare.difference import DifferenceSide
     from sysbench.core.tables.difference_rows_tree import Cut
     from sysbench.tui.commands.layout import Line
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_no_pager(parser)
     parser.add_argument(
         "--depth",
-        type=count,
+        type=parse_count,
         metavar="N",
         help=f"show N levels of rows: category, module, operator, kernel; category, phase, stack "
         f"(default: {DEPTH}; of --csv and --md: all)",
@@ -118,11 +118,11 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**msgspec.to_builtins(comparison), "gate": gate})
     elif arguments.md:
-        write(tables_as_markdown(change_tables(found, cut)))
+        write_text(tables_as_markdown(change_tables(found, cut)))
     elif arguments.csv:
         tables = change_tables(found, cut)
         only = len(tables) == 1
-        write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
+        write_text((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
     else:
         lines = _lines(comparison, (a, b), cut, page_width(), of_files=of_files)
         print_paged(lines, page=not arguments.no_pager)
@@ -133,11 +133,11 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.csv:
             say(gate_line(gate), to_stderr=True)
         else:
-            write(f"\n{gate_line(gate)}\n")
+            write_text(f"\n{gate_line(gate)}\n")
     return gate.exit_code
 
 
-def _read_side(text: str) -> tuple[Side, bool]:
+def _read_side(text: str) -> tuple[DifferenceSide, bool]:
     """The run of that name, or the file at that path, and whether it is a file.
 
     The record of a file has an empty spec, and the path as it was given for its id.
@@ -148,7 +148,7 @@ def _read_side(text: str) -> tuple[Side, bool]:
     """
     import msgspec
 
-    from sysbench.core.compare.difference import Side
+    from sysbench.core.compare.difference import DifferenceSide
     from sysbench.core.inspection.decoding import Decoding
     from sysbench.core.runs.artifacts import layer_rows
     from sysbench.core.runs.run_directory import find_run
@@ -161,17 +161,22 @@ def _read_side(text: str) -> tuple[Side, bool]:
         with decoding_progress() as show:
             inspection = decoding.run(show)
         record = msgspec.structs.replace(inspection.as_record(), id=text)
-        return Side(record, layer_rows(decoding.entry.as_run, record)), True
+        return DifferenceSide(record, layer_rows(decoding.entry.as_run, record)), True
     try:
         run = find_run(text)
     except NotFoundError as error:
         raise NotFoundError(f"{error}; nor is there a file of that name") from None
     record = load_record(run)
-    return Side(record, layer_rows(run, record)), False
+    return DifferenceSide(record, layer_rows(run, record)), False
 
 
 def _lines(
-    comparison: Comparison, sides: tuple[Side, Side], cut: Cut, width: int, *, of_files: bool
+    comparison: Comparison,
+    sides: tuple[DifferenceSide, DifferenceSide],
+    cut: Cut,
+    width: int,
+    *,
+    of_files: bool,
 ) -> Iterator[Line]:
     from sysbench.core.tables.trust import is_perturbed
     from sysbench.tui.commands.comparison_report import (

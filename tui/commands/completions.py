@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator
 
 from sysbench.tui.commands.arguments import examples
-from sysbench.tui.commands.output import print_json, write
+from sysbench.tui.commands.output import print_json, write_text
 
 MAX_RUNS = 100
 """Newest runs that are offered; all runs count that begin as typed."""
@@ -92,13 +92,13 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json({"shell": arguments.shell, "script": script})
         else:
-            write(f"{script}\n")
+            write_text(f"{script}\n")
         return 0
     words = words_of(arguments.words, arguments.begin)
     if arguments.json:
         print_json(words)
     else:
-        write("".join(f"{word}\n" for word in words))
+        write_text("".join(f"{word}\n" for word in words))
     return 0
 
 

@@ -14,7 +14,7 @@ from sysbench.core.runs.kept_rates import (
     RatesReport,
     keep_rates,
     kept_rates,
-    report_of,
+    rates_report,
     sentences,
 )
 from sysbench.core.runs.rates_measurement import ROUNDS, RateFound, RateRound, measure_rates
@@ -44,7 +44,7 @@ def measure_devices(arguments: argparse.Namespace) -> int:
         earlier = kept_rates(rates.key)
         sisters = [other for other in found if other is not rates and other.name == rates.name]
         before = earlier[-1] if earlier else None
-        reports.append(report_of(rates, before=before, sisters=sisters))
+        reports.append(rates_report(rates, before=before, sisters=sisters))
     # A cancelled measurement has fewer rounds than its tests take: the last whole one stands.
     whole = [] if cancel.is_set() else found
     for rates in whole:
@@ -52,9 +52,7 @@ def measure_devices(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(reports)
     else:
-        print_lines(
-            report_lines(reports, page_width(), kept=bool(whole), cancelled=cancel.is_set())
-        )
+        print_lines(rates_lines(reports, page_width(), kept=bool(whole), cancelled=cancel.is_set()))
     return 130 if cancel.is_set() else 0
 
 
@@ -70,7 +68,7 @@ def _line(item: RateRound | RateFound) -> str:
     return f"  {rate.name:<16} {rate_text(rate.name, rate.value):>14}  {rate.work}"
 
 
-def report_lines(
+def rates_lines(
     reports: Sequence[RatesReport], width: int, *, kept: bool, cancelled: bool
 ) -> Iterator[Line]:
     """All lines of the devices.

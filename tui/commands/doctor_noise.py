@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from sysbench.core.compare.noise_sources import Source
+from sysbench.core.compare.noise_sources import NoiseSource
 from sysbench.core.compare.verdict import headline
 from sysbench.core.experiments.experiment_runner import (
     ExperimentEvent,
@@ -196,7 +196,7 @@ def _labelled(
     )
 
 
-def _figure(source: Source) -> str:
+def _figure(source: NoiseSource) -> str:
     """``±1.21 % (0.95 % to 1.66 %): ``, or ``found: +3.1 % (+1.2 % to +5.0 %): ``."""
     if source.share is None:
         return ""

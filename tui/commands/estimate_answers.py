@@ -24,10 +24,10 @@ from sysbench.core.machine.devices import (
     onednn_instructions,
 )
 from sysbench.core.machine.peaks import parse_peak, roof_of
-from sysbench.core.predict.allocator_settings import settings_of
+from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.closed_form import predict, why_no_workspace, why_not_predicted
 from sysbench.core.predict.dry_run_client import Estimator, ExactPrediction, unsupported_reason
-from sysbench.core.predict.fit_grid import Predict, cells_of, fit, parse_axes
+from sysbench.core.predict.fit_grid import Predict, fit, fit_cells, parse_axes
 from sysbench.core.predict.room import (
     ANY_CARD,
     Card,
@@ -37,7 +37,7 @@ from sysbench.core.predict.room import (
     spec_elsewhere,
 )
 from sysbench.core.predict.savings import Play, savings_of
-from sysbench.core.predict.variant import Variant
+from sysbench.core.predict.variant import TrainingVariant
 from sysbench.core.record.environment import Roof
 from sysbench.core.runs.kept_rates import measured_facts
 from sysbench.core.runs.prediction_errors import this_machine
@@ -55,7 +55,7 @@ from sysbench.tui.commands.estimate_report import (
     savings_lines,
 )
 from sysbench.tui.commands.layout import Line, prose
-from sysbench.tui.commands.output import page_width, print_json, print_lines, write
+from sysbench.tui.commands.output import page_width, print_json, print_lines, write_text
 from sysbench.tui.commands.spec_arguments import asked_spec
 
 CLOSED_FORM = "closed form"
@@ -180,7 +180,7 @@ def _one(
         card=target.card,
         roof=roof,
         why_no_roof=why_no_roof,
-        settings=settings_of(os.environ),
+        settings=parse_allocator_settings(os.environ),
         why_no_workspace=why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ)) or "",
     )
     lines = estimate_lines(estimate, page_width())
@@ -193,7 +193,7 @@ def _fit(
     capacity = target.capacity_bytes
     if capacity is None:
         raise SpecError("--capacity", None, f"say how much memory {spec.device} has, such as 24GiB")
-    settings = settings_of(os.environ)
+    settings = parse_allocator_settings(os.environ)
     room = available_memory(spec, capacity, target.card)
     guess = None
     if not spec.is_own:
@@ -212,7 +212,7 @@ def _table(
     arguments: argparse.Namespace, spec: RunSpec, target: Target, predict_one: Predict
 ) -> None:
     capacity, axes = target.capacity_bytes, parse_axes(arguments.table)
-    cells = cells_of(spec, axes, capacity, predict_one, target.card)
+    cells = fit_cells(spec, axes, capacity, predict_one, target.card)
     method = _method(arguments, spec)
     document: dict[str, Any] = {"capacity_bytes": capacity, "axes": axes, "cells": cells}
     document["method"] = method
@@ -235,7 +235,7 @@ def _savings(
 
 
 def _played(
-    exact: Estimator, capability: str | None, spec: RunSpec, variant: Variant
+    exact: Estimator, capability: str | None, spec: RunSpec, variant: TrainingVariant
 ) -> ExactPrediction:
     return exact.predict(spec, capability, variant)
 
@@ -250,10 +250,10 @@ def _print(
     if arguments.json:
         print_json(document | ({"card": target.card.name} if target.card.name else {}))
     elif arguments.md:
-        write("\n".join(map(table_as_markdown, tables)))
+        write_text("\n".join(map(table_as_markdown, tables)))
     elif arguments.csv:
         only = len(tables) == 1
-        write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
+        write_text((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
     else:
         notes = (prose(note, page_width(), style="dim") for note in target.notes)
         print_lines(chain(lines, *notes))

@@ -12,7 +12,7 @@ from sysbench.core.formatting import format_bytes, format_count, percent, signed
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 from sysbench.core.predict.closed_form import Prediction, predict
 from sysbench.core.predict.dry_run_client import ExactPrediction, roof_ms
-from sysbench.core.predict.fit_grid import EXPANDABLE, Cell, Fit, reserved_bytes, with_value
+from sysbench.core.predict.fit_grid import EXPANDABLE, Fit, FitCell, reserved_bytes, with_value
 from sysbench.core.predict.room import (
     FRAGMENTS_BYTES,
     FRAGMENTS_SHARE,
@@ -20,9 +20,9 @@ from sysbench.core.predict.room import (
     Card,
     Verdict,
     available_memory,
+    fit_verdict,
     missing_bytes,
     spare_bytes,
-    verdict_of,
 )
 from sysbench.core.predict.savings import Savings
 from sysbench.core.record.environment import Roof
@@ -89,7 +89,7 @@ class Estimate:
         """Whether the step fits; None where the peak or the capacity is unknown."""
         if self.why or self.room is None:
             return None
-        return verdict_of(self.prediction, self.room, self.settings)
+        return fit_verdict(self.prediction, self.room, self.settings)
 
     @property
     def fits(self) -> bool | None:
@@ -106,7 +106,7 @@ class Estimate:
             return None
         if self.settings.expandable_segments:
             return None
-        return verdict_of(self.prediction, self.room, EXPANDABLE) == "fits"
+        return fit_verdict(self.prediction, self.room, EXPANDABLE) == "fits"
 
     @property
     def roof_times(self) -> dict[str, float]:
@@ -188,7 +188,7 @@ def fit_lines(spec: RunSpec, fit: Fit, card: Card, method: str, width: int) -> I
 
 
 def grid_lines(
-    spec: RunSpec, cells: Sequence[Cell], card: Card, method: str, width: int
+    spec: RunSpec, cells: Sequence[FitCell], card: Card, method: str, width: int
 ) -> Iterator[Line]:
     """One row for each cell."""
     yield from _head(spec, card, width)

@@ -15,7 +15,7 @@ from sysbench.tui.commands.arguments import (
     share_above_zero,
     share_of_one,
 )
-from sysbench.tui.commands.output import page_width, print_json, print_lines, write
+from sysbench.tui.commands.output import page_width, print_json, print_lines, write_text
 
 if TYPE_CHECKING:
     from sysbench.core.experiments.baselines import Baseline
@@ -120,7 +120,7 @@ def main(arguments: argparse.Namespace) -> int:
     elif arguments.md:
         from sysbench.tui.commands.gate_tables import judgement_markdown
 
-        write(judgement_markdown(judgement, command))
+        write_text(judgement_markdown(judgement, command))
     else:
         from sysbench.tui.commands.gate_tables import judgement_lines
 

@@ -21,7 +21,7 @@ from sysbench.tui.commands.arguments import (
     refuse_wide_report,
     size_bytes,
 )
-from sysbench.tui.commands.output import page_width, print_json, print_paged, write
+from sysbench.tui.commands.output import page_width, print_json, print_paged, write_text
 
 if TYPE_CHECKING:
     from sysbench.core.inspection.inspection import Inspection
@@ -146,7 +146,7 @@ def main(arguments: argparse.Namespace) -> int:
             for table in sections.get(name, ())
         ]
         if arguments.md:
-            write(
+            write_text(
                 tables_as_markdown(tables)
                 if section
                 else inspection_as_markdown(inspection, tables)
@@ -156,7 +156,7 @@ def main(arguments: argparse.Namespace) -> int:
             # and one without such a table, is all tables, a value a line.
             tables = [table for table in tables if table.name == section] or tables
             only = len(tables) == 1
-            write((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
+            write_text((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
     elif arguments.json:
         print_json(section_as_json(run, record, section, options) if section else inspection)
     elif section:
@@ -198,12 +198,12 @@ def _show_folder(arguments: argparse.Namespace) -> int:
             merge_traces(folder, ranks, Path(arguments.merged), show, arguments.memory_limit)
     chosen = [table for name in ([section] if section else tables) for table in tables[name]]
     if arguments.md:
-        write(tables_as_markdown(chosen))
+        write_text(tables_as_markdown(chosen))
     elif arguments.csv:
         # As of a file: the table that a section is named after is the section.
         named = [table for table in chosen if table.name == section] or chosen
         only = len(named) == 1
-        write((table_as_csv(named[0]) if only else tables_as_tidy_csv(named)).decode())
+        write_text((table_as_csv(named[0]) if only else tables_as_tidy_csv(named)).decode())
     elif arguments.json:
         print_json(getattr(ranks, "rows" if section == RANKS else section) if section else ranks)
     elif section:
@@ -235,6 +235,6 @@ def _require(inspection: Inspection, section: str | None) -> None:
 
 
 def _is_empty(inspection: Inspection, section: str) -> bool:
-    from sysbench.core.tables.sections import Source
+    from sysbench.core.tables.sections import SectionSource
 
-    return not SECTIONS[section].tables(Source(record=inspection.as_record()))
+    return not SECTIONS[section].tables(SectionSource(record=inspection.as_record()))

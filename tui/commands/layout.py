@@ -100,7 +100,7 @@ def table_lines(
             table, natural, width, numbers=numeric, flexible=table.flexible, drop=drop
         )
         for name in widths.keys() - numeric:
-            cells[name] = tuple(told_apart(cells[name], widths[name], shortened))
+            cells[name] = tuple(told_apart(cells[name], widths[name], shorten_line))
     else:
         widths = {name: min(size, _LONGEST) for name, size in natural.items()}
     lines = [_row(heads, widths, numeric, "dim", cut=cut)]
@@ -131,7 +131,7 @@ def _row(
     """One span, or several where cells are dim."""
     line: Line = []
     for name, size in widths.items():
-        text = shortened(texts[name], size) if cut else texts[name]
+        text = shorten_line(texts[name], size) if cut else texts[name]
         cell = _padded(text, size, right=name in numeric)
         gap = " " * (GAP if line else INDENT)
         if name in perturbed:
@@ -149,7 +149,7 @@ def _padded(text: str, width: int, *, right: bool) -> str:
     return space + text if right else text + space
 
 
-def shortened(text: str, width: int) -> str:
+def shorten_line(text: str, width: int) -> str:
     """Text cut in the middle: both ends of a kernel's name identify it."""
     if cell_len(text) <= width:
         return text

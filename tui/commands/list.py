@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sysbench.core.runs.run_directory import runs_folder
 from sysbench.core.tables.table import Table, select
-from sysbench.tui.commands.arguments import add_wide, count, examples
+from sysbench.tui.commands.arguments import add_wide, examples, parse_count
 from sysbench.tui.commands.output import page_width, print_json, print_lines, say
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui list --trash", "runs that `rm` or the Library deleted"),
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="show runs with all these words")
-    parser.add_argument("-n", "--limit", type=count, metavar="N", help="show the newest N")
+    parser.add_argument("-n", "--limit", type=parse_count, metavar="N", help="show the newest N")
     add_wide(parser, "the list, and leave no column out")
     parser.add_argument("--trash", action="store_true", help="list the deleted runs instead")
 

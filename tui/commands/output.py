@@ -58,7 +58,7 @@ UNCUT = 10_000
 """Width of a page on which nothing is cut."""
 
 
-def write(text: str) -> None:
+def write_text(text: str) -> None:
     """Write text to stdout; once its reader has left (``| head``), drop it."""
     try:
         sys.stdout.write(text)
@@ -85,7 +85,7 @@ def _forget_reader(stream: TextIO) -> None:
 def print_json(value: object) -> None:
     """Print exactly one JSON document, in characters that no terminal obeys."""
     lines = msgspec.json.format(msgspec.json.encode(value), indent=2).decode().split("\n")
-    write("".join(f"{_json_literal(line)}\n" for line in lines))
+    write_text("".join(f"{_json_literal(line)}\n" for line in lines))
 
 
 def _json_literal(line: str) -> str:
@@ -128,7 +128,7 @@ def print_lines(lines: Iterable[Line]) -> None:
     from sysbench.core.tables.cells import literal
 
     for line in lines:
-        write(literal("".join(text for text, _ in line).rstrip()) + "\n")
+        write_text(literal("".join(text for text, _ in line).rstrip()) + "\n")
 
 
 def print_paged(lines: Iterable[Line], *, page: bool) -> None:
@@ -148,7 +148,7 @@ def print_paged(lines: Iterable[Line], *, page: bool) -> None:
     if is_longer and (pager := _pager_words()):
         _show_in(pager, text)
     else:
-        write(text)
+        write_text(text)
 
 
 def _show_in(pager: list[str], text: str) -> None:

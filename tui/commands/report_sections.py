@@ -35,7 +35,7 @@ from sysbench.core.tables.host_tables import (
     steps_table,
 )
 from sysbench.core.tables.kernel_tables import kernel_table
-from sysbench.core.tables.sections import SECTIONS, Source
+from sysbench.core.tables.sections import SECTIONS, SectionSource
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.tree_rows import tree_table
 from sysbench.core.tables.trust import coverage_words, is_perturbed, steps_words
@@ -251,7 +251,7 @@ class _View:
     @cached_property
     def tables(self) -> dict[str, Table]:
         """The section's tables by their names."""
-        source = Source(record=self.record, worth=compile_break_even(self.record))
+        source = SectionSource(record=self.record, worth=compile_break_even(self.record))
         return {
             table.name: table
             for table in SECTIONS[self.section].make(source)
@@ -298,7 +298,7 @@ def section_as_json(run: RunDirectory, record: Record, section: str, options: Tr
         case "collectives":
             return record.kernels and record.kernels.collectives
         case "annotations" | "python" | "api":
-            return SECTIONS[section].tables(Source(record=record))
+            return SECTIONS[section].tables(SectionSource(record=record))
         case "questions":
             return answers_of(record)
         case "roofline":

@@ -39,7 +39,7 @@ from sysbench.tui.commands.layout import (
     labelled,
     note,
     prose,
-    shortened,
+    shorten_line,
     table_lines,
     titled,
 )
@@ -259,7 +259,7 @@ def _unfinished(record: Record, width: int) -> Iterator[Line]:
         yield blank()
         yield from prose(f"{row.name} pass: {literal(row.detail)}", width, hang=2, style="bold red")
         for line in row.log_tail[-5:]:
-            yield [("  | " + shortened(literal(line), width - 4), "dim")]
+            yield [("  | " + shorten_line(literal(line), width - 4), "dim")]
 
 
 def _speed(timing: Timing) -> list[str]:

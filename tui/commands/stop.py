@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.tui.commands.arguments import add_run_argument, examples
-from sysbench.tui.commands.attach import POLL_SECONDS, follow
+from sysbench.tui.commands.attach import POLL_SECONDS, follow_job
 from sysbench.tui.commands.output import print_json, say
 
 
@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
         events = follow_experiment(experiment)
     else:
         run = find_run(arguments.run)
-        name, stopped, events = run.id, _stop(run), follow(run)
+        name, stopped, events = run.id, _stop(run), follow_job(run)
     if stopped:
         for _ in events:
             pass

@@ -15,7 +15,7 @@ from sysbench.core.formatting import counted
 from sysbench.core.tables.table import Row, Table
 from sysbench.tui.commands.arguments import add_settings, complete_with, examples
 from sysbench.tui.commands.output import page_width, print_json, print_lines, say
-from sysbench.tui.commands.output import write as print_text
+from sysbench.tui.commands.output import write_text as print_text
 from sysbench.tui.commands.spec_arguments import parse_settings
 
 if TYPE_CHECKING:
@@ -96,14 +96,14 @@ def _show(arguments: argparse.Namespace) -> int:
     from sysbench.core.export.written_files import refuse_existing, write
     from sysbench.core.studies.study_directory import find_study
     from sysbench.core.studies.study_exports import study_as, study_as_json
-    from sysbench.core.studies.study_report import report_of
+    from sysbench.core.studies.study_report import study_report
     from sysbench.tui.commands.study_report_lines import study_lines
 
     if arguments.target is None:
         raise SpecError("study", "show", "the name of a study that was begun")
     directory = find_study(arguments.target)
     _adopt_ended(directory)
-    report = report_of(directory)
+    report = study_report(directory)
     kind, out = arguments.format, Path(arguments.output) if arguments.output else None
     if arguments.json:
         print_json(study_as_json(report))
@@ -187,7 +187,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from sysbench.core.studies.study_directory import directory_of, open_study
     from sysbench.core.studies.study_exports import study_as_json
     from sysbench.core.studies.study_grid import expand, with_overrides, with_variant
-    from sysbench.core.studies.study_report import report_of
+    from sysbench.core.studies.study_report import study_report
     from sysbench.core.studies.study_runner import StudyEnded, keep_python
     from sysbench.tui.commands.output import cancelled_by_signals
     from sysbench.tui.commands.progress import Progress, StudyFold
@@ -213,7 +213,7 @@ def _run(arguments: argparse.Namespace) -> int:
             progress.show(event)
             if isinstance(event, StudyEnded):
                 reason = event.reason
-    report = report_of(directory)
+    report = study_report(directory)
     if arguments.json:
         print_json(study_as_json(report))
     else:

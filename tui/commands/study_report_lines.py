@@ -12,7 +12,7 @@ from sysbench.core.machine.devices import resolve_device
 from sysbench.core.studies.ratios import ways_in
 from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_grid import Cell
-from sysbench.core.studies.study_report import Report
+from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.studies.study_text import cautions_of
 from sysbench.core.tables.table import Table, is_number
 from sysbench.tui.commands.layout import Line, blank, prose, table_lines, titled
@@ -21,7 +21,7 @@ from sysbench.tui.widgets.plot import figure_rows
 PLOT_ROWS = 14
 
 
-def study_lines(report: Report, width: int) -> Iterator[Line]:
+def study_lines(report: StudyReport, width: int) -> Iterator[Line]:
     """The report without the environment, which the other formats have."""
     study, progress = report.study, report.progress
     name = " · ".join(part for part in (study.name, study.variant) if part)

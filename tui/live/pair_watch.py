@@ -9,14 +9,18 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.compare.compared_records import blocks_of
+from sysbench.core.compare.compared_records import round_blocks
 from sysbench.core.compare.comparison import Comparison, compare
 from sysbench.core.compare.conditions import Condition, conditions_of
-from sysbench.core.compare.interval import Block, Interval, interleaved
+from sysbench.core.compare.interval import Interval, RoundBlock, interleaved
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.experiments.experiment import ExperimentDirectory, list_experiments
-from sysbench.core.experiments.experiment_report import Report, report_of, shared_experiment
+from sysbench.core.experiments.experiment_report import (
+    ExperimentReport,
+    experiment_report,
+    shared_experiment,
+)
 from sysbench.core.experiments.known import known_noise
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
@@ -61,13 +65,13 @@ class Reading:
     a: Record
     b: Record
     directory: ExperimentDirectory | None
-    report: Report | None
+    report: ExperimentReport | None
     can_go_on: bool
     comparison: Comparison
     verdict: Verdict
     rounds_a: Sequence[Round]
     rounds_b: Sequence[Round]
-    blocks: Sequence[Block]
+    blocks: Sequence[RoundBlock]
     conditions: Sequence[Condition]
 
     @property
@@ -126,8 +130,8 @@ class PairWatch:
         a, b = load_record(self.pair.a), load_record(self.pair.b)
         root = self.pair.a.path.parent.parent
         directory = self.directory or shared_experiment(a, b, root)
-        rounds_a, rounds_b = rounds_of(a), rounds_of(b)
-        blocks = blocks_of(rounds_a, rounds_b)
+        rounds_a, rounds_b = watched_rounds(a), watched_rounds(b)
+        blocks = round_blocks(rounds_a, rounds_b)
         if directory is None:
             comparison = compare(a, b, known_noise(a, b, root))
             report, can_go_on, verdict = None, False, comparison.step
@@ -136,7 +140,7 @@ class PairWatch:
             experiment = directory.experiment()
             # The pair may name the runs in the other order than the experiment.
             swapped = (experiment.a, experiment.b) == (b.id, a.id)
-            report = report_of(directory, swapped=swapped)
+            report = experiment_report(directory, swapped=swapped)
             can_go_on = experiment.purpose == "ab" and bool(report.resume)
             # Interleaved rounds say themselves how much they spread.
             comparison = compare(a, b, smallest=experiment.smallest)
@@ -161,7 +165,7 @@ class PairWatch:
         )
 
 
-def rounds_of(record: Record) -> list[Round]:
+def watched_rounds(record: Record) -> list[Round]:
     """The rounds of a run; a run that was timed by one process is its only round."""
     timing = record.timing
     if timing is None:
@@ -204,7 +208,7 @@ def pair_of(directory: ExperimentDirectory) -> Pair:
     return Pair(directory.run("A"), directory.run("B"), directory)
 
 
-def block_changes(blocks: Sequence[Block]) -> list[float]:
+def block_changes(blocks: Sequence[RoundBlock]) -> list[float]:
     """The change from A to B in each block, as a share: the quotient of geometric means."""
     return [
         (b1 * b2 / (a1 * a2)) ** 0.5 - 1

@@ -24,7 +24,7 @@ Words = Callable[[float | None, float | None], str]
 """Writes a value, given its full scale."""
 
 
-class Reading(NamedTuple):
+class SensorReading(NamedTuple):
     """One series at one instant: its name, its value (or None), its full scale, its words.
 
     ``full`` is the value of a full bar, or None where only the seen range is known. Only what is
@@ -55,32 +55,34 @@ def device_of(sample: Sample, device: str) -> DeviceSample | None:
     return next((gpu for gpu in sample.devices if gpu.index == index), sample.devices[0])
 
 
-def readings(sample: Sample, device: str = "auto") -> list[Reading]:
+def readings(sample: Sample, device: str = "auto") -> list[SensorReading]:
     """The series of a sample, the most informative first."""
     gpu = device_of(sample, device)
     return [*(_gpu_readings(gpu) if gpu else []), *_host_readings(sample.host)]
 
 
-def _gpu_readings(gpu: DeviceSample) -> list[Reading]:
+def _gpu_readings(gpu: DeviceSample) -> list[SensorReading]:
     fractions = {"SM": gpu.sm_active, "tensor": gpu.tensor_active, "DRAM": gpu.dram_active}
     rows = [
-        Reading(name, value, 1.0, _share) for name, value in fractions.items() if value is not None
+        SensorReading(name, value, 1.0, _share)
+        for name, value in fractions.items()
+        if value is not None
     ]
     # After what says how full the GPU was: it is the time in which any kernel ran.
     return [
         *rows,
-        Reading("GPU busy", gpu.utilization, 1.0, _share),
-        Reading("memory", gpu.memory_used_bytes, gpu.memory_total_bytes, _bytes),
-        Reading("power", gpu.power_watts, gpu.power_limit_watts, _of_limit),
-        Reading("clock", gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, _mhz),
-        Reading("heat", gpu.temperature_celsius, 100.0, _celsius),
+        SensorReading("GPU busy", gpu.utilization, 1.0, _share),
+        SensorReading("memory", gpu.memory_used_bytes, gpu.memory_total_bytes, _bytes),
+        SensorReading("power", gpu.power_watts, gpu.power_limit_watts, _of_limit),
+        SensorReading("clock", gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, _mhz),
+        SensorReading("heat", gpu.temperature_celsius, 100.0, _celsius),
     ]
 
 
-def _host_readings(host: HostSample) -> list[Reading]:
+def _host_readings(host: HostSample) -> list[SensorReading]:
     return [
-        Reading("CPU", host.cpu, 1.0, _share),
-        Reading("RAM", host.memory_used_bytes, host.memory_total_bytes, _bytes),
+        SensorReading("CPU", host.cpu, 1.0, _share),
+        SensorReading("RAM", host.memory_used_bytes, host.memory_total_bytes, _bytes),
     ]
 
 

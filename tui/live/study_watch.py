@@ -8,9 +8,9 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import last_lines
 from sysbench.core.studies.cell_values import pruner_for
-from sysbench.core.studies.forecast import Progress, progress_of
+from sysbench.core.studies.forecast import StudyProgress, progress_of
 from sysbench.core.studies.study_directory import (
-    Entry,
+    CellEntry,
     directory_of,
     open_study,
     records_of,
@@ -19,7 +19,7 @@ from sysbench.core.studies.study_directory import (
 )
 from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_grid import Cell, expand
-from sysbench.core.studies.study_report import Report, make_report
+from sysbench.core.studies.study_report import StudyReport, make_report
 from sysbench.tui.live.run_watch import RunWatch
 
 Stamp = tuple[int, int]
@@ -41,8 +41,8 @@ class StudyWatch:
         self.study = study = with_begun_rounds(study, root)
         self.cells: list[Cell] = unique(expand(study))
         self.directory = directory_of(study, root)
-        self.entries: dict[str, Entry] = {}
-        self.progress = Progress(statuses={})
+        self.entries: dict[str, CellEntry] = {}
+        self.progress = StudyProgress(statuses={})
         self.current: RunWatch | None = None
         self.changes = 0
         self._stamp: Stamp | None = None
@@ -85,7 +85,7 @@ class StudyWatch:
         entry = self.entries.get(cell.id)
         return self.directory.run_of(entry) if entry else None
 
-    def report(self) -> Report:
+    def report(self) -> StudyReport:
         """The report of the study's directory; only new records are read."""
         entries = self.entries
         fresh = [

@@ -23,7 +23,7 @@ from sysbench.core.runs.library import Entry, Library
 from sysbench.core.spec.profiles import list_profiles, load_profile, save_profile
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.study_exports import STUDY_FORMATS, study_as
-from sysbench.core.studies.study_report import Report
+from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.tables.cells import heading_of
 from sysbench.tui.explanations import EXPLANATIONS, Explanation, explain_column
 from sysbench.tui.modes import MODES
@@ -33,7 +33,7 @@ from sysbench.tui.widgets.dialog import Dialog, Pair, dialog_room, hanging, pair
 from sysbench.tui.widgets.table_view import TableView
 
 
-class Answer(NamedTuple):
+class DialogAnswer(NamedTuple):
     """One answer: the value that the screen dismisses with, its text, its key."""
 
     name: str
@@ -49,7 +49,7 @@ class AskScreen(Dialog[str]):
         Binding("right", "app.focus_next", show=False),
     ]
 
-    def __init__(self, title: str, text: str, answers: Sequence[Answer]) -> None:
+    def __init__(self, title: str, text: str, answers: Sequence[DialogAnswer]) -> None:
         super().__init__()
         self._title = title
         self._text = text
@@ -82,9 +82,9 @@ def ask_before_leaving() -> AskScreen:
         "Start sysbench-tui again to watch it."
     )
     answers = (
-        Answer("leave", "Leave it running", "l"),
-        Answer("stop", "Stop it", "s"),
-        Answer("stay", "Stay", "escape"),
+        DialogAnswer("leave", "Leave it running", "l"),
+        DialogAnswer("stop", "Stop it", "s"),
+        DialogAnswer("stay", "Stay", "escape"),
     )
     return AskScreen("A run is live", text, answers)
 
@@ -92,14 +92,17 @@ def ask_before_leaving() -> AskScreen:
 def ask_before_queueing() -> AskScreen:
     """Ask whether a run shall wait for the live one; dismisses with ``queue`` or ``stay``."""
     text = "This one can wait for the device, and begins when it is free."
-    answers = (Answer("queue", "Queue it", "q"), Answer("stay", "Do not start", "escape"))
+    answers = (
+        DialogAnswer("queue", "Queue it", "q"),
+        DialogAnswer("stay", "Do not start", "escape"),
+    )
     return AskScreen("A run is live", text, answers)
 
 
 def ask_before_stopping() -> AskScreen:
     """Ask whether to end the live run; dismisses with ``stop`` or ``stay``."""
     text = "What it measured so far is kept; the run ends as cancelled."
-    answers = (Answer("stop", "Stop it", "s"), Answer("stay", "Let it run", "escape"))
+    answers = (DialogAnswer("stop", "Stop it", "s"), DialogAnswer("stay", "Let it run", "escape"))
     return AskScreen("Stop the run?", text, answers)
 
 
@@ -284,7 +287,7 @@ class StudyExportScreen(Dialog[None]):
         Binding("escape", "dismiss", "Cancel", id="dialog.cancel")
     ]
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: StudyReport) -> None:
         super().__init__()
         self._report = report
 

@@ -28,7 +28,7 @@ from sysbench.core.spec.fields import differing_keys, field_named
 from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.run_text import plan_facts
-from sysbench.tui.text import headline
+from sysbench.tui.text import run_headline
 from sysbench.tui.widgets.choice import SettingSuggester
 from sysbench.tui.widgets.dialog import Dialog, Pair, dialog_room, pair_lines
 from sysbench.tui.widgets.key_bar import CommandLine
@@ -118,7 +118,7 @@ class MeasureScreen(Dialog[Order]):
 
     def _specs(self) -> Iterator[Pair]:
         a = msgspec.structs.asdict(self._a.spec)
-        yield "A", headline(a)
+        yield "A", run_headline(a)
         if self._b is not None:
             b = msgspec.structs.asdict(self._b.spec)
             words = [f"{key}={as_typed(key, b[key])}" for key in differing_keys(a, b)]
@@ -135,7 +135,7 @@ class MeasureScreen(Dialog[Order]):
         python_a, python_b = chosen_before(self._a.python), chosen_before(of_b.python)
         spec = of_b.spec
         if self._b is None:
-            spec = changed_spec(spec, self.query_one("#changes", Input).value)
+            spec = spec_of_side(spec, self.query_one("#changes", Input).value)
         return Order(
             a=self._a.spec,
             b=resolved(spec, python=python_b),
@@ -213,7 +213,7 @@ class MeasureScreen(Dialog[Order]):
         self.dismiss(None)
 
 
-def changed_spec(spec: RunSpec, text: str) -> RunSpec:
+def spec_of_side(spec: RunSpec, text: str) -> RunSpec:
     """The spec with the settings of ``key=value key=value``.
 
     Raises:

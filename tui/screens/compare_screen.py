@@ -18,16 +18,16 @@ from textual.message import Message
 from textual.widgets import Static
 
 from sysbench.core.compare.comparison import Factor, PhaseChange
-from sysbench.core.compare.difference import Side, difference
+from sysbench.core.compare.difference import DifferenceSide, difference
 from sysbench.core.compare.nodes import Difference
 from sysbench.core.compare.power import ROUNDS_A_BLOCK
 from sysbench.core.errors import SysbenchError
-from sysbench.core.experiments.experiment_report import Report
+from sysbench.core.experiments.experiment_report import ExperimentReport
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.tables.trust import is_perturbed
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import PairWatch, Reading
-from sysbench.tui.screens.ask_dialog import Answer, AskScreen
+from sysbench.tui.screens.ask_dialog import AskScreen, DialogAnswer
 from sysbench.tui.screens.compare_rows import NOT_TESTED, RowsView, show_difference
 from sysbench.tui.screens.compare_text import (
     DiffersView,
@@ -201,7 +201,7 @@ class CompareScreen(WorkScreen):
         """Read the rows layer by layer and match them, in a thread: they are many."""
         pairs = ((watch.pair.a, reading.a), (watch.pair.b, reading.b))
         try:
-            a, b = (Side(record, layer_rows(run, record)) for run, record in pairs)
+            a, b = (DifferenceSide(record, layer_rows(run, record)) for run, record in pairs)
             found = difference(a, b)
         except SysbenchError as error:
             self.post_message(self.Matched(watch, None, problem=str(error)))
@@ -237,7 +237,7 @@ class CompareScreen(WorkScreen):
         if line.content != text:
             line.update(text)
 
-    def _live_line(self, watch: PairWatch, reading: Reading, report: Report) -> Content:
+    def _live_line(self, watch: PairWatch, reading: Reading, report: ExperimentReport) -> Content:
         done = sum(row.counts for row in (*reading.rounds_a, *reading.rounds_b))
         block, place = divmod(done, ROUNDS_A_BLOCK)
         side = watch.live_side()
@@ -311,7 +311,10 @@ class CompareScreen(WorkScreen):
                 self.notify(str(error), title="Not stopped", severity="error", markup=False)
 
         text = "The rounds so far are kept, and it can go on later."
-        answers = (Answer("stop", "Stop it", "s"), Answer("stay", "Let it run", "escape"))
+        answers = (
+            DialogAnswer("stop", "Stop it", "s"),
+            DialogAnswer("stay", "Let it run", "escape"),
+        )
         self.app.push_screen(AskScreen("Stop the experiment?", text, answers), answered)
 
     def action_go_on(self) -> None:

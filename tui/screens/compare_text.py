@@ -17,7 +17,7 @@ from sysbench.core.compare.conditions import Condition
 from sysbench.core.compare.verdict import GLYPHS, Verdict, describe_verdict
 from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.experiment import create_experiment
-from sysbench.core.experiments.experiment_report import Report
+from sysbench.core.experiments.experiment_report import ExperimentReport
 from sysbench.core.formatting import counted, shortened
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import Header
@@ -50,7 +50,7 @@ WIDE = 100
 """From this width on a line has room for a whole id."""
 
 
-def verdict_lines(verdict: Verdict, width: int) -> list[Content]:
+def verdict_contents(verdict: Verdict, width: int) -> list[Content]:
     """B against A in a line, the evidence for it, and what would decide it."""
     text = describe_verdict(verdict)
     style = STYLES[verdict.verdict]
@@ -127,7 +127,7 @@ def subject_line(a: Record, factors: Sequence[Factor], width: int) -> Content:
     return Content.assemble((settings, "bold"), (how, QUIET), what)
 
 
-def ended_line(report: Report, *, can_go_on: bool) -> Content:
+def ended_line(report: ExperimentReport, *, can_go_on: bool) -> Content:
     """How an experiment that is not live ended, and the key that goes on with it."""
     glyph = ENDING_GLYPHS.get(report.ending, "■")
     line = Content(f"{glyph} A/B: {literal(report.detail)}")

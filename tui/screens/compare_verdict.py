@@ -24,7 +24,7 @@ from sysbench.tui.screens.compare_text import (
     condition_lines,
     rounds_words,
     spread_words,
-    verdict_lines,
+    verdict_contents,
 )
 from sysbench.tui.screens.work_screen import UNFOLDED
 from sysbench.tui.text import signed_percent, time_of_day
@@ -34,7 +34,7 @@ from sysbench.tui.widgets.number_line import (
     DOT,
     ESTIMATE,
     UNTESTED,
-    Look,
+    MarkLook,
     PlacedRound,
     axis_rows,
     dot_rows,
@@ -92,7 +92,7 @@ class Words(Painted):
         has_times = not any(is_simulated(run.environment) for run in (reading.a, reading.b))
         if report is None and verdict.verdict == "not decidable" and has_times:
             verdict = msgspec.structs.replace(verdict, next=ADVICE)
-        lines = verdict_lines(verdict, width)
+        lines = verdict_contents(verdict, width)
         if report is not None and report.gate is not None:
             lines += hanging(Content("  "), literal(gate_line(report.gate)), width)
         if report is not None and len(reading.blocks) < FIRST_LOOK:
@@ -101,15 +101,15 @@ class Words(Painted):
         return lines
 
 
-class Change(Painted):
+class ChangePanel(Painted):
     """The change with its interval on a number line, and how it settled."""
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
         verdict = reading.verdict
         if verdict.change is None:
             return [Content.styled(f"No change to show: {verdict.why}", QUIET)]
-        looks = [Look(row.change, row.low, row.high) for row in reading.looks]
-        final = Look(verdict.change, verdict.low, verdict.high)
+        looks = [MarkLook(row.change, row.low, row.high) for row in reading.looks]
+        final = MarkLook(verdict.change, verdict.low, verdict.high)
         figures = [f"  {_figures(look)}" for look in looks if width >= NUMBERS_FROM]
         room = width - MARGIN - max(map(len, figures), default=0)
         if room < 20:
@@ -148,7 +148,7 @@ class Change(Painted):
         return max(6, self.screen.size.height - (18 if is_side_by_side(self) else 26))
 
 
-class Rounds(Painted):
+class RoundsPanel(Painted):
     """The rounds of both sides in the order in which they were measured."""
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
@@ -179,7 +179,7 @@ class Rounds(Painted):
         return [*lines, Content.styled(" · ".join(words), QUIET)]
 
 
-class Conditions(Painted):
+class ConditionsPanel(Painted):
     """What the rounds show of the machine."""
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
@@ -196,10 +196,10 @@ class VerdictView(VerticalScroll, can_focus=True):
         yield words.remove_class("panel")
         with Horizontal(id="evidence"):
             with Vertical(id="left"):
-                yield Change(CHANGE, id="change")
+                yield ChangePanel(CHANGE, id="change")
             with Vertical(id="right"):
-                yield Rounds("Rounds", id="rounds")
-                yield Conditions("Conditions", id="conditions")
+                yield RoundsPanel("Rounds", id="rounds")
+                yield ConditionsPanel("Conditions", id="conditions")
 
     def show(self, reading: Reading) -> None:
         """Show this reading from now on."""
@@ -227,7 +227,7 @@ def _letter(side: str, row: Round) -> str:
     return side if row.counts else side.lower()
 
 
-def _figures(look: Look) -> str:
+def _figures(look: MarkLook) -> str:
     change = signed_percent(look.change)
     if look.low is None or look.high is None:
         return f"{change}, no interval yet"

@@ -32,7 +32,7 @@ from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_views import View, ViewsTab
 from sysbench.tui.text import milliseconds, significant
 from sysbench.tui.theme import swatch_of
-from sysbench.tui.widgets.stack_bar import Part, StackBar
+from sysbench.tui.widgets.stack_bar import BarPart, StackBar
 from sysbench.tui.widgets.table_view import TableView
 
 GENERATED_ORDER = (
@@ -257,10 +257,10 @@ def seconds_line(block: Compile) -> Content:
     )
 
 
-def seconds_parts(block: Compile) -> list[Part]:
+def seconds_parts(block: Compile) -> list[BarPart]:
     """Seconds of each stage, as parts of the whole."""
     return [
-        Part(name, seconds, f"{significant(seconds, 3)} s", swatch_of(name))
+        BarPart(name, seconds, f"{significant(seconds, 3)} s", swatch_of(name))
         for name, seconds in block.parts_seconds.items()
     ]
 

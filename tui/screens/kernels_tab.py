@@ -32,7 +32,7 @@ from sysbench.core.tables.kernel_tables import (
     roof_words,
     roofline_table,
 )
-from sysbench.core.tables.sections import SECTIONS, Source
+from sysbench.core.tables.sections import SECTIONS, SectionSource
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.tree_rows import layer_words
 from sysbench.core.tables.trust import (
@@ -61,7 +61,7 @@ from sysbench.tui.widgets.dialog import hanging
 from sysbench.tui.widgets.key_bar import ViewBar, after
 from sysbench.tui.widgets.outline_view import TreeView
 from sysbench.tui.widgets.roofline_plot import RooflinePlot
-from sysbench.tui.widgets.stack_bar import Part, StackBar
+from sysbench.tui.widgets.stack_bar import BarPart, StackBar
 from sysbench.tui.widgets.table_view import KernelTable, TableView
 
 REST = ("idle", "unattributed")
@@ -73,7 +73,7 @@ def category_looks(kernels: Kernels) -> dict[str, Swatch]:
     return {name: swatch_of(name) for name in (*names, *REST)}
 
 
-def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
+def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[BarPart]:
     """The parts of the traced step: categories, idle, unattributed."""
     parts = []
     for cells in category_table(kernels).mappings():
@@ -81,7 +81,9 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[Part]:
         if ns > 0 or name in REST:
             text = f"{significant(ns / 1e6, 3)} ms"
             parts.append(
-                Part(name, ns, mark_perturbed(text) if is_perturbed(kernels) else text, looks[name])
+                BarPart(
+                    name, ns, mark_perturbed(text) if is_perturbed(kernels) else text, looks[name]
+                )
             )
     return parts
 
@@ -419,7 +421,7 @@ def _file_view(table: Table) -> View:
 
 def _file_tables(record: Record) -> Iterator[Table]:
     """The tables that only a file of others has, those with rows."""
-    source = Source(record=record)
+    source = SectionSource(record=record)
     for section in ("steps", "collectives", "annotations", "python", "api"):
         yield from SECTIONS[section].tables(source)
 

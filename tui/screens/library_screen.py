@@ -26,7 +26,7 @@ from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.trash import Trashed, restore, trash_run
 from sysbench.tui.keys import give_focus
 from sysbench.tui.run_text import age
-from sysbench.tui.screens.ask_dialog import Answer, AskScreen
+from sysbench.tui.screens.ask_dialog import AskScreen, DialogAnswer
 from sysbench.tui.screens.library_text import (
     IN_VIEW,
     ask_for_label,
@@ -256,7 +256,10 @@ class LibraryScreen(WorkScreen):
             self._delete(entry.id)
             return
         text = f"{entry.id} belongs to {'; '.join(uses)}. u brings it back."
-        answers = (Answer("delete", "Delete it", "x"), Answer("keep", "Keep it", "escape"))
+        answers = (
+            DialogAnswer("delete", "Delete it", "x"),
+            DialogAnswer("keep", "Keep it", "escape"),
+        )
         self.app.push_screen(
             AskScreen("Delete a run that others need?", text, answers),
             lambda answer: self._delete(entry.id) if answer == "delete" else None,

@@ -28,7 +28,7 @@ from sysbench.core.tables.cells import literal
 from sysbench.core.tables.table import Table
 from sysbench.tui.run_text import age, spec_text, state_text, usual_settings
 from sysbench.tui.screens.ask_dialog import CANCEL
-from sysbench.tui.screens.compare_text import verdict_lines
+from sysbench.tui.screens.compare_text import verdict_contents
 from sysbench.tui.text import amount, day_and_time, interval, milliseconds, outcome_glyph
 from sysbench.tui.widgets.dialog import Dialog
 
@@ -124,7 +124,7 @@ def comparison(
         for name, entry in (("A", a), ("B", b))
     ]
     if verdict is not None:
-        lines += verdict_lines(verdict, width)
+        lines += verdict_contents(verdict, width)
     fields_a, fields_b = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
     differing = [
         f"{name}: {fields_a[name]} → {fields_b[name]}"

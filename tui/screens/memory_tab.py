@@ -33,7 +33,7 @@ from sysbench.core.tables.memory_tables import (
     recording_notes,
     would_fit_table,
 )
-from sysbench.core.tables.sections import SECTIONS, Source
+from sysbench.core.tables.sections import SECTIONS, SectionSource
 from sysbench.core.tables.table import Table
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_views import View, ViewsTab, show_table, view_bindings
@@ -164,7 +164,9 @@ _TABLE_OF_VIEW = {
 
 
 def _views(record: Record) -> dict[str, Table]:
-    tables = {table.name: table for table in SECTIONS["memory"].tables(Source(record=record))}
+    tables = {
+        table.name: table for table in SECTIONS["memory"].tables(SectionSource(record=record))
+    }
     views = {view: tables.pop(name) for view, name in _TABLE_OF_VIEW.items() if name in tables}
     return views | tables
 

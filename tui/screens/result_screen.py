@@ -128,7 +128,7 @@ def _has(record: Record, tab: Tab) -> bool:
     return not tab.is_rare or record.pass_named(tab.name) is not None
 
 
-def heading(record: Record, width: int, label: Label = UNLABELLED) -> Content:
+def result_heading(record: Record, width: int, label: Label = UNLABELLED) -> Content:
     """The outcome, the name, the settings that there is room for, and where that is all, time, id
     and note."""
     style = "$success" if record.status == "finished" else "$warning"
@@ -148,4 +148,4 @@ def heading(record: Record, width: int, label: Label = UNLABELLED) -> Content:
 
 
 def _heading(record: Record, label: Label, width: int, height: int) -> Content:
-    return heading(record, width, label)
+    return result_heading(record, width, label)

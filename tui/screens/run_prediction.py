@@ -73,7 +73,7 @@ class PredictionView(Static):
             if self.screen.size.height < TALL:
                 lines = [line for line in lines if line]
             elif self.size.width >= GRID_ROOM and not self.predicted.why_unknown:
-                lines += ["", *grid_lines(self.predicted, self.size.width)]
+                lines += ["", *prediction_grid(self.predicted, self.size.width)]
         self.update(Content("\n").join(lines))
 
 
@@ -174,17 +174,17 @@ def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
 
 def exact_verdict(predicted: DevicePrediction, exact: Prediction) -> str:
     """Whether exact mode's step fits, which plays the allocator: ``; does not fit cuda:0``."""
-    from sysbench.core.predict.allocator_settings import settings_of
-    from sysbench.core.predict.room import verdict_of
+    from sysbench.core.predict.allocator_settings import parse_allocator_settings
+    from sysbench.core.predict.room import fit_verdict
 
     if predicted.room is None:
         return ""
-    verdict = verdict_of(exact, predicted.room, settings_of(os.environ))
+    verdict = fit_verdict(exact, predicted.room, parse_allocator_settings(os.environ))
     words = {"fits": "fits", "close": "too close to tell on", "over": "does not fit"}[verdict]
     return f"; {words} {predicted.place}"
 
 
-def grid_lines(predicted: DevicePrediction, width: int) -> list[Content]:
+def prediction_grid(predicted: DevicePrediction, width: int) -> list[Content]:
     """The predicted peak at other batches and contexts; this spec's is marked."""
     from sysbench.core.predict.room import is_room
     from sysbench.tui.screens.run_device_prediction import peak_grid

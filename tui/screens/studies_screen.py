@@ -16,22 +16,22 @@ from textual.widgets.option_list import Option
 from sysbench.core.errors import SysbenchError
 from sysbench.core.export.text_formats import table_as_markdown
 from sysbench.core.studies.study_grid import Cell, with_variant
-from sysbench.core.studies.study_report import Report
+from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.studies.study_text import study_command
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.study_watch import StudyWatch
 from sysbench.tui.screens.studies_grid import Grid, StudyGrid
 from sysbench.tui.screens.studies_text import (
     Arrangement,
-    Choice,
+    StudyChoice,
     StudyViews,
     arrange,
     cell_text,
     choices,
     grid_cell,
     grid_title,
-    heading,
     literal_lines,
+    study_heading,
     suggested_variant,
 )
 from sysbench.tui.screens.work_screen import WorkScreen
@@ -72,10 +72,10 @@ class StudiesScreen(WorkScreen):
     def __init__(self) -> None:
         super().__init__()
         self.followed: StudyWatch | None = None
-        self.report: Report | None = None
+        self.report: StudyReport | None = None
         self.chosen: int | None = None
         """Index of the value that the grid shows; None shows each cell's first value."""
-        self._choices: dict[str, Choice] = {}
+        self._choices: dict[str, StudyChoice] = {}
         self._key = ""
         self._arrangement: Arrangement | None = None
         self._is_filling = False
@@ -130,7 +130,7 @@ class StudiesScreen(WorkScreen):
         self.set_class(False, "-entered")
         give_focus(self.menu)
 
-    def open(self, choice: Choice, variant: str | None = None) -> None:
+    def open(self, choice: StudyChoice, variant: str | None = None) -> None:
         """Show this study: a profile in this variant, or in the one that suits the machine."""
         self.followed = self.report = self._arrangement = self.chosen = None
         try:
@@ -189,14 +189,14 @@ class StudiesScreen(WorkScreen):
     @work(thread=True, group="studies.fill")
     def _compute(self, watch: StudyWatch) -> None:
         changes = watch.changes
-        report: Report | str
+        report: StudyReport | str
         try:
             report = watch.report()
         except (SysbenchError, OSError) as error:
             report = str(error)
         self.call_later(self._show_filled, watch, changes, report)
 
-    def _show_filled(self, watch: StudyWatch, changes: int, report: Report | str) -> None:
+    def _show_filled(self, watch: StudyWatch, changes: int, report: StudyReport | str) -> None:
         """Show the report, or the reason why there is none."""
         self._is_filling = False
         if watch is not self.followed or changes != watch.changes:
@@ -216,7 +216,7 @@ class StudiesScreen(WorkScreen):
         if watch is None or arrangement is None:
             return
         self._changed = watch.changes
-        self.query_one("#heading", Static).update(heading(watch, self.report))
+        self.query_one("#heading", Static).update(study_heading(watch, self.report))
         cells = [
             [
                 grid_cell(watch, self.report, repeats, self.chosen)

@@ -25,7 +25,7 @@ from sysbench.core.studies.schema import load_study, study_files
 from sysbench.core.studies.study_directory import CellStatus, list_studies
 from sysbench.core.studies.study_file import Axis, Study
 from sysbench.core.studies.study_grid import Cell
-from sysbench.core.studies.study_report import Report
+from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.timing_tables import Figure, digits
@@ -110,7 +110,7 @@ _LABELS: tuple[tuple[CellStatus, str], ...] = (
 _SHOWN = {"waiting": "·", "refused": "refused", "too-large": "too large"}
 
 
-def heading(watch: StudyWatch, report: Report | None) -> Content:
+def study_heading(watch: StudyWatch, report: StudyReport | None) -> Content:
     """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``.
 
     The title comes last: it is cut first where there is no room.
@@ -144,7 +144,9 @@ def _state(watch: StudyWatch) -> tuple[str, str]:
     return ("‖ paused", "$warning") if watch.has_begun else ("○ not begun", "$foreground 60%")
 
 
-def shown_value(report: Report | None, cell: Cell, chosen: int | None) -> tuple[Value, int] | None:
+def shown_value(
+    report: StudyReport | None, cell: Cell, chosen: int | None
+) -> tuple[Value, int] | None:
     """The value that the grid shows of a cell, and its index among the report's values.
 
     It is the chosen one, else the first that applies to this cell, values with a unit before
@@ -158,7 +160,7 @@ def shown_value(report: Report | None, cell: Cell, chosen: int | None) -> tuple[
     return min(applying, key=lambda pair: not pair[0].shown_unit, default=None)
 
 
-def grid_title(report: Report | None, arrangement: Arrangement, chosen: int | None) -> str:
+def grid_title(report: StudyReport | None, arrangement: Arrangement, chosen: int | None) -> str:
     """The title of the grid's numbers, if all cells show the same value."""
     cells = [cell for repeats in arrangement.cells.values() for cell in repeats]
     shown = {pair[0].title for cell in cells if (pair := shown_value(report, cell, chosen))}
@@ -169,7 +171,7 @@ def grid_title(report: Report | None, arrangement: Arrangement, chosen: int | No
     return f"{title} · {LEAST} least of {ways}, by the rounds"
 
 
-def is_best(report: Report | None, cell: Cell, chosen: int | None) -> bool:
+def is_best(report: StudyReport | None, cell: Cell, chosen: int | None) -> bool:
     """Whether the shown value of the cell is the least along every axis of ways, by the engine."""
     shown = shown_value(report, cell, chosen)
     if report is None or shown is None:
@@ -183,7 +185,7 @@ def is_best(report: Report | None, cell: Cell, chosen: int | None) -> bool:
 
 
 def grid_cell(
-    watch: StudyWatch, report: Report | None, cells: Sequence[Cell], chosen: int | None
+    watch: StudyWatch, report: StudyReport | None, cells: Sequence[Cell], chosen: int | None
 ) -> GridCell:
     """The repeats at one place as one cell: the median of their values, or their state."""
     statuses = [watch.progress.statuses[cell.id] for cell in cells]
@@ -211,7 +213,7 @@ def grid_cell(
     return GridCell(status, _SHOWN.get(status, outcome_text(status)))
 
 
-def _number(report: Report | None, cell: Cell, chosen: int | None) -> float | None:
+def _number(report: StudyReport | None, cell: Cell, chosen: int | None) -> float | None:
     shown = shown_value(report, cell, chosen)
     if report is None or shown is None or cell.id not in report.numbers:
         return None
@@ -230,7 +232,7 @@ def _progress(view: LiveView | None) -> str:
     return STAGE_WORDS.get(view.stage, "starting").split()[0]
 
 
-def cell_text(watch: StudyWatch, report: Report | None, cells: Sequence[Cell]) -> Content:
+def cell_text(watch: StudyWatch, report: StudyReport | None, cells: Sequence[Cell]) -> Content:
     """State, prediction and numbers of the cell under the cursor, in two lines."""
     first = cells[0]
     entry = watch.entries.get(first.id)
@@ -242,7 +244,7 @@ def cell_text(watch: StudyWatch, report: Report | None, cells: Sequence[Cell]) -
     return Content("\n").join([head, Content(literal(" · ".join(_told(watch, report, cells))))])
 
 
-def _told(watch: StudyWatch, report: Report | None, repeats: Sequence[Cell]) -> Iterator[str]:
+def _told(watch: StudyWatch, report: StudyReport | None, repeats: Sequence[Cell]) -> Iterator[str]:
     cell = repeats[0]
     if cell.refused:
         yield cell.refused
@@ -294,7 +296,7 @@ def introduction(study: Study) -> Iterator[str]:
     yield from (f"· {note}" for note in study.notes)
 
 
-def said(report: Report) -> Iterator[str]:
+def said(report: StudyReport) -> Iterator[str]:
     """The cautions before comparing, then the conclusions from the rows."""
     yield from (f"! {caution}" for caution in report.cautions)
     yield from report.sentences
@@ -314,7 +316,7 @@ SMALL = "small"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class StudyChoice:
     """One line of the list.
 
     Attributes:
@@ -330,17 +332,19 @@ class Choice:
     is_live: bool = False
 
 
-def choices() -> dict[str, Choice]:
+def choices() -> dict[str, StudyChoice]:
     """Every choice by its key: the profiles, then the studies that were begun, newest first."""
     profiles = {
-        f"file-{name}": Choice(label=name, load=partial(load_study, name), is_profile=True)
+        f"file-{name}": StudyChoice(label=name, load=partial(load_study, name), is_profile=True)
         for name in study_files()
     }
     begun = {}
     for directory in list_studies():
         is_live = directory.is_live()
         label = f"{'●' if is_live else '↳'} {directory.id}"
-        begun[f"begun-{directory.id}"] = Choice(label=label, load=directory.study, is_live=is_live)
+        begun[f"begun-{directory.id}"] = StudyChoice(
+            label=label, load=directory.study, is_live=is_live
+        )
     return profiles | begun
 
 
@@ -362,7 +366,7 @@ class StudyViews(Vertical):
 
     def __init__(self) -> None:
         super().__init__()
-        self._report: Report | None = None
+        self._report: StudyReport | None = None
         self._chosen: int | None = None
 
     def compose(self) -> ComposeResult:
@@ -375,7 +379,7 @@ class StudyViews(Vertical):
             with VerticalScroll(id="words"):
                 yield Static(markup=False)
 
-    def show(self, report: Report, chosen: int | None) -> None:
+    def show(self, report: StudyReport, chosen: int | None) -> None:
         """Show this report. ``chosen`` is the index of the value that the plot draws; None takes
         the first that can be drawn."""
         is_other = self._report is None or self._report.study.name != report.study.name
@@ -430,7 +434,7 @@ class StudyViews(Vertical):
         lines = said(report) if view == FINDINGS else introduction(report.study)
         self.words.query_one(Static).update(literal_lines("\n".join(lines)))
 
-    def _figure(self, report: Report) -> Figure | None:
+    def _figure(self, report: StudyReport) -> Figure | None:
         names = [value.title for value in report.values]
         figures = {figure.name: figure for figure in report.figures}
         chosen = names[self._chosen] if self._chosen is not None else next(iter(figures), "")

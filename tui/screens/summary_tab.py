@@ -48,7 +48,7 @@ class Findings(Wrapped):
         self._record = record
 
     def lines(self, width: int) -> Iterable[Content]:
-        return finding_lines(self._record, width)
+        return finding_contents(self._record, width)
 
 
 class SummaryTab(ResultTab):
@@ -59,14 +59,14 @@ class SummaryTab(ResultTab):
         with VerticalScroll():
             yield Findings(record)
             if pass_and_oom := out_of_memory(record):
-                yield Facts("Out of memory", refusal(pass_and_oom[1]), id="refusal")
+                yield Facts("Out of memory", refusal_text(pass_and_oom[1]), id="refusal")
             with Horizontal(classes="side"):
                 yield Facts("Figures", figures(record), id="figures")
                 with Vertical(id="right"):
                     yield Facts("Passes", passes(record))
                     if trust := list(trust_lines(record)):
                         yield Facts("Trust", trust)
-            yield Facts("Machine", machine(record))
+            yield Facts("Machine", machine_facts(record))
 
     def copyable(self) -> tuple[str, str]:
         from sysbench.core.export.text_formats import record_as_markdown
@@ -74,7 +74,7 @@ class SummaryTab(ResultTab):
         return "the report as Markdown", record_as_markdown(self.record)
 
 
-def finding_lines(record: Record, width: int) -> Iterator[Content]:
+def finding_contents(record: Record, width: int) -> Iterator[Content]:
     """Verdict, Why and Next of the first; verdict and Next of the rest."""
     if not record.findings:
         if record.status == "running":
@@ -120,7 +120,7 @@ def figures(record: Record) -> Iterator[Pair]:
         yield "parameters", f"{record.parameters:,}"
 
 
-def refusal(oom: Oom) -> Iterator[Pair]:
+def refusal_text(oom: Oom) -> Iterator[Pair]:
     """The request that failed, the memory there was, and a batch that would fit."""
     by = asked_by(oom)
     yield "asked", f"{amount(oom.requested_bytes)} in {oom.phase}{by and f', by {by}'}"
@@ -166,7 +166,7 @@ def passes(record: Record) -> Iterator[Pair]:
             yield f"{outcome_glyph('left-out')} {name}", f"left out: {why}"
 
 
-def machine(record: Record) -> list[Pair]:
+def machine_facts(record: Record) -> list[Pair]:
     """The first rows of the environment table as its cells have them, the GPU's before all."""
     rows = cells_as_text(environment_table(record))
     rows.sort(key=lambda row: not row[0].startswith("device."))

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sysbench.core.compare.nodes import NOT_RUNNING, ByteNode, TimeNode
 from sysbench.core.tables.cells import SIGNED
-from sysbench.core.tables.difference_rows_tree import label
+from sysbench.core.tables.difference_rows_tree import difference_label
 from sysbench.core.tables.table import Cell, Column, Table, tabulate
 from sysbench.tui.theme import IDLE, rich_colour
 from sysbench.tui.widgets.outline_view import OutlineView
@@ -60,11 +60,11 @@ def change_branches(root: TimeNode | ByteNode) -> ChangeBranch:
 
     def branch(node: TimeNode | ByteNode, path: str, text: str) -> ChangeBranch:
         below: Sequence[TimeNode | ByteNode] = node.children
-        labels = Counter(label(child) for child in below)
+        labels = Counter(difference_label(child) for child in below)
         texts = [
-            f"{label(child)} · {child.phase}"
-            if labels[label(child)] > 1 and child.phase
-            else label(child)
+            f"{difference_label(child)} · {child.phase}"
+            if labels[difference_label(child)] > 1 and child.phase
+            else difference_label(child)
             for child in below
         ]
         seen: Counter[str] = Counter()
@@ -82,7 +82,7 @@ def change_branches(root: TimeNode | ByteNode) -> ChangeBranch:
             children=tuple(children),
         )
 
-    return branch(root, label(root), label(root))
+    return branch(root, difference_label(root), difference_label(root))
 
 
 def change_bar(part: float) -> str:

@@ -69,7 +69,7 @@ _DOTS_REACH = 1.0
 _LABEL_CELLS = 12
 
 
-class Look(NamedTuple):
+class MarkLook(NamedTuple):
     """A change, as a share, and the ends of its interval where there is one."""
 
     change: float
@@ -94,7 +94,7 @@ class NumberLine:
         return round((value - self.low) / (self.high - self.low) * (self.width - 1))
 
 
-def line_over(look: Look, smallest: float, dots: Sequence[float], width: int) -> NumberLine:
+def line_over(look: MarkLook, smallest: float, dots: Sequence[float], width: int) -> NumberLine:
     """The line that shows an interval, zero and the smallest difference whole.
 
     Dots lengthen it, but not so far that the interval becomes a point: those beyond are drawn at
@@ -119,7 +119,7 @@ def base_row(line: NumberLine, smallest: float) -> list[str]:
     return cells
 
 
-def look_row(line: NumberLine, look: Look, smallest: float) -> str:
+def look_row(line: NumberLine, look: MarkLook, smallest: float) -> str:
     """The estimate and its interval over the base; arrows where it leaves the line."""
     cells = base_row(line, smallest)
     if look.low is not None and look.high is not None:

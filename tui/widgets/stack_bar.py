@@ -15,7 +15,7 @@ ROOMY = 100
 """From this width on the legend has amounts next to the shares."""
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     """One part: its name, its amount as a number and as text, and its looks."""
 
     name: str
@@ -24,7 +24,7 @@ class Part(NamedTuple):
     look: Swatch
 
 
-def shares(amounts: Sequence[float], width: int) -> list[int]:
+def bar_shares(amounts: Sequence[float], width: int) -> list[int]:
     """Cells for each part, by largest remainder: they sum to the width."""
     total = sum(amounts)
     if total <= 0:
@@ -37,9 +37,9 @@ def shares(amounts: Sequence[float], width: int) -> list[int]:
     return cells
 
 
-def stack_lines(parts: Sequence[Part], width: int, legend_rows: int) -> list[Content]:
+def stack_lines(parts: Sequence[BarPart], width: int, legend_rows: int) -> list[Content]:
     """The bar, then the legend; parts without room are counted on its last line."""
-    cells = shares([part.amount for part in parts], width)
+    cells = bar_shares([part.amount for part in parts], width)
     bar = Content("").join(
         Content.styled(part.look.glyph * count, part.look.colour)
         for part, count in zip(parts, cells, strict=True)
@@ -69,10 +69,10 @@ class StackBar(Folding):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.parts: Sequence[Part] = ()
+        self.parts: Sequence[BarPart] = ()
 
     def show_parts(
-        self, head: Content, parts: Sequence[Part], *, brief: Callable[[int], Content]
+        self, head: Content, parts: Sequence[BarPart], *, brief: Callable[[int], Content]
     ) -> None:
         """Show these parts under a line with their sum; without room for a legend
         under ``brief``, made for so many cells."""

@@ -8,7 +8,7 @@ from textual.content import Content
 
 from sysbench.core.formatting import UNKNOWN
 from sysbench.core.machine.sample import DeviceSample, Sample
-from sysbench.tui.live.sensors import Reading, device_of, readings
+from sysbench.tui.live.sensors import SensorReading, device_of, readings
 from sysbench.tui.text import percent
 from sysbench.tui.widgets.plot import mark_row
 from sysbench.tui.widgets.traces import EIGHTHS, block_rows, fitted, gauge, line_rows
@@ -92,7 +92,7 @@ def _gpus(sample: Sample, device: str, width: int, height: int) -> list[Content]
 
 
 def _series_lines(
-    told: Reading, values: Sequence[float | None], tall: int, room: int, column: int | None
+    told: SensorReading, values: Sequence[float | None], tall: int, room: int, column: int | None
 ) -> list[Content]:
     """The lines of one series, with its name and the value told on the last."""
     known = [value for value in values if value is not None]

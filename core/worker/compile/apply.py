@@ -186,10 +186,10 @@ def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
 
 def compiled_modules(spec: RunSpec, model: nn.Module) -> list[nn.Module]:
     """Modules that the spec compiles as a graph each, if it compiles: the blocks, or the model."""
-    return blocks_of(model) if spec.compile_scope == "block" else [model]
+    return compiled_blocks(model) if spec.compile_scope == "block" else [model]
 
 
-def blocks_of(model: nn.Module) -> list[nn.Module]:
+def compiled_blocks(model: nn.Module) -> list[nn.Module]:
     """The longest list of modules of one class in the model; empty without a list of two."""
     lists = [
         list(module)

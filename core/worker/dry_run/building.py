@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sysbench.core.predict.requests import Trace
+from sysbench.core.predict.requests import RequestTrace
 
 _copy = torch.ops.aten._to_copy
 
@@ -32,7 +32,7 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.trace = Trace()
+        self.trace = RequestTrace()
         self._numbers: dict[int, int] = {}  # live storages by address
         self._copies: list[tuple[int, int]] = []
         self._made_from: list[tuple[int, int]] = []

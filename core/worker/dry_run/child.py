@@ -19,12 +19,12 @@ import msgspec
 
 from sysbench.core.errors import ModelError
 from sysbench.core.machine.children import die_with_parent
-from sysbench.core.predict.allocator_settings import settings_of
+from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.closed_form import ROWS, predict
 from sysbench.core.predict.dry_run_client import (
     Amounts,
-    Answer,
     DryRun,
+    DryRunAnswer,
     ExactPrediction,
     Moment,
     PhasePrediction,
@@ -33,14 +33,14 @@ from sysbench.core.predict.dry_run_client import (
 )
 from sysbench.core.predict.requests import replay_requests
 from sysbench.core.predict.sizes import workspace_bytes
-from sysbench.core.predict.variant import PLAIN, Variant
+from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import users_place
 
 
 def exact_prediction(
-    spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
+    spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
 ) -> ExactPrediction:
     """Run the step on meta tensors and sum it; for a deep model, extend shallow ones.
 
@@ -53,14 +53,18 @@ def exact_prediction(
     )
 
     run, how = dry_run_at_depth(spec, capability, variant)
-    sizes = Sizes(run.parameters, run.parameter_bytes, None, {}) if spec.is_own else _built_in(spec)
+    sizes = (
+        DryRunSizes(run.parameters, run.parameter_bytes, None, {})
+        if spec.is_own
+        else _built_in(spec)
+    )
     prediction = _added_up(spec, run, how, capability, sizes)
     if variant.shards > 1:  # its transfers have streams of their own, which the dry run has not
         return msgspec.structs.replace(prediction, requests=None, held=None)
     return prediction
 
 
-class Sizes(NamedTuple):
+class DryRunSizes(NamedTuple):
     """What a prediction says of the model itself; without masked FLOPs where no form has them."""
 
     parameters: int
@@ -69,14 +73,16 @@ class Sizes(NamedTuple):
     formulas: dict[str, str]
 
 
-def _built_in(spec: RunSpec) -> Sizes:
+def _built_in(spec: RunSpec) -> DryRunSizes:
     closed = predict(spec)
     formulas = {"parameters": closed.formulas["parameters"]}
-    return Sizes(closed.parameters, closed.parameter_bytes, closed.causal_forward_flops, formulas)
+    return DryRunSizes(
+        closed.parameters, closed.parameter_bytes, closed.causal_forward_flops, formulas
+    )
 
 
 def _added_up(
-    spec: RunSpec, run: DryRun, how: str, capability: str | None, sizes: Sizes
+    spec: RunSpec, run: DryRun, how: str, capability: str | None, sizes: DryRunSizes
 ) -> ExactPrediction:
     masked = sizes.causal_forward_flops
     requests = run.trace.requests() if spec.on_cuda and run.trace is not None else None
@@ -85,7 +91,9 @@ def _added_up(
     ]
     held = None
     if requests is not None:
-        held = replay_requests(requests, workspace_bytes(capability), settings_of(os.environ))
+        held = replay_requests(
+            requests, workspace_bytes(capability), parse_allocator_settings(os.environ)
+        )
     peak = max(run.moments, key=lambda moment: sum(moment.requested))
     flops = {phase.phase: phase.flops for phase in phases}
     return ExactPrediction(
@@ -175,7 +183,7 @@ def _import_model(spec: RunSpec) -> None:
     gc.freeze()
 
 
-def _answer(line: bytes, import_seconds: float) -> Answer:
+def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
     place = ""
     try:
         question = msgspec.json.decode(line, type=Question)
@@ -191,8 +199,8 @@ def _answer(line: bytes, import_seconds: float) -> Answer:
     except Exception as error:
         traceback.print_exc()
         cause = error if isinstance(error, ModelError) else error.__cause__ or error
-        return Answer(error=place + " ".join(f"{type(cause).__name__}: {cause}".split()))
-    return Answer(
+        return DryRunAnswer(error=place + " ".join(f"{type(cause).__name__}: {cause}".split()))
+    return DryRunAnswer(
         prediction=msgspec.structs.replace(
             prediction, seconds=time.perf_counter() - began, import_seconds=import_seconds
         )

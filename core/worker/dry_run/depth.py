@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from sysbench.core.predict.dry_run_client import DryRun, Moment, extended
-from sysbench.core.predict.requests import SHALLOW, Trace, extended_trace
-from sysbench.core.predict.variant import PLAIN, Variant
+from sysbench.core.predict.requests import SHALLOW, RequestTrace, extended_trace
+from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.dry_step import Places, dry_run
@@ -38,7 +38,7 @@ class Blocks(NamedTuple):
 
 
 def dry_run_at_depth(
-    spec: RunSpec, capability: str | None = None, variant: Variant = PLAIN
+    spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
 ) -> tuple[DryRun, str]:
     """Dry run of the model, extended from shallow ones where these decide it; and how it was made.
 
@@ -118,7 +118,7 @@ def _without_order(run: DryRun) -> tuple[DryRun, Counter[Moment]]:
     return replace(run, moments=[]), Counter(run.moments)
 
 
-def _extends(trace: Trace | None, deeper: Trace | None) -> bool:
+def _extends(trace: RequestTrace | None, deeper: RequestTrace | None) -> bool:
     """Whether a trace of `SHALLOW` layers gives that of one layer more."""
     assert trace is not None and deeper is not None
     given = extended_trace(trace, SHALLOW + 1).requests()

@@ -20,7 +20,7 @@ from sysbench.core.predict.backward import GRADIENTS
 from sysbench.core.predict.dry_run_client import DryRun
 from sysbench.core.predict.forward import LOGITS
 from sysbench.core.predict.requests import STEP
-from sysbench.core.predict.variant import PLAIN, Variant
+from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.spec.choices import without_autocast
 from sysbench.core.spec.own_model import source_of
 from sysbench.core.spec.spec import RunSpec
@@ -36,7 +36,7 @@ from sysbench.core.worker.dry_run.vary import (
     vary,
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
-from sysbench.core.worker.workloads.factory import Parts
+from sysbench.core.worker.workloads.factory import FactoryParts
 from sysbench.core.worker.workloads.model_workload import Workload
 from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
@@ -110,7 +110,7 @@ class DryRunWorkload(Workload):
         requested_spec: The spec that is predicted; ``spec`` is its stand-in, run eagerly.
     """
 
-    def __init__(self, requested_spec: RunSpec, variant: Variant = PLAIN) -> None:
+    def __init__(self, requested_spec: RunSpec, variant: TrainingVariant = PLAIN) -> None:
         self.requested_spec = requested_spec
         self._variant = variant
         super().__init__(
@@ -119,7 +119,7 @@ class DryRunWorkload(Workload):
             DryRunOptimizer,  # type: ignore[arg-type]
         )
 
-    def _parts(self) -> Parts:
+    def _parts(self) -> FactoryParts:
         parts = super()._parts()
         if not self.spec.is_own:  # torch initialises nothing on meta
             parts.model.apply(request_initialisation)
@@ -224,7 +224,7 @@ def _built_in_parameters(name: str) -> Place:
 def dry_run(
     spec: RunSpec,
     capability: str | None = None,
-    variant: Variant = PLAIN,
+    variant: TrainingVariant = PLAIN,
     places: Places | None = None,
 ) -> DryRun:
     """Run the step of the whole model on meta tensors; optimizer state exists from the start.
@@ -244,7 +244,9 @@ def dry_run(
         return _dry_run(spec, capability, variant, places or places_of(spec))
 
 
-def _dry_run(spec: RunSpec, capability: str | None, variant: Variant, places: Places) -> DryRun:
+def _dry_run(
+    spec: RunSpec, capability: str | None, variant: TrainingVariant, places: Places
+) -> DryRun:
     built = BuildTracker()
     with built:
         workload = DryRunWorkload(spec, variant)

@@ -10,7 +10,7 @@ import torch
 from sysbench.core.errors import SysbenchError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.memory.predicted import row_by_row
-from sysbench.core.predict.allocator_settings import settings_of
+from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.closed_form import why_not_predicted
 from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec, unsupported_reason
 from sysbench.core.predict.requests import Shortage, replay_requests
@@ -93,7 +93,7 @@ def _held(prediction: ExactPrediction, spec: RunSpec) -> int:
     held = replay_requests(
         requests,
         workspace,
-        settings_of(os.environ),
+        parse_allocator_settings(os.environ),
         _capacity_bytes(spec),
         is_limited=bool(spec.memory_limit),
     )

@@ -17,7 +17,7 @@ from sysbench.core.predict.allocator import GRANULE
 from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.predict.dry_run_client import Moment, Product
 from sysbench.core.predict.forward import COPIES, LOGITS
-from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT, STATE, Trace
+from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT, STATE, RequestTrace
 from sysbench.core.predict.sizes import WORKSPACES, workspace_bytes
 from sysbench.core.predict.tape import ACTIVATIONS, TEMPORARIES
 from sysbench.core.worker.dry_run.building import BuildTracker
@@ -296,7 +296,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             life.died = len(self._moments)
         self.trace.give_back(life.number)
 
-    def whole_trace(self) -> Trace:
+    def whole_trace(self) -> RequestTrace:
         """Every request and its return, without those of forgotten tensors."""
         return self.trace.without(self._forgotten)
 

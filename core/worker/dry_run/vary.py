@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from sysbench.core.errors import ModelError
-from sysbench.core.predict.variant import Variant
+from sysbench.core.predict.variant import TrainingVariant
 from sysbench.core.worker.workloads.model_workload import blocks_of
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _added(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     return result
 
 
-def vary(model: nn.Module, variant: Variant) -> None:
+def vary(model: nn.Module, variant: TrainingVariant) -> None:
     """Change the model in place; `sharding.fake_process_group` has to be around it.
 
     Raises:

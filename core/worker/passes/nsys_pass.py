@@ -77,11 +77,11 @@ def measure(job: Job, report: Report) -> bool:
     export = read_export(job.path / EXPORT)
     write_atomically(job.path / LAYERS, msgspec.json.encode(export.kernels))
     write_atomically(job.path / TABLES, msgspec.json.encode(export.block()))
-    report(ResultReported(block="nsys", data=msgspec.to_builtins(shortened(export))))
+    report(ResultReported(block="nsys", data=msgspec.to_builtins(shorten_log(export))))
     return True
 
 
-def shortened(export: NsysExport) -> Nsys:
+def shorten_log(export: NsysExport) -> Nsys:
     """The block with the first ranges only: torch's operators make one for every call."""
     block = export.block()
     nvtx, missing = block.nvtx, block.missing

@@ -24,7 +24,7 @@ from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import write_atomically
 from sysbench.core.trace.cost_rows import borrowed_work, with_costs
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.provenance import GeneratedGraph, with_provenance
 from sysbench.core.trace.scopes import STEPS_RANGE
 from sysbench.core.trace.time_ledger import time_ledger
@@ -33,7 +33,7 @@ from sysbench.core.worker.compile.apply import compiled_modules
 from sysbench.core.worker.compile.compiled_ranges import part_ranges
 from sysbench.core.worker.compile.graphs import made_kernels, watched_graphs
 from sysbench.core.worker.limits import lift_memory_limit
-from sysbench.core.worker.ranges import PhaseRanges, module_ranges
+from sysbench.core.worker.ranges import PhaseMarkers, module_ranges
 from sysbench.core.worker.workloads.make_workload import make_workload
 from sysbench.core.worker.workloads.model_workload import report_own_model
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
@@ -89,10 +89,10 @@ def report_table(
     shaped.unlink()
     made = made_kernels(graphs, job)
     on_device = job.spec.on_cuda
-    by_layer = kernel_table(ledger, by_layer=True, on_device=on_device)
+    by_layer = kernel_rows(ledger, by_layer=True, on_device=on_device)
     detailed = with_provenance(with_costs(by_layer, costs), made)
     write_atomically(job.path / "kernels.json", msgspec.json.encode(detailed))
-    folded = kernel_table(ledger, on_device=on_device)
+    folded = kernel_rows(ledger, on_device=on_device)
     if folded.lacks_kernels:
         report(Noticed(message=folded.missing["kernels"]))
     table = with_provenance(with_costs(folded, costs), made)
@@ -103,7 +103,7 @@ def _record(
     workload: SteppedWorkload, graphs: list[GeneratedGraph], report: Report, path: Path
 ) -> None:
     """Warm up, trace, and write the profiler's JSON."""
-    enter = PhaseRanges(record_function)
+    enter = PhaseMarkers(record_function)
     spec = workload.spec
     report(StageEntered(stage="compile" if spec.compiles else "warmup"))
     warmup = WARMUP_STEPS if spec.warmup == "auto" else spec.warmup
@@ -143,7 +143,7 @@ def _record_shapes(workload: SteppedWorkload, path: Path) -> None:
     do without.
     """
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes:
-        workload.step(PhaseRanges(record_function))
+        workload.step(PhaseMarkers(record_function))
         _synchronise(workload.spec)
     _export(shapes, path)
 

@@ -39,7 +39,7 @@ class Began(msgspec.Struct, frozen=True, tag=True):
     """The agent is there: what fails from now on is not the start of a process on its host."""
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True):
+class AgentEnded(msgspec.Struct, frozen=True, tag=True):
     """The ranks of this host have ended.
 
     Attributes:
@@ -62,9 +62,9 @@ def main() -> int:
     said.write(msgspec.json.encode(Began()) + b"\n")
     job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
     with uncollected():
-        from sysbench.core.worker.ranks.torchrun import Place, environment_of, torchrun
+        from sysbench.core.worker.ranks.torchrun import RankPlace, environment_of, torchrun
 
-    place = Place(host, hosts)
+    place = RankPlace(host, hosts)
     os.environ.update(environment_of(job.spec, os.environ, place, own_address()))
     codes = torchrun(job, place)
     failures: dict[int, OutOfMemory | WorkerFailed] = {}
@@ -72,7 +72,7 @@ def main() -> int:
         for event in EventTail(folder / events_name(rank)).read():
             if isinstance(event, OutOfMemory | WorkerFailed):
                 failures[rank] = event
-    said.write(msgspec.json.encode(Ended(codes, failures)) + b"\n")
+    said.write(msgspec.json.encode(AgentEnded(codes, failures)) + b"\n")
     return 0
 
 

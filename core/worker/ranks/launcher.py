@@ -31,9 +31,14 @@ from sysbench.core.machine.node import ANSWER_SECONDS, alias, hosts_of
 from sysbench.core.record.events import AnyEvent, EventTail, OutOfMemory, StageEntered, WorkerFailed
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.storage import last_lines, write_atomically
-from sysbench.core.worker.ranks.agent import PEER_VARIABLE, PULSE, PULSE_SECONDS, Began, Ended
+from sysbench.core.worker.ranks.agent import PEER_VARIABLE, PULSE, PULSE_SECONDS, AgentEnded, Began
 from sysbench.core.worker.ranks.rank import JOB, MEETING, events_name, log_name
-from sysbench.core.worker.ranks.torchrun import SHUTDOWN_SECONDS, Place, environment_of, torchrun
+from sysbench.core.worker.ranks.torchrun import (
+    SHUTDOWN_SECONDS,
+    RankPlace,
+    environment_of,
+    torchrun,
+)
 
 POLL_SECONDS = 0.1
 TAIL_LINES = 40
@@ -96,8 +101,10 @@ class Agents:
     def __init__(self, job: Job, hosts: Sequence[str]) -> None:
         self._job = job
         self._hosts = hosts
-        self._places = [Place(host, len(hosts)) for host in range(len(hosts))]
-        self._ends: queue.SimpleQueue[tuple[Place, Began | Ended | None, int]] = queue.SimpleQueue()
+        self._places = [RankPlace(host, len(hosts)) for host in range(len(hosts))]
+        self._ends: queue.SimpleQueue[tuple[RankPlace, Began | AgentEnded | None, int]] = (
+            queue.SimpleQueue()
+        )
         self._over = threading.Event()
 
     def run(self) -> tuple[dict[int, int], dict[int, Failure], dict[int, WorkerFailed]]:
@@ -105,7 +112,7 @@ class Agents:
         each as a failure of its first rank."""
         pulse = threading.Thread(target=self._pulse, daemon=True)
         pulse.start()
-        running: dict[Place, subprocess.Popen[bytes]] = {}
+        running: dict[RankPlace, subprocess.Popen[bytes]] = {}
         try:
             for place in self._places:
                 running[place] = self._start(place)
@@ -116,7 +123,7 @@ class Agents:
             pulse.join()
 
     def _until_the_end(
-        self, running: dict[Place, subprocess.Popen[bytes]]
+        self, running: dict[RankPlace, subprocess.Popen[bytes]]
     ) -> tuple[dict[int, int], dict[int, Failure], dict[int, WorkerFailed]]:
         codes: dict[int, int] = {}
         failures: dict[int, Failure] = {}
@@ -129,7 +136,7 @@ class Agents:
             except queue.Empty:
                 break  # the others had time to tell of it, and may wait for those that are gone
             del running[place]
-            if isinstance(said, Ended):
+            if isinstance(said, AgentEnded):
                 codes |= said.codes
                 failures |= {
                     rank: msgspec.structs.replace(failure, rank=rank)
@@ -142,7 +149,7 @@ class Agents:
                 deadline = time.monotonic() + 2 * SHUTDOWN_SECONDS
         return codes, failures, lost
 
-    def _lost(self, place: Place, code: int, *, has_begun: bool) -> WorkerFailed:
+    def _lost(self, place: RankPlace, code: int, *, has_begun: bool) -> WorkerFailed:
         """The failure of an agent that ended without a word on its ranks."""
         which = f"host {place.host} of {place.hosts} ({alias(self._hosts[place.host])})"
         by = signal.Signals(-code).name if code < 0 else f"code {code}"
@@ -155,7 +162,7 @@ class Agents:
             kind="agent", message=words, traceback="", is_cuda_error=False, killed=is_killed
         )
 
-    def _start(self, place: Place) -> subprocess.Popen[bytes]:
+    def _start(self, place: RankPlace) -> subprocess.Popen[bytes]:
         command = python_child(
             "sysbench.core.worker.ranks.agent", self._job.folder, str(place.host), str(place.hosts)
         )
@@ -173,12 +180,12 @@ class Agents:
         threading.Thread(target=self._hear, args=(place, process), daemon=True).start()
         return process
 
-    def _hear(self, place: Place, process: subprocess.Popen[bytes]) -> None:
+    def _hear(self, place: RankPlace, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
-        said: Began | Ended | None = None
+        said: Began | AgentEnded | None = None
         for line in process.stdout:
             with suppress(msgspec.MsgspecError):
-                said = msgspec.json.decode(line, type=Began | Ended)
+                said = msgspec.json.decode(line, type=Began | AgentEnded)
         self._ends.put((place, said, process.wait()))
 
     def _pulse(self) -> None:

@@ -56,7 +56,7 @@ def main() -> int:
             import torch.distributed as dist
 
             from sysbench.core.worker.boot import Measure, run_pass
-            from sysbench.core.worker.ranks.rank_timing import join, measure
+            from sysbench.core.worker.ranks.rank_timing import join_ranks, measure
 
             import_compiler(job)
 
@@ -65,7 +65,7 @@ def main() -> int:
         job = msgspec.structs.replace(job, spec=job.spec.changed(device=device))
 
         def load() -> Measure:
-            join(rank, job.spec, folder / MEETING / "ranks")
+            join_ranks(rank, job.spec, folder / MEETING / "ranks")
             return measure_and_leave
 
         def measure_and_leave(job: Job, report: Report) -> None:

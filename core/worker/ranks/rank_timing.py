@@ -23,7 +23,7 @@ from torch import nn
 
 from sysbench.core.errors import ModelError
 from sysbench.core.machine.node import describe_node
-from sysbench.core.ranks.exchange import Reading
+from sysbench.core.ranks.exchange import ClockReading
 from sysbench.core.record.distributed import MemoryRow, Moment
 from sysbench.core.record.events import ResultReported, StageEntered
 from sysbench.core.record.record import Timing
@@ -247,7 +247,7 @@ def backend_of(spec: RunSpec) -> str:
     return "nccl" if spec.on_cuda else "gloo"
 
 
-def join(rank: int, spec: RunSpec, meeting: Path) -> None:
+def join_ranks(rank: int, spec: RunSpec, meeting: Path) -> None:
     """Join the process group through a file, so that no port is opened for it."""
     # Not by a file's URL: torch takes %20 in one for a part of the name, and waits for that file.
     store = dist.FileStore(str(meeting), spec.ranks)  # type: ignore[attr-defined]
@@ -270,7 +270,7 @@ def measure(job: Job, report: Report) -> None:
     spec = job.spec
     report(StageEntered(stage="build"))
     collectives = Collectives(torch.device(spec.device), backend_of(spec))
-    workload = make_workload(spec, collectives)
+    workload = make_rank_workload(spec, collectives)
     memory = [workload.memory_row("after init")] if isinstance(workload, OfRanks) else []
     clock = RanksClock(spec, collectives)
 
@@ -291,7 +291,7 @@ def measure(job: Job, report: Report) -> None:
     report(ResultReported(block="distributed", data=msgspec.to_builtins(block)))
 
 
-def make_workload(spec: RunSpec, collectives: Collectives) -> OfRanks | AllReduceWorkload:
+def make_rank_workload(spec: RunSpec, collectives: Collectives) -> OfRanks | AllReduceWorkload:
     """The workload of a rank of this spec."""
     if spec.is_own:
         return ParallelOwnWorkload(spec, collectives)
@@ -373,7 +373,7 @@ class RanksClock:
 
     def _timed_here(
         self, step: Step, count: int
-    ) -> tuple[TimedSteps, list[RankStep], tuple[Reading, Reading] | None]:
+    ) -> tuple[TimedSteps, list[RankStep], tuple[ClockReading, ClockReading] | None]:
         # Anew for each batch, so that a drift between the two clocks does not add up.
         self._collectives.stamps.align()
         before = self._hosts.read()

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from sysbench.core.ranks.exchange import Reading, RoundTrip, on_reference, reading
+from sysbench.core.ranks.exchange import ClockReading, RoundTrip, on_reference, reading
 from sysbench.core.trace.collective_kernels import RankStep
 
 Stamp = int | torch.cuda.Event
@@ -178,7 +178,7 @@ class HostClocks:
         firsts = {host: hosts.index(host) for host in sorted(set(hosts))}
         self._asking = [rank for host, rank in firsts.items() if host != hosts[0]]
 
-    def read(self) -> Reading | None:
+    def read(self) -> ClockReading | None:
         """Read the clocks, on all ranks at once; what a rank read that asked, else None."""
         own = None
         for rank in self._asking:
@@ -194,7 +194,7 @@ class HostClocks:
     def on_one_clock(
         self,
         batches: Sequence[Sequence[RankStep]],
-        readings: Sequence[tuple[Reading, Reading] | None],
+        readings: Sequence[tuple[ClockReading, ClockReading] | None],
     ) -> list[list[RankStep]]:
         """The steps of each rank with all moments on the clock of rank 0's host.
 

@@ -19,7 +19,7 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """One of the hosts of a job, by its number; the first one has rank 0."""
 
     host: int = 0
@@ -32,11 +32,11 @@ class Place:
         return range(begin, begin + counts[self.host])
 
 
-ALONE = Place()
+ALONE = RankPlace()
 
 
 def environment_of(
-    spec: RunSpec, environ: Mapping[str, str], place: Place = ALONE, address: str = "127.0.0.1"
+    spec: RunSpec, environ: Mapping[str, str], place: RankPlace = ALONE, address: str = "127.0.0.1"
 ) -> dict[str, str]:
     """Environment variables to add for the ranks of a host; those that a person has set stay.
 
@@ -59,7 +59,7 @@ def environment_of(
     return wanted
 
 
-def torchrun(job: Job, place: Place = ALONE) -> dict[int, int]:
+def torchrun(job: Job, place: RankPlace = ALONE) -> dict[int, int]:
     """Run the ranks of this host to their end; exit codes of those that failed, by rank."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run

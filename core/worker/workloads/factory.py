@@ -18,7 +18,7 @@ from torch import nn
 
 from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.spec.model_source import digest_of, root_of
-from sysbench.core.spec.own_model import ARGUMENT, Source, decoded_arguments, source_of
+from sysbench.core.spec.own_model import ARGUMENT, ModelSource, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
 
 SIZES = ("batch", "context")
@@ -26,7 +26,7 @@ SIZES = ("batch", "context")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class FactoryParts:
     """A model, and what its steps are made of.
 
     Attributes:
@@ -89,7 +89,7 @@ def import_factory(spec: RunSpec) -> Callable[..., Any]:
     return factory
 
 
-def _imported(source: Source, path: Path) -> ModuleType:
+def _imported(source: ModelSource, path: Path) -> ModuleType:
     if source.door == "module":
         module = importlib.import_module(source.place)
         if Path(str(module.__file__)).resolve() != path:
@@ -123,7 +123,7 @@ def _factories(module: ModuleType) -> list[str]:
     ]
 
 
-def built_parts(spec: RunSpec) -> Parts:
+def built_parts(spec: RunSpec) -> FactoryParts:
     """What the spec's factory returns, checked.
 
     Raises:
@@ -138,7 +138,7 @@ def built_parts(spec: RunSpec) -> Parts:
         result = factory(**arguments)
     if isinstance(result, nn.Module):
         # Without a `batch` of the factory's, ids of both sizes are made.
-        return Parts(model=result, takes=takes | set(SIZES))
+        return FactoryParts(model=result, takes=takes | set(SIZES))
     model = getattr(result, "model", None)
     parts = {key: getattr(result, key, None) for key in ("batch", "loss", "optimizer", "step")}
     if not isinstance(model, nn.Module) or not (parts["batch"] or parts["step"]):
@@ -150,7 +150,7 @@ def built_parts(spec: RunSpec) -> Parts:
         if value is not None and not callable(value):
             raise ModelError(f"{key} of what {name}() returned is {_a(value)}, and no function")
     make, taken = _batch_maker(parts["batch"], spec)
-    return Parts(
+    return FactoryParts(
         model=model,
         batch=make,
         loss=parts["loss"],

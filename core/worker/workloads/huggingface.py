@@ -19,7 +19,7 @@ from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.spec.model_source import digest_of
 from sysbench.core.spec.own_model import ARGUMENT, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.factory import Parts
+from sysbench.core.worker.workloads.factory import FactoryParts
 from sysbench.core.worker.workloads.stepped_workload import weight_dtype
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -40,7 +40,7 @@ FRAMES = 64
 """Frames of audio features, where a configuration does not say how many."""
 
 
-def configured_parts(spec: RunSpec) -> Parts:
+def configured_parts(spec: RunSpec) -> FactoryParts:
     """The model of the spec's configuration with random weights, and its inputs.
 
     Raises:
@@ -64,7 +64,7 @@ def configured_parts(spec: RunSpec) -> Parts:
             raise SpecError("checkpoint", spec.checkpoint, "0: this model recomputes nothing")
         model.gradient_checkpointing_enable({"use_reentrant": False})
     make, takes = _inputs_of(model, config, spec)
-    return Parts(
+    return FactoryParts(
         model=model,
         batch=make,
         takes=frozenset(takes),

@@ -22,7 +22,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.apply import compiled
 from sysbench.core.worker.workloads.factory import (
     SIZES,
-    Parts,
+    FactoryParts,
     built_parts,
     guarded,
     import_factory,
@@ -139,7 +139,7 @@ class Workload(SteppedWorkload):
             **self.parts.facts,
         }
 
-    def _parts(self) -> Parts:
+    def _parts(self) -> FactoryParts:
         """The model and what it brings, made on torch's default device."""
         return parts_of(self.spec)
 
@@ -283,12 +283,12 @@ class Workload(SteppedWorkload):
             self.optimizer.zero_grad()  # it may have parameters besides the model's
 
 
-def parts_of(spec: RunSpec) -> Parts:
+def parts_of(spec: RunSpec) -> FactoryParts:
     """The spec's model and what it brings, made on torch's default device."""
     if not spec.is_own:
         kernel = spec.attention_row.kernel
         model = Transformer(spec.dimensions, spec.context, kernel, checkpoint=spec.checkpoint)
-        return Parts(model=model, takes=frozenset(SIZES))
+        return FactoryParts(model=model, takes=frozenset(SIZES))
     if source_of(spec.model).door != "hf":
         return built_parts(spec)
     from sysbench.core.worker.workloads.huggingface import configured_parts

@@ -57,7 +57,7 @@ class SwiGLU(nn.Module):
         return y
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """x + attention(norm(x)), then y + feed-forward(norm(y))."""
 
     def __init__(self, size: Dimensions, kernel: Kernel) -> None:
@@ -99,7 +99,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.checkpoint = checkpoint
         self.embedding = nn.Embedding(size.vocab, size.d_model)
-        self.blocks = nn.ModuleList(Block(size, kernel) for _ in range(size.layers))
+        self.blocks = nn.ModuleList(TransformerBlock(size, kernel) for _ in range(size.layers))
         self.norm = Norm(size.d_model)
         self.head = nn.Linear(size.d_model, size.vocab, bias=False)
         cos, sin = rotary_table(context, size.head_dimension)

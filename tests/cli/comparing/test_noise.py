@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sysbench.core.compare.noise_sources import Source
+from sysbench.core.compare.noise_sources import NoiseSource
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.experiments.noise import NoiseFloor, Remedy, noise_path
 from sysbench.core.experiments.noise_doctor import Examined, Finds
@@ -39,12 +39,14 @@ FLOOR = NoiseFloor(
     seconds=180.0,
     torch="2.13.0",
     sources=[
-        Source(name="between processes", share=0.0121, low=0.0095, high=0.0166, how="by Bonett"),
-        Source(name="drift", share=0.001, low=-0.01, high=0.012, found=False, how="halves"),
-        Source(name="neighbours", share=1.4278, low=0.3, high=2.1, found=True, how="loads"),
-        Source(name="clock", how="not measured: a virtual machine"),
-        Source(name="order", share=0.002, how="10 rounds are too few to test"),
-        Source(name="clock granularity", share=4.3e-7, how="49 ns"),
+        NoiseSource(
+            name="between processes", share=0.0121, low=0.0095, high=0.0166, how="by Bonett"
+        ),
+        NoiseSource(name="drift", share=0.001, low=-0.01, high=0.012, found=False, how="halves"),
+        NoiseSource(name="neighbours", share=1.4278, low=0.3, high=2.1, found=True, how="loads"),
+        NoiseSource(name="clock", how="not measured: a virtual machine"),
+        NoiseSource(name="order", share=0.002, how="10 rounds are too few to test"),
+        NoiseSource(name="clock granularity", share=4.3e-7, how="49 ns"),
     ],
     remedies=[Remedy(name="interleave", detail="the machine changed by +3.1 %: `ab`")],
 )

@@ -12,7 +12,7 @@ from sysbench.tui.commands.layout import (
     Line,
     flowing,
     prose,
-    shortened,
+    shorten_line,
     table_lines,
 )
 from sysbench.tui.commands.output import UNCUT
@@ -72,7 +72,7 @@ def test_table_fits_its_width_whatever_the_name(name: str, width: int) -> None:
 
 @given(NAMES, st.integers(4, 40))
 def test_shortened_text_fits_and_keeps_both_ends(name: str, width: int) -> None:
-    short = shortened(name, width)
+    short = shorten_line(name, width)
     assert cell_len(short) <= width
     if cell_len(name) <= width:
         assert short == name
@@ -99,7 +99,7 @@ def test_names_that_are_cut_stay_apart() -> None:
     both_ends = "void at::native::elementwise_kernel<128, {}, float>(at::TensorIteratorBase&, long)"
     names = [both_ends.format(word) for word in ("Add", "AddMany", "Mul", "MulMany")]
     names += [f"Cijk_{'A' * 40}_WG{number}_1_{'B' * 40}_WG16" for number in (8, 16, 64)]
-    cut = told_apart([*names, names[0], "short"], 28, shortened)
+    cut = told_apart([*names, names[0], "short"], 28, shorten_line)
     assert len(set(cut)) == len(names) + 1 and cut[-2:] == [cut[0], "short"]
     assert max(map(len, cut)) <= 28
     assert [name[:8] for name in cut[:-1]] == [name[:8] for name in (*names, names[0])]

@@ -14,8 +14,8 @@ from sysbench.core.compare.nodes import (
     TimeNode,
     changed,
     from_change,
-    to_depth,
-    walk,
+    limit_depth,
+    walk_nodes,
 )
 from sysbench.core.compare.times import time_difference
 from sysbench.core.record.memory import Origin
@@ -101,7 +101,7 @@ def tables(draw: st.DrawFn) -> Kernels:
 
 
 def assert_adds_up(root: AnyNode) -> None:
-    for _, node in walk(root):
+    for _, node in walk_nodes(root):
         if node.children:
             for side in (0, 1):
                 assert sum(child.amounts[side] for child in node.children) == node.amounts[side]
@@ -114,7 +114,7 @@ def shape(root: AnyNode, *, exchanged: bool = False) -> list[tuple[object, ...]]
     """The nodes without their order."""
     states = {"new": "gone", "gone": "new"} if exchanged else {}
     rows: list[tuple[object, ...]] = []
-    for depth, node in walk(root):
+    for depth, node in walk_nodes(root):
         a, b = node.amounts[::-1] if exchanged else node.amounts
         state = states.get(node.state, node.state)
         rows.append((depth, node.kind, node.phase, state, a, b))
@@ -136,11 +136,11 @@ def test_every_level_adds_up_to_the_change_of_the_step(a: Kernels, b: Kernels) -
     assert_adds_up(root)
     for cut in (changed(root), from_change(root, 1000), from_change(changed(root), 10**9)):
         assert _leaf_change(cut) == root.change
-        assert _leaf_change(to_depth(cut, 2)) == root.change
+        assert _leaf_change(limit_depth(cut, 2)) == root.change
 
 
 def _leaf_change(root: TimeNode) -> int:
-    return sum(node.change for _, node in walk(root) if not node.children)
+    return sum(node.change for _, node in walk_nodes(root) if not node.children)
 
 
 @given(a=tables(), b=tables())
@@ -153,7 +153,7 @@ def test_exchanging_the_sides_negates_every_row(a: Kernels, b: Kernels) -> None:
 @settings(max_examples=60, deadline=None)
 def test_a_table_differs_from_itself_in_nothing(table: Kernels) -> None:
     root = time_difference(table, table)
-    assert {node.state for _, node in walk(root)} == {"both"}
+    assert {node.state for _, node in walk_nodes(root)} == {"both"}
     assert not changed(root).children
 
 
@@ -162,10 +162,10 @@ def test_a_table_differs_from_itself_in_nothing(table: Kernels) -> None:
 def test_no_nanosecond_and_no_call_is_lost_or_counted_twice(a: Kernels, b: Kernels) -> None:
     root = time_difference(a, b)
     for side, table in enumerate((a, b)):
-        calls = [node.counts[side] for _, node in walk(root) if not node.children]
+        calls = [node.counts[side] for _, node in walk_nodes(root) if not node.children]
         expected = sum(row.calls for row in table.rows)
         assert abs(sum(count or 0.0 for count in calls) - expected) < 1e-6
-        leaves = [node for _, node in walk(root) if not node.children]
+        leaves = [node for _, node in walk_nodes(root) if not node.children]
         ran = [node for node in leaves if node.kind in ("operator", "kernel")]
         exact = sum(row.exclusive_ns for row in table.rows)
         assert abs(sum(node.amounts[side] for node in ran) - exact) <= len(leaves) + 1e-3

@@ -21,7 +21,7 @@ from sysbench.core.compare.gate_rule import (
     interleaved_rounds,
     separate_rounds,
 )
-from sysbench.core.compare.interval import Block, Interval
+from sysbench.core.compare.interval import Interval, RoundBlock
 from sysbench.core.compare.verdict import judge
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.record.record import Record
@@ -133,7 +133,9 @@ def test_more_rounds_for_a_smaller_distance(spread: float, one: float, other: fl
 def test_interleaved_rounds_go_on_from_those_there_are() -> None:
     draw = random.Random(3)
     blocks = [
-        Block((draw.gauss(100, 1), draw.gauss(100, 1)), (draw.gauss(101, 1), draw.gauss(101, 1)))
+        RoundBlock(
+            (draw.gauss(100, 1), draw.gauss(100, 1)), (draw.gauss(101, 1), draw.gauss(101, 1))
+        )
         for _ in range(4)
     ]
     near, far = (interleaved_rounds(blocks, margin) for margin in (0.03, 0.2))

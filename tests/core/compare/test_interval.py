@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.compare.interval import (
-    Block,
+    RoundBlock,
     from_known_spread,
     interleaved,
     paired,
@@ -22,14 +22,14 @@ from sysbench.core.compare.interval import (
 Pair = tuple[float, float]
 times = st.floats(0.1, 1e4)
 pairs = st.tuples(times, times)
-block_lists = st.lists(st.builds(Block, pairs, pairs), min_size=3, max_size=12)
+block_lists = st.lists(st.builds(RoundBlock, pairs, pairs), min_size=3, max_size=12)
 rounds = st.lists(times, min_size=4, max_size=12)
 
 
 @given(block_lists)
-def test_swapping_the_sides_turns_the_interval_round(blocks: list[Block]) -> None:
+def test_swapping_the_sides_turns_the_interval_round(blocks: list[RoundBlock]) -> None:
     there = interleaved(blocks)
-    back = interleaved([Block(block.b, block.a) for block in blocks])
+    back = interleaved([RoundBlock(block.b, block.a) for block in blocks])
     assert there.low is not None and there.high is not None
     assert back.low is not None and back.high is not None
     assert there.low <= there.change <= there.high
@@ -39,12 +39,12 @@ def test_swapping_the_sides_turns_the_interval_round(blocks: list[Block]) -> Non
 
 @given(block_lists, st.floats(0.5, 2), st.lists(st.floats(0.5, 2), min_size=12, max_size=12))
 def test_a_slowdown_moves_the_interval_and_a_level_of_a_block_does_not(
-    blocks: list[Block], factor: float, levels: list[float]
+    blocks: list[RoundBlock], factor: float, levels: list[float]
 ) -> None:
     plain = interleaved(blocks)
     moved = interleaved(
         [
-            Block(
+            RoundBlock(
                 (level * block.a[0], level * block.a[1]),
                 (level * factor * block.b[0], level * factor * block.b[1]),
             )
@@ -181,7 +181,7 @@ def test_residuals_have_the_spread_of_the_rounds() -> None:
     for n in range(200):
         level = 100 + 10 * n  # blocks drift, and B is 10 % slower
         a, b = (noisy(level), noisy(level)), (noisy(1.1 * level), noisy(1.1 * level))
-        blocks.append(Block(a, b))
+        blocks.append(RoundBlock(a, b))
     spread = interleaved(blocks).spread
     assert spread == pytest.approx(0.03, rel=0.05)
     assert len(residuals(blocks)) == 800
@@ -190,4 +190,4 @@ def test_residuals_have_the_spread_of_the_rounds() -> None:
 @pytest.mark.parametrize("bad", [0.0, -1.0])
 def test_times_must_be_above_zero(bad: float) -> None:
     with pytest.raises((ValueError, ZeroDivisionError)):
-        interleaved([Block((bad, 1.0), (1.0, 1.0))])
+        interleaved([RoundBlock((bad, 1.0), (1.0, 1.0))])

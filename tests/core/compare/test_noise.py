@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sysbench.core.compare.noise_sources import (
     LEAST_ROUNDS,
     Noise,
+    NoiseSource,
     Observed,
-    Source,
     deviation_interval,
     noise_of,
 )
@@ -67,7 +67,7 @@ def simulated(draw: random.Random, count: int, row: Callable[..., Observed] = ob
     return noise
 
 
-def source(noise: Noise | None, name: str) -> Source:
+def source(noise: Noise | None, name: str) -> NoiseSource:
     assert noise is not None
     (found,) = (row for row in noise.sources if row.name == name)
     return found

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sysbench.core.compare.interval import Block, interleaved
+from sysbench.core.compare.interval import RoundBlock, interleaved
 from sysbench.core.compare.power import (
     more_rounds,
     normal_residuals,
@@ -19,10 +19,10 @@ from sysbench.core.compare.verdict import judge
 NOISE = 0.01
 
 
-def drawn(draw: random.Random, slowdown: float) -> Block:
+def drawn(draw: random.Random, slowdown: float) -> RoundBlock:
     logs = [draw.gauss(0, NOISE) for _ in range(4)]
     a1, a2, b1, b2 = (100 * math.exp(value) for value in logs)
-    return Block((a1, a2), ((1 + slowdown) * b1, (1 + slowdown) * b2))
+    return RoundBlock((a1, a2), ((1 + slowdown) * b1, (1 + slowdown) * b2))
 
 
 @pytest.mark.parametrize("slowdown", [0.0075, 0.015, 0.03])
@@ -31,7 +31,7 @@ def test_promised_power_is_that_of_simulated_comparisons(slowdown: float) -> Non
     promised = power_after(normal_residuals(NOISE), slowdown, 8)[-1]
     found = 0
     for _ in range(400):
-        blocks: list[Block] = []
+        blocks: list[RoundBlock] = []
         for _ in range(8):
             blocks.append(drawn(draw, slowdown))
             interval = interleaved(blocks)
@@ -62,7 +62,7 @@ def test_power_rises_with_the_blocks_and_with_the_difference() -> None:
 def test_rounds_that_are_missing_shrink_as_evidence_gathers() -> None:
     residuals = normal_residuals(NOISE)
     none_yet = more_rounds([], residuals, 0.01)
-    against_it = [Block((1.0, 2.0), (3.0, 4.0))] * 2  # two blocks wholly in favour of slower
+    against_it = [RoundBlock((1.0, 2.0), (3.0, 4.0))] * 2  # two blocks wholly in favour of slower
     later = more_rounds(against_it, residuals, 0.01)
     assert none_yet is not None and later is not None
     assert none_yet % 4 == later % 4 == 0

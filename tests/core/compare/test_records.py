@@ -10,9 +10,9 @@ import pytest
 
 from sysbench.core.compare.compared_records import (
     Known,
-    blocks_of,
     counted_ms,
     other_computation,
+    round_blocks,
     verdict_of,
 )
 from sysbench.core.compare.verdict import headline
@@ -88,14 +88,14 @@ def test_disturbed_rounds_do_not_count_and_repeats_take_their_place() -> None:
         *factories.rounds([10.1], experiment="x", position=1),
     ]
     assert [row.counts for row in rows] == [True, False, True]
-    assert len(blocks_of(rounds[:2], rows)) == 1
-    assert blocks_of(rounds[:2], rows)[0].b == (10, 10.1)
+    assert len(round_blocks(rounds[:2], rows)) == 1
+    assert round_blocks(rounds[:2], rows)[0].b == (10, 10.1)
 
 
 def test_a_block_that_lacks_a_round_is_left_out() -> None:
     a = factories.rounds([10, 10, 10, 10], experiment="x")
-    assert len(blocks_of(a, a[:3])) == 1
-    assert blocks_of(a, []) == []
+    assert len(round_blocks(a, a[:3])) == 1
+    assert round_blocks(a, []) == []
 
 
 def test_a_run_without_rounds_is_one_process() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from sysbench.core.compare.difference import time_summary
-from sysbench.core.compare.nodes import TimeNode, changed, walk
+from sysbench.core.compare.nodes import TimeNode, changed, walk_nodes
 from sysbench.core.compare.times import levels_of, time_difference
 from sysbench.core.record.record import Coverage, IdleRow, KernelRow, Kernels
 
@@ -52,7 +52,7 @@ def table(rows: Sequence[KernelRow], *, steps: int = 1, idle_ns: float = 0.0) ->
 
 
 def found(root: TimeNode, name: str) -> TimeNode:
-    (node,) = [node for _, node in walk(root) if node.name == name]
+    (node,) = [node for _, node in walk_nodes(root) if node.name == name]
     return node
 
 
@@ -83,7 +83,7 @@ def test_forward_and_backward_of_an_operator_are_two_rows() -> None:
         row("sgemm", 20.0, category="gemm", op="aten::mm", phase="backward"),
     ]
     root = time_difference(table(both), table(both[1:]))
-    states = {node.phase: node.state for _, node in walk(root) if node.name == "aten::mm"}
+    states = {node.phase: node.state for _, node in walk_nodes(root) if node.name == "aten::mm"}
     assert states == {"forward": "gone", "backward": "both"}
 
 
@@ -115,7 +115,7 @@ def test_two_compiled_runs_match_generated_kernels_without_their_numbers() -> No
     names = ["triton_poi_fused_add_gelu_3", "triton_poi_fused_add_gelu_14"]
     a, b = (table([row(name, 10.0, op=name, ops=["add", "gelu"])]) for name in names)
     root = time_difference(a, b)
-    assert "fused kernels" not in {node.name for _, node in walk(root)}
+    assert "fused kernels" not in {node.name for _, node in walk_nodes(root)}
     assert found(root, names[1]).a_name == names[0]
 
 
@@ -138,7 +138,11 @@ def layers(times: Sequence[float]) -> Kernels:
 
 
 def modules(root: TimeNode) -> dict[str, tuple[str, int]]:
-    return {node.name: (node.state, node.change) for _, node in walk(root) if node.kind == "module"}
+    return {
+        node.name: (node.state, node.change)
+        for _, node in walk_nodes(root)
+        if node.kind == "module"
+    }
 
 
 def test_layers_that_changed_alike_are_one_row_and_the_odd_one_is_another() -> None:
@@ -164,8 +168,8 @@ def test_modules_of_the_profiler_match_in_the_order_of_their_calls() -> None:
         for paths in (first, second)
     )
     root = time_difference(a, b)
-    assert {node.state for _, node in walk(root) if node.kind == "kernel"} == {"both"}
-    (module,) = [node for _, node in walk(root) if node.kind == "module"]
+    assert {node.state for _, node in walk_nodes(root) if node.kind == "kernel"} == {"both"}
+    (module,) = [node for _, node in walk_nodes(root) if node.kind == "module"]
     assert (module.state, module.a_name) == ("renamed", "Net_0.Linear_0,2")
     assert root.change == 0
 
@@ -190,7 +194,9 @@ def test_a_row_is_rounded_once_and_the_levels_above_are_sums() -> None:
     a = table([row("k", 100 + 1 / 3, op=name) for name in names], steps=3)
     b = table([row("k", 200 + 2 / 3, op=name) for name in names], steps=3)
     root = time_difference(a, b)
-    assert [node.amounts for _, node in walk(root) if node.kind == "kernel"] == 3 * [(100, 201)]
+    assert [node.amounts for _, node in walk_nodes(root) if node.kind == "kernel"] == 3 * [
+        (100, 201)
+    ]
     assert root.amounts == (300, 603)
     assert "not in the rows" not in {node.name for node in root.children}
 

@@ -11,7 +11,7 @@ import pytest
 
 from sysbench.core.compare.conditions import others_load
 from sysbench.core.experiments.experiment import ExperimentDirectory, create_experiment
-from sysbench.core.experiments.experiment_report import Report, report_of
+from sysbench.core.experiments.experiment_report import ExperimentReport, experiment_report
 from sysbench.core.experiments.experiment_runner import (
     CPU_JUMP,
     MOST_REPEATS,
@@ -63,11 +63,11 @@ def short() -> ExperimentDirectory:
     return create_experiment(SPEC, SPEC, max_minutes=1e-6, seed=1)
 
 
-def rounds(report: Report) -> list[Round]:
+def rounds(report: ExperimentReport) -> list[Round]:
     return sorted([*report.a.rounds, *report.b.rounds], key=lambda row: row.started_ns)
 
 
-def condition(report: Report, name: str) -> str:
+def condition(report: ExperimentReport, name: str) -> str:
     return next((row.text for row in report.conditions if row.name == name), "")
 
 
@@ -98,7 +98,7 @@ def test_a_disturbed_round_is_listed_repeated_and_not_counted(loads: list[float]
     starting = [item for item in items if isinstance(item, RoundStarting)]
     assert [bool(item.again) for item in starting] == [False, False, False, True, False]
     assert starting[3].again == finished[2].disturbed
-    report = report_of(directory)
+    report = experiment_report(directory)
     assert "other processes took 60 %" in condition(report, "excluded runs")
     assert report.verdict.rounds_a == report.verdict.rounds_b == 2
     assert condition(report, "neighbour stayed") == ""
@@ -110,7 +110,7 @@ def test_a_neighbour_that_stays_counts_after_the_most_repeats_and_is_noted(
     loads += [10, 10] + [60] * 10
     directory = short()
     list(run_experiment(directory))
-    report = report_of(directory)
+    report = experiment_report(directory)
     counts = [row.counts for row in rounds(report)]
     assert counts == [True, True] + [False] * MOST_REPEATS + [True, True]
     assert "1 round count with a neighbour" in condition(report, "neighbour stayed")
@@ -124,9 +124,12 @@ def test_a_mark_that_a_kill_prevented_is_made_on_resuming(loads: list[float]) ->
             cancel.set()
             # As if the process had died before it wrote the mark.
             disturb_round(directory.run(item.side), item.round.index, "")
-    assert all(row.counts for row in rounds(report_of(directory)))
+    assert all(row.counts for row in rounds(experiment_report(directory)))
     list(run_experiment(directory))
-    assert [row.counts for row in rounds(report_of(directory))] == [True] * 3 + [False, True]
+    assert [row.counts for row in rounds(experiment_report(directory))] == [True] * 3 + [
+        False,
+        True,
+    ]
 
 
 def test_a_cancelled_wait_for_the_device_leaves_no_round(script: Script) -> None:
@@ -139,8 +142,8 @@ def test_a_cancelled_wait_for_the_device_leaves_no_round(script: Script) -> None
     for item in run_experiment(directory, cancel=second):
         if getattr(item, "message", "").startswith("waiting: cpu is held"):
             second.set()
-    assert rounds(report_of(directory)) == []
-    assert report_of(directory).ending == "cancelled"
+    assert rounds(experiment_report(directory)) == []
+    assert experiment_report(directory).ending == "cancelled"
     first.set()
     assert isinstance(list(holding)[-1], Stopped)
 
@@ -164,7 +167,7 @@ def test_a_real_neighbour_on_every_core_disturbs_the_round_in_which_it_comes(
     script.write(seconds=0.6)
     directory = short()
     for item in run_experiment(directory):
-        counted = rounds(report_of(directory))
+        counted = rounds(experiment_report(directory))
         if isinstance(item, RoundStarting) and len(counted) == 2 and not busy:
             if max(others_load(row) or 0.0 for row in counted) > 0.9 - CPU_JUMP:
                 pytest.skip("other programs have the processors already")
@@ -177,6 +180,6 @@ def test_a_real_neighbour_on_every_core_disturbs_the_round_in_which_it_comes(
                 child = busy.pop()
                 child.kill()
                 child.wait()
-    rows = rounds(report_of(directory))
+    rows = rounds(experiment_report(directory))
     assert [row.counts for row in rows[:3]] == [True, True, False]
     assert "other processes took" in rows[2].disturbed

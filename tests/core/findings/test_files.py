@@ -8,7 +8,7 @@ from typing import Any
 
 from sysbench.core.findings.files_rules import findings_of_file
 from sysbench.core.inspection.inspection import Inspection
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 
@@ -16,7 +16,7 @@ GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
 def verdicts(writer: Any) -> dict[str, str]:
-    kernels = kernel_table(time_ledger(read_trace(writer.write())))
+    kernels = kernel_rows(time_ledger(read_trace(writer.write())))
     return {finding.rule: finding.verdict for finding in findings_of_file(kernels)}
 
 
@@ -54,12 +54,12 @@ def test_an_odd_step_is_told_with_the_part_that_differs_most(writer: Any) -> Non
         writer.launch(1000 * number, GEMM, 1000 * number + 3, 490)
         if number == 4:
             writer.launch(4001, NCCL, 4493, 307, stream=14)
-    kernels = kernel_table(time_ledger(read_trace(writer.write())))
+    kernels = kernel_rows(time_ledger(read_trace(writer.write())))
     found = {finding.rule: finding for finding in findings_of_file(kernels)}["file-odd-step"]
     assert found.verdict == "Step 4 takes 1.6 × the median of its kind."
     assert "the largest difference is exposed communication" in found.why
     assert "--step 4" in found.next
-    chosen = kernel_table(time_ledger(read_trace(writer.path), steps=(4, 4)))
+    chosen = kernel_rows(time_ledger(read_trace(writer.path), steps=(4, 4)))
     assert "file-odd-step" not in {finding.rule for finding in findings_of_file(chosen)}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sysbench.core.memory.block import Recording, describe_memory
 from sysbench.core.memory.history import History, OomEvent
 from sysbench.core.memory.oom import snapshot_at_oom
-from sysbench.core.memory.owners import Notes, PhaseMark, Sounding, Tag, joined
+from sysbench.core.memory.owners import Notes, PhaseMark, Sounding, Tag, join_clocks
 
 START_NS = 1_800_000_000_000_000_000
 MS = 1_000_000
@@ -116,7 +116,7 @@ def test_the_offset_changes_evenly_between_the_ends(
 ) -> None:
     history = history_of(*sounded(begin_off), *sounded(end_ns + begin_off + drift))
     marks = [PhaseMark(START_NS + at, 0, "x") for at in (0, end_ns // 2, end_ns)]
-    join = joined(history, Notes(phases=marks, soundings=[sounding(0), sounding(end_ns)]))
+    join = join_clocks(history, Notes(phases=marks, soundings=[sounding(0), sounding(end_ns)]))
     pairs = zip(marks, join.notes.phases, strict=True)
     moved = [after.time_ns - before.time_ns for before, after in pairs]
     assert [one.offset_ns for one in join.offsets] == [moved[0], moved[-1]]
@@ -128,7 +128,7 @@ def test_the_sounding_that_did_not_have_to_wait_tells_the_time() -> None:
     waited, quick = sounding(50_000, 50_000, 771), sounding(200_000, 1500, 773)
     not_found, at_end = sounding(210_000, 100, 775), sounding(9 * MS)
     notes = Notes(soundings=[waited, quick, not_found, at_end])
-    join = joined(history_of(*moves, *sounded(9 * MS + 2000)), notes)
+    join = join_clocks(history_of(*moves, *sounded(9 * MS + 2000)), notes)
     assert [(one.offset_ns, one.error_ns) for one in join.offsets] == [(1000, 2000), (2000, 2500)]
     assert len(join.history) == 0
 
@@ -136,7 +136,7 @@ def test_the_sounding_that_did_not_have_to_wait_tells_the_time() -> None:
 def test_soundings_that_the_ring_dropped_leave_the_other_end() -> None:
     moves = sounded(5 * MS + 7000)
     notes = Notes(soundings=[sounding(0, size=773), sounding(5 * MS)])
-    join = joined(history_of(*moves), notes)
+    join = join_clocks(history_of(*moves), notes)
     assert [one.offset_ns for one in join.offsets] == [7000]
-    nothing = joined(history_of((1, ADDRESS, 8)), notes)
+    nothing = join_clocks(history_of((1, ADDRESS, 8)), notes)
     assert (nothing.offsets, nothing.offset_us) == ([], None)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from sysbench.core.memory.allocations import replay
+from sysbench.core.memory.allocations import replay_allocations
 from sysbench.core.memory.block import Recording, describe_memory, rows_as_predicted
 from sysbench.core.memory.history import History
 from sysbench.core.memory.owners import Notes, PhaseMark, Tag
@@ -185,7 +185,7 @@ def test_every_kind_of_allocation_falls_into_one_predicted_row() -> None:
             Tag(103, 3, "outputs", "model"),
         ],
     )
-    rows = rows_as_predicted(replay(history, notes), 7, 200)
+    rows = rows_as_predicted(replay_allocations(history, notes), 7, 200)
     assert rows == [
         LedgerRow("parameters", 1),
         LedgerRow("activations", 4),

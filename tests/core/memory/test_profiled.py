@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.memory.allocations import replay
+from sysbench.core.memory.allocations import replay_allocations
 from sysbench.core.memory.history import Frame
 from sysbench.core.memory.owners import Notes
 from sysbench.core.memory.profiled import (
@@ -88,7 +88,7 @@ def test_threads_have_stacks_of_their_own() -> None:
 
 def workspaces_in(*events: dict[str, Any]) -> list[int]:
     """Bytes of each allocation that a product took for itself."""
-    allocations = replay(decode_profiled_allocations(encode(*events)), Notes())
+    allocations = replay_allocations(decode_profiled_allocations(encode(*events)), Notes())
     is_workspace = [category == LIBRARY_WORKSPACE for category in allocations.category]
     found: list[int] = allocations.bytes[is_workspace].tolist()
     return found

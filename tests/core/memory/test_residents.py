@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sysbench.core.memory.allocations import replay
+from sysbench.core.memory.allocations import replay_allocations
 from sysbench.core.memory.block import Counters, Recording, describe_memory, readable
 from sysbench.core.memory.history import Frame, History
 from sysbench.core.memory.owners import CLOCK_SLACK_NS, ModuleMark, Notes, PhaseMark, Tag
@@ -206,7 +206,7 @@ def test_a_long_history_is_thinned_without_losing_a_maximum() -> None:
         for number, size in enumerate(sizes.tolist())
         for move in ((2 * number, 4096, size), (2 * number + 1, 4096, -size))
     ]
-    residents = replay(history_of(*moves), Notes())
+    residents = replay_allocations(history_of(*moves), Notes())
     memory = describe_memory(Recording(source="cpu-profiler", history=residents.history), Notes())
     assert len(memory.timeline.t_ms) <= 400
     assert max(memory.timeline.live_bytes) == sizes.max() == memory.peak_allocated_bytes
@@ -248,7 +248,7 @@ class TestOwners:
             Tag(at(30), WEIGHT, "buffers", "model"),
             Tag(at(40), WEIGHT, "outputs", "model"),
         ]
-        residents = replay(history, Notes(phases=phases(0, 0), tags=tags))
+        residents = replay_allocations(history, Notes(phases=phases(0, 0), tags=tags))
         assert rows(residents.rows_at(1)) == {"buffers": 8}
 
     def test_a_tag_marks_the_life_it_falls_into(self) -> None:
@@ -256,7 +256,7 @@ class TestOwners:
             (10, SAVED, 8), (20, SAVED, -8), (30, SAVED, 16), (40, SAVED, -16), (50, SAVED, 32)
         )
         tags = [Tag(at(35), SAVED, "activations", "blocks.0")]
-        residents = replay(history, Notes(phases=phases(0, 0), tags=tags))
+        residents = replay_allocations(history, Notes(phases=phases(0, 0), tags=tags))
         assert [rows(residents.rows_at(instant)) for instant in (1, 3, 5)] == [
             {"temporaries (forward)": 8},
             {"activations": 16},
@@ -269,13 +269,13 @@ class TestOwners:
     def test_clocks_may_disagree_a_little(self, late_ns: int, owned: bool) -> None:
         history = history_of((500, SAVED, 8))
         tags = [Tag(at(500) - late_ns, SAVED, "activations", "blocks.0")]
-        residents = replay(history, Notes(phases=phases(0, 450), tags=tags))
+        residents = replay_allocations(history, Notes(phases=phases(0, 450), tags=tags))
         assert ("activations" in rows(residents.rows_at(1))) is owned
 
     def test_what_was_there_before_the_recording_can_have_an_owner(self) -> None:
         history = history_of((10, WEIGHT, -8), (20, STATE, -16))
         tags = [Tag(at(5), WEIGHT, "parameters", "head")]
-        residents = replay(history, Notes(phases=phases(0, 0), tags=tags))
+        residents = replay_allocations(history, Notes(phases=phases(0, 0), tags=tags))
         assert rows(residents.rows_at(0)) == {"parameters": 8, "there before the recording": 16}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.memory.allocations import replay
+from sysbench.core.memory.allocations import replay_allocations
 from sysbench.core.memory.history import History, pair
 from sysbench.core.memory.owners import Notes, PhaseMark, Tag
 
@@ -87,7 +87,7 @@ def test_ledger_sums_to_the_live_blocks_at_every_instant(truth: Truth, data: st.
         for time in data.draw(st.lists(times, max_size=5))
     ]
     history = history_of(truth.moves[cut:], truth.alive[-1], granule)
-    residents = replay(history, Notes(phases=phases, tags=tags))
+    residents = replay_allocations(history, Notes(phases=phases, tags=tags))
     for instant, live in enumerate(truth.alive[cut:]):
         blocks = sum(-(-size // granule) * granule for size in live.values())
         assert residents.live[instant] == blocks
@@ -98,12 +98,14 @@ def test_ledger_sums_to_the_live_blocks_at_every_instant(truth: Truth, data: st.
 def test_of_equal_peaks_the_first_counts(truth: Truth, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(truth.moves)))
     last = data.draw(st.integers(first, len(truth.moves)))
-    residents = replay(history_of(truth.moves, truth.alive[-1], 1), Notes())
+    residents = replay_allocations(history_of(truth.moves, truth.alive[-1], 1), Notes())
     totals = [sum(live.values()) for live in truth.alive]
     window = totals[first : last + 1]
     assert residents.peak(first, last) == first + window.index(max(window))
 
 
 def test_a_lost_free_ends_with_the_next_allocation_of_its_address() -> None:
-    residents = replay(history_of([(4096, 10), (4096, 30), (4096, -30)], {}, 1), Notes())
+    residents = replay_allocations(
+        history_of([(4096, 10), (4096, 30), (4096, -30)], {}, 1), Notes()
+    )
     assert residents.live.tolist() == [0, 10, 30, 0]

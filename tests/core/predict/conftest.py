@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.profiler import profile, record_function
 
-from sysbench.core.memory.allocations import replay
+from sysbench.core.memory.allocations import replay_allocations
 from sysbench.core.memory.owners import Notes
 from sysbench.core.memory.profiled import decode_profiled_allocations
 from sysbench.core.worker.workloads.make_workload import Workload
@@ -72,7 +72,7 @@ def _resident_bytes(workload: Workload) -> int:
 def _peaks(trace: Path, resident: int) -> dict[str, int]:
     text = trace.read_bytes()
     history = decode_profiled_allocations(text)
-    live = replay(history, Notes()).without_library
+    live = replay_allocations(history, Notes()).without_library
     live += resident - live[0]
     marks = _phases(text)
     begins = [history.instant(time_ns) for _, time_ns in marks]

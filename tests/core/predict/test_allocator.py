@@ -9,12 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import SpecError
-from sysbench.core.predict.allocator import Block, CachingAllocator, Refused, round_size
+from sysbench.core.predict.allocator import (
+    AllocationRefused,
+    CachedBlock,
+    CachingAllocator,
+    round_size,
+)
 from sysbench.core.predict.allocator_settings import (
     MIB,
     AllocatorSettings,
+    parse_allocator_settings,
     parse_settings,
-    settings_of,
 )
 
 KIB = 1024
@@ -79,7 +84,7 @@ def test_whole_segments_are_given_back_before_a_request_is_refused() -> None:
         allocator.free(block)
     assert allocator.allocate(40 * MIB).bytes == 40 * MIB
     assert allocator.reserved_bytes == 40 * MIB
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(AllocationRefused) as caught:
         allocator.allocate(30 * MIB)
     assert caught.value.requested_bytes == 30 * MIB
     assert (caught.value.allocated_bytes, caught.value.reserved_bytes) == (40 * MIB, 40 * MIB)
@@ -167,13 +172,13 @@ def test_requests_are_rounded_as_the_settings_say(
 
 
 def test_the_environment_gives_the_settings_and_its_mistakes_are_named() -> None:
-    assert settings_of({}) == AllocatorSettings()
+    assert parse_allocator_settings({}) == AllocatorSettings()
     old, new = "expandable_segments:False", "expandable_segments:True"
     both = {"PYTORCH_CUDA_ALLOC_CONF": old, "PYTORCH_ALLOC_CONF": new}
-    assert settings_of(both).expandable_segments
+    assert parse_allocator_settings(both).expandable_segments
     for wrong in ("max_split_size_mb:20", "roundup_power2_divisions:3", "expandable_segments:yes"):
         with pytest.raises(SpecError, match="PYTORCH_ALLOC_CONF"):
-            settings_of({"PYTORCH_ALLOC_CONF": wrong})
+            parse_allocator_settings({"PYTORCH_ALLOC_CONF": wrong})
 
 
 def test_no_block_is_returned_twice_and_none_is_empty() -> None:
@@ -214,14 +219,14 @@ def test_blocks_never_overlap_and_everything_can_be_given_back(
     moves: list[tuple[int, int, bool]],
 ) -> None:
     allocator = CachingAllocator(settings, capacity, is_limited=capacity is not None)
-    live: list[Block] = []
+    live: list[CachedBlock] = []
     for size, which, is_return in moves:
         if is_return and live:
             allocator.free(live.pop(which % len(live)))
             continue
         try:
             live.append(allocator.allocate(size, stream=which % 2))
-        except Refused:
+        except AllocationRefused:
             assert capacity is not None
         assert_consistent(allocator, live, capacity)
     for block in live:
@@ -231,7 +236,9 @@ def test_blocks_never_overlap_and_everything_can_be_given_back(
     assert allocator.reserved_bytes == 0
 
 
-def assert_consistent(allocator: CachingAllocator, live: list[Block], capacity: int | None) -> None:
+def assert_consistent(
+    allocator: CachingAllocator, live: list[CachedBlock], capacity: int | None
+) -> None:
     assert allocator.allocated_bytes == sum(block.bytes for block in live)
     free = allocator.blocks()
     assert allocator.reserved_bytes == allocator.allocated_bytes + sum(b.bytes for b in free)

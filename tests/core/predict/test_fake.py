@@ -13,7 +13,7 @@ from sysbench.core.predict.closed_form import ROWS, predict
 from sysbench.core.predict.closed_step import step_memory
 from sysbench.core.predict.dry_run_client import DryRun, ExactPrediction, Moment, extended
 from sysbench.core.predict.sizes import workspaces_bytes
-from sysbench.core.predict.variant import PLAIN, Variant
+from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
@@ -72,7 +72,7 @@ def test_every_optimizer_peaks_at_what_it_allocates(
 class RealWorkload(Workload):
     """Takes the place of the dry run's workload; its optimizer has its state."""
 
-    def __init__(self, spec: RunSpec, variant: Variant) -> None:
+    def __init__(self, spec: RunSpec, variant: TrainingVariant) -> None:
         assert variant == PLAIN
         super().__init__(spec)
         self.requested_spec = spec

@@ -18,7 +18,7 @@ from sysbench.core.predict.dry_run_client import (
     ProductCount,
     roof_ms,
 )
-from sysbench.core.predict.fit_grid import cells_of, fit, largest, parse_axes, value_of, with_value
+from sysbench.core.predict.fit_grid import fit, fit_cells, largest, parse_axes, value_of, with_value
 from sysbench.core.predict.requests import Requests
 from sysbench.core.predict.room import available_memory, is_room, with_fragments
 from sysbench.core.record.environment import Roof
@@ -178,7 +178,7 @@ def test_a_wrong_axis_names_the_key_and_what_is_allowed(texts: list[str], words:
 def test_a_table_has_a_cell_for_every_combination_in_order() -> None:
     spec = RunSpec(device="cpu")
     axes = parse_axes(["context=64, 128,64", "precision=fp32,tf32"])
-    cells = cells_of(spec, axes, 40 * 2**20, predict)
+    cells = fit_cells(spec, axes, 40 * 2**20, predict)
     assert [tuple(cell.settings.values()) for cell in cells] == [
         *((64, "fp32"), (64, "tf32"), (128, "fp32"), (128, "tf32"))
     ]
@@ -201,7 +201,7 @@ def test_a_cells_own_limit_is_its_capacity_and_an_unknown_one_fits_nothing() -> 
     spec = RunSpec(device="cpu")
     peak = predict(spec).peak_bytes
     axes = parse_axes([f"memory_limit=0,{peak - 1},{peak}"])
-    assert [cell.fits for cell in cells_of(spec, axes, None, predict)] == [None, False, True]
+    assert [cell.fits for cell in fit_cells(spec, axes, None, predict)] == [None, False, True]
 
 
 def test_roofline_time_is_the_longer_of_both_for_each_product() -> None:

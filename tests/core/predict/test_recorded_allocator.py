@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.predict.allocator import GRANULE, Block, CachingAllocator
+from sysbench.core.predict.allocator import GRANULE, CachedBlock, CachingAllocator
 from sysbench.core.predict.allocator_settings import MIB, parse_settings
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "allocator_trace.json.gz"
@@ -30,7 +30,7 @@ def recorded() -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["segments", "expandable"])
 def test_every_request_gets_the_block_that_it_got(name: str, recorded: dict[str, Any]) -> None:
     allocator = CachingAllocator(parse_settings(recorded[name]["settings"]))
-    blocks: list[Block] = []
+    blocks: list[CachedBlock] = []
     origins, reserved = set(), 0
     for event in recorded[name]["events"]:
         if isinstance(event, int):

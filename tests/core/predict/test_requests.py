@@ -17,7 +17,7 @@ from sysbench.core.predict.requests import (
     STATE,
     STEP,
     Requests,
-    Trace,
+    RequestTrace,
     extended_trace,
     replay_requests,
 )
@@ -100,7 +100,7 @@ def test_every_block_is_returned_once_and_only_the_model_and_the_loss_stay() -> 
 
 
 def test_blocks_that_differ_cannot_be_extended() -> None:
-    trace = Trace()
+    trace = RequestTrace()
     trace.mark(STATE)
     trace.mark(STEP)
     for block, size in ((0, 512), (1, 512), (2, 512), (3, 1024), (4, 512)):

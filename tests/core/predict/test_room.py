@@ -15,10 +15,10 @@ from sysbench.core.predict.room import (
     available_memory,
     card_elsewhere,
     card_here,
+    fit_verdict,
     missing_bytes,
     spare_bytes,
     spec_elsewhere,
-    verdict_of,
 )
 from sysbench.core.predict.sizes import HOPPER_WORKSPACE, WORKSPACE, workspace_bytes
 from sysbench.core.spec.spec import RunSpec
@@ -67,7 +67,7 @@ def test_what_is_to_spare_has_the_sign_of_what_fits(layers: int) -> None:
     spec = RunSpec(vocab=100, d_model=2048, d_ff=8192, layers=layers, heads=8, device="cuda:0")
     room = available_memory(spec, h100.memory_bytes, card_elsewhere(h100))
     prediction = predict(spec, h100.capability)
-    fits = verdict_of(prediction, room) == "fits"
+    fits = fit_verdict(prediction, room) == "fits"
     assert (spare_bytes(prediction, room) >= 0) == fits == (layers == 20)
 
 
@@ -92,7 +92,7 @@ def test_workspaces_go_by_the_capability() -> None:
     )
     limited = spec.changed(memory_limit=limit)
     told = [
-        verdict_of(exact, available_memory(limited, limit, card_here(c))) for c in ("8.0", "9.0")
+        fit_verdict(exact, available_memory(limited, limit, card_here(c))) for c in ("8.0", "9.0")
     ]
     assert told == ["fits", "over"]
 
@@ -108,5 +108,5 @@ def test_what_fits_by_chance_is_not_sure_to_fit() -> None:
     assert prediction.requests is not None
     workspace = workspace_bytes("8.9")
     assert replay_requests(prediction.requests, workspace, None, room.least).shortage is None
-    assert verdict_of(prediction, room) == "close"
+    assert fit_verdict(prediction, room) == "close"
     assert missing_bytes(prediction, room) > 0

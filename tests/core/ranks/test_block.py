@@ -14,7 +14,7 @@ from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.ranks.ranks_block import ranks_block
 from sysbench.core.record.record import Finding
 from sysbench.core.trace.nsys_export import read_export
-from sysbench.core.trace.origin import Origin, read_origin
+from sysbench.core.trace.origin import TraceOrigin, read_origin
 from sysbench.core.trace.rank_summary import RankTrace, decode_rank, encode_rank, rank_trace
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
@@ -157,7 +157,7 @@ def test_a_summary_is_what_its_trace_says_of_a_device(writer: Any) -> None:
     writer.work("ampere_sgemm_128x64_tn", 120, 60, correlation=0)
     writer.work("Memcpy DtoH", 200, 10, correlation=0, cat="gpu_memcpy")
     trace = read_trace(writer.write())
-    found = rank_trace(trace, time_ledger(trace), Origin(clock_base_ns=5))
+    found = rank_trace(trace, time_ledger(trace), TraceOrigin(clock_base_ns=5))
     assert found is not None
     assert decode_rank(encode_rank(found), Path("rank")) == found
     (call,) = found.calls
@@ -198,4 +198,4 @@ def test_a_trace_without_collectives_is_no_rank(writer: Any) -> None:
     writer.work("ampere_sgemm_128x64_tn", 120, 60, correlation=0)
     trace = read_trace(writer.write())
     assert rank_trace(trace, time_ledger(trace), read_origin(writer.path)) is None
-    assert read_origin(writer.path) == Origin()
+    assert read_origin(writer.path) == TraceOrigin()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.ranks.exchange import (
-    Reading,
+    ClockReading,
     RoundTrip,
     ahead_at,
     on_reference,
@@ -48,7 +48,7 @@ def test_the_difference_is_within_the_error_and_the_error_within_half_the_fastes
 def test_slow_trips_add_nothing_and_a_delay_of_one_side_is_the_error() -> None:
     fast, slow = (0, 200), (45_000, 45_000)
     assert reading(trips_of(7, [fast])) == reading(trips_of(7, [fast, *[slow] * 9]))
-    assert reading(trips_of(7, [fast])) == Reading(at_ns=107, ahead_ns=107, error_ns=100)
+    assert reading(trips_of(7, [fast])) == ClockReading(at_ns=107, ahead_ns=107, error_ns=100)
 
 
 def test_bounds_from_both_sides_make_a_reading_better_than_each_trip() -> None:
@@ -98,7 +98,7 @@ def test_a_clock_that_drifts_evenly_is_known_between_two_readings(
 
 
 def test_outside_two_readings_the_nearer_one_holds() -> None:
-    before, after = Reading(100, 40, 1), Reading(200, 60, 2)
+    before, after = ClockReading(100, 40, 1), ClockReading(200, 60, 2)
     assert [ahead_at(before, after, ns) for ns in (0, 100, 150, 200, 900)] == [40, 40, 50, 60, 60]
     assert ahead_at(before, before, 500) == 40
 
@@ -110,7 +110,7 @@ def step_at(arrived: int, done: int) -> RankStep:
 
 def test_a_step_of_another_host_is_moved_as_a_whole_and_says_its_error() -> None:
     here, there = step_at(70, 90), step_at(1_040, 1_090)
-    moved = on_reference(there, 1, Reading(0, 1_000, 4), Reading(2_000, 1_000, 9))
+    moved = on_reference(there, 1, ClockReading(0, 1_000, 4), ClockReading(2_000, 1_000, 9))
     assert moved.collectives[0] == Collective("all-reduce", 8, 40, 90)
     assert moved.blocked == [(40, 90)]
     assert (moved.step_ns, moved.error_ns) == (100, 3)
@@ -122,12 +122,12 @@ def test_a_step_of_another_host_is_moved_as_a_whole_and_says_its_error() -> None
 def test_nobody_is_last_by_less_than_the_error_of_the_clocks(
     error_ns: int, counts: list[int]
 ) -> None:
-    read = Reading(0, 0, error_ns)
+    read = ClockReading(0, 0, error_ns)
     assert last_counts([step_at(70, 90), on_reference(step_at(40, 90), 1, read, read)]) == counts
 
 
 def test_ranks_of_one_host_need_no_margin_among_themselves() -> None:
-    read = Reading(0, 0, 1_000)
+    read = ClockReading(0, 0, 1_000)
     first, second = (on_reference(step_at(at, 9_000), 1, read, read) for at in (5_000, 5_001))
     assert last_counts([step_at(1, 9_000), first, second]) == [0, 0, 1]
 
@@ -135,5 +135,5 @@ def test_ranks_of_one_host_need_no_margin_among_themselves() -> None:
 def test_a_transfer_that_the_clocks_of_hosts_cannot_tell_is_timed_on_one_rank() -> None:
     late, early = step_at(2_000_000, 3_000_000), step_at(0, 3_000_000)
     for error_ns, by in ((100_000, "arrivals"), (100_001, "events")):
-        read = Reading(0, 0, error_ns)
+        read = ClockReading(0, 0, error_ns)
         assert transfer_times([[late, on_reference(early, 1, read, read)]])[1] == by

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.ranks.split import Split
+from sysbench.core.ranks.split import SpanSplit
 from sysbench.core.trace.rank_summary import RankTrace
 
 MakeRank = Callable[..., RankTrace]
@@ -53,7 +53,7 @@ def test_every_instant_is_what_the_rank_did_then(
             painted["waiting"] += 1
         else:
             painted["undivided" if running else "idle"] += 1
-    parts = Split(trace, last).whole()
+    parts = SpanSplit(trace, last).whole()
     assert painted == Counter(
         compute=parts.compute_ns,
         waiting=parts.waiting_ns,

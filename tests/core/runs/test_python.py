@@ -17,7 +17,7 @@ from sysbench.core.record.events import PassEnded
 from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.runs.supervisor import add_round, supervise
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.studies.study_directory import Entry, StudyDirectory
+from sysbench.core.studies.study_directory import CellEntry, StudyDirectory
 from sysbench.core.studies.study_runner import keep_python
 from sysbench.tui.cli import main
 from sysbench.tui.commands.ab_sides import both_pythons
@@ -81,11 +81,11 @@ def test_a_study_goes_on_with_the_python_of_its_runs(python: str, tmp_path: Path
     keep_python(directory)
     assert os.environ[PYTHON_VARIABLE] == "", "nothing was run yet"
     run = create_run(RunSpec(device="cpu"), ["timing"], python=python)
-    directory.append(Entry(cell="a", status="finished", run=run.id))
+    directory.append(CellEntry(cell="a", status="finished", run=run.id))
     keep_python(directory)
     assert chosen_python() == python
     run = create_run(RunSpec(device="cpu"), ["timing"], python="")
-    directory.append(Entry(cell="b", status="finished", run=run.id))
+    directory.append(CellEntry(cell="b", status="finished", run=run.id))
     keep_python(directory)
     assert chosen_python() == ""
 

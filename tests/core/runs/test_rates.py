@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.record.device_rates import DeviceRates, Load
-from sysbench.core.runs.kept_rates import report_of, sentences
+from sysbench.core.runs.kept_rates import rates_report, sentences
 
 H100 = "NVIDIA H100 80GB HBM3"
 PRODUCTS = [610e12, 611e12, 609e12, 612e12, 608e12, 610.5e12]
@@ -39,7 +39,7 @@ def rates(
 
 
 def test_each_rate_stands_beside_the_vendor_s_figure() -> None:
-    report = report_of(rates(), before=None, sisters=[])
+    report = rates_report(rates(), before=None, sisters=[])
     rows = {row.name: row for row in report.rows}
     assert list(rows) == ["product bf16", "memory copy", "launch"]
     assert rows["product bf16"].quoted == pytest.approx(989.4e12)
@@ -50,7 +50,7 @@ def test_each_rate_stands_beside_the_vendor_s_figure() -> None:
 
 
 def test_a_device_that_is_not_listed_has_no_figure_beside_it() -> None:
-    report = report_of(rates(name="Some CPU"), before=None, sisters=[])
+    report = rates_report(rates(name="Some CPU"), before=None, sisters=[])
     assert all(row.quoted is None for row in report.rows)
 
 
@@ -61,16 +61,18 @@ def test_a_capped_sister_is_slower_and_the_cause_is_named() -> None:
         load=Load(power_limit_watts=450, sm_clock_mhz=1410, reasons=["power cap"], samples=9),
     )
     free = rates(load=Load(power_limit_watts=700, sm_clock_mhz=1725, samples=9))
-    (sentence,) = sentences(report_of(capped, before=None, sisters=[free]))
+    (sentence,) = sentences(rates_report(capped, before=None, sisters=[free]))
     assert sentence.startswith("product bf16: slower than cuda:0 by 14 %")
     assert "capped at 450 W, cuda:0 at 700 W" in sentence
     assert "its clock was held by: power cap" in sentence
-    (other,) = sentences(report_of(free, before=None, sisters=[capped]))
+    (other,) = sentences(rates_report(free, before=None, sisters=[capped]))
     assert other.startswith("product bf16: faster than cuda:1 by 12.3 %")
 
 
 def test_a_difference_that_the_processes_do_not_bear_out_is_not_told() -> None:
-    alike = report_of(rates(), before=rates(scale=1.0005), sisters=[rates("cuda:1", scale=0.999)])
+    alike = rates_report(
+        rates(), before=rates(scale=1.0005), sisters=[rates("cuda:1", scale=0.999)]
+    )
     assert [row.verdict.verdict for row in (*alike.past, *alike.sisters)] == ["same"] * 4
     assert sentences(alike) == []
 
@@ -83,9 +85,9 @@ def test_few_processes_decide_nothing(count: int, scale: float) -> None:
                        if name != "rounds"}, rounds=side.rounds[:count])
         for side in sides
     ]  # fmt: skip
-    assert sentences(report_of(few[1], before=None, sisters=[few[0]])) == []
+    assert sentences(rates_report(few[1], before=None, sisters=[few[0]])) == []
 
 
 def test_a_device_slower_than_on_an_earlier_day_says_so() -> None:
-    (sentence,) = sentences(report_of(rates(scale=0.9), before=rates(), sisters=[]))
+    (sentence,) = sentences(rates_report(rates(scale=0.9), before=rates(), sisters=[]))
     assert sentence.startswith("product bf16: slower than in its last measurement by 11.1 %")

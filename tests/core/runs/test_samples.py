@@ -18,7 +18,7 @@ from sysbench.core.record.events import (
 )
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import EventLog, RunDirectory, create_run
-from sysbench.core.runs.stored_records import replay
+from sysbench.core.runs.stored_records import replay_events
 from sysbench.core.runs.supervisor import Supervision
 from sysbench.core.spec.spec import RunSpec
 
@@ -70,7 +70,7 @@ def test_a_later_reader_takes_the_samples_of_the_device_that_was_measured(
 ) -> None:
     run = sampled_run(monkeypatch, "1")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")  # here cuda:0 is GPU 0
-    telemetry = replay(run).telemetry
+    telemetry = replay_events(run).telemetry
     assert telemetry is not None
     assert telemetry.series["device1.power_watts"]["median"] == 200.0
 

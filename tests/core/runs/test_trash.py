@@ -22,7 +22,7 @@ from sysbench.core.runs.trash import (
 )
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
-from sysbench.core.studies.study_directory import Entry as CellEntry
+from sysbench.core.studies.study_directory import CellEntry as CellEntry
 from sysbench.core.studies.study_directory import StudyDirectory, uses_of
 from sysbench.tui.cli import main
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from sysbench.core.record.record import Record
 from sysbench.core.studies.cell_values import values_of
 from sysbench.core.studies.ratios import Best, best_of, sentence_of, ways_in
-from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
+from sysbench.core.studies.study_file import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import expand
 from tests import factories
 
@@ -20,14 +20,14 @@ LEVELS = (10.0, 12.0, 9.0, 11.0, 15.0, 13.0, 10.5, 9.5)
 def study(*contexts: int) -> Study:
     """Attention kernels by contexts, with their step times and peaks."""
     columns = (
-        Column(name="Step (ms)", value="timing.step.median_ms"),
-        Column(name="Peak", value="memory.peak_allocated_bytes"),
+        StudyColumn(name="Step (ms)", value="timing.step.median_ms"),
+        StudyColumn(name="Peak", value="memory.peak_allocated_bytes"),
     )
     axes = tuple(
         Axis(name=key, points=tuple(Point(label=str(one), settings={key: one}) for one in values))
         for key, values in {"context": contexts, "attention": KERNELS}.items()
     )
-    table = Layout(name="t", title="", rows=("context", "attention"), columns=columns)
+    table = TableLayout(name="t", title="", rows=("context", "attention"), columns=columns)
     return Study(name="s", title="", axes=axes, tables=(table,), fixed={"device": "cpu"})
 
 

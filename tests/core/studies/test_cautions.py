@@ -8,9 +8,9 @@ import msgspec
 
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.study_directory import records_of
-from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
+from sysbench.core.studies.study_file import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import expand
-from sysbench.core.studies.study_report import report_of
+from sysbench.core.studies.study_report import study_report
 from sysbench.core.studies.study_text import cautions_of, factors
 from tests.half_filled import half_filled
 
@@ -21,19 +21,19 @@ def test_the_dimensions_of_a_model_are_one_factor() -> None:
     assert factors(tiny, small) == ["model", "batch"]
 
 
-def study(points: dict[str, dict[str, object]], *columns: Column) -> Study:
+def study(points: dict[str, dict[str, object]], *columns: StudyColumn) -> Study:
     axis = Axis(
         name="way", points=tuple(Point(label=name, settings=one) for name, one in points.items())
     )
-    tables = (Layout(name="t", title="", rows=(), columns=columns),)
+    tables = (TableLayout(name="t", title="", rows=(), columns=columns),)
     return Study(name="s", title="", axes=(axis,), tables=tables, fixed={"device": "cpu"})
 
 
 STEP = "timing.step.median_ms"
 RATIO = (
-    Column(name="a", value=STEP, where={"way": "a"}),
-    Column(name="b", value=STEP, where={"way": "b"}),
-    Column(name="gain", ratio=("a", "b")),
+    StudyColumn(name="a", value=STEP, where={"way": "a"}),
+    StudyColumn(name="b", value=STEP, where={"way": "b"}),
+    StudyColumn(name="gain", ratio=("a", "b")),
 )
 
 
@@ -63,7 +63,7 @@ def test_a_key_that_only_one_point_sets_counts_against_the_default() -> None:
 
 def test_cells_of_two_machines_are_told(sysbench_home: Path) -> None:
     directory = half_filled(sysbench_home)
-    report = report_of(directory)
+    report = study_report(directory)
     assert report.cautions == ()
     records = records_of(directory, report.cells)
     first = next(iter(records))

@@ -13,9 +13,9 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.details import EACH
 from sysbench.core.studies.study_directory import records_of
-from sysbench.core.studies.study_file import Axis, Column, Layout, Line, Point, Study
+from sysbench.core.studies.study_file import Axis, Line, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import expand
-from sysbench.core.studies.study_report import report_of
+from sysbench.core.studies.study_report import study_report
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.studies.study_text import cautions_of, sentences_of
 from tests import factories
@@ -77,7 +77,7 @@ def test_compiling_pays_after_the_seconds_over_what_a_step_saves(record: Record)
 
 def test_rounds_of_a_study_test_the_compiled_cell_against_the_eager_one(record: Record) -> None:
     points = [Point(label=name, settings={"compile": name}) for name in ("off", "default")]
-    layout = Layout(name="c", title="", rows=(), each="compilation")
+    layout = TableLayout(name="c", title="", rows=(), each="compilation")
     study = Study(
         name="s",
         title="",
@@ -106,9 +106,9 @@ def test_rounds_of_a_study_test_the_compiled_cell_against_the_eager_one(record: 
 
 def test_the_account_is_of_the_cell_without_memory_and_of_no_other(sysbench_home: Path) -> None:
     directory = half_filled(sysbench_home)
-    report = report_of(directory)
+    report = study_report(directory)
     records = records_of(directory, report.cells)
-    layout = Layout(name="a", title="", rows=(), each="accounting")
+    layout = TableLayout(name="a", title="", rows=(), each="accounting")
     study = msgspec.structs.replace(report.study, tables=(layout,))
     table = next(fillings(study, report.cells, records)).table
     kept = {row[:2] for row in table.rows}
@@ -124,7 +124,7 @@ def test_the_account_is_of_the_cell_without_memory_and_of_no_other(sysbench_home
 
 def test_cells_whose_tables_differ_in_a_column_stay_under_the_same_names(record: Record) -> None:
     assert record.memory is not None
-    layout = Layout(name="a", title="", rows=(), each="largest")
+    layout = TableLayout(name="a", title="", rows=(), each="largest")
     points = tuple(Point(f"B{batch}", {"batch": batch}) for batch in (1, 2))
     study = Study(name="s", title="", axes=(Axis(name="batch", points=points),), tables=(layout,))
     blocks = [
@@ -155,15 +155,15 @@ def lined() -> Study:
         for key, values in {"step": ("forward", "train"), "precision": ("fp32", "bf16")}.items()
     )
     columns = (
-        Column(name="Mode", is_label=True),
-        Column(name="FP32", where={"precision": "fp32"}),
-        Column(name="BF16", where={"precision": "bf16"}),
-        Column(name="Speedup", ratio=("FP32", "BF16")),
+        StudyColumn(name="Mode", is_label=True),
+        StudyColumn(name="FP32", where={"precision": "fp32"}),
+        StudyColumn(name="BF16", where={"precision": "bf16"}),
+        StudyColumn(name="Speedup", ratio=("FP32", "BF16")),
     )
     lines = tuple(
         Line(name=step.title(), value=STEP, where={"step": step}) for step in ("forward", "train")
     )
-    table = Layout(name="t", title="", rows=(), columns=columns, lines=lines)
+    table = TableLayout(name="t", title="", rows=(), columns=columns, lines=lines)
     return Study(name="s", title="", axes=axes, tables=(table,), fixed={"device": "cpu"})
 
 

@@ -12,11 +12,11 @@ from sysbench.core.predict.closed_form import predict
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.forecast import (
     Forecaster,
-    kind_of,
+    cell_kind,
     steps_seconds,
     work_of,
 )
-from sysbench.core.studies.study_directory import Entry
+from sysbench.core.studies.study_directory import CellEntry
 from sysbench.core.studies.study_grid import Cell
 
 SPEC = RunSpec(model="tiny", device="cpu", warmup=2, steps=10)
@@ -26,12 +26,12 @@ def cell_of(spec: RunSpec) -> Cell:
     return Cell(point={}, spec=spec, identity=spec.identity, passes=("timing",))
 
 
-def entry_of(spec: RunSpec, median_ms: float, start_seconds: float) -> Entry:
-    return Entry(
+def entry_of(spec: RunSpec, median_ms: float, start_seconds: float) -> CellEntry:
+    return CellEntry(
         cell=spec.identity,
         status="finished",
         median_ms=median_ms,
-        kind=kind_of(spec),
+        kind=cell_kind(spec),
         work=work_of(spec),
         passes=("timing",),
         start_seconds=start_seconds,

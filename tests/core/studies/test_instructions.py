@@ -8,7 +8,7 @@ import pytest
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.studies.measures import MEASURES
-from sysbench.core.studies.study_file import Axis, Column, Layout, Line, Point, Study
+from sysbench.core.studies.study_file import Axis, Line, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell, expand
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.studies.study_text import cautions_of
@@ -19,19 +19,19 @@ AMX = {"cpu_capability": "AVX512", "onednn_instructions": "AVX512_CORE_AMX"}
 AVX2 = {"cpu_capability": "AVX2", "onednn_instructions": "AVX2"}
 
 
-def study(layout: Layout) -> Study:
+def study(layout: TableLayout) -> Study:
     points = tuple(Point(label=str(batch), settings={"batch": batch}) for batch in (1, 2))
     axes = (Axis(name="batch", points=points),)
     return Study(name="s", title="", axes=axes, tables=(layout,), fixed={"device": "cpu"})
 
 
 def of_columns(*formulas: str, lines: tuple[Line, ...] = ()) -> Study:
-    columns = tuple(Column(name=formula or "value", value=formula) for formula in formulas)
-    return study(Layout(name="t", title="", rows=("batch",), columns=columns, lines=lines))
+    columns = tuple(StudyColumn(name=formula or "value", value=formula) for formula in formulas)
+    return study(TableLayout(name="t", title="", rows=("batch",), columns=columns, lines=lines))
 
 
 def of_every_cell(each: str) -> Study:
-    return study(Layout(name="t", title="", rows=(), each=each))
+    return study(TableLayout(name="t", title="", rows=(), each=each))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.studies.cell_values import pruner_for
 from sysbench.core.studies.charts import figures_of
 from sysbench.core.studies.schema import load_study, study_files
-from sysbench.core.studies.study_file import Column, Layout, Study
+from sysbench.core.studies.study_file import Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import expand, with_variant
 from sysbench.core.studies.study_table import fillings
 
@@ -53,8 +53,8 @@ def test_timelines_are_kept_where_a_page_shows_them(record: Record) -> None:
 
 
 def test_a_formula_of_a_long_part_keeps_it(record: Record) -> None:
-    column = Column(name="sum", value="timing.samples_ms")
-    layout = Layout(name="t", title="", rows=(), columns=(column,))
+    column = StudyColumn(name="sum", value="timing.samples_ms")
+    layout = TableLayout(name="t", title="", rows=(), columns=(column,))
     kept = pruner_for(Study(name="s", title="", axes=(), tables=(layout,)))(record)
     assert kept.timing is not None
     assert record.timing is not None

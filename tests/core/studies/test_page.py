@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sysbench.core.studies.study_exports import study_page
-from sysbench.core.studies.study_report import Report, report_of
+from sysbench.core.studies.study_report import StudyReport, study_report
 from tests.half_filled import half_filled
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -22,11 +22,11 @@ QUIET = (
 
 
 @pytest.fixture
-def report(sysbench_home: Path) -> Report:
-    return report_of(half_filled(sysbench_home))
+def report(sysbench_home: Path) -> StudyReport:
+    return study_report(half_filled(sysbench_home))
 
 
-def test_every_part_is_there_once(report: Report) -> None:
+def test_every_part_is_there_once(report: StudyReport) -> None:
     page = study_page(report)
     for anchor in ("times", "figures", "notes", "environment", "commands"):
         assert page.count(f'id="{anchor}"') == 1
@@ -35,7 +35,7 @@ def test_every_part_is_there_once(report: Report) -> None:
     assert page.count("sysbench-tui run ") == 6
 
 
-def test_nothing_is_fetched_and_names_stay_text(report: Report) -> None:
+def test_nothing_is_fetched_and_names_stay_text(report: StudyReport) -> None:
     page = study_page(report)
     assert "default-src 'none'" in page
     assert not re.search(r"""<[^>]*(src|href)=["']?(https?:)?//""", page)
@@ -44,7 +44,9 @@ def test_nothing_is_fetched_and_names_stay_text(report: Report) -> None:
     assert page.count("<script>") == 1
 
 
-def test_a_browser_opens_it_without_a_request_or_an_error(report: Report, tmp_path: Path) -> None:
+def test_a_browser_opens_it_without_a_request_or_an_error(
+    report: StudyReport, tmp_path: Path
+) -> None:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip("no Chromium here")

@@ -16,11 +16,11 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.studies.ratios import (
     Rounds,
-    merged,
+    merge_ratios,
     ratio_of,
     rounds_of,
 )
-from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
+from sysbench.core.studies.study_file import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell, expand
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.studies.study_text import cautions_of, sentences_of
@@ -33,15 +33,15 @@ STEP = "timing.step.median_ms"
 def study(value: str = STEP) -> Study:
     """Two precisions by two contexts, with the ratio of the precisions."""
     columns = (
-        Column(name="FP32", value=value, where={"precision": "fp32"}),
-        Column(name="BF16", value=value, where={"precision": "bf16"}),
-        Column(name="Speedup", ratio=("FP32", "BF16")),
+        StudyColumn(name="FP32", value=value, where={"precision": "fp32"}),
+        StudyColumn(name="BF16", value=value, where={"precision": "bf16"}),
+        StudyColumn(name="Speedup", ratio=("FP32", "BF16")),
     )
     axes = tuple(
         Axis(name=key, points=tuple(Point(label=str(one), settings={key: one}) for one in values))
         for key, values in {"context": (32,), "precision": ("fp32", "bf16")}.items()
     )
-    table = Layout(name="t", title="", rows=("context",), columns=columns)
+    table = TableLayout(name="t", title="", rows=("context",), columns=columns)
     return Study(name="s", title="", axes=axes, tables=(table,), fixed={"device": "cpu"})
 
 
@@ -263,9 +263,9 @@ def test_repeats_become_the_rounds_of_one_run() -> None:
     of = study()
     cells, records = filled(of, {"fp32": LEVELS, "bf16": LEVELS})
     own = {cell.repeat: records[cell.id] for cell in cells if cell.point["precision"] == "fp32"}
-    record = merged("s", own)
+    record = merge_ratios("s", own)
     assert record.timing is not None
     assert record.timing.interval_of == "rounds"
     assert [row.block for row in record.timing.rounds] == list(range(6))
     assert record.timing.step.median_ms == 11.5
-    assert merged("s", {0: own[0]}) == own[0]
+    assert merge_ratios("s", {0: own[0]}) == own[0]

@@ -12,7 +12,7 @@ import pytest
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.studies.study_directory import StudyDirectory
 from sysbench.core.studies.study_exports import STUDY_FORMATS, study_as
-from sysbench.core.studies.study_report import Report, report_of
+from sysbench.core.studies.study_report import StudyReport, study_report
 from tests.half_filled import filled_in_rounds, half_filled
 
 
@@ -22,17 +22,17 @@ def directory(sysbench_home: Path) -> StudyDirectory:
 
 
 @pytest.fixture
-def report(directory: StudyDirectory) -> Report:
-    return report_of(directory)
+def report(directory: StudyDirectory) -> StudyReport:
+    return study_report(directory)
 
 
-def test_it_counts_what_has_a_value_and_what_has_none(report: Report) -> None:
+def test_it_counts_what_has_a_value_and_what_has_none(report: StudyReport) -> None:
     assert (report.progress.done, report.progress.total) == (5, 6)
     assert report.progress.counts == {"finished": 4, "oom": 1, "waiting": 1}
     assert [oom.requested_bytes for oom in report.ooms.values()] == [512 * 2**20]
 
 
-def test_the_line_of_a_figure_breaks_where_a_cell_has_no_value(report: Report) -> None:
+def test_the_line_of_a_figure_breaks_where_a_cell_has_no_value(report: StudyReport) -> None:
     (figure,) = report.figures
     assert (figure.axis, figure.unit) == ("context", "ms")
     lines = {series.name: series.points for series in figure.series}
@@ -40,7 +40,7 @@ def test_the_line_of_a_figure_breaks_where_a_cell_has_no_value(report: Report) -
     assert lines["cs336-2025/small"] == ((128.0, 70.0), (512.0, None), (1024.0, None))
 
 
-def test_every_cell_has_the_command_that_measures_it_alone(report: Report) -> None:
+def test_every_cell_has_the_command_that_measures_it_alone(report: StudyReport) -> None:
     commands = report.commands.column("command")
     assert commands == [
         command_line(cell.spec, cell.passes) for cell in report.cells if cell.spec is not None
@@ -48,21 +48,21 @@ def test_every_cell_has_the_command_that_measures_it_alone(report: Report) -> No
     assert report.commands.column("status").count("waiting") == 1
 
 
-def test_the_environment_names_each_fact_once(report: Report) -> None:
+def test_the_environment_names_each_fact_once(report: StudyReport) -> None:
     names = report.environment.column("quantity")
     assert len(names) == len(set(names))
     assert dict(zip(names, report.environment.column("value"), strict=True))["cpu.model"] == "EPYC"
 
 
 @pytest.mark.parametrize("kind", STUDY_FORMATS)
-def test_every_format_has_all_cells_of_the_table(report: Report, kind: str) -> None:
+def test_every_format_has_all_cells_of_the_table(report: StudyReport, kind: str) -> None:
     text = study_as(report, kind).decode()
     for median in ("10", "40", "160", "70"):
         assert median in text
     assert "OOM" in text
 
 
-def test_json_keeps_its_contract(report: Report) -> None:
+def test_json_keeps_its_contract(report: StudyReport) -> None:
     found = json.loads(study_as(report, "json"))
     assert found["study"] == "half"
     assert all(len(row) == len(found["columns"]) for row in found["rows"])
@@ -72,7 +72,7 @@ def test_json_keeps_its_contract(report: Report) -> None:
 
 
 def test_json_has_the_rounds_the_intervals_and_the_least_times(tmp_path: Path) -> None:
-    report = report_of(filled_in_rounds(tmp_path, 8))
+    report = study_report(filled_in_rounds(tmp_path, 8))
     found = json.loads(study_as(report, "json"))
     assert found["rounds"] == 8
     (best,) = found["best"]
@@ -88,13 +88,13 @@ def test_json_has_the_rounds_the_intervals_and_the_least_times(tmp_path: Path) -
 def test_what_people_read_has_the_interval_or_the_reason_why_there_is_none(
     tmp_path: Path, kind: str
 ) -> None:
-    told = study_as(report_of(filled_in_rounds(tmp_path, 8)), kind).decode()
+    told = study_as(study_report(filled_in_rounds(tmp_path, 8)), kind).decode()
     assert "1.50 (1.50–1.50)" in told and "naive/flash low" not in told
-    untested = study_as(report_of(filled_in_rounds(tmp_path / "one", 1)), kind).decode()
+    untested = study_as(study_report(filled_in_rounds(tmp_path / "one", 1)), kind).decode()
     assert "one process each: not tested" in untested and "times flash" not in untested
 
 
-def test_csv_of_one_table_is_that_table(report: Report) -> None:
+def test_csv_of_one_table_is_that_table(report: StudyReport) -> None:
     rows = list(csv.reader(io.StringIO(study_as(report, "csv").decode())))
     (table,) = report.tables
     assert tuple(rows[0]) == table.columns
@@ -105,7 +105,7 @@ def test_a_study_without_any_run_has_a_report_with_empty_cells(
     directory: StudyDirectory,
 ) -> None:
     directory.cells_path.unlink()
-    report = report_of(directory)
+    report = study_report(directory)
     assert report.progress.done == 0
     assert report.figures == ()
     for kind in STUDY_FORMATS:

@@ -14,9 +14,9 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory, list_runs
 from sysbench.core.studies.cluster_runner import JobState, run_on
 from sysbench.core.studies.study_directory import StudyDirectory, open_study
-from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
+from sysbench.core.studies.study_file import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell, expand
-from sysbench.core.studies.study_report import report_of
+from sysbench.core.studies.study_report import study_report
 from sysbench.core.studies.study_runner import (
     CellEnded,
     CellsElsewhere,
@@ -27,7 +27,7 @@ from sysbench.core.studies.study_runner import (
 from sysbench.tui.cli import main
 from tests import factories
 
-COLUMN = Column(name="ms", value="timing.step.median_ms")
+COLUMN = StudyColumn(name="ms", value="timing.step.median_ms")
 STUDY = Study(
     name="far",
     title="",
@@ -37,7 +37,7 @@ STUDY = Study(
             points=tuple(Point(label=str(n), settings={"context": n}) for n in (32, 48, 64)),
         ),
     ),
-    tables=(Layout(name="t", title="", rows=("context",), columns=(COLUMN,)),),
+    tables=(TableLayout(name="t", title="", rows=("context",), columns=(COLUMN,)),),
     fixed={"device": "cuda:0"},
     elsewhere=True,
 )
@@ -120,7 +120,7 @@ def followed(
 
 
 def statuses(directory: StudyDirectory) -> Counter[str]:
-    return Counter(report_of(directory).progress.statuses.values())
+    return Counter(study_report(directory).progress.statuses.values())
 
 
 def end_of(events: Sequence[StudyEvent]) -> StudyEnded:
@@ -140,7 +140,7 @@ def test_each_cell_is_a_job_and_its_run_the_value(
     events = followed(queue, directory, cells)
     assert end_of(events).reason == "finished"
     assert sum(isinstance(event, CellEnded) for event in events) == 3
-    report = report_of(directory)
+    report = study_report(directory)
     (table,) = report.tables
     assert [row["ms"] for row in table.mappings()] == [5.0] * 3
     assert {row["machine"] for row in table.mappings()} == {"a1b2c3"}
@@ -241,7 +241,7 @@ def test_times_of_another_machine_forecast_none_of_this_one(
 ) -> None:
     followed(Queue(finish_all), directory, cells)
     assert not any(entry.kind for entry in directory.entries().values())
-    assert {forecast.seconds for forecast in report_of(directory).forecasts.values()} == {None}
+    assert {forecast.seconds for forecast in study_report(directory).forecasts.values()} == {None}
 
 
 def test_an_array_that_sbatch_does_not_confirm_is_followed_if_it_is_queued(

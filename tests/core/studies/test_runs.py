@@ -15,9 +15,9 @@ import pytest
 
 from sysbench.core.formatting import format_bytes
 from sysbench.core.storage import HOME_VARIABLE
-from sysbench.core.studies.study_directory import Entry, StudyDirectory, find_study, records_of
+from sysbench.core.studies.study_directory import CellEntry, StudyDirectory, find_study, records_of
 from sysbench.core.studies.study_grid import expand
-from sysbench.core.studies.study_report import Report, report_of
+from sysbench.core.studies.study_report import StudyReport, study_report
 
 STUDY = """
 title = "three sizes, the second one without the memory"
@@ -69,31 +69,31 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def entries(home: Path) -> dict[str, Entry]:
+def entries(home: Path) -> dict[str, CellEntry]:
     folders = [*(home / "studies").glob("three-*")]
     return StudyDirectory(folders[0]).entries() if folders else {}
 
 
 @pytest.fixture(scope="module")
-def killed(home: Path) -> dict[str, Entry]:
+def killed(home: Path) -> dict[str, CellEntry]:
     """The state that the kill left."""
     return entries(home)
 
 
 @pytest.fixture(scope="module")
-def resumed(home: Path, killed: dict[str, Entry]) -> subprocess.CompletedProcess[bytes]:
+def resumed(home: Path, killed: dict[str, CellEntry]) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         **command(home, str(home / "three.toml"), "--json"), capture_output=True, check=False
     )
 
 
 @pytest.fixture(scope="module")
-def report(home: Path, resumed: subprocess.CompletedProcess[bytes]) -> Report:
-    return report_of(find_study("three", home))
+def report(home: Path, resumed: subprocess.CompletedProcess[bytes]) -> StudyReport:
+    return study_report(find_study("three", home))
 
 
 def test_a_finished_cell_is_not_run_again(
-    killed: dict[str, Entry], report: Report, resumed: subprocess.CompletedProcess[bytes]
+    killed: dict[str, CellEntry], report: StudyReport, resumed: subprocess.CompletedProcess[bytes]
 ) -> None:
     assert resumed.returncode == 0, resumed.stderr.decode()
     finished = {name: entry for name, entry in killed.items() if entry.status == "finished"}
@@ -103,7 +103,7 @@ def test_a_finished_cell_is_not_run_again(
     assert report.progress.done == report.progress.total == 3
 
 
-def test_the_cell_without_memory_says_so_and_its_neighbours_are_whole(report: Report) -> None:
+def test_the_cell_without_memory_says_so_and_its_neighbours_are_whole(report: StudyReport) -> None:
     (table,) = report.tables
     by_size = {row[0]: row for row in table.rows}
     at = table.columns.index("Peak (MiB)")
@@ -135,7 +135,7 @@ def numbers(home: Path, name: str) -> dict[str, tuple[object, ...]]:
 
 
 def test_the_neighbours_have_the_numbers_of_a_study_without_that_cell(
-    home: Path, report: Report, tmp_path: Path
+    home: Path, report: StudyReport, tmp_path: Path
 ) -> None:
     without = "".join(line for line in STUDY.splitlines(keepends=True) if "huge" not in line)
     (tmp_path / "two.toml").write_text(without)
@@ -146,7 +146,7 @@ def test_the_neighbours_have_the_numbers_of_a_study_without_that_cell(
 
 
 def test_the_json_is_the_public_contract(
-    report: Report, resumed: subprocess.CompletedProcess[bytes]
+    report: StudyReport, resumed: subprocess.CompletedProcess[bytes]
 ) -> None:
     told = msgspec.json.decode(resumed.stdout)
     assert told["study"] == "three"
@@ -157,7 +157,9 @@ def test_the_json_is_the_public_contract(
     assert all(cell["run"] for cell in told["cells"])
 
 
-def test_a_third_start_runs_nothing_and_gives_the_same_table(home: Path, report: Report) -> None:
+def test_a_third_start_runs_nothing_and_gives_the_same_table(
+    home: Path, report: StudyReport
+) -> None:
     again = subprocess.run(
         **command(home, str(home / "three.toml"), "--json"), capture_output=True, check=True
     )
@@ -168,5 +170,5 @@ def test_a_third_start_runs_nothing_and_gives_the_same_table(home: Path, report:
     assert len(runs) in (3, killed_too)
 
 
-def test_a_row_of_several_factors_is_a_caution(report: Report) -> None:
+def test_a_row_of_several_factors_is_a_caution(report: StudyReport) -> None:
     assert any("batch" in caution and "context" in caution for caution in report.cautions)

@@ -19,7 +19,7 @@ from sysbench.core.studies.slurm import (
     placed,
 )
 from sysbench.core.studies.study_directory import StudyDirectory, open_study
-from sysbench.core.studies.study_file import Axis, Column, Layout, Point, Study
+from sysbench.core.studies.study_file import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import expand
 from sysbench.core.studies.study_runner import run_study
 from sysbench.tui.cli import main
@@ -29,7 +29,9 @@ STUDY = Study(
     title="",
     axes=(Axis(name="context", points=(Point(label="32", settings={"context": 32}),)),),
     tables=(
-        Layout(name="t", title="", rows=("context",), columns=(Column(name="s", value="status"),)),
+        TableLayout(
+            name="t", title="", rows=("context",), columns=(StudyColumn(name="s", value="status"),)
+        ),
     ),
 )
 

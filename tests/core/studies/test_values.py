@@ -7,18 +7,18 @@ from pathlib import Path
 from sysbench.core.studies.cell_values import values_of
 from sysbench.core.studies.forecast import (
     Forecast,
-    Progress,
+    StudyProgress,
     total_seconds,
     waiting_forecasts,
 )
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_grid import with_variant
-from sysbench.core.studies.study_report import report_of
+from sysbench.core.studies.study_report import study_report
 from tests.half_filled import half_filled
 
 
 def test_what_is_left_is_what_the_cells_without_a_value_take() -> None:
-    progress = Progress(statuses={"a": "finished", "b": "running", "c": "waiting", "d": "oom"})
+    progress = StudyProgress(statuses={"a": "finished", "b": "running", "c": "waiting", "d": "oom"})
     forecasts = {id: Forecast(seconds=10.0) for id in "abcd"}
     assert total_seconds(waiting_forecasts(progress, forecasts)) == (20.0, False)
     forecasts["c"] = Forecast()
@@ -29,7 +29,7 @@ def test_what_is_left_is_what_the_cells_without_a_value_take() -> None:
 
 
 def test_the_values_of_a_cell_are_those_that_a_table_shows(sysbench_home: Path) -> None:
-    report = report_of(half_filled(sysbench_home))
+    report = study_report(half_filled(sysbench_home))
     (value,) = report.values
     assert (value.title, value.shown_unit) == ("step median, ms", "ms")
     assert all(value.applies(cell) for cell in report.cells)

@@ -10,7 +10,7 @@ from sysbench.core.formatting import signed_percent
 from sysbench.core.tables.cells import (
     Contents,
     cells_as_text,
-    decimal,
+    decimal_cell,
     heading,
     is_numeric,
     literal,
@@ -98,7 +98,7 @@ def test_headings_say_the_unit_once() -> None:
 
 @given(st.floats(1e-12, 1e9), st.integers(0, 5))
 def test_what_is_not_zero_is_never_written_as_zero(value: float, decimals: int) -> None:
-    assert decimal(value, decimals).strip("0.,") != ""
+    assert decimal_cell(value, decimals).strip("0.,") != ""
 
 
 @given(st.text())

@@ -11,7 +11,13 @@ import pytest
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.tables.sections import INSPECTED, READING_ORDER, SECTIONS, Source, tables_of
+from sysbench.core.tables.sections import (
+    INSPECTED,
+    READING_ORDER,
+    SECTIONS,
+    SectionSource,
+    tables_of,
+)
 
 
 def test_a_section_is_about_a_field_of_the_record() -> None:
@@ -23,7 +29,9 @@ def test_a_section_is_about_a_field_of_the_record() -> None:
 def test_every_table_of_a_record_belongs_to_one_section(gpu_run: RunDirectory) -> None:
     record = gpu_run.record()
     made = [
-        table.name for section in SECTIONS.values() for table in section.make(Source(record=record))
+        table.name
+        for section in SECTIONS.values()
+        for table in section.make(SectionSource(record=record))
     ]
     assert len(made) == len(set(made))
     names = [table.name for table in tables_of(record)]
@@ -41,7 +49,7 @@ def test_a_record_without_blocks_has_no_tables_of_them(name: str, gpu_run: RunDi
     record = gpu_run.record()
     blocks = {section.block: None for section in SECTIONS.values() if section.block}
     empty = msgspec.structs.replace(record, passes=[], findings=[], environment={}, **blocks)
-    assert SECTIONS[name].tables(Source(record=empty)) == []
+    assert SECTIONS[name].tables(SectionSource(record=empty)) == []
 
 
 def test_the_names_load_nothing_heavy() -> None:

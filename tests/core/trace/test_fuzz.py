@@ -23,7 +23,7 @@ import pytest
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.trace import trace_json as chrome_json
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 
@@ -190,7 +190,7 @@ def check_table(path: Path, *, by_layer: bool) -> None:
     parts = [*ledger.exclusive.tolist(), *ledger.idle.values(), ledger.unattributed]
     assert min(parts) >= 0
     assert sum(parts) == ledger.window.length
-    table = kernel_table(ledger, by_layer=by_layer)
+    table = kernel_rows(ledger, by_layer=by_layer)
     calls = len(set(ledger.work.call.tolist()))
     assert sum(row.calls for row in table.rows) * table.steps == pytest.approx(calls)
     assert all(row.exclusive_ns <= row.total_ns for row in table.rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import TimeLedger
 from tests.core.trace.ledgers import AssertClosed, ledger_of
 
@@ -19,7 +19,7 @@ def test_all_kernels_of_a_graph_belong_to_its_launch(writer: Any) -> None:
     assert ledger.work.linked.all()
     assert {ledger.phases[phase] for phase in ledger.work.phase} == {"forward"}
     assert (ledger.launches, ledger.unattributed) == (2, 0)
-    coverage = kernel_table(ledger).coverage
+    coverage = kernel_rows(ledger).coverage
     assert (coverage.kernels, coverage.graph_kernels, coverage.dropped) == (4, 3, 0)
 
 
@@ -29,13 +29,13 @@ def test_in_a_graph_only_a_module_below_the_root_is_a_place(writer: Any) -> None
     writer.call("cudaGraphLaunch", 2, 3)
     for start in (200, 210, 220):
         writer.work("kernel", start, 10, correlation=1)
-    assert kernel_table(ledger_of(writer)).coverage.with_module == 0
+    assert kernel_rows(ledger_of(writer)).coverage.with_module == 0
     writer.launch(10, "of the root, launched by itself", 230, 30)
-    assert kernel_table(ledger_of(writer)).coverage.with_module == 0.5
+    assert kernel_rows(ledger_of(writer)).coverage.with_module == 0.5
     writer.op("mod:head", 50, 20)
     writer.call("cudaGraphLaunch", 52, 3)
     writer.work("kernel", 260, 60, correlation=writer.correlations)
-    assert kernel_table(ledger_of(writer)).coverage.with_module == 0.75
+    assert kernel_rows(ledger_of(writer)).coverage.with_module == 0.75
 
 
 def test_steps_and_phases_of_our_own_passes(writer: Any, assert_closed: AssertClosed) -> None:
@@ -110,7 +110,7 @@ def test_backward_of_a_write_to_a_part_takes_the_module_of_the_node_within(write
     writer.launch(62, "whole", 70, 4, tid=101)
     writer.op("torch::autograd::CopyBackwards", 66, 10, tid=101, sequence=6)
     writer.launch(68, "part", 80, 4, tid=101)
-    table = kernel_table(ledger_of(writer))
+    table = kernel_rows(ledger_of(writer))
     assert {row.name: row.module for row in table.rows} == dict.fromkeys(
         ("whole", "part"), "attention"
     )

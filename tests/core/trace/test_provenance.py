@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.record.record import Coverage, KernelRow, Kernels
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.provenance import (
     GeneratedCall,
     GeneratedGraph,
@@ -192,7 +192,7 @@ def test_parts_lie_in_the_layer_that_was_called_and_backward_follows(writer: Any
     writer.op(node, 501, 98, sequence=11)
     writer.add("user_annotation", "part:ffn.w1", 510, 20)
     writer.op("aten::bmm", 512, 10)
-    kernels = kernel_table(time_ledger(read_trace(writer.write())), by_layer=True)
+    kernels = kernel_rows(time_ledger(read_trace(writer.write())), by_layer=True)
     times = {(one.name, one.module): one.total_ns for one in kernels.rows}
     assert times["aten::mm", "blocks.0.ffn.w1"] == times["aten::mm", "blocks.1.ffn.w1"] == 10
     assert times["aten::mm", "blocks.0"] == 10

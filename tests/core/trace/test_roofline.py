@@ -14,7 +14,7 @@ from sysbench.core.compare.statistics import spread
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Kernels, Record, Timing
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import replay
+from sysbench.core.runs.stored_records import replay_events
 from sysbench.core.trace.roofline import (
     ATTENTION_PRODUCTS,
     at_roof,
@@ -148,7 +148,7 @@ def test_a_peak_kept_beside_the_spec_makes_the_roof_and_leaves_the_identity(
     header: dict[str, Any] = msgspec.json.decode(copy.header_path.read_bytes())
     header["peak"] = {"tflops": 100.0, "gigabytes_per_second": 50.0}
     copy.header_path.write_bytes(msgspec.json.encode(header))
-    bare, given_peak = replay(tiny_run), replay(copy)
+    bare, given_peak = replay_events(tiny_run), replay_events(copy)
     assert given_peak.identity == bare.identity
     assert bare.timing is not None and bare.timing.mfu is None
     assert bare.kernels is not None and "CPU" in bare.kernels.missing["roof"]

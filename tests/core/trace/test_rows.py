@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.record.record import KernelRow, Kernels
 from sysbench.core.trace.cost_rows import borrowed_work, noted_work, with_costs
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 from tests.core.conftest import TraceWriter
@@ -29,7 +29,7 @@ def shapes(*dims: list[int]) -> dict[str, Any]:
 def table(writer: TraceWriter) -> Kernels:
     trace = read_trace(writer.write())
     ledger = time_ledger(trace)
-    return with_costs(kernel_table(ledger), noted_work(trace, ledger))
+    return with_costs(kernel_rows(ledger), noted_work(trace, ledger))
 
 
 def row(kernels: Kernels, name: str) -> KernelRow:
@@ -142,7 +142,7 @@ def test_shapes_of_one_step_are_those_of_every_step(
     trace = read_trace(traced.write())
     ledger = time_ledger(trace)
     work = borrowed_work(trace, ledger, read_trace(shaped.write()), 4)
-    kernels = with_costs(kernel_table(ledger), work)
+    kernels = with_costs(kernel_rows(ledger), work)
     assert kernels.counted_flops == {"forward": 16.0 * sum(widths)}
     assert row(kernels, "aten::mm").flops == pytest.approx(16.0 * sum(widths))
     assert not {"flops", "counted_flops"} & kernels.missing.keys()
@@ -166,7 +166,7 @@ def test_a_real_trace_of_an_h100_is_below_its_roof(shared_data: Path) -> None:
     assert work is not None
     assert work.reasons == {}
     assert work.products == {"forward": pytest.approx(6.006e12, rel=1e-3)}
-    kernels = with_costs(kernel_table(ledger), work)
+    kernels = with_costs(kernel_rows(ledger), work)
     for one in kernels.rows:
         if one.flops:
             assert one.flops / one.total_ns * 1e9 < 989.4e12

@@ -15,7 +15,7 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.steps import MarkedSteps
 from sysbench.core.tables.host_tables import steps_notes, steps_table
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_events import Trace
 from sysbench.core.trace.trace_reader import read_trace
@@ -168,7 +168,7 @@ def test_the_odd_step_is_named_among_its_kind(
 
 def test_one_step_or_a_range_is_what_all_tables_are_of(writer: Any) -> None:
     trace = five_steps(writer, [510, 510, 520, 810, 530])
-    table = kernel_table(time_ledger(trace, steps=(2, 4)))
+    table = kernel_rows(time_ledger(trace, steps=(2, 4)))
     assert (table.steps, table.whole) == (3, "step")
     assert table.marked_steps is not None and table.marked_steps.chosen == (2, 4)
     assert [(row.calls, row.total_ns) for row in table.rows] == [(1, (500 + 510 + 800) / 3)]

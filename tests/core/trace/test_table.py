@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.module_tree import fold_layer_numbers
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
@@ -35,7 +35,7 @@ def test_rows_tell_apart_place_and_kernel_and_fold_layers(writer: Any) -> None:
         writer.launch(40 * layer + 2, name + "mul", 100 + 20 * layer, 10 + layer)
         writer.launch(40 * layer + 6, name + "add", 200 + 20 * layer, 5)
     ledger = time_ledger(read_trace(writer.write()))
-    folded = kernel_table(ledger)
+    folded = kernel_rows(ledger)
     assert [(row.name[-3:], row.module, row.calls, row.total_ns) for row in folded.rows] == [
         ("mul", "blocks.*", 2, 21),
         ("add", "blocks.*", 2, 10),
@@ -43,7 +43,7 @@ def test_rows_tell_apart_place_and_kernel_and_fold_layers(writer: Any) -> None:
     first = folded.rows[0]
     assert (first.mean_ns, first.min_ns, first.max_ns) == (10.5, 10, 11)
     assert (first.phase, first.op, first.category) == ("forward", "aten::mul", "elementwise")
-    by_layer = kernel_table(ledger, by_layer=True)
+    by_layer = kernel_rows(ledger, by_layer=True)
     assert [(row.module, row.total_ns) for row in by_layer.rows] == [
         ("blocks.1", 11),
         ("blocks.0", 10),
@@ -54,12 +54,12 @@ def test_rows_tell_apart_place_and_kernel_and_fold_layers(writer: Any) -> None:
 
 def test_generated_kernels_are_flagged_with_their_operators(writer: Any) -> None:
     writer.launch(0, "triton_poi_fused_mul_silu_2", 10, 5)
-    (row,) = kernel_table(time_ledger(read_trace(writer.write()))).rows
+    (row,) = kernel_rows(time_ledger(read_trace(writer.write()))).rows
     assert (row.fused, row.ops, row.category) == (True, ["mul", "silu"], "elementwise")
 
 
 def test_names_are_kept_as_they_are(writer: Any) -> None:
     hostile = '[bold]k</bold> \x1b[31m "}, {" \\'
     writer.launch(0, hostile, 10, 5)
-    (row,) = kernel_table(time_ledger(read_trace(writer.write()))).rows
+    (row,) = kernel_rows(time_ledger(read_trace(writer.write()))).rows
     assert row.name == hostile

@@ -13,7 +13,7 @@ from sysbench.core.trace.idle_causes import (
     OUTSIDE_OPERATORS,
     UNKNOWN,
 )
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import TimeLedger, Window, time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 from tests.core.trace.ledgers import GEMM, NCCL, AssertClosed, ledger_of
@@ -119,7 +119,7 @@ def test_a_host_alone_is_no_account_of_a_step_on_a_device(
     ledger = ledger_of(writer)
     on_cpu = assert_closed(ledger)
     assert (on_cpu.coverage.explained, on_cpu.lacks_kernels) == (1, False)
-    blind = kernel_table(ledger, on_device=True)
+    blind = kernel_rows(ledger, on_device=True)
     assert (blind.source, blind.coverage.explained, blind.lacks_kernels) == ("operators", 0, True)
     assert "CUPTI" in blind.missing["kernels"]
     assert blind.rows == on_cpu.rows

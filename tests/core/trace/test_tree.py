@@ -25,7 +25,7 @@ from sysbench.core.record.record import (
 )
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.module_tree import (
     WORK,
     TreeNode,
@@ -348,7 +348,7 @@ def test_rows_that_were_changed_are_not_shown_as_the_records(
 
 def test_a_real_trace_of_another_program_folds_its_layers(shared_data: Path) -> None:
     trace = read_trace(shared_data / "traces" / "qwen15_0.5b_h100_fwd.json.gz")
-    table = kernel_table(time_ledger(trace), by_layer=True)
+    table = kernel_rows(time_ledger(trace), by_layer=True)
     tree = kernel_tree(table)
     assert fsum(leaf.inclusive_ns for leaf in leaves(tree)) == table.step_ms * 1e6
     folded = [node for _, node in walk(tree) if node.kind == "layers"]

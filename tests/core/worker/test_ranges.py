@@ -14,7 +14,7 @@ from torch import nn
 
 from sysbench.core.worker.ranges import (
     LISTENER_VARIABLES,
-    PhaseRanges,
+    PhaseMarkers,
     module_ranges,
     nvtx_ranges,
 )
@@ -114,7 +114,7 @@ def test_a_compiled_module_has_one_range_around_and_is_compiled_once() -> None:
 
 def test_phases_follow_each_other() -> None:
     log = Log()
-    enter = PhaseRanges(log.range)
+    enter = PhaseMarkers(log.range)
     for phase in ("forward", "backward", "", "forward", ""):
         enter(phase)
     assert log.lines == ["phase:forward", "end", "phase:backward", "end", "phase:forward", "end"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sysbench.core.export.text_formats import escaped, table_as_markdown
 from sysbench.core.machine.devices import find_cuda
 from sysbench.core.record.device_rates import DeviceRates
-from sysbench.core.runs.kept_rates import keep_rates, report_of, sentences
+from sysbench.core.runs.kept_rates import keep_rates, rates_report, sentences
 from sysbench.core.runs.rates_measurement import ROUNDS, SECONDS, measure_rates
 from sysbench.tui.commands.doctor_measure import rates_table
 from tests.gpu.stages.stage import NO_TIME, Bench, header, line
@@ -28,7 +28,7 @@ def lines(bench: Bench) -> Iterator[str]:
             yield from (line([name, NO_TIME]) for name in rates.rounds[0])
         else:
             sisters = [other for other in found if other is not rates and other.name == rates.name]
-            report = report_of(rates, before=None, sisters=sisters)
+            report = rates_report(rates, before=None, sisters=sisters)
             yield table_as_markdown(rates_table(report))
             yield ""
             yield from (f"- {escaped(sentence)}" for sentence in sentences(report))

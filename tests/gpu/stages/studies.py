@@ -23,7 +23,7 @@ from sysbench.core.studies.formula import converted, evaluate, source_unit
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_directory import StudyDirectory, open_study, records_of
 from sysbench.core.studies.study_grid import Cell, expand, with_overrides, with_variant
-from sysbench.core.studies.study_report import Report, report_of
+from sysbench.core.studies.study_report import StudyReport, study_report
 from sysbench.core.studies.study_runner import CellEnded, run_study
 from sysbench.core.tables.table import Table, is_number
 from tests.gpu.stages.stage import Bench
@@ -69,7 +69,7 @@ def lines(bench: Bench) -> Iterator[str]:
         share = max(0.0, bench.seconds_left) / (len(names) - at)
         mine = [one for one in published if one.study == name]
         directory = _filled(name, variant, bench.device, mine, share / 60)
-        report = report_of(directory)
+        report = study_report(directory)
         if bench.is_null:
             yield from _outcomes(report)
         else:
@@ -126,7 +126,7 @@ def beside(
     )
 
 
-def study_lines(report: Report, published: Table) -> Iterator[str]:
+def study_lines(report: StudyReport, published: Table) -> Iterator[str]:
     """One study: its tables, and what was published of it."""
     yield from _heading(report)
     yield from (f"\n**{escaped(caution)}**" for caution in report.cautions)
@@ -136,14 +136,14 @@ def study_lines(report: Report, published: Table) -> Iterator[str]:
     yield ""
 
 
-def _heading(report: Report) -> Iterator[str]:
+def _heading(report: StudyReport) -> Iterator[str]:
     study, progress = report.study, report.progress
     yield from (f"### {escaped(study.name)}: {escaped(study.title)}", "")
     size = f", variant {study.variant}" if study.variant else ""
     yield f"{progress.done} of {progress.total} cells have their value{size}."
 
 
-def _outcomes(report: Report) -> Iterator[str]:
+def _outcomes(report: StudyReport) -> Iterator[str]:
     """How the cells ended, without the tables: most of these are made of times."""
     yield from _heading(report)
     counts = Counter(report.progress.statuses.values())

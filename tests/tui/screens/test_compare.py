@@ -15,14 +15,19 @@ from textual.widgets import Button, Input, Static
 from sysbench.core.compare.nodes import TimeNode
 from sysbench.core.compare.verdict import GLYPHS, Verdict, describe_verdict
 from sysbench.core.errors import SpecError
-from sysbench.core.experiments.experiment import Ended, Ending, create_experiment, list_experiments
+from sysbench.core.experiments.experiment import (
+    Ending,
+    ExperimentEnd,
+    create_experiment,
+    list_experiments,
+)
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import locked
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
 from sysbench.tui.live.pair_watch import Pair, block_changes, pair_of
 from sysbench.tui.screens.ask_dialog import ExplainScreen
-from sysbench.tui.screens.compare_measure import MeasureScreen, changed_spec
+from sysbench.tui.screens.compare_measure import MeasureScreen, spec_of_side
 from sysbench.tui.screens.compare_rows import RowsView
 from sysbench.tui.screens.compare_screen import CompareScreen
 from sysbench.tui.screens.compare_text import STYLES, DiffersView, side_line
@@ -251,7 +256,7 @@ async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
         reading = screen.reading
         assert reading is not None
         directory.write_end(
-            Ended(
+            ExperimentEnd(
                 ending="decided",
                 detail="decided after 3 blocks",
                 verdict=reading.verdict,
@@ -286,7 +291,9 @@ async def test_an_ending_without_a_verdict_can_go_on(
     disturb(directory.run("A"), 2, "python (7) came to the device")
     if ending:
         verdict = Verdict(verdict="not decidable", why="")
-        directory.write_end(Ended(ending=ending, detail="it stopped", verdict=verdict, seconds=1))
+        directory.write_end(
+            ExperimentEnd(ending=ending, detail="it stopped", verdict=verdict, seconds=1)
+        )
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await compared(pilot, app, pair_of(directory))
         await until(pilot, lambda: "A/B" in text_of(screen, "#state"))
@@ -376,10 +383,10 @@ def test_settings_are_completed_and_checked() -> None:
     assert completed_setting("comp") == "compile="
     assert completed_setting("batch=2 attention=s") == "batch=2 attention=sdpa"
     assert completed_setting("batch=") is None and completed_setting("no_such") is None
-    assert changed_spec(SPEC, "batch=2 precision=bf16") == SPEC.changed(batch=2, precision="bf16")
+    assert spec_of_side(SPEC, "batch=2 precision=bf16") == SPEC.changed(batch=2, precision="bf16")
     for text in ("", "batch", "batch=many", "bathc=2"):
         with pytest.raises(SpecError):
-            changed_spec(SPEC, text)
+            spec_of_side(SPEC, text)
 
 
 def test_a_side_says_what_its_interval_is_of() -> None:

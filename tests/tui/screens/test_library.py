@@ -25,7 +25,7 @@ from sysbench.tui.run_text import age
 from sysbench.tui.screens.ask_dialog import AskScreen
 from sysbench.tui.screens.library_screen import REFRESH_TICKS, LibraryScreen
 from sysbench.tui.screens.library_text import comparison, runs_table, step_time, usual_text
-from sysbench.tui.screens.result_screen import ResultScreen, heading
+from sysbench.tui.screens.result_screen import ResultScreen, result_heading
 from tests import factories
 from tests.tui.conftest import until
 
@@ -265,8 +265,8 @@ def test_a_state_has_one_word_on_screens_and_in_the_list() -> None:
 
 def test_a_result_is_headed_by_the_name_and_the_note_as_text() -> None:
     record = measured(1.0)
-    assert "first\\x1b[2J" in str(heading(record, 200, Label(name="first\x1b[2J")))
+    assert "first\\x1b[2J" in str(result_heading(record, 200, Label(name="first\x1b[2J")))
     noted = Label(note="clocks locked")
-    assert str(heading(record, 200, noted)).endswith("clocks locked")
-    assert heading(record, 60, noted).cell_length <= 60
-    assert str(heading(record, 200, UNLABELLED)) == str(heading(record, 200))
+    assert str(result_heading(record, 200, noted)).endswith("clocks locked")
+    assert result_heading(record, 60, noted).cell_length <= 60
+    assert str(result_heading(record, 200, UNLABELLED)) == str(result_heading(record, 200))

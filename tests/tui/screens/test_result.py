@@ -14,7 +14,7 @@ from sysbench.tui.screens.ask_dialog import ExplainScreen
 from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.screens.memory_tab import MemoryTab, cursor_text
 from sysbench.tui.screens.result_registry import USUAL_TABS
-from sysbench.tui.screens.summary_tab import machine, passes
+from sysbench.tui.screens.summary_tab import machine_facts, passes
 from sysbench.tui.screens.timing_tab import headline_of
 from sysbench.tui.widgets.stack_bar import StackBar
 from sysbench.tui.widgets.table_view import TableView
@@ -306,13 +306,13 @@ async def test_again_fills_the_form_with_the_spec(own_run: RunDirectory) -> None
 
 
 def test_the_machine_of_a_gpu_run_begins_with_the_gpu(gpu_run: RunDirectory) -> None:
-    names = [name for name, _ in machine(gpu_run.record())]
+    names = [name for name, _ in machine_facts(gpu_run.record())]
     assert names[0] == "device name"
     assert "cpu model" in names
 
 
 def test_the_machine_is_in_words(own_run: RunDirectory) -> None:
-    facts = dict(machine(own_run.record()))
+    facts = dict(machine_facts(own_run.record()))
     assert facts["memory capacity"].endswith("GiB")
     assert facts["cpu threads allowed"].isdigit()
 

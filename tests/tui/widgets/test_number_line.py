@@ -16,7 +16,7 @@ from sysbench.tui.widgets.number_line import (
     MANY,
     UNTESTED,
     ZERO,
-    Look,
+    MarkLook,
     NumberLine,
     axis_rows,
     dot_rows,
@@ -35,7 +35,7 @@ def test_an_interval_is_drawn_whole_on_its_own_line(
     ends: list[float], smallest: float, dots: list[float], width: int
 ) -> None:
     low, change, high = sorted(ends)
-    look = Look(change, low, high)
+    look = MarkLook(change, low, high)
     line = line_over(look, smallest, dots, width)
     row = look_row(line, look, smallest)
     assert len(row) == width
@@ -53,7 +53,7 @@ def test_an_interval_is_drawn_whole_on_its_own_line(
 def test_an_estimate_without_an_interval_looks_untested(
     change: float, smallest: float, width: int
 ) -> None:
-    look = Look(change, None, None)
+    look = MarkLook(change, None, None)
     row = look_row(line_over(look, smallest, [], width), look, smallest)
     assert UNTESTED in row and ESTIMATE not in row and LOW_END not in row
 
@@ -69,10 +69,10 @@ def test_every_block_has_its_dot(dots: list[float], width: int) -> None:
 
 
 def test_an_earlier_wider_interval_leaves_the_line_by_arrows() -> None:
-    line = line_over(Look(0.1, 0.05, 0.15), 0.01, [], 60)
-    row = look_row(line, Look(0.1, -2.0, 3.0), 0.01)
+    line = line_over(MarkLook(0.1, 0.05, 0.15), 0.01, [], 60)
+    row = look_row(line, MarkLook(0.1, -2.0, 3.0), 0.01)
     assert row[0] == BEFORE and row[-1] == BEYOND
-    assert look_row(line, Look(9.0, 8.0, 10.0), 0.01)[-1] == BEYOND
+    assert look_row(line, MarkLook(9.0, 8.0, 10.0), 0.01)[-1] == BEYOND
 
 
 @given(st.floats(-0.99, 0.0), st.floats(0.001, 10.0), widths)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.tui.widgets.plot import mark_row
-from sysbench.tui.widgets.stack_bar import shares
+from sysbench.tui.widgets.stack_bar import bar_shares
 from sysbench.tui.widgets.traces import (
     bar,
     block_rows,
@@ -62,7 +62,7 @@ def test_blocks_tell_missing_from_zero() -> None:
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=20).filter(any), st.integers(1, 200))
 def test_shares_of_a_bar_sum_to_its_width(amounts: list[float], width: int) -> None:
-    cells = shares(amounts, width)
+    cells = bar_shares(amounts, width)
     assert sum(cells) == width
     assert all(count >= 0 for count in cells)
 

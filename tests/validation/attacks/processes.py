@@ -29,7 +29,7 @@ from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.studies.study_directory import find_study
-from sysbench.core.studies.study_report import report_of
+from sysbench.core.studies.study_report import study_report
 from tests.validation.attacks.common import (
     ENDLESS,
     LONGER,
@@ -281,7 +281,7 @@ def study() -> Rows:
     began = time.monotonic()
     command("study", str(file))
     cell_seconds = (time.monotonic() - began) / 9
-    whole = report_of(find_study("attacked")).tables[0].rows
+    whole = study_report(find_study("attacked")).tables[0].rows
     began = time.monotonic()
     draw, kills, studies, runs = random.Random(20), 0, 0, 0
     while kills < KILLS:  # a machine that got faster has it whole before
@@ -289,7 +289,7 @@ def study() -> Rows:
             killed = _killed(file, draw, cell_seconds, KILLS - kills)
             kills, studies = kills + killed, studies + 1
             command("study", str(file))
-            report = report_of(find_study("attacked"))
+            report = study_report(find_study("attacked"))
             assert report.progress.done == report.progress.total == 9
             assert report.tables[0].rows == whole, (report.tables[0].rows, whole)
             runs += len(list_runs())

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sysbench.core import RunSpec, run
-from sysbench.core.compare.nodes import walk
+from sysbench.core.compare.nodes import walk_nodes
 from sysbench.core.compare.times import time_difference
 from sysbench.core.record.record import Compile, Record
 from sysbench.core.runs.artifacts import generated_code, layer_rows
@@ -95,11 +95,11 @@ def test_fused_kernels_stand_beside_the_eager_ones_that_they_replace(
     layers = layer_rows(directory, record)
     assert layers is not None
     root = time_difference(plain.kernels, layers)
-    for _, node in walk(root):
+    for _, node in walk_nodes(root):
         for side in (0, 1):
             children = [child.amounts[side] for child in node.children]
             assert not children or sum(children) == node.amounts[side]
-    fusions = {node.name: node for _, node in walk(root) if node.kind == "fused"}
+    fusions = {node.name: node for _, node in walk_nodes(root) if node.kind == "fused"}
     gate = fusions["fused: mul + silu"]
     assert {child.name for child in gate.children if child.state == "gone"} >= {
         "aten::mul",

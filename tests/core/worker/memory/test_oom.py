@@ -19,7 +19,7 @@ from sysbench.core.record.events import AnyEvent, OutOfMemory
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.stored_records import replay
+from sysbench.core.runs.stored_records import replay_events
 from sysbench.core.runs.worker_process import Job, uncaught_refusal
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import NOT_SAID, report_failure
@@ -110,7 +110,7 @@ class TestARealRefusal:
         assert (folder / "notes.json").is_file()
 
     def test_the_events_alone_tell_the_same(self, oom_run: RunDirectory, record: Record) -> None:
-        assert replay(oom_run).passes == record.passes
+        assert replay_events(oom_run).passes == record.passes
 
 
 UNDER_LIMITS = """

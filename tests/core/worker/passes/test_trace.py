@@ -18,7 +18,7 @@ from sysbench.core.record.events import (
 from sysbench.core.record.record import KernelRow, Kernels
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 from sysbench.core.worker.passes.trace_pass import measure, report_table
@@ -129,7 +129,7 @@ def test_the_artifacts_hold_the_trace_and_every_layer(train: TracePass) -> None:
     assert len(detailed.rows) > len(train.kernels.rows)
     # The exported trace says the same as the pass did; the shapes were noted in another step.
     ledger = time_ledger(read_trace(train.folder / "trace.json.gz"))
-    assert kernel_table(ledger) == without_shapes(train.kernels)
+    assert kernel_rows(ledger) == without_shapes(train.kernels)
     opened = json.loads(gzip.decompress((train.folder / "trace.json.gz").read_bytes()))
     assert len(opened["traceEvents"]) > 1000
 

@@ -21,7 +21,7 @@ from sysbench.core.worker.ranks.rank_timing import (
     ParallelOwnWorkload,
     ParallelWorkload,
     RanksClock,
-    join,
+    join_ranks,
 )
 from sysbench.core.worker.ranks.watched_collectives import Collectives
 from sysbench.core.worker.workloads.model_workload import Workload
@@ -197,7 +197,7 @@ def wait_for_a_late_rank() -> list[list[Split]]:
 def main() -> None:
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     torch.set_num_threads(1)
-    join(rank, SPEC, folder / "ranks")
+    join_ranks(rank, SPEC, folder / "ranks")
     late = wait_for_a_late_rank()
     found = {
         "ways": compare_with_alone(),

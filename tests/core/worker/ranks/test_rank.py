@@ -21,7 +21,7 @@ from sysbench.core.worker.ranks.launcher import first_failure
 from sysbench.core.worker.ranks.merged_block import ring_share, slowest
 from sysbench.core.worker.ranks.rank_timing import owners_of
 from sysbench.core.worker.ranks.strategies import grouped
-from sysbench.core.worker.ranks.torchrun import Place, environment_of
+from sysbench.core.worker.ranks.torchrun import RankPlace, environment_of
 from sysbench.core.worker.step_clock import TimedSteps
 from tests.core.worker.ranks.ranks_for_test import OWN
 
@@ -209,7 +209,7 @@ def test_ranks_talk_over_loopback_and_divide_the_processors() -> None:
 
 def test_ranks_of_several_hosts_take_the_interface_between_them() -> None:
     spec = RunSpec(device="cpu", ranks=3, parallel="flat")
-    places = [Place(host, 2) for host in range(2)]
+    places = [RankPlace(host, 2) for host in range(2)]
     assert [[*place.ranks(spec)] for place in places] == [[0, 1], [2]]
     first, second = (environment_of(spec, {}, place, "127.0.0.1") for place in places)
     # NCCL knows faster ways between hosts than gloo's.

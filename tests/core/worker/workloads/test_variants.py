@@ -13,7 +13,7 @@ import pytest
 from sysbench.core.errors import ModelError
 from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec
 from sysbench.core.predict.savings import RANK, savings_of
-from sysbench.core.predict.variant import PLAIN, Variant
+from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
 from sysbench.core.runs.worker_process import Job
@@ -78,7 +78,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunS
     sys.path[:] = path
 
 
-def played(spec: RunSpec, variant: Variant = PLAIN) -> ExactPrediction:
+def played(spec: RunSpec, variant: TrainingVariant = PLAIN) -> ExactPrediction:
     return exact_prediction(canonical_spec(spec), None, variant)
 
 
@@ -89,7 +89,7 @@ def rows(prediction: ExactPrediction) -> dict[str, int]:
 def test_adapters_take_what_a_model_with_its_own_takes_in_a_run(
     own: Callable[..., RunSpec], tmp_path: Path
 ) -> None:
-    adapters = played(own("plain"), Variant(lora_rank=8))
+    adapters = played(own("plain"), TrainingVariant(lora_rank=8))
     assert adapters.trained_parameters == 4 * 2 * 8 * (64 + 4 * 64)  # none beside the head
     assert adapters.peak_bytes == played(own("adapted")).peak_bytes
     events: list[AnyEvent] = []
@@ -105,7 +105,7 @@ def test_every_rank_keeps_its_share_and_the_largest_block_comes_and_goes(
     spec = own("plain", optimizer="sgd", context=1, batch=1, clip=1.0)
     whole = played(spec)
     for ranks in (2, 4):
-        shard = played(spec, Variant(shards=ranks))
+        shard = played(spec, TrainingVariant(shards=ranks))
         share = rows(whole)["parameters"] // ranks  # 4 divides all first dimensions
         assert rows(shard)["parameters"] == share
         optimizer = next(phase for phase in shard.phases if phase.phase == "optimizer")
@@ -115,7 +115,7 @@ def test_every_rank_keeps_its_share_and_the_largest_block_comes_and_goes(
         assert share + block < shard.peak_bytes
         assert shard.step_flops == whole.step_flops
     with pytest.raises(ModelError, match="no blocks repeat"):
-        played(own("without_blocks"), Variant(shards=2))
+        played(own("without_blocks"), TrainingVariant(shards=2))
     assert played(spec) == whole  # nothing of the ranks is left behind
 
 
