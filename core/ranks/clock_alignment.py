@@ -1,10 +1,10 @@
-"""How far the ranks' clocks are apart, from collectives alone.
+"""Offsets between the ranks' clocks, from collectives alone.
 
-No rank can end a collective in which each needs every other before all have come. So with clocks
-``a`` and ``b`` ahead of the true time, ``a - b <= end on a - start on b`` for every such
-collective, and the same the other way round: every collective bounds the difference from both
-sides, the way a round trip bounds it in NTP (RFC 5905, section 8). Bounds along any path of ranks
-add up. Within them the difference is taken from the ends, which lie close together: the median.
+A rank cannot end a synchronizing collective before all have come. So with clocks ``a`` and ``b``
+ahead of true time, ``a - b <= end on a - start on b`` for every such collective, and vice versa:
+each collective bounds the offset from both sides, as a round trip does in NTP (RFC 5905, section
+8). Bounds add up along any path of ranks. Within them the offset is the median difference of the
+ends, which are close together.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from numpy.typing import NDArray
 from sysbench.core.ranks.matching import Match
 
 FAR = 2**60
-"""Nanoseconds that stand for no bound; sums of two fit 63 bits."""
+"""No bound, in nanoseconds; sums of two fit 63 bits."""
 FEW = 3
-"""Collectives from which the spread of their ends says something."""
+"""Minimum number of collectives for a spread of their ends."""
 FARTHEST = 2**52
-"""Nanoseconds: files that are 52 days apart are not of one job, and sums over ranks stay exact."""
+"""Nanoseconds: files 52 days apart are not of one job; keeps sums over ranks exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankClock:
-    """``ahead_ns`` of the reference's clock, wrong by ``error_ns`` at most.
+    """Offset ``ahead_ns`` from the reference rank's clock, with its error bound.
 
-    ``spread_ns`` is by how much nine of ten ends lie off the median that ``ahead_ns`` was taken
-    from, along the path to the reference: what the error is if collectives end on all ranks
-    together. It is never more than the error, and as much where there are few collectives.
+    ``spread_ns`` is the distance from the median within which nine of ten ends lie, summed along
+    the path to the reference: the error if collectives end on all ranks together. It is at most the
+    error, and equals it if there are few collectives.
     """
 
     ahead_ns: int
@@ -43,10 +43,10 @@ class RankClock:
 
 @dataclass(frozen=True, slots=True)
 class RankClocks:
-    """Clocks by rank; ranks without a path of collectives to the reference are absent.
+    """Clocks by rank, without ranks that no path of collectives connects to the reference.
 
-    ``conflict_ns`` is what must be added to every bound for all of them to hold: the stamps or the
-    steadiness of the clocks are no better than that. It is part of every error.
+    ``conflict_ns`` must be added to every bound for all of them to hold, because stamps are inexact
+    or clocks drift. It is part of every error.
     """
 
     reference: int
@@ -55,7 +55,7 @@ class RankClocks:
 
 
 def aligned(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
-    """The clocks of the ranks against the lowest rank's."""
+    """Return the clocks of the ranks relative to the lowest rank's."""
     order = sorted(ranks)
     place = {rank: index for index, rank in enumerate(order)}
     bound = np.full((len(order), len(order)), FAR, dtype=np.int64)
@@ -86,8 +86,8 @@ def aligned(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
 
 
 def _without_conflict(bound: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-    """The least that makes all bounds hold together, to a factor of two, and the bounds with it,
-    each the shortest along any path."""
+    """Return the slack that makes all bounds consistent, within a factor of two, and the shortest
+    bounds."""
     told = bound < FAR
     np.fill_diagonal(told, val=False)
     widths = bound + bound.T
@@ -100,7 +100,7 @@ def _without_conflict(bound: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]
 
 
 def _shortest(bound: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Floyd and Warshall's shortest paths; a negative diagonal tells a contradiction."""
+    """Floyd-Warshall shortest paths; a negative diagonal means a contradiction."""
     result: NDArray[np.int64] = bound.copy()
     for middle in range(len(result)):
         through = np.minimum(result[:, middle, None] + result[None, middle, :], FAR)
@@ -113,8 +113,7 @@ def _shortest(bound: NDArray[np.int64]) -> NDArray[np.int64]:
 def _estimates(
     bound: NDArray[np.int64], ends: dict[tuple[int, int], list[int]]
 ) -> dict[int, tuple[int, int]]:
-    """How far each rank's clock is ahead of the first one's by the ends of collectives, and their
-    spread, along the pairs that are known best (Prim's tree)."""
+    """Return offset and spread of each clock along the best-known pairs (Prim's tree)."""
     medians = {pair: round(statistics.median(values)) for pair, values in ends.items()}
     found = {0: (0, 0)}
     while True:
@@ -133,7 +132,7 @@ def _estimates(
 
 
 def _spread(values: Sequence[int], median: int) -> int:
-    """The distance from the median within which nine of ten values lie; `FAR` for a few."""
+    """Return the distance from the median within which nine of ten values lie."""
     if len(values) < FEW:
         return FAR
     off = sorted(abs(value - median) for value in values)

@@ -1,4 +1,4 @@
-"""The tables of a folder's ranks from their summaries."""
+"""Build the tables of a folder's ranks."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from sysbench.core.trace.intervals import Cover
 from sysbench.core.trace.rank_summary import RankTrace
 
 LARGEST_CONFLICT_NS = 1_000_000
-"""Clocks of one machine agree to microseconds; more than this tells of wrong matches."""
+"""Clocks of one machine agree to microseconds; a larger conflict means wrong matches."""
 
 
 def ranks_block(folder: str, files: Mapping[int, str], ranks: Mapping[int, RankTrace]) -> Ranks:
-    """Rows, steps and collectives of the ranks, and what stands out.
+    """Return rows, steps, collectives and findings of at least two ranks.
 
     Args:
-        folder: Its name, for the block.
+        folder: Name for the block.
         files: Name of each rank's file.
-        ranks: Their summaries, two at least.
     """
     matches = matched(ranks)
     clocks = aligned(sorted(ranks), matches)
@@ -111,7 +110,7 @@ def _rows(
 
 
 def _late_ns(late: Sequence[Arrivals]) -> int:
-    """The time in which any collective wanted for the rank alone, once where several did."""
+    """Return the time in which any collective waited only for this rank."""
     end = np.array([each.last_ns for each in late], dtype=np.int64)
     return Cover(end - np.array([each.late_ns for each in late], dtype=np.int64), end).total
 

@@ -1,4 +1,4 @@
-"""The rank that the others wait for, and what it did meanwhile."""
+"""Find the rank that the others wait for, and why it is late."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sysbench.core.record.record import Finding
 from sysbench.core.trace.rank_summary import RankTrace
 
 LEAST_SHARE = 0.05
-"""Part of the span from which lateness is worth a sentence."""
+"""Minimum lateness to report, as a share of the span."""
 TIMES_THE_NEXT = 2
-"""A rank is named whose lateness is so many times that of every other."""
+"""Minimum lateness relative to the second latest rank."""
 MOSTLY = 0.5
-"""Part of a rank's lateness from which one cause is named."""
+"""Share of a rank's lateness above which one cause is named."""
 CAUSES: tuple[Cause, ...] = ("idle", "compute", "communication")
 DID: dict[Cause, str] = {
     "idle": "it ran nothing",
@@ -37,15 +37,13 @@ NEXT: dict[Cause, str] = {
 def late_causes(
     rank: int, late: Sequence[Arrivals], splits: Mapping[int, SpanSplit], before: Mapping[int, int]
 ) -> dict[Cause, int]:
-    """Nanoseconds that the rank spent on each cause beyond the median of the others, over the
-    windows that led to the collectives it was late to.
+    """Return nanoseconds per cause that the rank spent beyond the median of the others.
+
+    Sums over the windows before the collectives that it was late to.
 
     Args:
-        rank: The late one.
-        late: What it was late to.
-        splits: Of all ranks.
-        before: When each rank set out for each call (see `begins`); without it the collective is
-            left out.
+        late: Collectives that the rank was late to.
+        before: Begin of the window of each call (see `begins`); calls without one are excluded.
     """
     totals: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
     for each in late:
@@ -74,8 +72,8 @@ def _spent(split: SpanSplit, low_ns: int, high_ns: int) -> dict[Cause, int]:
 
 
 def begins(ranks: Mapping[int, RankTrace], found: Sequence[Arrivals]) -> dict[int, int]:
-    """By the identity of a call when its rank set out for it: at the end of the synchronising one
-    before it, or at the begin of its step. The file's first, outside any step, has neither."""
+    """Return the begin of the window before each call by its identity: the end of the previous
+    synchronizing call, or the begin of its step."""
     return dict(pair for rank, trace in ranks.items() for pair in _begins(rank, trace, found))
 
 
@@ -90,7 +88,7 @@ def _begins(rank: int, trace: RankTrace, found: Sequence[Arrivals]) -> Iterator[
 
 
 def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
-    """The rank that the others wait for; None where no rank stands out. Takes two rows at least."""
+    """Return a finding on the rank that the others wait for, or None; needs at least two rows."""
     second, worst = sorted(rows, key=lambda row: row.late_ns)[-2:]
     least_ns = max(TIMES_THE_NEXT * second.late_ns, LEAST_SHARE * worst.span_ns)
     if not worst.late_ns or worst.late_ns < least_ns:

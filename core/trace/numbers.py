@@ -1,7 +1,7 @@
 """Numbers of a trace's JSON as integers, times as exact nanoseconds.
 
-A float64 near 1.7e15 µs (a time of today since the Unix epoch) steps by 0.25 µs, so numbers
-with a fraction arrive as their JSON text.
+A float64 near 1.7e15 µs (today in Unix time) has steps of 0.25 µs, so numbers with a fraction
+arrive as JSON text.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ DIGIT_0, POINT, COMMA = b"0.,"
 
 
 def nanoseconds(values: Sequence[object]) -> NDArray[np.int64]:
-    """Integers (µs) and decimal texts (µs) to ns; digits beyond the nanosecond are cut.
+    """Convert integers (µs) and decimal texts (µs) to ns, truncated.
 
     Raises:
-        ValueError: Not a number, or before 1939 or after 2096 as a Unix time.
+        ValueError: Not a number, or a Unix time before 1939 or after 2096.
     """
     if not values:
         return np.zeros(0, dtype=np.int64)
@@ -46,10 +46,9 @@ def nanoseconds(values: Sequence[object]) -> NDArray[np.int64]:
 
 
 def _parse_aligned(joined: bytes, count: int) -> NDArray[np.int64] | None:
-    """All numbers at once, if each is digits, a point and three decimals at the same places.
+    """Parse all numbers at once if all have the same width and three decimals, else None.
 
-    Kineto prints all times so, and neighbours have as many digits: a table of characters then,
-    whose columns count powers of ten. Else None.
+    Kineto prints times like this: a table of characters whose columns are powers of ten.
     """
     width = (len(joined) + 1) // count
     point = width - LONGEST_FRACTION - 2  # before the decimals and the comma
@@ -70,7 +69,7 @@ def _parse_aligned(joined: bytes, count: int) -> NDArray[np.int64] | None:
 
 
 def _parse_plain(joined: bytes, count: int) -> NDArray[np.int64] | None:
-    """All numbers at once, if each is digits with at most three decimals; else None."""
+    """Parse all numbers at once if each has digits and at most three decimals, else None."""
     characters = np.frombuffer(joined, dtype=np.uint8)
     points = np.flatnonzero(characters == POINT)
     ends = np.append(np.flatnonzero(characters == COMMA), len(joined))
@@ -103,7 +102,7 @@ def _parse_plain(joined: bytes, count: int) -> NDArray[np.int64] | None:
 
 
 def _parse_number(text: str) -> int:
-    """Any JSON number, like -1.5 or 1e-05."""
+    """Parse any JSON number, like -1.5 or 1e-05."""
     try:
         value = Decimal(text)
     except InvalidOperation:
@@ -117,7 +116,7 @@ LONGEST_US = 1e12
 
 
 def durations(values: Sequence[float]) -> Times:
-    """Microseconds to nanoseconds; below the limit a float64 resolves them.
+    """Convert microseconds to nanoseconds; float64 is exact enough below the limit.
 
     Raises:
         ValueError: Longer than eleven days.
@@ -130,7 +129,7 @@ def durations(values: Sequence[float]) -> Times:
 
 
 def integers(values: list[Any]) -> NDArray[np.int64]:
-    """Integers unchanged; any other value, which only a foreign trace has, as -1."""
+    """Return integers unchanged, any other value of an imported trace as -1."""
     try:
         return np.fromiter(values, dtype=np.int64, count=len(values))
     except (TypeError, ValueError, OverflowError):

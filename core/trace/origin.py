@@ -1,4 +1,4 @@
-"""What the head of a chrome trace says of its rank and its clock."""
+"""Rank and clock from the head of a chrome trace."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from sysbench.core.trace.trace_json import EVENTS_KEY
 
 GZIP_MAGIC = b"\x1f\x8b"
 MOST_HEAD_BYTES = 2**22
-"""Kineto writes every process group with its ranks before the events."""
+"""Kineto writes all process groups with their ranks before the events."""
 MOST_RANKS = 2**20
 
 
 class TraceOrigin(NamedTuple):
-    """Rank and size of the job, where the file says them; ``group`` is the name of the only process
-    group, empty where there are several or none is told; ``clock_base_ns`` is the time since the
-    epoch at which the file's times begin."""
+    """Rank and size of the job, if known; ``group`` is the name of the only process group, else
+    empty; ``clock_base_ns`` is the Unix time at which the file's times begin."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -33,7 +32,7 @@ class _Head(msgspec.Struct):
 
 
 def read_origin(path: Path) -> TraceOrigin:
-    """The origin by the text before the events; one without facts where that is none.
+    """Read the origin from the text before the events; without facts if there are none.
 
     Raises:
         OSError: The file cannot be read.

@@ -322,7 +322,7 @@ def test_every_early_end_comes_first_with_a_next_step(quiet: Record, outcome: An
         ("rank 1: killed by SIGABRT in stage warmup; its log ends: …", "crashed"),
         ("killed by SIGBUS in stage warmup", "/dev/shm"),
         ("killed by SIGTERM in stage measure", "scheduler"),
-        ("its supervisor was killed", "Find out who ended it"),
+        ("its supervisor was killed", "Find out what ended it"),
     ],
 )
 def test_what_to_do_about_a_signal_goes_by_the_signal(
