@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from sysbench.core.ranks.matching import Match
 
-FAR = 2**60
+NO_BOUND_NS = 2**60
 """No bound, in nanoseconds; sums of two fit 63 bits."""
-FEW = 3
+MIN_COLLECTIVES = 3
 """Minimum number of collectives for a spread of their ends."""
-FARTHEST = 2**52
+MAX_DISTANCE_NS = 2**52
 """Nanoseconds: files 52 days apart are not of one job; keeps sums over ranks exact."""
 
 
@@ -54,11 +54,11 @@ class RankClocks:
     conflict_ns: int
 
 
-def aligned(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
+def align_clocks(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
     """Return the clocks of the ranks relative to the lowest rank's."""
     order = sorted(ranks)
     place = {rank: index for index, rank in enumerate(order)}
-    bound = np.full((len(order), len(order)), FAR, dtype=np.int64)
+    bound = np.full((len(order), len(order)), NO_BOUND_NS, dtype=np.int64)
     np.fill_diagonal(bound, 0)
     ends: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for match in matches:
@@ -67,12 +67,12 @@ def aligned(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
         calls = [(place[rank], call) for rank, call in match.calls.items()]
         for a, first in calls:
             for b, second in calls:
-                if a == b or abs(first.end_ns - second.start_ns) > FARTHEST:
+                if a == b or abs(first.end_ns - second.start_ns) > MAX_DISTANCE_NS:
                     continue
                 bound[a, b] = min(bound[a, b], first.end_ns - second.start_ns)
                 if a < b:
                     ends[a, b].append(first.end_ns - second.end_ns)
-    conflict_ns, bound = _without_conflict(bound)
+    conflict_ns, bound = _resolve_conflicts(bound)
     estimate = _estimates(bound, ends)
     by_rank = {}
     for index, (value, spread_ns) in estimate.items():
@@ -85,10 +85,10 @@ def aligned(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
     return RankClocks(order[0], by_rank, conflict_ns)
 
 
-def _without_conflict(bound: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+def _resolve_conflicts(bound: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
     """Return the slack that makes all bounds consistent, within a factor of two, and the shortest
     bounds."""
-    told = bound < FAR
+    told = bound < NO_BOUND_NS
     np.fill_diagonal(told, val=False)
     widths = bound + bound.T
     slack = max(0, -int(widths[told].min(initial=0)) // 2)
@@ -103,7 +103,7 @@ def _shortest(bound: NDArray[np.int64]) -> NDArray[np.int64]:
     """Floyd-Warshall shortest paths; a negative diagonal means a contradiction."""
     result: NDArray[np.int64] = bound.copy()
     for middle in range(len(result)):
-        through = np.minimum(result[:, middle, None] + result[None, middle, :], FAR)
+        through = np.minimum(result[:, middle, None] + result[None, middle, :], NO_BOUND_NS)
         result = np.minimum(result, through)
         if (np.diag(result) < 0).any():
             return result
@@ -128,12 +128,12 @@ def _estimates(
         spread = _spread(ends[a, b], medians[a, b])
         known, new, sign = (a, b, -1) if a in found else (b, a, 1)
         ahead, so_far = found[known]
-        found[new] = (ahead + sign * medians[a, b], min(FAR, so_far + spread))
+        found[new] = (ahead + sign * medians[a, b], min(NO_BOUND_NS, so_far + spread))
 
 
 def _spread(values: Sequence[int], median: int) -> int:
     """Return the distance from the median within which nine of ten values lie."""
-    if len(values) < FEW:
-        return FAR
+    if len(values) < MIN_COLLECTIVES:
+        return NO_BOUND_NS
     off = sorted(abs(value - median) for value in values)
     return off[-1 - len(off) // 10]

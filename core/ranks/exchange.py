@@ -13,7 +13,7 @@ import msgspec
 
 from sysbench.core.trace.collective_kernels import RankStep
 
-FASTEST = 5
+MAX_TRIPS = 5
 """Number of round trips to use: slower ones are less exact and older, and clocks may drift."""
 
 
@@ -50,7 +50,7 @@ def reading(trips: Sequence[RoundTrip]) -> ClockReading:
     """
     if not trips or any(trip.received_ns < trip.sent_ns for trip in trips):
         raise ValueError("a clock is read by round trips that end after they begin")
-    fastest = sorted(trips, key=lambda trip: trip.received_ns - trip.sent_ns)[:FASTEST]
+    fastest = sorted(trips, key=lambda trip: trip.received_ns - trip.sent_ns)[:MAX_TRIPS]
     lows = [trip.sent_ns - trip.answered_ns for trip in fastest]
     highs = [trip.received_ns - trip.answered_ns for trip in fastest]
     low, high = max(lows), min(highs)

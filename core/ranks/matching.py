@@ -39,7 +39,7 @@ class Match:
         return self.kind in SYNCHRONISING
 
 
-def matched(ranks: Mapping[int, RankTrace]) -> list[Match]:
+def match_collectives(ranks: Mapping[int, RankTrace]) -> list[Match]:
     """Return the collectives found in at least two files, in the order of the lowest rank's clock.
 
     Calls of one group, kind and size are matched by their number in the group; without numbers, by

@@ -22,7 +22,7 @@ from sysbench.core.trace.scopes import OTHER_PHASE, Scopes, host_scopes
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import NONE, Index, Kind, Trace, follow_flow, nearest
 
-LONGEST_CHAIN = 64
+MAX_CHAIN_LENGTH = 64
 """Maximum number of operators compared around a launch; real traces nest about ten."""
 
 
@@ -117,7 +117,7 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
     for nodes, members in groups.items():
         fitting = [capture for capture in captures if _fits(capture, nodes)]
         count = len(nodes) * len(members)
-        if why := _doubt(fitting, nodes, capture, scopes):
+        if why := _ambiguity(fitting, nodes, capture, scopes):
             reasons[why] += count
             continue
         # As many captures as replays: one for each, in order. Else the first stands for all.
@@ -145,7 +145,9 @@ def _fits(capture: Capture, nodes: tuple[Node, ...]) -> bool:
     )
 
 
-def _doubt(fitting: list[Capture], nodes: tuple[Node, ...], trace: Trace, scopes: Scopes) -> str:
+def _ambiguity(
+    fitting: list[Capture], nodes: tuple[Node, ...], trace: Trace, scopes: Scopes
+) -> str:
     """Return why these captures do not identify the replay; empty if they do."""
     if not fitting:
         return NOT_CAPTURED
@@ -170,7 +172,7 @@ def _operators(capture: Capture, trace: Trace, scopes: Scopes) -> list[list[tupl
     result = []
     for at in capture.launches:
         around: list[tuple[str, bytes]] = []
-        while (at := int(parent[at])) != NONE and len(around) < LONGEST_CHAIN:
+        while (at := int(parent[at])) != NONE and len(around) < MAX_CHAIN_LENGTH:
             if events.kind[at] == Kind.OPERATOR:
                 operands = events.operands[at]
                 shapes = trace.operands[operands] if operands != NONE else b""
@@ -225,11 +227,13 @@ def with_captured(ledger: TimeLedger, joined: Joined) -> TimeLedger:
     is_joined = launch != NONE
     if not is_joined.any():
         return ledger
-    names, operator = _appended(
+    names, operator = _append_names(
         ledger.names, joined.capture.names, follow_flow(launch, scopes.operator)
     )
-    modules, module = _appended(ledger.modules, scopes.modules, follow_flow(launch, scopes.module))
-    phases, phase = _appended(ledger.phases, scopes.phases, follow_flow(launch, scopes.phase))
+    modules, module = _append_names(
+        ledger.modules, scopes.modules, follow_flow(launch, scopes.module)
+    )
+    phases, phase = _append_names(ledger.phases, scopes.phases, follow_flow(launch, scopes.phase))
     of_none = np.array([name == OTHER_PHASE for name in ledger.phases])[ledger.work.phase]
     work = replace(
         ledger.work,
@@ -240,7 +244,7 @@ def with_captured(ledger: TimeLedger, joined: Joined) -> TimeLedger:
     return replace(ledger, names=names, modules=modules, phases=phases, work=work)
 
 
-def _appended(own: list[str], other: list[str], index: Index) -> tuple[list[str], Index]:
+def _append_names(own: list[str], other: list[str], index: Index) -> tuple[list[str], Index]:
     """Append the used names of another list; return all names and the index of each added one."""
     names = list(own)
     number_of = {name: number for number, name in enumerate(names)}

@@ -56,7 +56,7 @@ class RuntimeCalls:
         self.end = trace.host.end[at]
         self.correlation = trace.host.correlation[at]
 
-    def named(self, pattern: re.Pattern[str]) -> Flags:
+    def launch_name(self, pattern: re.Pattern[str]) -> Flags:
         """Return a mask of the calls whose names match."""
         matches = np.zeros(len(self._names), dtype=np.bool_)
         matches[[name for name in self._used if pattern.search(self._names[name])]] = True
@@ -163,8 +163,8 @@ INSTALLED_TORCH = "-packages/torch/"
 INSTANT = "cpu_instant_event"
 
 NONE = -1
-MOST_ELEMENTS = 2**48
-LONGEST_TEXT = 256
+MAX_ELEMENTS = 2**48
+MAX_TEXT_LENGTH = 256
 """Limit against decompression bombs, far above real traces."""
 
 
@@ -172,16 +172,16 @@ def call_of(args: Args) -> CollectiveCall:
     """Parse the arguments of a collective; values of unexpected types count as absent."""
     texts = (args.collective, args.dtype, args.group, args.ranks)
     name, dtype, group, ranks = (
-        text[:LONGEST_TEXT] if isinstance(text, str) else "" for text in texts
+        text[:MAX_TEXT_LENGTH] if isinstance(text, str) else "" for text in texts
     )
     counts = (args.in_elements, args.out_elements, args.group_size)
     first, last, size = (
-        count if isinstance(count, int) and 0 <= count < MOST_ELEMENTS else NONE for count in counts
+        count if isinstance(count, int) and 0 <= count < MAX_ELEMENTS else NONE for count in counts
     )
     return CollectiveCall(name, dtype, first, last, size, group, ranks)
 
 
-def named(name: str, category: str, args: Args) -> str:
+def launch_name(name: str, category: str, args: Args) -> str:
     """Replace the name of an unnamed launch."""
     if name != NAMELESS or category not in RUNTIMES or not isinstance(args.cbid, int):
         return name
@@ -196,12 +196,12 @@ THREAD_BITS = 32
 
 AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents, Ranges)
 NO_ARGS = Args()
-LONGEST_OPERANDS = 2**18
+MAX_OPERANDS_LENGTH = 2**18
 """Characters; above an optimizer's list of a thousand tensors."""
-MOST_EVENTS = 2**24
-MOST_CHARACTERS = 2**28
-MOST_COLLECTIVES = 2**16
-MOST_NUMBERED = 2**20
+MAX_EVENTS = 2**24
+MAX_CHARACTERS = 2**28
+MAX_COLLECTIVES = 2**16
+MAX_NUMBERED_CALLS = 2**20
 """Limit against decompression bombs, far above real traces."""
 
 
@@ -279,10 +279,10 @@ class Collector:
 
     def _check_size(self) -> None:
         self.kept += len(self.host[-1]) + len(self.device[-1])
-        if self.kept > MOST_EVENTS:
-            raise ValueError(f"more than {MOST_EVENTS:,} timed events")
-        if self.names.characters + self.operands.characters > MOST_CHARACTERS:
-            raise ValueError(f"its names have more than {MOST_CHARACTERS:,} characters")
+        if self.kept > MAX_EVENTS:
+            raise ValueError(f"more than {MAX_EVENTS:,} timed events")
+        if self.names.characters + self.operands.characters > MAX_CHARACTERS:
+            raise ValueError(f"its names have more than {MAX_CHARACTERS:,} characters")
 
     def _add_timed(self, host: list[JsonEvent], device: list[JsonEvent]) -> None:
         """Add host and device events together: numpy's overhead per call is as large as half a
@@ -292,7 +292,7 @@ class Collector:
         args = [arg or NO_ARGS for arg in all_args]
         of_host = args[:size]  # the host's events come first in every column
         if NAMELESS in names:
-            names = tuple(map(named, names, categories, args))
+            names = tuple(map(launch_name, names, categories, args))
         if any(map(KERNEL_NAME, of_host)):  # HIP's launches have it
             self.kernel_names |= {
                 arg.correlation: self.names[arg.kernel]
@@ -339,17 +339,17 @@ class Collector:
     ) -> None:
         for name, arg, start, end in zip(names, args, starts, ends, strict=True):
             number = arg.position
-            if name == NUMBERED and type(number) is int and 0 <= number < MOST_ELEMENTS:
+            if name == NUMBERED and type(number) is int and 0 <= number < MAX_ELEMENTS:
                 self.numbered.append(NumberedCall(start, end, number))
-        if len(self.numbered) > MOST_NUMBERED:
-            raise ValueError(f"more than {MOST_NUMBERED:,} calls of collectives")
+        if len(self.numbered) > MAX_NUMBERED_CALLS:
+            raise ValueError(f"more than {MAX_NUMBERED_CALLS:,} calls of collectives")
 
     def _operands_of(self, args: list[Args]) -> NDArray[np.int64]:
         if list(map(DIMENSIONS, args)).count(None) == len(args):
             return np.full(len(args), NONE)
         texts = [b"" if arg.dims is None else operands_text(arg) for arg in args]
         numbers = [
-            self.operands[text] if 0 < len(text) <= LONGEST_OPERANDS else NONE for text in texts
+            self.operands[text] if 0 < len(text) <= MAX_OPERANDS_LENGTH else NONE for text in texts
         ]
         return np.array(numbers, dtype=np.int64)
 
@@ -385,11 +385,11 @@ class Collector:
         numbers = [
             NONE if arg.collective is None else self.collectives[call_of(arg)] for arg in args
         ]
-        if len(self.collectives) > MOST_COLLECTIVES:
-            raise ValueError(f"more than {MOST_COLLECTIVES:,} distinct collectives")
+        if len(self.collectives) > MAX_COLLECTIVES:
+            raise ValueError(f"more than {MAX_COLLECTIVES:,} distinct collectives")
         return np.array(numbers, dtype=np.int64)
 
-    def finished(self) -> Trace:
+    def finish(self) -> Trace:
         """Join the chunks; times count from the first event."""
         host, device = _joined(self.host), _joined(self.device)
         functions, projected = _joined(self.functions), _joined(self.projected)

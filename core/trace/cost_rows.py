@@ -178,7 +178,7 @@ class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, str]
 
 
-def noted_work(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
+def work_from_shapes(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
     """Return costs from the shapes in the trace itself, or None."""
     if not trace.operands:
         return None
@@ -187,7 +187,7 @@ def noted_work(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
     return work_costs(trace, scopes, ledger, costs, uncounted(trace, scopes, costs))
 
 
-def borrowed_work(
+def work_from_other_trace(
     trace: Trace, ledger: TimeLedger, shapes: Trace, list_item_bytes: int
 ) -> WorkCosts:
     """Return costs from the shapes of one more step of the same program."""
@@ -200,7 +200,7 @@ def borrowed_work(
     return work_costs(trace, scopes, ledger, costs, sorted({*left_out, *unlike}))
 
 
-def captured_work(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
+def work_from_capture(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
     """Return costs of graph replays from the shapes of their capture, or None.
 
     Args:
@@ -229,7 +229,7 @@ def captured_work(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
     return WorkCosts(rows=rows, products=dict(products), reasons={})
 
 
-def both_works(own: WorkCosts | None, other: WorkCosts | None) -> WorkCosts | None:
+def add_work(own: WorkCosts | None, other: WorkCosts | None) -> WorkCosts | None:
     """Add two costs of different work."""
     if own is None or other is None:
         return own or other

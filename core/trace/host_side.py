@@ -39,13 +39,13 @@ from sysbench.core.trace.trace_events import (
 
 Flags = NDArray[np.bool_]
 
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 """Maximum number of rows of annotations and of functions."""
 NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 """A separate number in a name; the number in ``fc1`` identifies a layer."""
-LEAST_ALIKE = 8
+MIN_ALIKE = 8
 """Minimum number of names that differ only in such numbers to count as calls of one range."""
-LONGEST_NAME = 500
+MAX_NAME_LENGTH = 500
 OLD_RANGES = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.")
 """Name prefixes of torch's own ranges; before 1.10 they were recorded as operators."""
 
@@ -81,13 +81,13 @@ def host_side(trace: Trace, ledger: TimeLedger, calls: list[KernelSummary]) -> H
     )
     function_rows.sort(key=lambda row: -row.own_ns)  # where it is launched, not all above that
     return HostSide(
-        annotations=rows[:MOST_ROWS],
+        annotations=rows[:MAX_ROWS],
         elsewhere_ns=elsewhere,
-        more_ns=sum(row.own_ns for row in rows[MOST_ROWS:]),
+        more_ns=sum(row.own_ns for row in rows[MAX_ROWS:]),
         projected=projected,
-        functions=function_rows[:MOST_ROWS],
+        functions=function_rows[:MAX_ROWS],
         no_function_ns=no_function,
-        more_functions_ns=sum(row.own_ns for row in function_rows[MOST_ROWS:]),
+        more_functions_ns=sum(row.own_ns for row in function_rows[MAX_ROWS:]),
         calls=calls,
     )
 
@@ -135,16 +135,16 @@ def _without_numbers(trace: Trace, ranges: Ranges) -> list[str]:
     If few names are alike, the numbers identify parts of a program and stay.
     """
     used = occurring(ranges.name).tolist()
-    folded = {index: _folded(trace.names[index]) for index in used}
+    folded = {index: _replace_numbers(trace.names[index]) for index in used}
     alike = Counter(folded.values())
     names = list(trace.names)
     for index, name in folded.items():
-        is_numbered = alike[name] >= LEAST_ALIKE or read_marker(names[index]) is not None
-        names[index] = (name if is_numbered else names[index])[:LONGEST_NAME]
+        is_numbered = alike[name] >= MIN_ALIKE or read_marker(names[index]) is not None
+        names[index] = (name if is_numbered else names[index])[:MAX_NAME_LENGTH]
     return names
 
 
-def _folded(name: str) -> str:
+def _replace_numbers(name: str) -> str:
     # A step's marker has its tokens and requests in its name: they are in the table of steps.
     return re.sub(r"\d+", "*", name) if read_marker(name) else NUMBER.sub("*", name)
 
@@ -154,7 +154,7 @@ def _path(name: str) -> str:
     path = slashed(name)
     parts = path.split("/")
     homes = [at for at, part in enumerate(parts[:-2]) if part.lower() in HOMES]
-    return "/".join(parts[homes[0] + 2 :] if homes else parts)[-LONGEST_NAME:]
+    return "/".join(parts[homes[0] + 2 :] if homes else parts)[-MAX_NAME_LENGTH:]
 
 
 def _with_work(ranges: Ranges, work: Work) -> Ranges:

@@ -19,7 +19,7 @@ from sysbench.core.record.steps import MarkedSteps, StepRow
 from sysbench.core.trace.activities import COMPUTE, MEMORY, Activities
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.markers import Steps
-from sysbench.core.trace.module_tree import odd_ones
+from sysbench.core.trace.module_tree import find_outliers
 
 OUTSIDE = "outside the steps"
 
@@ -177,4 +177,4 @@ def _odd(steps: Steps, lengths: Times) -> set[int]:
     groups: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for at, (marker, length) in enumerate(zip(steps.markers, lengths.tolist(), strict=True)):
         groups[marker.kind][at] = float(length)
-    return {at for group in groups.values() for at in odd_ones(group)}
+    return {at for group in groups.values() for at in find_outliers(group)}

@@ -13,9 +13,9 @@ from sysbench.core.trace.intervals import Times
 from sysbench.core.trace.trace_events import Kind, Trace, occurring
 
 SERVING = ("SGLang", "ATOM", "vLLM")
-LONGEST_NUMBER = 9
+MAX_DIGITS = 9
 """Digits; a longer number counts no steps or tokens."""
-DIGITS = rf"(\d{{1,{LONGEST_NUMBER}}})"
+DIGITS = rf"(\d{{1,{MAX_DIGITS}}})"
 
 
 class Marker(NamedTuple):

@@ -22,7 +22,7 @@ ODD_DEVIATIONS = 5
 """A layer is an outlier if its time differs from the median of its siblings by more than this share
 and by more than this number of scaled median absolute deviations."""
 
-DEEPEST = 40
+MAX_DEPTH = 40
 """Limit against hostile traces with endless nesting."""
 
 NUMBERED = re.compile(r"(?P<stem>|.*_)(?P<number>\d{1,9})")
@@ -31,7 +31,7 @@ ANY_LAYER = "*"
 
 LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
 
-MOST_RANGES = 4
+MAX_RANGES = 4
 
 
 def fold_layer_numbers(module: str) -> str:
@@ -105,7 +105,7 @@ def module_tree(rows: Iterable[KernelRow], root: str) -> LayerBranch:
     trunk = LayerBranch(paths=[root])
     for row in rows:
         branch, path = trunk, ""
-        for name in row.module.split(".", DEEPEST) if row.module != root else ():
+        for name in row.module.split(".", MAX_DEPTH) if row.module != root else ():
             path = f"{path}.{name}" if path else name
             branch = branch.below.setdefault(name, LayerBranch(paths=[path]))
         branch.rows.append(row)
@@ -142,12 +142,12 @@ def _fold_siblings(below: Mapping[str, LayerBranch]) -> Iterator[LayerGroup]:
             group[int(match["number"])] = branch
     for (stem, _), group in groups.items():
         # At least half stay in the group: their deviation is at most the median one.
-        for number in odd_ones({number: branch.time_ns for number, branch in group.items()}):
+        for number in find_outliers({number: branch.time_ns for number, branch in group.items()}):
             yield LayerGroup(f"{stem}{number}", group.pop(number))
         yield _layer_group(stem, group)
 
 
-def odd_ones(times: Mapping[int, float]) -> list[int]:
+def find_outliers(times: Mapping[int, float]) -> list[int]:
     """Return the numbers of the layers that are outliers by time, see `ODD_SHARE`."""
     if len(times) < 3:
         return []
@@ -193,8 +193,8 @@ def ranges(numbers: list[int]) -> str:
         else:
             pieces.append((number, number))
     texts = [str(first) if first == last else f"{first}–{last}" for first, last in pieces]
-    if len(texts) > MOST_RANGES:
-        texts = [*texts[: MOST_RANGES - 1], "…", texts[-1]]
+    if len(texts) > MAX_RANGES:
+        texts = [*texts[: MAX_RANGES - 1], "…", texts[-1]]
     return ",".join(texts)
 
 

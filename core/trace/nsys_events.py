@@ -38,10 +38,10 @@ UNKNOWN_COPY = COPY_KINDS[0]
 FILL_NAME, GRAPH_NAME = "[CUDA memset]", "[CUDA graph]"
 CALL_VERSION = re.compile(r"(_ptsz|_ptds)?_v\d+$")
 
-LONGEST_NS = 10**15
+MAX_SPAN_NS = 10**15
 """Maximum length of a recording: eleven days."""
-MOST_CORRELATION = 2**32
-MOST_DEVICES = 1024
+MAX_CORRELATION = 2**32
+MAX_DEVICES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,8 +265,8 @@ def _with_domains(
 def _launch(process: Integers, correlation: Integers) -> Integers:
     """Combine process and correlation id, which is unique per process."""
     # Ids are of 32 bits: a larger one would run into the bits of the process.
-    valid = (process >= 0) & (correlation >= 0) & (correlation < MOST_CORRELATION)
-    return np.where(valid, process * MOST_CORRELATION + correlation, -1)
+    valid = (process >= 0) & (correlation >= 0) & (correlation < MAX_CORRELATION)
+    return np.where(valid, process * MAX_CORRELATION + correlation, -1)
 
 
 def join_nsys_events(tables: Sequence[NsysWork]) -> NsysWork:
@@ -286,7 +286,7 @@ def _base(file: ExportFile, columns: Sequence[NsysWork | Calls | NsysRanges]) ->
         return 0
     first = min(int(events.start.min()) for events in used)  # Python's integers do not overflow
     last = max(int(events.end.max()) for events in used)
-    if last - first > LONGEST_NS:
+    if last - first > MAX_SPAN_NS:
         raise DamagedFileError(f"{file.path}: its times are {(last - first) / 1e9:.3g} s apart")
     for events in used:
         # Summed as floats, which do not wrap around; half the range leaves room for rounding.

@@ -22,14 +22,14 @@ from sysbench.core.errors import DamagedFileError, NotFoundError
 NULL = int(np.iinfo(np.int64).min)
 """SQL NULL in columns of integers."""
 
-SMALLEST_ROW_BYTES = 8
+MIN_ROW_BYTES = 8
 HANDLER_STEPS = 100_000
 FREE_STEPS = 10_000_000
 STEPS_PER_BYTE = 32
 """Maximum steps of SQLite's virtual machine per byte of the file; real exports need less than
 one."""
-LONGEST_VALUE_BYTES = 2**26
-MOST_PARAMETERS = 500
+MAX_VALUE_BYTES = 2**26
+MAX_PARAMETERS = 500
 ROWS_AT_ONCE = 2**14
 
 Integers = NDArray[np.int64]
@@ -71,11 +71,11 @@ class ExportFile:
         self._rows_read = self._rows_expected = 0
         self._database = database
         self._size = size
-        self._most_rows = size // SMALLEST_ROW_BYTES
+        self._most_rows = size // MIN_ROW_BYTES
         self._most_steps = FREE_STEPS + STEPS_PER_BYTE * size
         self._steps = self._text_bytes = 0
         database.text_factory = self._text
-        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE_BYTES)
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         database.set_progress_handler(self._count_steps, HANDLER_STEPS)
         database.execute("PRAGMA trusted_schema = OFF")
         database.execute("PRAGMA cell_size_check = ON")
@@ -139,8 +139,8 @@ class ExportFile:
             return {}
         strings: dict[int, str] = {}
         wanted = np.unique(ids[ids != NULL]).tolist()
-        for begin in range(0, len(wanted), MOST_PARAMETERS):
-            batch = wanted[begin : begin + MOST_PARAMETERS]
+        for begin in range(0, len(wanted), MAX_PARAMETERS):
+            batch = wanted[begin : begin + MAX_PARAMETERS]
             marks = ", ".join("?" * len(batch))
             query = f'SELECT "id", "value" FROM "StringIds" WHERE "id" IN ({marks})'
             rows = self._rows(query, batch)

@@ -19,7 +19,7 @@ from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx, N
 from sysbench.core.trace.classify import classify
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.nsys_events import (
-    MOST_DEVICES,
+    MAX_DEVICES,
     Calls,
     NsysEvents,
     NsysRanges,
@@ -384,7 +384,7 @@ def devices_of(events: NsysEvents, models: dict[int, str]) -> list[NsysDevice]:
     """
     work = join_nsys_events([events.work, events.graphs])
     numbers = np.unique(work.device).tolist()
-    if len(numbers) > MOST_DEVICES:
+    if len(numbers) > MAX_DEVICES:
         raise DamagedFileError(f"the export has work on {len(numbers)} devices")
     communicates = _communicates(events.names, work)
     devices = []

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from sysbench.core.trace.intervals import Times
 
 # 31 years before the Unix epoch to 126 after it: differences in nanoseconds fit 63 bits.
-EARLIEST_US = -(10**15)
-LATEST_US = 4 * 10**15
-LONGEST_FRACTION = 3
-LONGEST_WHOLE = 16
+MIN_TIME_US = -(10**15)
+MAX_TIME_US = 4 * 10**15
+MAX_DECIMALS = 3
+MAX_WHOLE_DIGITS = 16
 DIGIT_0, POINT, COMMA = b"0.,"
 
 
@@ -51,8 +51,8 @@ def _parse_aligned(joined: bytes, count: int) -> NDArray[np.int64] | None:
     Kineto prints times like this: a table of characters whose columns are powers of ten.
     """
     width = (len(joined) + 1) // count
-    point = width - LONGEST_FRACTION - 2  # before the decimals and the comma
-    if len(joined) + 1 != count * width or not 0 < point <= LONGEST_WHOLE:
+    point = width - MAX_DECIMALS - 2  # before the decimals and the comma
+    if len(joined) + 1 != count * width or not 0 < point <= MAX_WHOLE_DIGITS:
         return None
     characters = np.frombuffer(joined + b",", dtype=np.uint8).reshape(count, width)
     if (characters[:, -1] != COMMA).any() or (characters[:, point] != POINT).any():
@@ -61,7 +61,9 @@ def _parse_aligned(joined: bytes, count: int) -> NDArray[np.int64] | None:
     if digits.max() > 9:  # unsigned: a character below "0" wraps around
         return None
     # At most 19 digits: without overflow up to 9.2e18, and the latest time is 4e18.
-    if point == LONGEST_WHOLE and digits[:, 0].max() >= LATEST_US // 10 ** (LONGEST_WHOLE - 1):
+    if point == MAX_WHOLE_DIGITS and digits[:, 0].max() >= MAX_TIME_US // 10 ** (
+        MAX_WHOLE_DIGITS - 1
+    ):
         return None
     powers = 10 ** np.arange(digits.shape[1] - 1, -1, -1, dtype=np.int64)
     result: NDArray[np.int64] = digits @ powers
@@ -87,15 +89,15 @@ def _parse_plain(joined: bytes, count: int) -> NDArray[np.int64] | None:
     whole_digits = np.diff(ends, prepend=-1) - 1 - point_count - decimals
     if (
         point_count.max() > 1
-        or decimals.max() > LONGEST_FRACTION
+        or decimals.max() > MAX_DECIMALS
         or whole_digits.min() < 1
-        or whole_digits.max() > LONGEST_WHOLE
+        or whole_digits.max() > MAX_WHOLE_DIGITS
     ):
         return None
     # Without its point a number counts units of 10**-decimals µs: integers, so nothing is rounded.
     digits = np.fromstring(joined.replace(b".", b""), dtype=np.int64, sep=",")
     scale = 10 ** (3 - decimals)
-    if (digits > LATEST_US * 1000 // scale).any():  # before the product, which must fit 63 bits
+    if (digits > MAX_TIME_US * 1000 // scale).any():  # before the product, which must fit 63 bits
         return None
     result: NDArray[np.int64] = digits * scale
     return result
@@ -107,12 +109,12 @@ def _parse_number(text: str) -> int:
         value = Decimal(text)
     except InvalidOperation:
         raise ValueError(f"{text[:40]!r} is not a time") from None
-    if not value.is_finite() or not EARLIEST_US <= value <= LATEST_US:
+    if not value.is_finite() or not MIN_TIME_US <= value <= MAX_TIME_US:
         raise ValueError(f"{text[:40]} µs is out of range")
     return int(value * 1000)
 
 
-LONGEST_US = 1e12
+MAX_DURATION_US = 1e12
 
 
 def durations(values: Sequence[float]) -> Times:
@@ -123,7 +125,7 @@ def durations(values: Sequence[float]) -> Times:
     """
     # A profiler that was stopped inside an event may have written a negative duration.
     microseconds = np.maximum(np.array(values, dtype=np.float64), 0)
-    if microseconds.max(initial=0) > LONGEST_US:
+    if microseconds.max(initial=0) > MAX_DURATION_US:
         raise ValueError("a duration is out of range")
     return np.asarray(np.rint(microseconds * 1000), dtype=np.int64)
 

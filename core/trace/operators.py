@@ -41,7 +41,7 @@ ITEM_BYTES = {
 }
 FLOATING = ("double", "float", "c10::Half", "c10::BFloat16")
 TENSORS = "TensorList"
-LARGEST = 2**50
+MAX_ELEMENTS = 2**50
 """Maximum elements of a tensor; a hostile trace may claim any number."""
 
 Shape = tuple[int, ...]
@@ -123,7 +123,7 @@ def _shape(dims: Any) -> Shape:
     """
     if not isinstance(dims, list) or not all(type(n) is int and n >= 0 for n in dims):
         raise ValueError("not a shape")
-    if math.prod(n for n in dims if n) > LARGEST:
+    if math.prod(n for n in dims if n) > MAX_ELEMENTS:
         raise ValueError("larger than any memory")
     return tuple(dims)
 

@@ -11,9 +11,9 @@ import msgspec
 from sysbench.core.trace.trace_json import EVENTS_KEY
 
 GZIP_MAGIC = b"\x1f\x8b"
-MOST_HEAD_BYTES = 2**22
+MAX_HEAD_BYTES = 2**22
 """Kineto writes all process groups with their ranks before the events."""
-MOST_RANKS = 2**20
+MAX_RANKS = 2**20
 
 
 class TraceOrigin(NamedTuple):
@@ -39,8 +39,8 @@ def read_origin(path: Path) -> TraceOrigin:
     """
     with path.open("rb") as file:
         packed = file.peek()[:2] == GZIP_MAGIC
-        head = gzip.GzipFile(fileobj=file).read(MOST_HEAD_BYTES) if packed else b""
-        head = head or file.read(MOST_HEAD_BYTES)
+        head = gzip.GzipFile(fileobj=file).read(MAX_HEAD_BYTES) if packed else b""
+        head = head or file.read(MAX_HEAD_BYTES)
     key = EVENTS_KEY.search(head)
     if key is None:
         return TraceOrigin()
@@ -62,4 +62,4 @@ def read_origin(path: Path) -> TraceOrigin:
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < MOST_RANKS else None
+    return value if type(value) is int and 0 <= value < MAX_RANKS else None

@@ -115,7 +115,7 @@ def bytes_of_calls(
     for node in scheduled:
         if not node.size:  # it only unpacks results
             continue
-        claimed = _claimed(node, names)
+        claimed = _claims(node, names)
         claims[claimed].append(node.size)
         if not claimed:
             doubtful |= _in_doubt(node, names)
@@ -130,7 +130,7 @@ def bytes_of_calls(
     return {key: size for key, size in sizes.items() if key not in doubtful}
 
 
-def _claimed(node: ScheduledNode, names: Iterable[tuple[str, frozenset[str]]]) -> tuple[str, ...]:
+def _claims(node: ScheduledNode, names: Iterable[tuple[str, frozenset[str]]]) -> tuple[str, ...]:
     """Return the calls with exactly the node's operators, else those that contain them."""
     alike = [(key, inside) for key, inside in names if bool(FUSED.search(key)) != node.is_call]
     exact = tuple(key for key, inside in alike if inside == node.origins)
@@ -232,7 +232,7 @@ def _with_origin(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> KernelRo
         fused=True,
         ops=list(ops),
         module=_module(row.module, {kernel.module for kernel in origins}),
-        moved_bytes=row.moved_bytes if row.moved_bytes is not None else _moved(row, origins),
+        moved_bytes=row.moved_bytes if row.moved_bytes is not None else _moved_bytes(row, origins),
     )
 
 
@@ -247,7 +247,7 @@ def _module(traced: str, modules: set[str]) -> str:
     return traced + inner.removeprefix(outer) if inner.startswith(f"{outer}.") else traced
 
 
-def _moved(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> float | None:
+def _moved_bytes(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> float | None:
     """Return bytes per step: mean over call sites, times the traced calls per step."""
     call_sites = [(kernel.bytes_per_call, kernel.sites) for kernel in kernels]
     amounts = [size * sites for size, sites in call_sites if size is not None]

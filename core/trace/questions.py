@@ -18,7 +18,7 @@ from sysbench.core.trace.attention_kernels import (
 FORWARD = ("forward",)
 FORWARD_BACKWARD = ("forward", "loss", "backward")
 NOTABLE_SHARE = 0.02
-MOST_NAMED = 5
+MAX_NAMED = 5
 GEMM_STEPS = ("inference", "forward+backward", "train")
 
 
@@ -142,7 +142,7 @@ def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) 
     forward = by_name(_in(kernels.rows, FORWARD))
     total_ns = fsum(named.ns for named in forward)
     rest = [named for named in forward if named.category != "gemm"]
-    notable = [named for named in rest if named.ns >= NOTABLE_SHARE * total_ns > 0][:MOST_NAMED]
+    notable = [named for named in rest if named.ns >= NOTABLE_SHARE * total_ns > 0][:MAX_NAMED]
     small_ns = fsum(named.ns for named in rest) - fsum(named.ns for named in notable)
     if not notable:
         sentence = (

@@ -21,8 +21,8 @@ from sysbench.core.trace.trace_events import NONE, CollectiveCall, Kind, Trace
 
 ON_HOST = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 """torch's annotations around collectives run by host threads."""
-MOST_CALLS = 2**17
-MOST_INTERVALS = 2**20
+MAX_CALLS = 2**17
+MAX_INTERVALS = 2**20
 """Per file; a summary takes at most 160 MiB at both limits."""
 
 
@@ -70,11 +70,11 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compute(self) -> Cover:
-        return _unpacked(self.computing)
+        return _unpack(self.computing)
 
     @property
     def work(self) -> Cover:
-        return _unpacked(self.working)
+        return _unpack(self.working)
 
     @property
     def communication(self) -> Cover:
@@ -115,8 +115,7 @@ def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTra
         }
         is_computing = is_working = np.array([used[name] for name in work.name.tolist()], bool)
     computing, working = (
-        _packed(work.start[mask] + base, work.end[mask] + base)
-        for mask in (is_computing, is_working)
+        _pack(work.start[mask] + base, work.end[mask] + base) for mask in (is_computing, is_working)
     )
     low, high = ledger.window.low + base, ledger.window.high + base
     if not on_device:  # a rank may end in a collective, with no operator after it
@@ -258,20 +257,20 @@ def _positions_at(trace: Trace, launched: Times) -> list[int]:
 
 
 def _check(calls: int) -> None:
-    if calls > MOST_CALLS:
-        raise DamagedFileError(f"{calls:,} collectives: ranks are compared up to {MOST_CALLS:,}")
+    if calls > MAX_CALLS:
+        raise DamagedFileError(f"{calls:,} collectives: ranks are compared up to {MAX_CALLS:,}")
 
 
-def _packed(start: Times, end: Times) -> bytes:
+def _pack(start: Times, end: Times) -> bytes:
     cover = Cover(start, end)
-    if len(cover.start) > MOST_INTERVALS:
+    if len(cover.start) > MAX_INTERVALS:
         raise DamagedFileError(
             f"{len(cover.start):,} separate pieces of work: ranks are compared up to "
-            f"{MOST_INTERVALS:,}"
+            f"{MAX_INTERVALS:,}"
         )
     return cover.start.tobytes() + cover.end.tobytes()
 
 
-def _unpacked(packed: bytes) -> Cover:
+def _unpack(packed: bytes) -> Cover:
     start, end = np.frombuffer(packed, dtype=np.int64).reshape(2, -1)
     return Cover(start, end)

@@ -51,7 +51,7 @@ def with_parts(
     numbers = []
     for outer, inner in pairs.T.tolist():
         around = modules[outer] if outer != NONE else WHOLE_MODEL
-        path = _joined(around, names[inner].removeprefix(PART_RANGE))
+        path = _join_paths(around, names[inner].removeprefix(PART_RANGE))
         numbers.append(number_of.setdefault(path, len(modules)))
         if numbers[-1] == len(modules):
             modules.append(path)
@@ -61,7 +61,7 @@ def with_parts(
     return result
 
 
-def _joined(outer: str, inner: str) -> str:
+def _join_paths(outer: str, inner: str) -> str:
     return inner if outer == WHOLE_MODEL else f"{outer}.{inner}"
 
 
@@ -76,9 +76,9 @@ NODE = re.compile(r".*\wBackwards?\d*|(torch::autograd::)?AccumulateGrad", re.DO
 UNKNOWN_PHASE = "unknown"
 OTHER_PHASE = "other"
 DATA_LOADING = "data loading"
-TOLD = ("forward", "backward", "optimizer", "zero-grad", LOSS, DATA_LOADING)
+RANGE_PHASES = ("forward", "backward", "optimizer", "zero-grad", LOSS, DATA_LOADING)
 """Phases that user ranges may be named after."""
-FORWARD = TOLD.index("forward")
+FORWARD = RANGE_PHASES.index("forward")
 PHASE_WORD = re.compile(
     r"(?:#+ ?)?(?:(?:model|train|distributeddataparallel)[ _.])?"
     r"(forward|backward|optimizer|zero[_ ]grad|loss|data[_ ]?load(?:ing|er)?)"
@@ -88,7 +88,7 @@ PHASE_WORD = re.compile(
 LOADS_DATA = "enumerate(DataLoader)"
 """Prefix of torch's data loader ranges around the next batch."""
 
-LONGEST_PATH = 500
+MAX_PATH_LENGTH = 500
 """Characters of a module path; limit against hostile traces."""
 RANGES = (MODULE_RANGE, PHASE_RANGE, STEPS_RANGE, PART_RANGE)
 WRAPPERS = ("## Call CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction")
@@ -145,10 +145,10 @@ class Names:
         self.is_graph_launch = _flags(name.endswith("GraphLaunch") for name in names)
         self.zeroes_grads = _flags(name.startswith("Optimizer.zero_grad") for name in names)
         self.is_served_step = _flags(is_served_step(name) for name in names)
-        told = [_phase_told(name) for name in names]
+        told = [_phase_of_range(name) for name in names]
         self.tells_phase = _flags(phase is not None for phase in told)
         self.phase_told = np.array(
-            [TOLD.index(phase) if phase else 0 for phase in told], dtype=np.int64
+            [RANGE_PHASES.index(phase) if phase else 0 for phase in told], dtype=np.int64
         )
 
 
@@ -248,8 +248,8 @@ def _phases_by_scope(
     by_operator = (operator >= 0) & (not has_places)
     # The first that holds decides: what the engine runs is backward, whatever range is around it.
     conditions = [engine >= 0, optimizer, zeroing, told != NONE, module >= 0, served, by_operator]
-    phases += [name for name in TOLD if name not in phases]
-    numbers = np.array([phases.index(name) for name in TOLD])
+    phases += [name for name in RANGE_PHASES if name not in phases]
+    numbers = np.array([phases.index(name) for name in RANGE_PHASES])
     choice = np.select(conditions, [1, 2, 3, numbers[named], 0, 0, 0], phases.index(OTHER_PHASE))
     # A phase that nothing is in must not make a module: `host_scopes` makes one for the loss.
     used = set(occurring(choice).tolist())
@@ -284,7 +284,7 @@ def _modules(
         else:
             above = path_of[int(outside[index])]
             prefix = f"{paths[above]}." if above >= 0 else ""
-            path = (prefix + name.removeprefix(MODULE_PREFIX))[-LONGEST_PATH:]
+            path = (prefix + name.removeprefix(MODULE_PREFIX))[-MAX_PATH_LENGTH:]
         path_of[index] = ids.setdefault(path, len(ids))
         if path_of[index] == len(paths):
             paths.append(path)
@@ -321,7 +321,7 @@ def _backward_modules(
     return np.where(module == NONE, follow_flow(engine, module_of_node), module)
 
 
-def _phase_told(name: str) -> str | None:
+def _phase_of_range(name: str) -> str | None:
     """Return the phase that a user range is named after, such as ``## forward ##``."""
     if name.startswith(LOADS_DATA):
         return DATA_LOADING

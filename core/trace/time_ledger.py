@@ -174,9 +174,9 @@ def time_ledger(
     gaps = _gaps(launches, work, window, on_device=bool(devices))
     marked = host_window = None
     if own is None:
-        marked = _marked(trace, launches, work, gaps, window, on_device=bool(devices))
+        marked = _marked_steps(trace, launches, work, gaps, window, on_device=bool(devices))
     if steps is not None:
-        marked, window, host_window = _chosen(marked, steps)
+        marked, window, host_window = _select_steps(marked, steps)
         work = work.clipped(window.low, window.high)
         if not devices:  # a marker may begin before the first operator
             gaps = _gaps(launches, work, window, on_device=False)
@@ -227,7 +227,7 @@ def _gaps(launches: Launches, work: Activities, window: Window, *, on_device: bo
     return Gaps({OUTSIDE_OPERATORS: Cover(*outside)}, unattributed=Cover(nothing, nothing))
 
 
-def _marked(
+def _marked_steps(
     trace: Trace,
     launches: Launches,
     work: Activities,
@@ -250,7 +250,7 @@ def _marked(
     return marked_steps(steps, cuts, work, gaps, low, high, clock=clock)
 
 
-def _chosen(
+def _select_steps(
     marked: MarkedSteps | None, wanted: tuple[int, int]
 ) -> tuple[MarkedSteps, Window, Window]:
     """Return the steps with the selection noted, its window, and that of its markers.

@@ -16,11 +16,11 @@ import msgspec
 NONE = -1
 CHUNK_BYTES = 2**20
 """Decoded events fit in a core's cache until they are columns."""
-LONGEST_PENDING_BYTES = 64 * 2**20
+MAX_PENDING_BYTES = 64 * 2**20
 TAIL_BYTES = 2**15
 CUTS_TRIED = 3
-MOST_DEVICES = 1024
-LONGEST_DEVICE_NAME = 256
+MAX_DEVICES = 1024
+MAX_DEVICE_NAME_LENGTH = 256
 OPEN, CLOSE, COMMA = b"[],"
 
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -163,7 +163,7 @@ def read_events(text: Text) -> Iterator[list[JsonEvent]]:
     while text.read_more():
         if events := text.take_front():
             yield events
-        elif len(text) > LONGEST_PENDING_BYTES:
+        elif len(text) > MAX_PENDING_BYTES:
             break
     rest = text.all()
     if is_object:
@@ -191,19 +191,19 @@ def _find_list(text: Text) -> bool:
             text.note(_OBJECT.decode(plain[: key.end()] + b"]}"))
             text.drop(len(begin) - len(plain) + key.end() - 1)
             return True
-        if len(text) > LONGEST_PENDING_BYTES:
+        if len(text) > MAX_PENDING_BYTES:
             break
     raise msgspec.DecodeError("there is no list of traceEvents in it")
 
 
 def _device_names(properties: Any) -> dict[int, str]:
     """Return names by number from ``deviceProperties``, which may be any JSON value."""
-    entries = properties[:MOST_DEVICES] if isinstance(properties, list) else []
+    entries = properties[:MAX_DEVICES] if isinstance(properties, list) else []
     devices = ((entry.get("id"), entry.get("name")) for entry in entries if isinstance(entry, dict))
     return {
         number: name
         for number, name in devices
-        if isinstance(number, int) and isinstance(name, str) and len(name) <= LONGEST_DEVICE_NAME
+        if isinstance(number, int) and isinstance(name, str) and len(name) <= MAX_DEVICE_NAME_LENGTH
     }
 
 

@@ -43,7 +43,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
                 collector.add(events)
                 report(file.tell(), size)
             collector.devices = text.devices
-            return collector.finished()
+            return collector.finish()
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
     except MemoryError as error:
