@@ -1,4 +1,4 @@
-"""The memory block of anyone's file: a snapshot, or a trace with requests for memory."""
+"""Build the memory block of an imported file: a snapshot, or a trace with memory requests."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FREED_BLOCKS = (
 
 
 def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
-    """The same tables for one device of a foreign snapshot, without owners.
+    """Build the memory block of one device of an imported snapshot, without owners.
 
     Args:
-        device: Its number; without one, the busiest.
+        device: Default: the busiest.
 
     Raises:
-        DamagedFileError: An event of it cannot be read, or it has nothing of that device.
+        DamagedFileError: An event cannot be read, or the device is not in the file.
     """
     used = snapshot.used_devices
     if device is None:
@@ -70,7 +70,7 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
 
 
 def describe_counted(counted: CountedHistory) -> Memory:
-    """The same tables for the requests to a GPU's allocator in a foreign trace, without owners."""
+    """Build the memory block of a GPU allocator's requests in an imported trace, without owners."""
     recording = Recording(
         source="cuda-profiler",
         history=counted.history,
@@ -90,7 +90,8 @@ def describe_counted(counted: CountedHistory) -> Memory:
 
 
 def describe_profiled(history: History) -> Memory:
-    """The same tables for the CPU allocator's requests in a foreign trace, without owners."""
+    """Build the memory block of the CPU allocator's requests in an imported trace, without
+    owners."""
     recording = Recording(
         source="cpu-profiler",
         history=history,

@@ -1,4 +1,4 @@
-"""The events of an allocator, the allocations that follow from them, and the failed request."""
+"""Events of an allocator, the allocations that follow from them, and the failed request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 
 class Frame(NamedTuple):
-    """One level of a stack: Python, or an operator with ``line`` 0 and no file."""
+    """One level of a stack: Python code, or an operator with ``line`` 0 and no file."""
 
     file: str
     line: int
@@ -25,7 +25,7 @@ class Frame(NamedTuple):
 
 
 def is_python(file: str) -> bool:
-    """Whether a frame's file is Python's; code without a file is named ``<string>`` or the like."""
+    """True for Python files and for code without a file, such as ``<string>``."""
     return file.endswith(".py") or file.startswith("<")
 
 
@@ -34,10 +34,10 @@ Stack = tuple[Frame, ...]
 
 MAX_FRAMES = 100
 MAX_FRAMES_READ = 2000
-"""Frames of one stack that are looked through for Python: with ``stacks="all"``, torch's default,
-those of C++ come first and are many."""
+"""Frames of one stack that are searched for Python: with torch's default ``stacks="all"`` many C++
+frames come first."""
 MAX_ALIKE = 64
-"""Stacks of one key that are compared; a hostile file can have a million."""
+"""Maximum number of stacks compared per key; a hostile file can have a million."""
 
 
 class _Frame(msgspec.Struct, gc=False):
@@ -49,8 +49,7 @@ class _Frame(msgspec.Struct, gc=False):
 class Stacks:
     """Numbers the distinct stacks.
 
-    A snapshot shares its frames: two equal stacks mostly hold the same objects, and comparing two
-    such lists is fast.
+    Snapshots share frames: equal stacks mostly contain the same objects, which compare fast.
     """
 
     def __init__(self) -> None:
@@ -59,7 +58,7 @@ class Stacks:
         self._alike: defaultdict[int, list[tuple[list[Any], int]]] = defaultdict(list)
 
     def number(self, frames: Any) -> int:
-        """The number of a stack, -1 without one."""
+        """The number of a stack, -1 for none."""
         if not frames:
             return -1
         # One number is found faster than a tuple, and a key that stacks share is no error.
@@ -93,17 +92,15 @@ class History:
     Attributes:
         time_ns: Nanoseconds since the Unix epoch, never falling.
         address: Start of the block.
-        change: Bytes as they were requested: positive when taken, negative when given back.
-        stack: Index into ``stacks`` of where the event happened, -1 when that is unknown.
-        stacks: The distinct stacks.
+        change: Requested bytes: positive when taken, negative when given back.
+        stack: Index into ``stacks``, -1 if unknown.
         survivors: (address, requested bytes) of blocks in use when the recording ended.
-        product: Number of the matrix product that was under way, -1 outside of all; empty where
-            operators were not recorded.
-        block: Bytes of the block that was handed out, which can be larger than the rounded request,
-            0 where one was given back; empty where that is not known.
-        survivor_stacks: Address to the index of the stack of a survivor, -1 when unknown.
-        end_blocks: Address to bytes of the blocks in use when the recording ended, where the file
-            has them: as handed out, not as requested.
+        product: Number of the matrix product in progress, -1 outside; empty if operators were not
+            recorded.
+        block: Bytes of the block handed out, which can exceed the rounded request, 0 for returns;
+            empty if unknown.
+        survivor_stacks: Address of a survivor to the index of its stack, -1 if unknown.
+        end_blocks: Address to block bytes of blocks in use at the end, if the file has them.
         granule: Bytes that the allocator rounds every request up to; 1 if it does not.
     """
 
@@ -135,15 +132,13 @@ class Lifetimes:
     the i-th.
 
     Attributes:
-        address: Start of the block.
         bytes: As requested.
         rounded: The request, rounded up to the allocator's granule.
-        blocks: Bytes of the block, where the history or the state at its end has them; else as
-            ``rounded``.
-        born: First instant at which it is alive; 0 if it was there before the history began.
-        died: First instant at which it no longer is; ``instants`` if no event freed it.
-        stack: Index into the history's stacks, -1 when unknown.
-        instants: One more than the history has events.
+        blocks: Bytes of the block, if the history or its final state has them; else ``rounded``.
+        born: First instant at which it is alive; 0 if it existed before the history began.
+        died: First instant at which it is no longer alive; ``instants`` if no event freed it.
+        stack: Index into the history's stacks, -1 if unknown.
+        instants: Number of events plus one.
     """
 
     address: Integers
@@ -159,11 +154,10 @@ class Lifetimes:
         return len(self.address)
 
     def alive_at(self, instant: int) -> Integers:
-        """Indices of the allocations alive at an instant."""
         return np.flatnonzero((self.born <= instant) & (instant < self.died))
 
     def curve(self, weights: Integers) -> Integers:
-        """Sum of the weights of what is alive, one element an instant."""
+        """Sum of the weights of live allocations, one element an instant."""
         # int64: the weights are bytes, and their sum exceeds 2**31. One element more than the
         # result takes the deaths of allocations that nothing freed.
         change = np.zeros(self.instants + 1, dtype=np.int64)
@@ -174,10 +168,10 @@ class Lifetimes:
 
 
 def pair(history: History) -> Lifetimes:
-    """Join each event that takes memory with the one that gives it back.
+    """Pair each event that takes memory with the one that gives it back.
 
-    Exact also when the ring buffer has dropped the beginning: an address freed without having
-    been taken, and a survivor that no event mentions, was alive before the first event.
+    Exact even if the ring buffer dropped the beginning: an address freed without having been taken,
+    and a survivor that no event mentions, was alive before the first event.
     """
     instants = len(history) + 1
     # A stable sort keeps the events of one address in order of time, so that neighbours pair.
@@ -247,9 +241,8 @@ class OomEvent:
 
     Attributes:
         time_ns: Nanoseconds since the Unix epoch.
-        bytes: Bytes requested.
         stack: Of the request, innermost frame first.
-        op: The innermost operator under way; None where operators were not recorded.
+        op: The innermost operator in progress; None if operators were not recorded.
     """
 
     time_ns: int
@@ -265,7 +258,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 def refusal_in(snapshot: Mapping[str, Any], device: int) -> OomEvent | None:
-    """The last failed request of one device in a snapshot of this process; None without any.
+    """The last failed request of one device in a snapshot of this process, or None.
 
     Raises:
         DamagedFileError: torch changed the form of its snapshots.

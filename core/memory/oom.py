@@ -1,4 +1,4 @@
-"""Running out of memory: the failed request, the sizes that would fit, and both in words."""
+"""Describe an out-of-memory failure: the failed request, and the sizes that would fit."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ NOT_RECORDED = "only the memory pass records allocations, and it did not run out
 def describe_oom(
     event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec, capability: str | None = None
 ) -> Oom:
-    """Description of the failed request.
+    """Describe the failed request.
 
     Args:
         alive: From the memory pass; None in other passes.
-        capability: As `closed_form.predict` takes it.
+        capability: See `closed_form.predict`.
     """
     facts: dict[str, Any] = msgspec.structs.asdict(event)
     missing = dict(event.missing)
@@ -102,7 +102,7 @@ def refused(oom: Oom) -> str:
 
 
 def asked_by(oom: Oom) -> str:
-    """``aten::div in blocks.0.attention``, or the one of both that is known."""
+    """``aten::div in blocks.0.attention``, or whichever of both is known."""
     return " in ".join(part for part in (oom.op, oom.module) if part)
 
 
@@ -120,13 +120,12 @@ def held(oom: Oom) -> str:
 
 
 def largest_rows(oom: Oom) -> str:
-    """The largest rows of the ledger."""
     rows = sorted(oom.ledger, key=lambda row: -row.bytes)[:LARGEST_ROWS]
     return ", ".join(f"{row.name} {format_bytes(row.bytes)}" for row in rows)
 
 
 def what_fits(oom: Oom) -> str:
-    """The sizes that would fit by the closed form, as a clause; empty without a prediction."""
+    """Name the sizes that would fit by the closed form, as a clause; empty without a prediction."""
     if not oom.would_fit or oom.capacity_bytes is None:
         return ""
     capacity = format_bytes(oom.capacity_bytes)
@@ -150,7 +149,7 @@ def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
     """The ledger, the origins and the timeline up to the failed request that ended a recording.
 
     Args:
-        notes: The worker's, up to the step that did not end.
+        notes: The worker's, up to the unfinished step.
     """
     history, notes, _ = join_clocks(recording.history, notes)
     refusal = recording.refusal
@@ -181,7 +180,7 @@ def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
 
 
 def _free(recording: Recording, live_bytes: int) -> int | None:
-    """Free bytes at the failed request: those at the end, less those freed in between."""
+    """Free bytes at the failed request: those at the end, minus those freed in between."""
     if recording.free_at_end is None:
         return None
     lifetimes = pair(recording.history)
@@ -190,7 +189,7 @@ def _free(recording: Recording, live_bytes: int) -> int | None:
 
 
 def _fullest(history: History, notes: Notes) -> int:
-    """The instant of the most live bytes since the last phase began."""
+    """The instant with the most live bytes since the last phase began."""
     lifetimes = pair(history)
     live = lifetimes.curve(lifetimes.rounded)
     first = history.instant(notes.phases[-1].time_ns)
@@ -200,12 +199,11 @@ def _fullest(history: History, notes: Notes) -> int:
 def _until(
     history: History, count: int, notes: Notes, refusal: OomEvent | None
 ) -> AllocationHistory:
-    """The allocations of the first ``count`` events, the step still open.
+    """Replay the first ``count`` events, with the step still open.
 
-    The replay ends the step at NEVER: memory still alive is a temporary of the step, which
-    would have freed it, and not kept between steps. Of what the refused product itself had
-    taken, its result would have outlived it and its workspace would not: they cannot be told
-    apart, and both are temporaries.
+    The replay ends the step at NEVER, so that live memory counts as a temporary of the step and not
+    as kept between steps. The result of the failed product and its workspace cannot be
+    distinguished, so both count as temporaries.
     """
     columns = ("time_ns", "address", "change", "stack", "product", "block")
     before = replace(history, **{name: getattr(history, name)[:count] for name in columns})
