@@ -1,7 +1,7 @@
-"""Backward pass, replayed: the bytes that each operation allocates and frees.
+"""Replay the backward pass: the bytes that each operation allocates and frees.
 
 The reverse of `forward`: change the two together. A tensor that the forward saved is released by
-its name there, at the end of its operation. Names of gradients in flight begin with ``g``.
+its name there, at the end of its operation. Names of gradients in progress begin with ``g``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _recompute(tape: Tape, sizes: Sizes, blocks: range) -> None:
 
 
 def _keeps_x(sizes: Sizes) -> bool:
-    """Whether a norm saves its input itself, not a copy in float32."""
+    """True if a norm saves its input itself, not a copy in float32."""
     return sizes.width.fused_norm or sizes.width.residual == 4
 
 

@@ -1,4 +1,4 @@
-"""Memory of one step, replayed without running it: the transformer's, and bare attention's.
+"""Replay the memory of one step by formulas: the transformer's, and bare attention's.
 
 The transformer's follows `models.transformer` and `transformer` in
 `sysbench.core.worker.workloads`, run eagerly, as torch 2.13 executes them. Every tensor that can
@@ -25,7 +25,7 @@ class StepMemory:
     """Memory of a replayed step.
 
     Attributes:
-        peaks: The worst moment of each phase, by the workload's names.
+        peaks: The peak of each phase, by the workload's names.
         saved_bytes: Bytes that the graph holds after forward and loss, without weights.
     """
 
@@ -34,7 +34,6 @@ class StepMemory:
 
     @property
     def peak(self) -> TapeMoment:
-        """The worst moment of all phases."""
         return max(self.peaks.values(), key=lambda moment: moment.total)
 
 
@@ -70,7 +69,7 @@ def step_resident_bytes(sizes: Sizes) -> dict[str, int]:
 
 
 def _optimizer_scratch(sizes: Sizes) -> int:
-    """Bytes that AdamW needs for an instant.
+    """Temporary bytes of AdamW.
 
     foreach computes the roots of all second moments at once. The loop holds a root, its quotient
     and the quotient of the parameter before it.
@@ -87,14 +86,14 @@ GRADIENTS = "gradients"
 
 
 def closed_attention_flops(spec: RunSpec) -> int:
-    """FLOPs of a forward: two products of 2·B·T²·d, masked or not, as of dense kernels."""
+    """FLOPs of a forward: two products of 2·B·T²·d, masked or not, as in dense kernels."""
     return 4 * spec.batch * spec.context**2 * spec.d_model
 
 
 def attention_memory(spec: RunSpec) -> StepMemory:
     """Replay one step of bare attention.
 
-    Complete where the scores are written out. Of other kernels only inputs and outputs count,
+    Complete if the scores are materialised. For other kernels only inputs and outputs count,
     without scratch space and casts.
     """
     sizes = Sizes(spec)

@@ -1,4 +1,4 @@
-"""Exact mode: a step on meta tensors in a separate process. No torch here."""
+"""Exact mode: dry-run a step on meta tensors in a separate process. No torch here."""
 
 from __future__ import annotations
 
@@ -60,17 +60,16 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """A steady step on tensors without data.
+    """Result of one steady step on tensors without data.
 
     Attributes:
         layers: Number of blocks that its moments distinguish.
-        parameters, parameter_bytes: Those of the model.
-        trained_parameters: Count of the parameters that need gradients.
-        moments: In order of time; without an order where the step was extrapolated.
+        trained_parameters: Count of parameters that need gradients.
+        moments: In order of time; unordered if the step was extrapolated.
         saved_bytes: Bytes that the graph holds after forward and loss, without weights.
         products: Number of times that each phase computes each product.
         moved_bytes: Bytes that all other operations read and write, by phase.
-        trace: Its requests for memory, in order; None where the step was extrapolated.
+        trace: Its memory requests in order; None if the step was extrapolated.
     """
 
     layers: int
@@ -85,7 +84,7 @@ class DryRun:
 
 
 def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
-    """The step at another depth, extrapolated from two depths, at least 3, that differ by 1.
+    """Extrapolate a step to another depth from two depths, at least 3, that differ by 1.
 
     Raises:
         WorkerFailed: The two steps differ in the operations of a block.
@@ -140,7 +139,7 @@ def _labelled(run: DryRun) -> dict[_Label, Moment]:
 
 
 def _ends(block: int, layers: int) -> list[int]:
-    """Indices of a block that hold at any depth; none for blocks in the middle.
+    """Indices of a block that hold at any depth; empty for blocks in the middle.
 
     A block can have two: in 3 layers the second is 2 and -2. Middle blocks need no index, since
     live bytes are affine between the second and the last but one.
@@ -192,13 +191,11 @@ class PhasePrediction(msgspec.Struct, frozen=True, kw_only=True):
     """One phase of the step.
 
     Attributes:
-        phase: Its name, as the workload has it.
-        peak_bytes: Live bytes at its worst moment; ``ledger`` adds up to them.
-        block_bytes: Peak of their blocks in CUDA's allocator, each storage rounded up to 512
-            bytes; None on the CPU.
-        place: Place of the worst moment in the phase.
+        peak_bytes: Live bytes at its peak; ``ledger`` adds up to them.
+        block_bytes: Peak of their blocks in CUDA's allocator, each storage rounded up to 512 bytes;
+            None on the CPU.
+        place: Place of the peak in the phase.
         flops: FLOPs of its matrix products, as the kernels compute them.
-        products: The same by product.
         moved_bytes: Bytes that all other operations read and write.
     """
 
@@ -217,12 +214,12 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
 
     Attributes:
         phases: In order of time.
-        block_ledger: The rows of ``ledger`` as blocks of CUDA's allocator; None on the CPU.
+        block_ledger: The rows of ``ledger`` in blocks of CUDA's allocator; None on the CPU.
         requests: Its requests to CUDA's allocator; None on the CPU.
-        held: What the allocator holds for them on a device without end.
-        trained_parameters: Count of those that need gradients.
+        held: What the allocator holds for them on a device of unlimited memory.
+        trained_parameters: Count of parameters that need gradients.
         seconds: Duration of the prediction, without the import of torch.
-        import_seconds: Duration of that import, once for a process.
+        import_seconds: Duration of that import, once per process.
     """
 
     phases: list[PhasePrediction]
@@ -239,8 +236,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         spec: See `canonical_spec`.
-        capability: The device's compute capability; None where it is not known.
-        variant: The way to train it, where that is not the spec's.
+        capability: The device's compute capability; None if unknown.
+        variant: The way to train it, if not the spec's.
     """
 
     spec: RunSpec
@@ -260,9 +257,6 @@ class Estimator:
 
     The child starts with the ``with`` block or the first question, imports torch, and ends with
     `close`; the cache outlives it. However the child ends, this process sees only an exception.
-
-    Args:
-        timeout_seconds: Limit for one answer.
     """
 
     def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
@@ -285,21 +279,20 @@ class Estimator:
 
     @property
     def pid(self) -> int | None:
-        """The process, while there is one."""
         return None if self._process is None else self._process.pid
 
     def predict(
         self, spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
     ) -> ExactPrediction:
-        """The cost of one steady step, run eagerly with the semantics of ``device``.
+        """Predict the cost of one steady eager step with the semantics of ``device``.
 
         Args:
-            capability: As `closed_form.predict` takes it.
+            capability: See `closed_form.predict`.
             variant: Of a training step; on CUDA a sharded one has no requests.
 
         Raises:
             WorkerFailed: The process died, did not answer in time, or could not run the step.
-            SpecError: The dry run has no such step, or there is no interpreter to run it in.
+            SpecError: The dry run does not support the step, or there is no interpreter for it.
         """
         if spec.workload != "transformer" and not spec.is_own:
             raise SpecError("workload", spec.workload, "transformer; exact mode runs no other")
@@ -312,13 +305,13 @@ class Estimator:
         return self._predictions[key]
 
     def stop(self) -> None:
-        """End the child from another thread; the thread that waits for it gets `WorkerFailed`."""
+        """Stop the child from another thread; the thread that waits for it gets `WorkerFailed`."""
         process = self._process
         if process is not None:
             process.kill()
 
     def close(self) -> None:
-        """End the process, if there is one; wait for nothing."""
+        """Stop the process, if there is one, without waiting."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -384,7 +377,6 @@ class Estimator:
         return line
 
     def _failure(self, process: subprocess.Popen[bytes]) -> WorkerFailed:
-        """The error of a child that ended without an answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1.0)
         assert self._log is not None
@@ -397,7 +389,7 @@ class Estimator:
 
 
 def canonical_spec(spec: RunSpec) -> RunSpec:
-    """The spec with every key that does not change a prediction at its default."""
+    """Reset every key that does not change a prediction to its default."""
     names: tuple[str, ...] = DIMENSION_NAMES
     names += ("batch", "context", "precision", "attention", "step")
     if spec.is_own:
@@ -417,9 +409,9 @@ def _ended(code: int | None) -> str:
 def roof_ms(phase: PhasePrediction, roof: Roof) -> float | None:
     """Milliseconds of a phase if every operation ran at its ceiling; None without a bandwidth.
 
-    A matrix product takes its FLOPs at the peak or its operands' bytes at the bandwidth,
-    whichever is longer; other operations take their bytes. The cost of launches and the savings of
-    caches are not included. A product of another dtype than the run's counts at the run's peak.
+    A matrix product takes its FLOPs at the peak or its operands' bytes at the bandwidth, whichever
+    is longer; other operations take their bytes. Launch costs and cache hits are not included. A
+    product of another dtype than the run's counts at the run's peak.
     """
     if not roof.bandwidth:
         return None

@@ -1,4 +1,4 @@
-"""Predictions over several specs: the largest that fits, and a table of cells."""
+"""Predict several specs: the largest value that fits, and a table of cells."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Predict = Callable[[RunSpec], Prediction]
 
 FitKey = Literal["batch", "context", "layers"]
 LAYER_ARGUMENTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers")
-"""Arguments of the user's models that are their number of layers, where they are given."""
+"""Names of user models' arguments that may be their number of layers."""
 
 MOST_CELLS = 500
 MOST_TRIED = 32
-"""Values that are tried one by one for the first from which on none fits."""
+"""Maximum number of values tried one by one to find the first that never fits."""
 
 EXPANDABLE = AllocatorSettings(expandable_segments=True)
 
@@ -49,14 +49,14 @@ class FitAxis(msgspec.Struct, frozen=True):
 
 
 class FitCell(msgspec.Struct, frozen=True, kw_only=True):
-    """One place of the table.
+    """One cell of the table.
 
     Attributes:
         settings: Key to value, of each axis.
-        peak_bytes, peak_phase: Null where nothing can be predicted; ``why`` says the reason.
+        peak_bytes, peak_phase: Null if nothing can be predicted, see ``why``.
         reserved_bytes: Of CUDA's allocator, in exact mode; else null.
-        capacity_bytes: Capacity to compare with; null where not known.
-        fits: Whether it is sure to fit; null where the peak or the capacity is.
+        capacity_bytes: Capacity to compare with; null if unknown.
+        fits: Whether it is guaranteed to fit; null if the peak or the capacity is.
         verdict: The same with its uncertainty, see `room.Verdict`.
     """
 
@@ -71,19 +71,19 @@ class FitCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest value of a key whose predicted step is sure to fit.
+    """The largest value of a key whose predicted step is guaranteed to fit.
 
     Attributes:
-        largest: 0 where not even 1 fits.
-        peak_bytes: At the largest; null where that is 0.
-        next: The first that is not sure to fit; null where the key allows no more.
-        next_peak_bytes, over_bytes: Its peak, and the bytes that are missing.
-        room_bytes: Memory that is sure to be available to the step.
-        doubt_bytes: Its uncertainty: what may be available on top.
-        beyond: The first from which on none fits; null where the key allows no more.
+        largest: 0 if not even 1 fits.
+        peak_bytes: At the largest; null if that is 0.
+        next: The first that is not guaranteed to fit; null if the key allows no more.
+        next_peak_bytes, over_bytes: Its peak, and the missing memory.
+        room_bytes: Memory that is guaranteed to be available to the step.
+        doubt_bytes: Uncertainty: bytes that may be available in addition.
+        beyond: The first value from which on none fits; null if the key allows no more.
         reserved_bytes: Of CUDA's allocator at the largest, in exact mode; else null.
         expandable_largest: The largest with ``expandable_segments:True``, in exact mode on CUDA;
-            null where it is no larger.
+            null if it is no larger.
     """
 
     key: FitKey
@@ -109,10 +109,10 @@ def fit(
     settings: AllocatorSettings | None = None,
     room: AvailableMemory | None = None,
 ) -> Fit:
-    """The largest value of a key that fits, by bisection: peaks grow with batch and context.
+    """Find the largest value of a key that fits by bisection: peaks grow with batch and context.
 
-    What an allocator reserves can shrink from a value to the next: then it is one that fits while
-    the next does not, and a larger one may fit too.
+    An allocator's reserve can shrink from one value to the next. The result is then a value that
+    fits while the next does not, and a larger one may fit too.
 
     Args:
         guess: First value to try; near the answer it saves predictions. Default: the spec's.
@@ -148,13 +148,13 @@ def fit(
 
 
 def reserved_bytes(prediction: Prediction) -> int | None:
-    """What CUDA's allocator reserves for a step; None where no allocator was played."""
+    """Bytes that CUDA's allocator reserves for a step; None without an allocator model."""
     held = prediction.held if isinstance(prediction, ExactPrediction) else None
     return None if held is None else held.reserved_bytes
 
 
 def with_value(spec: RunSpec, key: FitKey, value: int) -> RunSpec:
-    """The spec with another value of the key; the user's models take layers as an argument."""
+    """Change the key's value; user models take layers as an argument."""
     if key != "layers" or not spec.is_own:
         return spec.changed(**{key: value})
     arguments = decoded_arguments(spec.model_args) | {_layers_argument(spec): value}
@@ -162,7 +162,7 @@ def with_value(spec: RunSpec, key: FitKey, value: int) -> RunSpec:
 
 
 def value_of(spec: RunSpec, key: FitKey) -> int:
-    """The spec's value of the key; of the user's models' layers 1 where it does not say."""
+    """The spec's value of the key; 1 for layers of user models that do not set it."""
     if key != "layers" or not spec.is_own:
         return int(getattr(spec, key))
     value = decoded_arguments(spec.model_args).get(_layers_argument(spec), 1)
@@ -170,7 +170,7 @@ def value_of(spec: RunSpec, key: FitKey) -> int:
 
 
 def _layers_argument(spec: RunSpec) -> str:
-    """The argument that is given, else the one that is usual behind that door."""
+    """The layers argument that is set, else the usual one for this kind of model."""
     given = decoded_arguments(spec.model_args)
     usual = LAYER_ARGUMENTS[0] if source_of(spec.model).door == "hf" else LAYER_ARGUMENTS[-1]
     return next((name for name in LAYER_ARGUMENTS if name in given), usual)
@@ -186,7 +186,7 @@ class _Search:
         self._known: dict[int, Prediction] = {}
 
     def predicted(self, value: int) -> Prediction | None:
-        """The prediction at a value; None where the key does not allow it."""
+        """The prediction at a value; None if the key does not allow it."""
         if not self._allowed(value):
             return None
         if value not in self._known:
@@ -194,14 +194,14 @@ class _Search:
         return self._known[value]
 
     def largest(self, guess: int, settings: AllocatorSettings | None) -> int:
-        """A value that is sure to fit while the next one is not; 0 for none."""
+        """A value that is guaranteed to fit while the next one is not; 0 for none."""
         return largest(lambda value: self._verdict(value, settings) == "fits", guess)
 
     def beyond(self, fitting: int, settings: AllocatorSettings | None) -> int | None:
-        """The first value from which on none fits; None where the key allows no more.
+        """The first value from which on none fits; None if the key allows no more.
 
-        What an allocator needs beside the tensors goes up and down from value to value, the
-        tensors alone only up: from where they are too many, values are tried downwards.
+        The allocator's overhead goes up and down from value to value, tensors only up. The search
+        starts where the tensors alone do not fit, and goes downwards.
         """
         value = largest(self._has_room_for_tensors, self._guess_of_bound(fitting)) + 1
         lowest = max(fitting + 1, value - MOST_TRIED)
@@ -214,7 +214,7 @@ class _Search:
         return prediction is not None and prediction.peak_bytes <= self.room.most
 
     def _guess_of_bound(self, fitting: int) -> int:
-        """Where the tensors fill the room, by what the value after the fitting one adds."""
+        """Estimate where the tensors fill the memory, by the growth after the fitting value."""
         at, after = self.predicted(max(1, fitting)), self.predicted(max(1, fitting) + 1)
         if at is None or after is None or after.peak_bytes <= at.peak_bytes:
             return max(1, fitting)
@@ -223,12 +223,12 @@ class _Search:
         return max(1, guess if self._allowed(guess) else fitting)
 
     def _verdict(self, value: int, settings: AllocatorSettings | None) -> Verdict | None:
-        """Whether a value fits; None where the key does not allow it."""
+        """Whether a value fits; None if the key does not allow it."""
         prediction = self.predicted(value)
         return None if prediction is None else fit_verdict(prediction, self.room, settings)
 
     def with_expandable(self, guess: int, settings: AllocatorSettings | None) -> int:
-        """The largest value with expandable segments; 0 where they are no news."""
+        """The largest value with expandable segments; 0 if they are already on."""
         prediction = self.predicted(guess)
         is_played = isinstance(prediction, ExactPrediction) and prediction.requests is not None
         if not is_played or (settings is not None and settings.expandable_segments):
@@ -237,7 +237,7 @@ class _Search:
 
 
 def largest(is_fine: Callable[[int], bool], guess: int = 1) -> int:
-    """The largest number, at least 1, that is fine if all below it are; 0 if none is.
+    """The largest number, at least 1, that is fine if all below it are; 0 for none.
 
     Steps away from the guess, twice as far each time, then bisects.
     """
@@ -259,11 +259,10 @@ def largest(is_fine: Callable[[int], bool], guess: int = 1) -> int:
 
 
 def parse_axes(texts: Sequence[str]) -> list[FitAxis]:
-    """``["context=128,256", "precision=fp32,bf16"]`` to axes.
+    """Parse ``["context=128,256", "precision=fp32,bf16"]``.
 
     Raises:
-        SpecError: No such key, a value that it does not allow, a key that comes twice, or more
-            than `MOST_CELLS` cells.
+        SpecError: An unknown or repeated key, an invalid value, or more than `MAX_CELLS` cells.
     """
     axes = [_parse_axis(text) for text in texts]
     keys = [axis.key for axis in axes]
@@ -301,10 +300,10 @@ def fit_cells(
     predict: Predict,
     card: Card = ANY_CARD,
 ) -> list[FitCell]:
-    """A cell for every combination, the last axis fastest.
+    """Predict every combination, the last axis fastest.
 
-    A combination that no device can run is a cell without a prediction. A ``memory_limit`` of
-    the cell's spec counts as its capacity.
+    A combination that no device can run is a cell without a prediction. A ``memory_limit`` of the
+    cell's spec counts as its capacity.
     """
     keys = [axis.key for axis in axes]
     return [

@@ -1,4 +1,4 @@
-"""Forward pass and loss, replayed: the bytes that each operation allocates, saves and frees.
+"""Replay the forward pass and loss: the bytes that each operation allocates, saves and frees.
 
 Follows `Transformer.forward` and `Block.forward` of the worker's models line by line: change them
 together. A name stands for the tensor that the model's code holds at that line.
@@ -44,7 +44,7 @@ def play_forward(tape: Tape, sizes: Sizes) -> None:
 
 
 def checkpoint_segments(sizes: Sizes) -> list[range]:
-    """Indices of the recomputed segments: the full ones, then a shorter last one, as ranges alike.
+    """Group the recomputed segments by length: the full ones, then a shorter last one.
 
     Each range has segments of one length, so that a tape can repeat them.
     """
@@ -69,8 +69,8 @@ def play_block(tape: Tape, sizes: Sizes, index: int, *, until_saved: bool = Fals
     """Replay one block, from x to x.
 
     Args:
-        until_saved: Stop after the last tensor that the graph saves, without a new x. That is
-            where checkpoint ends its recomputation early.
+        until_saved: Stop after the last tensor that the graph saves, without a new x. That is where
+            checkpoint ends its recomputation early.
     """
     tape.place = f"block {index}, attention"
     _attention(tape, sizes)

@@ -1,4 +1,4 @@
-"""The ordered allocation requests of a step, and their replay in a model of the allocator."""
+"""The ordered allocation requests of a step, and their replay in the allocator model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sysbench.core.predict.allocator import AllocationRefused, CachedBlock, Cach
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 
 SHALLOW = 4
-"""Layers of a trace that can be extended: two blocks in the middle, to be told from the ends."""
+"""Layers of a trace that can be extended: two middle blocks, distinguishable from the ends."""
 
 STATE, STEP = "(state)", "(step)"
-"""Marks that begin the requests of the optimizer's state, and those of the step."""
+"""Marks that begin the requests of the optimizer's state and of the step."""
 
 
 class TraceEntry(NamedTuple):
@@ -34,7 +34,7 @@ class RequestTrace:
     """Requests of build, optimizer state and one step.
 
     Attributes:
-        bytes, blocks: By a request's number: its bytes, and its block's index from 1; 0 outside.
+        bytes, blocks: Bytes and block index of each request; the index is from 1, 0 outside blocks.
     """
 
     entries: list[TraceEntry] = field(default_factory=list)
@@ -42,7 +42,7 @@ class RequestTrace:
     blocks: list[int] = field(default_factory=list)
 
     def request(self, count: int, block: int = 0) -> int:
-        """Note a request; returns its number, -1 for one of no bytes: no block is behind it."""
+        """Record a request; returns its number, or -1 for 0 bytes, which get no block."""
         if not count:
             return -1
         number = len(self.bytes)
@@ -52,23 +52,22 @@ class RequestTrace:
         return number
 
     def give_back(self, number: int) -> None:
-        """Note that a request's block is returned."""
         if number >= 0:
             self.entries.append(TraceEntry("return", number))
 
     def mark(self, name: str) -> None:
-        """Note that something happens just before the next entry."""
+        """Record an event just before the next entry."""
         self.entries.append(TraceEntry("mark", name=name))
 
     def mark_before(self, number: int | None, name: str) -> None:
-        """Note that something happens just before a request; None: now."""
+        """Record an event just before a request; None: now."""
         at = len(self.entries)
         if number is not None:
             at = self.entries.index(TraceEntry("request", number))
         self.entries.insert(at, TraceEntry("mark", name=name))
 
     def without(self, dropped: Collection[int]) -> RequestTrace:
-        """A copy of the trace so far, without some requests and their returns, by number."""
+        """Copy the trace without some requests and their returns, by number."""
         if not dropped:
             return RequestTrace(list(self.entries), list(self.bytes), list(self.blocks))
         kept, numbers = RequestTrace(), dict[int, int]()
@@ -83,7 +82,6 @@ class RequestTrace:
         return kept
 
     def requests(self) -> Requests:
-        """The entries as numbers."""
         lists: dict[str, list[int]] = {"": [], STATE: [], STEP: []}
         section, marks = "", []
         for entry in self.entries:
@@ -99,7 +97,7 @@ class RequestTrace:
 
 
 class _Run(NamedTuple):
-    """Entries in a row: requests of one block, and what is returned until the next run."""
+    """Consecutive entries: requests of one block, and the returns until the next run."""
 
     block: int
     entries: list[TraceEntry]
@@ -110,7 +108,7 @@ _Key = tuple[int, int]
 
 
 def extended_trace(trace: RequestTrace, layers: int) -> RequestTrace:
-    """The trace at another depth, of at least one layer more, from one of `SHALLOW` layers.
+    """Extend a trace of `SHALLOW` layers by at least one layer.
 
     Raises:
         WorkerFailed: The two blocks in the middle differ.
@@ -151,7 +149,7 @@ class _Extension:
                 raise _differ()
 
     def _middle(self, run: _Run, following: _Run) -> None:
-        """Fill the place between the second block and the last but one, in the run's direction."""
+        """Fill the gap between the second block and the last but one, in the run's direction."""
         second, third = (run, following) if run.block == 2 else (following, run)
         if self._sizes(second) != self._sizes(third):
             raise _differ()
@@ -170,7 +168,7 @@ class _Extension:
                 raise _differ()
 
     def _outside(self, run: _Run) -> None:
-        """A run outside the blocks may return what any block has, of all blocks in the middle."""
+        """Extend a run outside the blocks, which may return memory of all middle blocks."""
         of_second = {key[1] for key in self._returned(run) if key[0] == 2}
         if of_second != {key[1] for key in self._returned(run) if key[0] == 3}:
             raise _differ()
@@ -211,7 +209,7 @@ class _Extension:
         return [self._old.bytes[e.number] for e in run.entries if e.kind == "request"]
 
     def _relative(self, run: _Run) -> list[tuple[str, int, int]]:
-        """The entries by the distance of their block, returns in a row in one order."""
+        """The entries by the distance of their block, consecutive returns in one order."""
         entries = []
         for kind, group in groupby(run.entries, key=lambda entry: entry.kind):
             keys = [self._keys[entry.number] for entry in group if kind != "mark"]
@@ -220,7 +218,7 @@ class _Extension:
         return entries
 
     def _known(self, run: _Run) -> set[int]:
-        """Blocks that a run speaks of; 0 for a mark, which comes once."""
+        """Blocks in a run; 0 for a mark, which comes once."""
         return {0 if e.kind == "mark" else self._keys[e.number][0] for e in run.entries}
 
     def _returned(self, run: _Run) -> Iterator[_Key]:
@@ -250,10 +248,10 @@ def _differ() -> WorkerFailed:
 
 
 PRODUCT = "product"
-"""Mark of the first matrix product of the thread that calls the model: its library starts."""
+"""Mark of the first matrix product in the calling thread: its library starts."""
 
 BACKWARD_PRODUCT = "backward product"
-"""Mark of autograd's first matrix product: its thread has a library handle of its own."""
+"""Mark of autograd's first matrix product: its thread has its own library handle."""
 
 OPTIMIZER = "optimizer"
 """Mark, and name, of the phase in which the first step allocates the optimizer's state."""
@@ -265,15 +263,15 @@ WARMUP_STEPS = 2
 class Requests(msgspec.Struct, frozen=True, kw_only=True):
     """Requests for blocks and their returns.
 
-    A positive number is a request for that many bytes; requests are numbered from 0 through all
-    three lists. A negative one, ``~n``, returns the block of request ``n``.
+    A positive number requests that many bytes; requests are numbered from 0 through all three
+    lists. A negative number, ``~n``, returns the block of request ``n``.
 
     Attributes:
         build: From an empty device to the model with its inputs.
         state: Of the optimizer's state, in its first step.
-        step: One step. What it leaves, the loss, the next step returns before it begins.
-        marks: Name and index in ``step`` of what happens just before that entry: the phases,
-            and the first products of each thread.
+        step: One step. The next step first returns what it leaves: the loss.
+        marks: Name and index in ``step`` of events just before that entry: the phases, and the
+            first products of each thread.
     """
 
     build: list[int]
@@ -283,7 +281,7 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def threads(self) -> int:
-        """Threads that multiply, each with a workspace of its own."""
+        """Number of threads that multiply, each with its own workspace."""
         names = {name for name, _ in self.marks}
         return len(names & {PRODUCT, BACKWARD_PRODUCT})
 
@@ -303,14 +301,12 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocatorPeak(msgspec.Struct, frozen=True, kw_only=True):
-    """Peaks of an allocator while requests were replayed.
+    """Peaks of an allocator during a replay, until ``shortage`` if a request was refused.
 
     Attributes:
-        first_step_bytes: Peak of its blocks in the first step.
         allocated_bytes: Peak of its blocks in a steady step.
         reserved_bytes: Peak of its segments in a steady step.
         most_reserved_bytes: Peak of its segments at any time.
-        shortage: The request that was refused; then the amounts are those until there.
     """
 
     first_step_bytes: int
@@ -329,14 +325,14 @@ def replay_requests(
     is_limited: bool = False,
     leaves_nothing: bool = False,
 ) -> AllocatorPeak:
-    """Replay build, warm-up and a steady step in a model of the allocator.
+    """Replay build, warm-up and a steady step in the allocator model.
 
     Args:
         workspace_bytes: Of the matrix library, for each thread that multiplies.
-        capacity_bytes: What the device has for the allocator; None: no end.
+        capacity_bytes: Memory available to the allocator; None: unlimited.
         is_limited: Whether that is a limit put on the process.
-        leaves_nothing: Whether the build makes no request that it returns, as drawing weights
-            does by chance: what it leaves to the cache decides how the step's blocks lie.
+        leaves_nothing: Skip requests that the build itself returns. Drawing weights makes a random
+            number of them, and the cache they leave decides the layout of the step's blocks.
     """
     if leaves_nothing:
         requests = without_returned(requests)
@@ -345,7 +341,7 @@ def replay_requests(
 
 
 def without_returned(requests: Requests) -> Requests:
-    """The requests without those of the build that it returns itself."""
+    """Remove the requests that the build itself returns."""
     returned = {~entry for entry in requests.build if entry < 0}
     numbers: dict[int, int] = {}
     number = 0
@@ -418,7 +414,7 @@ class _Player:
                 self._first_step = self._allocator.peak_allocated_bytes
 
     def _begin_step(self) -> None:
-        """Return what the step before has left, and reset the peaks."""
+        """Return what the previous step left, and reset the peaks."""
         for number in [number for number in self._blocks if number >= self._step_from]:
             self._allocator.free(self._blocks.pop(number))
         self._most_reserved = max(self._most_reserved, self._allocator.peak_reserved_bytes)
@@ -434,7 +430,7 @@ class _Player:
         self._play(self._requests.step[begin:], number)
 
     def _pass(self, mark: str) -> None:
-        """Do what only the first step does at a mark: its blocks stay until the process exits."""
+        """Allocate what only the first step allocates at a mark, until the process exits."""
         is_product = mark in (PRODUCT, BACKWARD_PRODUCT)
         if not is_product:
             self._phase = mark
@@ -446,7 +442,7 @@ class _Player:
             self._play(self._requests.state, self._state_from)
 
     def _play(self, entries: list[int], number: int) -> int:
-        """Play entries, whose first request has that number; returns the next one."""
+        """Replay entries, the first request having that number; returns the next number."""
         allocate, free, blocks = self._allocator.allocate, self._allocator.free, self._blocks
         for entry in entries:
             if entry > 0:

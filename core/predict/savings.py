@@ -1,4 +1,4 @@
-"""Predict what single changes of a spec would save."""
+"""Predict the memory saved by single changes of a spec."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Play = Callable[[RunSpec, TrainingVariant], ExactPrediction]
 
 
 class SavingChange(msgspec.Struct, frozen=True):
-    """What can save memory: a key with its value, or a variant; and what it costs instead."""
+    """A change that can save memory, a key with its value or a variant, and its cost."""
 
     settings: dict[str, Any]
     price: str = ""
@@ -37,10 +37,10 @@ CHANGES = (
     SavingChange({"precision": "bf16"}, "digits of products"),
     SavingChange({"precision": "bf16-pure"}, "digits of weights too"),
 )
-"""What is tried with half of the batch."""
+"""Change that halves the batch, if possible."""
 
 RANK = 16
-"""Of the adapters that are tried."""
+"""Rank of the LoRA adapters."""
 
 VARIANTS = (
     SavingChange({"lora_rank": RANK}, variant=TrainingVariant(lora_rank=RANK)),
@@ -49,22 +49,22 @@ VARIANTS = (
         for n in (2, 8)
     ),
 )
-"""What only the dry run predicts, with the words for it."""
+"""Variants that only the dry run predicts, with their labels."""
 
 LEAST_SHARE = 1e-3
-"""Share of the peak from which on a saving is one."""
+"""Smallest saving that is listed, as a share of the peak."""
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
     """One change, predicted.
 
     Attributes:
-        settings: The changed key and its value; ``lora_rank``, which is no key, of adapters beside
-            frozen weights, and ``parallel`` with ``ranks`` of a sharded step.
+        settings: The changed key and its value; also ``lora_rank`` for adapters on frozen weights,
+            and ``parallel`` with ``ranks`` for a sharded step.
         saved_bytes: Of the peak of tensors.
         reserved_bytes: Of CUDA's allocator, in exact mode; else null.
-        price: What is given for it.
-        trained_parameters: Count of those that need gradients; null unless it is another one.
+        price: Cost of the change, in words.
+        trained_parameters: Count of those that need gradients; null if unchanged.
     """
 
     settings: dict[str, Any]
@@ -80,9 +80,9 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
     """Memory saved by each single change, largest first.
 
     Attributes:
-        peak_bytes: Of the spec as it is.
-        savings: The changes that save at least `LEAST_SHARE`; of checkpoints the best one.
-        unknown: Keys with a change that the spec allows but that is not predicted: the reason.
+        peak_bytes: Of the unchanged spec.
+        savings: The changes that save at least `MIN_SHARE`; of checkpoints only the best.
+        unknown: Allowed but unpredicted changes: key to reason.
     """
 
     peak_bytes: int
@@ -92,7 +92,7 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remarks(self) -> Iterator[str]:
-        """What a reader of the savings should know, a sentence each."""
+        """Notes on the savings, a sentence each."""
         for why in dict.fromkeys(self.unknown.values()):
             yield f"not predicted: {why}"
         if any("lora_rank" in saving.settings for saving in self.savings):
@@ -169,7 +169,7 @@ def _saving(now: Prediction, then: Prediction, change: SavingChange) -> Saving:
 
 
 def _price(varied: ExactPrediction, variant: TrainingVariant) -> tuple[str, int | None]:
-    """What a variant costs, and how many parameters it trains where not all."""
+    """The cost of a variant, and the number of parameters it trains if not all."""
     if variant.lora_rank:
         count = varied.trained_parameters
         return f"{percent(count / varied.parameters)} of the weights are trained", count
@@ -181,7 +181,7 @@ def _is_trained(spec: RunSpec) -> bool:
 
 
 def _changes(spec: RunSpec) -> Iterator[SavingChange]:
-    """The changes of one key that the spec allows and does not have."""
+    """Yield the changes of one key that the spec allows and does not have."""
     if spec.batch > 1:
         yield SavingChange({"batch": spec.batch // 2}, "fewer rows a step")
     for change in CHANGES:

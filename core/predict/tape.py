@@ -1,4 +1,4 @@
-"""Live bytes by kind while a step is replayed, and the worst moment of each phase."""
+"""Count live bytes by kind while a step is replayed, and keep the peak of each phase."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Tape:
         keeps: Whether the graph keeps saved tensors; false in a segment that is recomputed.
         kept_as: Kind that temporaries get when the graph saves them.
         phase, place: Position in the step, for the moments that follow.
-        peaks: The worst moment so far of each phase.
+        peaks: The peak so far of each phase.
     """
 
     def __init__(self, resident: Mapping[str, int], *, graph: bool) -> None:
@@ -69,7 +69,7 @@ class Tape:
         self._named[name] = kind, count
 
     def save(self, *names: str) -> None:
-        """Have the graph keep tensors for backward, from where `release` drops them."""
+        """Let the graph keep tensors for backward, until `release`."""
         if not (self.graph and self.keeps):
             return
         for name in names:
@@ -82,7 +82,7 @@ class Tape:
             self._saved[name] = kind, count
 
     def free(self, *names: str) -> None:
-        """Drop names; tensors that the graph has saved, and unknown names, stay as they are."""
+        """Drop names; unknown names and tensors saved by the graph are unaffected."""
         for name in names:
             kind, count = self._named.pop(name, (TEMPORARIES, 0))
             self.add(kind, -count)
@@ -95,14 +95,14 @@ class Tape:
             self.add(kind, -count)
 
     def spike(self, count: int, kind: str = TEMPORARIES) -> None:
-        """Note so many bytes more for an instant."""
+        """Record ``count`` additional bytes at this moment only."""
         self._note(count, kind)
 
     def repeat(self, play: Callable[[int], None], indices: range) -> None:
         """Replay a part for every index.
 
-        Each repetition adds or frees the same bytes, so live bytes are affine in the index at
-        every place of the part and peak in the first or the last: only these two are replayed.
+        Each repetition adds or frees the same bytes, so live bytes are affine in the index at every
+        place of the part and peak in the first or the last: only these two are replayed.
         """
         before = Counter(self.live)
         play(indices[0])
