@@ -1,4 +1,4 @@
-"""The verdict on two runs, from the best evidence that their records hold."""
+"""Judge two runs by the best evidence in their records."""
 
 from __future__ import annotations
 
@@ -33,17 +33,16 @@ _FREE_OF_LOSS = {
     *keys_deciding("procedure", "conditions"),
     *("precision", "attention", "compile", "step", "optimizer", "clip", "checkpoint"),
 }
-"""Keys of a spec that leave the first step's loss as it is, up to rounding."""
+"""Keys of a spec that do not change the first step's loss, up to rounding."""
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a machine's noise from outside the two records.
+    """A machine's noise, known from outside the two records.
 
     Attributes:
-        a_ms: Step medians of all processes of A's spec measured here, A's own among them.
-        b_ms: Of B's spec.
-        floor: Standard deviation between processes that this machine shows at least, as a share.
-        drift: Change between batches of rounds that it shows, as a share.
+        a_ms, b_ms: Step medians of all processes of each spec measured here, including these runs.
+        floor: Smallest standard deviation between processes on this machine, as a share.
+        drift: Change between batches of rounds on this machine, as a share.
     """
 
     a_ms: tuple[float, ...] = ()
@@ -60,14 +59,12 @@ def verdict_of(
 ) -> Verdict:
     """Judge the step time of run B against that of run A.
 
-    The evidence is, in this order, rounds interleaved in one experiment, rounds paired by the
-    passes of a study, rounds of both runs, and one process a side with a spread that is known of
-    earlier ones.
+    The evidence is the first available of: rounds interleaved in one experiment, rounds paired by
+    the passes of a study, rounds of both runs, and one process a side with the spread of earlier
+    processes.
 
     Args:
-        a: The run that B is judged against.
-        b: The run that is judged.
-        known: What the machine's other runs say.
+        known: Noise of the machine, from its other runs.
         smallest: Smallest difference that matters, as a share.
     """
     reasons = _untimed(a), _untimed(b)
@@ -91,7 +88,7 @@ def verdict_of(
 
 
 def _untimed(record: Record) -> str:
-    """Why no step time of this run counts, up to its name; empty where one does."""
+    """Why the run has no usable step time, without its name; empty if it has one."""
     if record.timing is None:
         return "no timing in"
     if is_simulated(record.environment):
@@ -126,12 +123,11 @@ def of_pairs(
     smallest: float = SMALLEST,
     false_rate: float = FALSE_RATE,
 ) -> Verdict:
-    """The verdict on two specs that the passes of a study measured in turn.
+    """Judge two specs that the passes of a study measured in turn.
 
     Args:
         pairs: A's and B's figure in each pass.
         smallest: Smallest difference that matters, as a share.
-        false_rate: Of the verdict.
     """
     a, b = zip(*pairs, strict=True)
     interval = paired(a, b, false_rate=false_rate)
@@ -143,7 +139,7 @@ def of_pairs(
 
 
 def _judge_blocks(blocks: Sequence[RoundBlock], smallest: float) -> Verdict:
-    """The verdict on interleaved rounds, with the rounds that would decide it if known."""
+    """Judge interleaved rounds, and estimate how many more would decide."""
     if len(blocks) < FIRST_LOOK:
         wait = ROUNDS_A_BLOCK * (FIRST_LOOK - len(blocks))
         verdict = judge(interleaved(blocks), smallest=smallest)
@@ -164,16 +160,16 @@ def _judge_blocks(blocks: Sequence[RoundBlock], smallest: float) -> Verdict:
 
 
 def counted_ms(timing: Timing) -> list[float]:
-    """Step medians of the processes that count, milliseconds; a run without rounds is one."""
+    """Step medians in milliseconds of the processes that count; one for a run without rounds."""
     if not timing.rounds:
         return [timing.step.median_ms]
     return [row.median_ms for row in timing.rounds if row.median_ms and row.counts]
 
 
 def round_blocks(a: Sequence[Round], b: Sequence[Round]) -> list[RoundBlock]:
-    """The complete ABBA blocks of the last experiment that measured both runs, in their order.
+    """The complete ABBA blocks of the last experiment that measured both runs, in order.
 
-    Repeated rounds take the place of disturbed ones; a block that lacks a round is left out.
+    Repeated rounds replace disturbed ones; a block that lacks a round is left out.
     """
     last = last_experiment(a, b)
     if not last:
@@ -205,7 +201,7 @@ def _by_pass(rows: Sequence[Round]) -> dict[tuple[str, int], float]:
 
 
 def last_experiment(a: Sequence[Round], b: Sequence[Round]) -> str:
-    """Id of the last experiment that measured both runs; empty where none did."""
+    """Id of the last experiment that measured both runs; empty if none did."""
     shared = {row.experiment for row in a} & {row.experiment for row in b} - {""}
     rows = [row for row in a if row.experiment in shared]
     return max(rows, key=lambda row: row.started_ns).experiment if rows else ""
@@ -221,10 +217,10 @@ def _by_block(rows: Sequence[Round], experiment: str) -> dict[int, list[float]]:
 
 
 def other_computation(a: Record, b: Record) -> str:
-    """How the first losses of the two runs contradict that both compute the same; or empty.
+    """Explain how the first losses contradict that both runs compute the same; else empty.
 
-    Losses are compared where every key that decides them is equal, at the tolerance of the
-    coarser precision: four times its unit roundoff, and 1e-4 at least.
+    Losses are compared if all keys that decide them are equal. The tolerance is that of the coarser
+    precision: four times its unit roundoff, and at least 1e-4.
     """
     if a.timing is None or b.timing is None:
         return ""

@@ -1,4 +1,4 @@
-"""Comparison of two runs: verdict, differing settings, and the break-even of compiling."""
+"""Compare two runs: verdict, differing settings, and the break-even of torch.compile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Factor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The medians of one phase in both runs, in milliseconds; null where a run did not time it."""
+    """Medians of one phase in both runs, in milliseconds; null if not timed."""
 
     name: str
     a_ms: float | None
@@ -48,21 +48,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Run B against run A.
 
     Attributes:
-        a: Id of the first run.
-        b: Id of the run that is judged.
+        a, b: Ids of the runs.
         verdict: Word of the verdict on the step time; ``why`` has its evidence.
         change: B's step time over A's, minus one; null without two timings.
-        change_low: Lower end of its interval; null where the evidence is too thin for one.
-        change_high: Upper end.
+        change_low, change_high: Its interval; null if the evidence is insufficient.
         step: The verdict in full.
         phases: ``step`` first, then each phase.
-        a_peak_bytes: Peak allocated of A, null without a memory pass.
-        b_peak_bytes: Peak allocated of B.
+        a_peak_bytes, b_peak_bytes: Peak allocated, null without a memory pass.
         factors: Differences that may be causes; with several the change has no single cause.
-        procedure: Differences in the length of the measurement, which are no causes.
+        procedure: Differences in the length of the measurement, which are not causes.
         memory: Differences at the peaks, null without two memory passes.
-        difference: The change of the traced step and of the peak, row by row; null where it was
-            not asked for.
+        difference: The change of the traced step and of the peak, row by row; null unless
+            requested.
     """
 
     a: str
@@ -85,11 +82,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(
     a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = SMALLEST
 ) -> Comparison:
-    """Judge run B against run A. A file of another program has no settings that could differ.
+    """Judge run B against run A. Imported files have no settings that could differ.
 
     Args:
-        a: The run to judge against.
-        b: The run that is judged.
         known: The machine's noise, from its other runs.
         smallest: Smallest difference that matters, as a share.
     """
@@ -132,8 +127,8 @@ def differing(a: Record, b: Record) -> list[Factor]:
     """Settings and facts of the machine that differ and could matter.
 
     Another model is one factor, whatever its dimensions. Settings that neither run used (an
-    optimizer without a training step) are no factors, and neither is the kernel of ``sdpa`` where
-    one run does not have it.
+    optimizer without a training step) are not factors, and neither is the kernel of ``sdpa`` if one
+    run has no ``sdpa``.
     """
     factors_a, factors_b = _factors(a), _factors(b)
     ignored = unused_keys(a.spec) & unused_keys(b.spec) | {"model_file"}
@@ -171,13 +166,12 @@ def _factors(record: Record) -> dict[str, Any]:
 
 
 class BreakEven(msgspec.Struct, frozen=True):
-    """A compiled run against the eager run of the same spec, medians of the bare step.
+    """A compiled run against the eager run of the same spec, medians of the untraced step.
 
-    ``saved_ms`` is eager minus compiled. ``steps_cold`` and ``steps_warm`` are the numbers of
-    steps after which the savings exceed the time of compiling, with empty and with full caches.
-    ``verdict`` is the engine's on the compiled run against the eager one, and ``tested`` what it
-    says, in words; null and empty without two timings. Null values have their reason in
-    ``missing``.
+    ``saved_ms`` is eager minus compiled. ``steps_cold`` and ``steps_warm`` are the numbers of steps
+    after which the savings exceed the compile time, with empty and with full caches. ``verdict``
+    judges the compiled run against the eager one, and ``tested`` describes it; null and empty
+    without two timings. Null values have their reason in ``missing``.
     """
 
     compiled_ms: float | None = None
@@ -200,7 +194,7 @@ def break_even(
     Args:
         record: A compiled run.
         eager: The run of the same spec without torch.compile, if there is one.
-        how: Instruction to make such a run, for ``missing`` where there is none.
+        how: Instruction to make such a run, for ``missing``.
         known: The machine's noise, from its other runs.
     """
     if record.timing is None or record.compile is None:

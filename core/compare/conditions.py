@@ -1,7 +1,7 @@
-"""Conditions of the rounds behind a verdict: order, drift, clocks, neighbours, side by side.
+"""Conditions of the rounds behind a verdict: order, drift, clocks, other processes.
 
-Order and drift have an interval each at 95 %: of ten reports on a machine with neither, about one
-shows one of them.
+Order and drift have a 95 % interval each: of ten reports on a machine with neither, about one shows
+one of them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Such as ``drift``.
-        a: Figure of A's rounds, where it is one of a side.
-        b: Figure of B's.
-        text: What was seen, or why nothing can be said.
-        warns: Whether it deserves a look. Balanced blocks keep a steady order effect and drift out
-            of the change itself.
+        a, b: Figures of the sides, if it is measured per side.
+        text: Result, or why there is none.
+        warns: Whether it deserves attention. Balanced blocks keep a steady order effect and drift
+            out of the change itself.
     """
 
     name: str
@@ -42,12 +41,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def conditions_of(a: Sequence[Round], b: Sequence[Round]) -> list[Condition]:
-    """The conditions of both sides' rounds in one experiment, those that do not count included.
-
-    Args:
-        a: Rounds of A.
-        b: Rounds of B.
-    """
+    """The conditions of both sides' rounds in one experiment, including rounds that do not
+    count."""
     blocks: dict[int, list[Round]] = {}
     counting = (row for row in (*a, *b) if row.counts)
     for row in sorted(counting, key=lambda row: (row.block or 0, row.position or 0)):
@@ -96,7 +91,7 @@ def _drift(blocks: Sequence[Sequence[Round]]) -> Condition:
 def _effect(
     name: str, change: float, ends: tuple[float, float] | None, what: str, blocks: int
 ) -> Condition:
-    """A change of the machine; without the ends of its interval it was not tested."""
+    """A change of the machine; not tested without the ends of its interval."""
     if ends is None:
         text = f"{signed_percent(change)} {what} ({counted(blocks, 'block')}: not tested)"
         return Condition(name=name, text=text)
@@ -125,7 +120,7 @@ def _sides(
 
 
 def others_load(row: Round) -> float | None:
-    """Share of all cores that other processes took; None where it was not measured."""
+    """Share of all cores used by other processes; None if not measured."""
     if row.cpu_percent is None or row.own_cpu_percent is None:
         return None
     return max(0.0, row.cpu_percent - row.own_cpu_percent) / 100
@@ -138,7 +133,7 @@ def _named(
     names: Callable[[Round], Sequence[str]],
     text: str,
 ) -> Condition:
-    """How many rounds of either side each name was seen in."""
+    """Count the rounds of either side that have each name."""
     sides = [_counts_by_name(map(names, rows)) for rows in (a, b)]
     if not any(sides):
         return Condition(name=name, text="none")

@@ -1,4 +1,4 @@
-"""The gate: whether a slowdown stays within a margin, and how many rounds would decide."""
+"""Decide whether a slowdown stays within a margin, and how many rounds would decide it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ _NO_FAILURE = ("finished", "cancelled", "killed")
 
 GateResult = Literal["pass", "regression", "not decidable"]
 GATE_EXITS: dict[GateResult, int] = {"pass": 0, "regression": 3, "not decidable": 4}
-"""Exit codes of a gate."""
 
 
 def gate(verdict: Verdict, margin: float) -> GateResult:
-    """Whether B is slower than A by more than a margin, by the whole interval.
+    """Decide whether B is slower than A by more than a margin, by the whole interval.
 
     Args:
         verdict: B against A.
-        margin: Slowdown that is allowed, as a share of A's time.
+        margin: Allowed slowdown, as a share of A's time.
     """
     if verdict.verdict == "not the same computation":
         return "not decidable"
@@ -45,16 +44,15 @@ def gate(verdict: Verdict, margin: float) -> GateResult:
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
-    """B's step time held against A's and a margin.
+    """B's step time compared with A's and a margin.
 
     Attributes:
-        margin: Slowdown that is allowed, as a share of A's time.
+        margin: Allowed slowdown, as a share of A's time.
         result: Outcome, by the whole interval of the change.
-        exit_code: Of a command that ends with this gate.
-        reason: Place of the interval, in words.
-        next: What would decide it; empty for a gate that is decided.
-        rounds: Rounds of each side, those there are included, that would decide it with a chance
-            of `WANTED_POWER`; null where it is decided, or where no number would do.
+        reason: The interval, in words.
+        next: What would decide it; empty for a decided gate.
+        rounds: Rounds of each side, including the present ones, that would decide it with a chance
+            of `WANTED_POWER`; null if it is decided, or if no number would suffice.
     """
 
     margin: float
@@ -74,14 +72,12 @@ def gate_of(
     *,
     names: tuple[str, str] = ("A", "B"),
 ) -> Gate:
-    """Hold a verdict on two runs against a margin.
+    """Compare a verdict on two runs with a margin.
 
     Args:
-        a: The run that B is judged against.
-        b: The run that is judged.
         verdict: B against A, from these records.
-        margin: Slowdown that is allowed, as a share of A's time.
-        known: The machine's noise that the verdict was made with.
+        margin: Allowed slowdown, as a share of A's time.
+        known: The noise used for the verdict.
         names: The two sides in a sentence.
 
     Raises:
@@ -101,7 +97,7 @@ def gate_of(
 
 
 def undecided(margin: float, reason: str, following: str) -> Gate:
-    """A gate that cannot be decided, for this reason; ``following`` is what would decide it."""
+    """An undecided gate; ``following`` is what would decide it."""
     result: GateResult = "not decidable"
     exit_code = GATE_EXITS[result]
     return Gate(margin=margin, result=result, exit_code=exit_code, reason=reason, next=following)
@@ -114,7 +110,7 @@ def gate_line(row: Gate) -> str:
 
 
 def check_timed(record: Record) -> None:
-    """Check that a run has ended as one that can be judged: torn rounds may be missing.
+    """Check that a run can be judged; it may lack unfinished rounds.
 
     Raises:
         WorkerFailed: It failed before it had a step time, or its last round failed.
@@ -141,7 +137,7 @@ def _needed(
     known: Known,
     names: tuple[str, str],
 ) -> tuple[int | None, str]:
-    """Rounds a side that would decide, and the sentence part that says so."""
+    """Rounds a side that would decide, and a clause about them."""
     change, spread = verdict.change, verdict.spread
     if change is None:
         return None, verdict.next
@@ -170,8 +166,8 @@ def _needed(
 def interleaved_rounds(blocks: Sequence[RoundBlock], margin: float) -> int | None:
     """Rounds a side after which the gate on these blocks is decided with `WANTED_POWER`.
 
-    The gate is the sequential test of B's times over one plus the margin, and the change is
-    taken to be the one that the blocks show. None where `MOST_BLOCKS` blocks would not do.
+    The gate is the sequential test of B's times over one plus the margin, assuming that the true
+    change is the one in the blocks. None if `MAX_BLOCKS` blocks are not enough.
     """
     held = [
         RoundBlock(block.a, (block.b[0] / (1 + margin), block.b[1] / (1 + margin)))
@@ -186,8 +182,8 @@ def interleaved_rounds(blocks: Sequence[RoundBlock], margin: float) -> int | Non
 def separate_rounds(spread: float, distance: float) -> int | None:
     """Rounds a side with which the test of Mann and Whitney finds a shift, with `WANTED_POWER`.
 
-    By Noether's formula (J. Am. Stat. Assoc. 82, 1987) for normal noise; `USUAL_ROUNDS` at the
-    least, where it holds no more. None if more than a thousand would be needed.
+    By Noether's formula (J. Am. Stat. Assoc. 82, 1987) for normal noise; at least `USUAL_ROUNDS`,
+    below which the formula does not hold. None if more than a thousand would be needed.
 
     Args:
         spread: Standard deviation of a side's logarithms.

@@ -1,9 +1,9 @@
-"""The noise of a machine by source, from rounds of one spec that is compared with itself.
+"""Estimate the noise of a machine by source, from rounds of one spec compared with itself.
 
-The noise of a step time has several sources: what differs from process to process, the steps
-inside one, and conditions that change while rounds go by. A condition is tested by splitting the
-rounds at it, by the test of Mann and Whitney. The five tests share one false rate, so that in at
-most 5 % of measurements any of them is found where none is there.
+Sources are differences between processes, the steps inside a process, and conditions that change
+during the rounds. A condition is tested by splitting the rounds at it, with the test of Mann and
+Whitney. The five tests share one false rate, so at most 5 % of measurements find a source that is
+not there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sysbench.core.formatting import counted, percent
 from sysbench.core.record.timing import Round
 
 LEAST_ROUNDS = 8
-"""Rounds below which no floor is written: the spread of fewer is a guess."""
+"""Minimum rounds to store a noise floor: the spread of fewer is a guess."""
 TESTED = ("drift", "order", "clock", "neighbours", "first touch")
 TEST_RATE = FALSE_RATE / len(TESTED)
 """False rate of one test."""
@@ -36,10 +36,9 @@ class NoiseSource(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Such as ``between processes``.
-        share: Its size as a share of the step time; null where it cannot be told here.
-        low: Lower end of its interval; null without one.
-        high: Upper end.
-        found: Whether the rounds show that it is there; null where that was not tested.
+        share: Its size as a share of the step time; null if it cannot be determined here.
+        low, high: Ends of its interval; null without one.
+        found: Whether the rounds show that it is there; null if not tested.
         how: How the figure was found, or why there is none.
     """
 
@@ -52,7 +51,7 @@ class NoiseSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """A round, and the processor's clock in its measured part; null where none is shown."""
+    """A round, and the processor's clock in its measured part; null if not reported."""
 
     round: Round
     clock_mhz: float | None = None
@@ -64,17 +63,16 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rounds say.
+    """Noise measured by the rounds.
 
     Attributes:
         rounds: Those that count.
-        median_ms: Middle of their medians.
+        median_ms: Median of their medians.
         between: Standard deviation between processes, as a share.
         inside: Median half-width of the interval inside a process, as a share.
         drift: Largest change between the first and the second half that is not excluded.
         pair: Difference of two single processes that 95 % of pairs stay within, as a share.
         residuals: Log deviations of the rounds from their median, in the order of measuring.
-        sources: The noise by source.
     """
 
     rounds: int
@@ -88,10 +86,10 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def noise_of(observed: Sequence[Observed], tick_ns: float | None) -> Noise | None:
-    """The noise of rounds of one spec; None below `LEAST_ROUNDS` that count.
+    """Estimate the noise of rounds of one spec; None below `MIN_ROUNDS` that count.
 
     Args:
-        observed: Rounds in the order of starting, those that do not count included.
+        observed: Rounds in the order of starting, including those that do not count.
         tick_ns: Step of the clock that times steps on the host; None for CUDA's events.
     """
     counting = [row for row in observed if row.round.counts]
@@ -131,9 +129,9 @@ def deviation_interval(
     """Standard deviation of logarithms and its interval, as shares.
 
     By Bonett's method (Comput. Stat. Data Anal. 50, 2006), which takes the fourth moment into
-    account. From 8 values on it holds the true deviation in 95 % of cases for a normal
-    distribution, in 88 to 99 % for skewed, heavy-tailed and bimodal ones, where chi-square limits
-    fall to 72 %.
+    account. From 8 values on it contains the true deviation in 95 % of cases for a normal
+    distribution, in 88 to 99 % for skewed, heavy-tailed and bimodal ones, for which chi-square
+    limits fall to 72 %.
 
     Raises:
         ValueError: Fewer than 5 values.
@@ -217,7 +215,7 @@ def _clock(rows: Sequence[Observed]) -> NoiseSource:
 
 
 def _neighbours(rows: Sequence[Observed]) -> NoiseSource:
-    """Other processes: on the device where some rounds had them, else on the processors."""
+    """Other processes: on the device if some rounds had them, else on the CPU."""
     measured = [row for row in rows if row.round.outcome == "finished" and row.round.median_ms]
     shared = [row.log_ms for row in measured if row.round.tenants]
     alone = [row.log_ms for row in measured if not row.round.tenants]
@@ -278,7 +276,7 @@ def _granularity(median_ms: float, tick_ns: float | None) -> NoiseSource:
 
 
 def _split_by(name: str, known: Sequence[tuple[float, float]], what: str) -> NoiseSource:
-    """Split rounds at the middle of a condition; rounds alike in it stay together."""
+    """Split rounds at the middle of a condition; equal rounds stay together."""
     ordered = sorted(known)
     cuts = [n for n in range(1, len(ordered)) if ordered[n - 1][0] < ordered[n][0]]
     cut = min(cuts, key=lambda n: abs(2 * n - len(ordered)))

@@ -1,9 +1,8 @@
 """Power of the sequential test on interleaved rounds.
 
-The chance to decide follows exactly from the distribution of one block's statistic, with blocks
-taken as independent. That distribution is counted over every four successive rounds that were
-measured, so that drift and neighbours are in it as they came, or over normal noise of a known
-spread.
+The chance to decide follows exactly from the distribution of one block's statistic, assuming
+independent blocks. That distribution is counted over every four successive measured rounds, which
+include drift and other processes as they came, or over normal noise of a known spread.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from sysbench.core.compare.bounds import (
 from sysbench.core.compare.interval import RoundBlock
 
 MOST_PAIRS = 10_000
-"""Pairs beyond which no number is told."""
+"""Pairs beyond which no number is reported."""
 _DRAWS = 500
 _MANY_PAIRS = 40  # beyond them Noether's formula is right within a few points of power
 
 
 def pairs_needed(spread: float, difference: float, false_rate: float = FALSE_RATE) -> int:
-    """Pairs of rounds in which a true change is decided with `WANTED_POWER`, under normal noise.
+    """Pairs of rounds that decide a true change with `WANTED_POWER`, under normal noise.
 
-    The signed-rank test's power is drawn where few pairs are enough; for more it follows Noether
-    (J. Am. Statist. Assoc. 82, 1987). `MOST_PAIRS` is the most that is returned.
+    The signed-rank test's power is simulated for few pairs; for more it follows Noether (J. Am.
+    Statist. Assoc. 82, 1987). Returns at most `MAX_PAIRS`.
 
     Args:
         spread: Standard deviation between rounds of one side, as a share.
@@ -48,10 +47,10 @@ def pairs_needed(spread: float, difference: float, false_rate: float = FALSE_RAT
 
 
 def decided_by(pairs: int, spread: float, false_rate: float = FALSE_RATE) -> float:
-    """Difference that many pairs decide with `WANTED_POWER`, as a share, by Noether.
+    """Difference that a number of pairs decides with `WANTED_POWER`, as a share, by Noether.
 
     Args:
-        pairs: More than a few, for which the formula holds.
+        pairs: Many: the formula does not hold for a few.
         spread: Standard deviation between rounds of one side, as a share.
         false_rate: Of the test.
     """
@@ -66,7 +65,7 @@ def _quantiles(false_rate: float) -> float:
 
 @cache
 def _pairs_for(effect: float, false_rate: float) -> int:
-    """The effect is in standard deviations of one round."""
+    """Pairs for an effect in standard deviations of one round."""
     least = least_pairs(false_rate)
     # The sum of two differences of two rounds each has twice the deviation of one round.
     above = statistics.NormalDist().cdf(effect) - 0.5
@@ -86,7 +85,7 @@ def _pairs_for(effect: float, false_rate: float) -> int:
 
 
 def _power(effect: float, pairs: int, false_rate: float) -> float:
-    """Chance that so many pairs find the effect, in the right direction."""
+    """Chance that the pairs find the effect, in the right direction."""
     bound = signed_rank_bound(pairs, false_rate)
     if bound is None:
         return 0.0
@@ -99,7 +98,7 @@ def _power(effect: float, pairs: int, false_rate: float) -> float:
 
 
 WANTED_POWER = 0.8
-"""Chance to find a difference from which rounds are called enough for it."""
+"""Chance to find a difference that makes a number of rounds sufficient."""
 ROUNDS_A_BLOCK = 4
 _FEW = 16  # fewer residuals say little about the shape of their distribution
 
@@ -109,7 +108,6 @@ def normal_residuals(spread: float, count: int = 1999) -> list[float]:
 
     Args:
         spread: Standard deviation between rounds, as a share.
-        count: How many.
     """
     normal = statistics.NormalDist(0, max(math.log1p(spread), 1e-12))
     residuals = [normal.inv_cdf((n + 0.5) / count) for n in range(count)]
@@ -121,16 +119,16 @@ def power_after(residuals: Sequence[float], difference: float, blocks: int) -> l
     """Chance that a true change has been found after 1, 2 … ``blocks`` blocks.
 
     Args:
-        residuals: Log deviations of rounds in the order of measuring; fewer than 16 stand for a
-            normal distribution of their spread.
+        residuals: Log deviations of rounds in the order of measuring; fewer than 16 are replaced by
+            a normal distribution of their spread.
         difference: The true change, as a share; its sign has no effect on the power.
-        blocks: At most `MOST_BLOCKS`.
+        blocks: At most `MAX_BLOCKS`.
     """
     return _found(_block_step(residuals, abs(math.log1p(difference))), 0, 0, blocks)
 
 
 def smallest_difference(residuals: Sequence[float], blocks: int) -> float | None:
-    """Least slowdown that this number of blocks detects with `WANTED_POWER`, as a share.
+    """Smallest slowdown that this number of blocks detects with `WANTED_POWER`, as a share.
 
     None if the blocks are too few to find any.
     """
@@ -153,8 +151,8 @@ def more_rounds(
 ) -> int | None:
     """Rounds, of both sides together, after which a true change of this size is decided.
 
-    With `WANTED_POWER`, going on from the blocks there are, the change having the sign that they
-    show. None if not even `MOST_BLOCKS` blocks are enough.
+    With `WANTED_POWER`, continuing from the present blocks, the change having the sign that they
+    show. None if not even `MAX_BLOCKS` blocks are enough.
     """
     total = round(sum(_statistic(block) for block in blocks))
     step = _block_step(residuals, abs(math.log1p(difference)))
@@ -184,7 +182,7 @@ def _found(step: dict[int, float], start: int, done: int, more: int) -> list[flo
 
 
 def _block_step(residuals: Sequence[float], effect: float) -> dict[int, float]:
-    """Distribution of one block's statistic when B's logarithms are higher by ``effect``."""
+    """Distribution of one block's statistic if B's logarithms are higher by ``effect``."""
     values = list(residuals)
     if len(values) < _FEW:
         level = statistics.fmean(values) if values else 0.0

@@ -37,7 +37,7 @@ CHANGES = (
     SavingChange({"precision": "bf16"}, "digits of products"),
     SavingChange({"precision": "bf16-pure"}, "digits of weights too"),
 )
-"""Change that halves the batch, if possible."""
+"""Changes to try, in addition to half the batch."""
 
 RANK = 16
 """Rank of the LoRA adapters."""
