@@ -34,7 +34,6 @@ def spent_until(blocks: int) -> float:
 
 
 def walk_on(walk: Walk, step: Walk) -> dict[int, float]:
-    """Distribution of the sum after one more block."""
     later: dict[int, float] = {}
     for total, probability in walk.items():
         for change, share in step.items():
@@ -77,15 +76,10 @@ def block_bound(blocks: int) -> int | None:
 
 @cache
 def rank_bound(a: int, b: int, false_rate: float = FALSE_RATE) -> int | None:
-    """Largest number of the ``a * b`` pairs against the median that still rejects, for separate
-    rounds.
+    """Largest number of the ``a * b`` pairs against the median that still rejects, two-sided.
 
-    From the exact distribution of the Mann-Whitney count, by its recursion (Ann. Math. Statist. 18,
-    1947). None if even the rarest order of so few rounds is too common.
-
-    Args:
-        a, b: Rounds of each side.
-        false_rate: Of the two sides together.
+    From the exact distribution of the Mann-Whitney count of separate rounds, by its recursion (Ann.
+    Math. Statist. 18, 1947). None if even the rarest order of so few rounds is too common.
     """
     orders = math.comb(a + b, a)
     rejected, bound = 0, -1
@@ -99,15 +93,11 @@ def rank_bound(a: int, b: int, false_rate: float = FALSE_RATE) -> int | None:
 
 @cache
 def signed_rank_bound(pairs: int, false_rate: float = FALSE_RATE) -> int | None:
-    """Largest sum of the minority's ranks that still rejects, for rounds in pairs.
+    """Largest sum of the minority's ranks that still rejects, for rounds in pairs, two-sided.
 
     From the exact distribution of Wilcoxon's signed-rank sum (Biometrics Bulletin 1, 1945): every
     rank from 1 to ``pairs`` is in it or not, with equal chances. None if even all pairs of one sign
     are too common.
-
-    Args:
-        pairs: Passes that measured both sides.
-        false_rate: Of the two sides together.
     """
     counts = [1]
     for rank in range(1, pairs + 1):

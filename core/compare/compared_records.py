@@ -62,10 +62,6 @@ def verdict_of(
     The evidence is the first available of: rounds interleaved in one experiment, rounds paired by
     the passes of a study, rounds of both runs, and one process a side with the spread of earlier
     processes.
-
-    Args:
-        known: Noise of the machine, from its other runs.
-        smallest: Smallest difference that matters, as a share.
     """
     reasons = _untimed(a), _untimed(b)
     reason = reasons[0] or reasons[1]
@@ -123,12 +119,7 @@ def of_pairs(
     smallest: float = SMALLEST,
     false_rate: float = FALSE_RATE,
 ) -> Verdict:
-    """Judge two specs that the passes of a study measured in turn.
-
-    Args:
-        pairs: A's and B's figure in each pass.
-        smallest: Smallest difference that matters, as a share.
-    """
+    """Judge two specs that the passes of a study measured in turn."""
     a, b = zip(*pairs, strict=True)
     interval = paired(a, b, false_rate=false_rate)
     needed = 0
@@ -139,7 +130,6 @@ def of_pairs(
 
 
 def _judge_blocks(blocks: Sequence[RoundBlock], smallest: float) -> Verdict:
-    """Judge interleaved rounds, and estimate how many more would decide."""
     if len(blocks) < FIRST_LOOK:
         wait = ROUNDS_A_BLOCK * (FIRST_LOOK - len(blocks))
         verdict = judge(interleaved(blocks), smallest=smallest)
@@ -201,7 +191,6 @@ def _by_pass(rows: Sequence[Round]) -> dict[tuple[str, int], float]:
 
 
 def last_experiment(a: Sequence[Round], b: Sequence[Round]) -> str:
-    """Id of the last experiment that measured both runs; empty if none did."""
     shared = {row.experiment for row in a} & {row.experiment for row in b} - {""}
     rows = [row for row in a if row.experiment in shared]
     return max(rows, key=lambda row: row.started_ns).experiment if rows else ""

@@ -37,8 +37,6 @@ class Factor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians of one phase in both runs, in milliseconds; null if not timed."""
-
     name: str
     a_ms: float | None
     b_ms: float | None
@@ -82,12 +80,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(
     a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = SMALLEST
 ) -> Comparison:
-    """Judge run B against run A. Imported files have no settings that could differ.
-
-    Args:
-        known: The machine's noise, from its other runs.
-        smallest: Smallest difference that matters, as a share.
-    """
+    """Judge run B against run A. Imported files have no settings that could differ."""
     differences = differing(a, b) if a.spec and b.spec else []
     step = verdict_of(a, b, known, smallest=smallest)
     return Comparison(
@@ -140,12 +133,10 @@ def differing(a: Record, b: Record) -> list[Factor]:
 
 
 def differing_facts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Factor]:
-    """The keys whose values differ, in the order of both mappings."""
     return [Factor(name=name, a=a.get(name), b=b.get(name)) for name in differing_keys(a, b)]
 
 
 def describe_factors(factors: Sequence[Factor]) -> str:
-    """Say whether the change between two runs can have a single cause."""
     if not factors:
         return "Same settings, same machine."
     if len(factors) == 1:
@@ -191,11 +182,7 @@ def break_even(
 ) -> BreakEven:
     """Steps = ceil(compile seconds / seconds saved per step), unless a test finds no saving.
 
-    Args:
-        record: A compiled run.
-        eager: The run of the same spec without torch.compile, if there is one.
-        how: Instruction to make such a run, for ``missing``.
-        known: The machine's noise, from its other runs.
+    ``how`` describes how to make the ``eager`` run, if it is absent.
     """
     if record.timing is None or record.compile is None:
         return _never(BreakEven(), "this run has no timing")
@@ -238,6 +225,5 @@ def _steps(seconds: float | None, saved_ms: float) -> int | None:
 
 
 def _never(medians: BreakEven, reason: str) -> BreakEven:
-    """The medians without a number of steps, for this reason."""
     missing = dict.fromkeys(("steps_cold", "steps_warm"), reason)
     return msgspec.structs.replace(medians, missing=missing)

@@ -41,8 +41,6 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def conditions_of(a: Sequence[Round], b: Sequence[Round]) -> list[Condition]:
-    """The conditions of both sides' rounds in one experiment, including rounds that do not
-    count."""
     blocks: dict[int, list[Round]] = {}
     counting = (row for row in (*a, *b) if row.counts)
     for row in sorted(counting, key=lambda row: (row.block or 0, row.position or 0)):
@@ -108,7 +106,6 @@ def _sides(
     figure: Callable[[Round], float | None],
     shown: Callable[[float], str],
 ) -> Condition:
-    """Median of a figure over either side's counting rounds."""
     values = [
         [value for row in rows if row.counts and (value := figure(row)) is not None]
         for rows in (a, b)
@@ -133,7 +130,6 @@ def _named(
     names: Callable[[Round], Sequence[str]],
     text: str,
 ) -> Condition:
-    """Count the rounds of either side that have each name."""
     sides = [_counts_by_name(map(names, rows)) for rows in (a, b)]
     if not any(sides):
         return Condition(name=name, text="none")

@@ -130,7 +130,6 @@ def _biggest(root: TimeNode, named: Sequence[_Group], against: _Group | None) ->
 
 
 def _events(group: _Group) -> str:
-    """The kernels or operators that are only on one side, in parentheses."""
     texts = []
     for state in ("gone", "new"):
         leaves = [
@@ -199,17 +198,14 @@ def _bytes(node: ByteNode) -> str:
 
 
 def signed(ns: int) -> str:
-    """Format a change in milliseconds, with its sign."""
     return f"{ns / 1e6:+.3f} ms"
 
 
 def format_ns(ns: int) -> str:
-    """Format milliseconds to the microsecond."""
     return f"{ns / 1e6:.3f} ms"
 
 
 def signed_bytes(count: int) -> str:
-    """Format a change in bytes, with its sign."""
     return f"{'+' if count >= 0 else ''}{format_bytes(count)}"
 
 
@@ -250,7 +246,6 @@ def memory_difference_tree(a: Memory, b: Memory) -> ByteNode:
 
 
 def _rest(name: str, sizes: Sizes, children: Sequence[ByteNode]) -> list[ByteNode]:
-    """A row for the bytes that the children lack, if any."""
     a_rest = (sizes[0] or 0) - sum(child.a_bytes for child in children)
     b_rest = (sizes[1] or 0) - sum(child.b_bytes for child in children)
     return [_node("rest", name, (a_rest, b_rest))] if a_rest or b_rest else []
@@ -280,7 +275,6 @@ def _node(
     a_name: str = "",
     children: Sequence[ByteNode] = (),
 ) -> ByteNode:
-    """A node on the sides that have a size, with the blocks of ``sides``."""
     a_bytes, b_bytes = sizes
     name, state, a_name = name_sides(
         None if a_bytes is None else a_name or name, None if b_bytes is None else name
@@ -337,7 +331,6 @@ class DifferenceSide:
 
     @property
     def kernels(self) -> Kernels | None:
-        """The kernels to compare: of the trace pass, else of the nsys pass."""
         if self.layers or self.record.kernels:
             return self.layers or self.record.kernels
         return self.record.nsys.kernels if self.record.nsys else None

@@ -28,12 +28,7 @@ GATE_EXITS: dict[GateResult, int] = {"pass": 0, "regression": 3, "not decidable"
 
 
 def gate(verdict: Verdict, margin: float) -> GateResult:
-    """Decide whether B is slower than A by more than a margin, by the whole interval.
-
-    Args:
-        verdict: B against A.
-        margin: Allowed slowdown, as a share of A's time.
-    """
+    """Decide whether B is slower than A by more than a margin, by the whole interval."""
     if verdict.verdict == "not the same computation":
         return "not decidable"
     if verdict.low is None or verdict.high is None:
@@ -73,12 +68,6 @@ def gate_of(
     names: tuple[str, str] = ("A", "B"),
 ) -> Gate:
     """Compare a verdict on two runs with a margin.
-
-    Args:
-        verdict: B against A, from these records.
-        margin: Allowed slowdown, as a share of A's time.
-        known: The noise used for the verdict.
-        names: The two sides in a sentence.
 
     Raises:
         WorkerFailed: A run failed, see `check_timed`.
@@ -137,7 +126,6 @@ def _needed(
     known: Known,
     names: tuple[str, str],
 ) -> tuple[int | None, str]:
-    """Rounds a side that would decide, and a clause about them."""
     change, spread = verdict.change, verdict.spread
     if change is None:
         return None, verdict.next

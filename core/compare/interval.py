@@ -241,7 +241,6 @@ def from_known_spread(
 
 @cache
 def _studentized_range(count: int, freedom: int) -> float:
-    """Quantile of Tukey's range of ``count`` values, exceeded at `FALSE_RATE`."""
     from scipy.stats import studentized_range  # half a second, which few commands need
 
     return float(studentized_range.ppf(1 - FALSE_RATE, count, freedom))

@@ -58,12 +58,10 @@ class DifferenceNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def amounts(self) -> tuple[int, int]:
-        """A's nanoseconds or bytes, and B's."""
         raise NotImplementedError
 
     @property
     def change(self) -> int:
-        """B's amount minus A's."""
         a, b = self.amounts
         return b - a
 
@@ -87,7 +85,6 @@ class TimeNode(DifferenceNode, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> tuple[float | None, float | None]:
-        """Calls in A and in B."""
         return self.a_calls, self.b_calls
 
     def rest(self, small: Sequence[TimeNode]) -> TimeNode:
@@ -122,7 +119,6 @@ class ByteNode(DifferenceNode, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> tuple[int | None, int | None]:
-        """Blocks in A and in B."""
         return self.a_blocks, self.b_blocks
 
     def rest(self, small: Sequence[ByteNode]) -> ByteNode:
@@ -166,14 +162,12 @@ def name_sides(a_name: str | None, b_name: str | None) -> tuple[str, State, str]
 
 
 def in_order(nodes: Iterable[AnyNode]) -> list[AnyNode]:
-    """Sort nodes by their change, the largest first."""
     return sorted(
         nodes, key=lambda node: (-abs(node.change), -max(node.amounts), node.name, node.phase)
     )
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Group items by their key, in the order of first occurrence."""
     groups: defaultdict[Key, list[Item]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
@@ -190,7 +184,6 @@ def pair_by(
 
 
 def walk_nodes(node: AnyNode, depth: int = 0) -> Iterator[tuple[int, AnyNode]]:
-    """Every node with its depth, parents before children."""
     yield depth, node
     for child in node.children:
         yield from walk_nodes(child, depth + 1)
@@ -233,7 +226,6 @@ def _with(node: AnyNode, children: list[AnyNode]) -> AnyNode:
 
 
 def moved(root: AnyNode) -> int:
-    """Sum of the absolute changes one level below."""
     return sum(abs(child.change) for child in root.children)
 
 
@@ -285,7 +277,6 @@ class Row:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Properties that are equal in two rows of the same work."""
         return self.module, self.phase, unnumbered(self.op), unnumbered(self.name)
 
     @property
@@ -337,7 +328,6 @@ def _place(row: KernelRow, *, by_layer: bool) -> str:
 
 
 def plain_path(module: str) -> str:
-    """The path without modules that only wrap another."""
     return WRAPPERS.sub("", module).rstrip(".") or WHOLE_MODEL
 
 

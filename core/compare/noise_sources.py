@@ -32,16 +32,6 @@ _EVENT_TICK_NS = 500.0  # "resolution of around 0.5 microseconds": CUDA's cudaEv
 
 
 class NoiseSource(msgspec.Struct, frozen=True, kw_only=True):
-    """One source of noise.
-
-    Attributes:
-        name: Such as ``between processes``.
-        share: Its size as a share of the step time; null if it cannot be determined here.
-        low, high: Ends of its interval; null without one.
-        found: Whether the rounds show that it is there; null if not tested.
-        how: How the figure was found, or why there is none.
-    """
-
     name: str
     share: float | None = None
     low: float | None = None
@@ -58,7 +48,6 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_ms(self) -> float:
-        """Logarithm of the round's median, milliseconds; NaN without one."""
         return math.log(self.round.median_ms or math.nan)
 
 
@@ -66,8 +55,6 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
     """Noise measured by the rounds.
 
     Attributes:
-        rounds: Those that count.
-        median_ms: Median of their medians.
         between: Standard deviation between processes, as a share.
         inside: Median half-width of the interval inside a process, as a share.
         drift: Largest change between the first and the second half that is not excluded.
@@ -186,7 +173,6 @@ def _drift(logs: Sequence[float]) -> NoiseSource:
 
 
 def _largest(logs: Sequence[float], drift: NoiseSource) -> float:
-    """Largest change between the halves that their rounds do not exclude."""
     if drift.low is not None and drift.high is not None:
         return max(abs(drift.low), abs(drift.high))
     half = len(logs) // 2
@@ -257,7 +243,6 @@ def _first_touch(rows: Sequence[Observed]) -> NoiseSource:
 
 
 def _warming(samples_ms: Sequence[float]) -> float | None:
-    """Log of the first quarter's median over the rest's."""
     first = len(samples_ms) // _WARM_SHARE
     if first < 2:
         return None

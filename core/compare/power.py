@@ -47,12 +47,10 @@ def pairs_needed(spread: float, difference: float, false_rate: float = FALSE_RAT
 
 
 def decided_by(pairs: int, spread: float, false_rate: float = FALSE_RATE) -> float:
-    """Difference that a number of pairs decides with `WANTED_POWER`, as a share, by Noether.
+    """Difference that a number of pairs decides with `WANTED_POWER`, as a share.
 
-    Args:
-        pairs: Many: the formula does not hold for a few.
-        spread: Standard deviation between rounds of one side, as a share.
-        false_rate: Of the test.
+    By Noether's formula, which does not hold for a few pairs. ``spread`` is the standard deviation
+    between rounds of one side, as a share.
     """
     above = math.sqrt(_quantiles(false_rate) ** 2 / (3 * pairs))
     return math.expm1(statistics.NormalDist().inv_cdf(0.5 + above) * math.log1p(spread))
@@ -85,7 +83,6 @@ def _pairs_for(effect: float, false_rate: float) -> int:
 
 
 def _power(effect: float, pairs: int, false_rate: float) -> float:
-    """Chance that the pairs find the effect, in the right direction."""
     bound = signed_rank_bound(pairs, false_rate)
     if bound is None:
         return 0.0
@@ -104,11 +101,7 @@ _FEW = 16  # fewer residuals say little about the shape of their distribution
 
 
 def normal_residuals(spread: float, count: int = 1999) -> list[float]:
-    """Log residuals of a normal distribution, evenly spaced in probability, in random order.
-
-    Args:
-        spread: Standard deviation between rounds, as a share.
-    """
+    """Log residuals of a normal distribution, evenly spaced in probability, in random order."""
     normal = statistics.NormalDist(0, max(math.log1p(spread), 1e-12))
     residuals = [normal.inv_cdf((n + 0.5) / count) for n in range(count)]
     random.Random(0).shuffle(residuals)

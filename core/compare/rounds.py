@@ -25,12 +25,10 @@ def timed_block(
     batches: Sequence[StepsTimed],
     reason: str,
 ) -> Timing:
-    """Build the timing block of these steps, without losses and MFU.
+    """Build the timing block of steps on one device, without losses and MFU.
 
     Args:
-        spec: The spec that was timed, on one device.
         warmup_ms: Each warm-up step, the first step included.
-        batches: One or more batches of measured steps, in order.
         reason: Why measuring stopped, in words.
     """
     samples = [ms for batch in batches for ms in batch.step_ms]
@@ -112,7 +110,6 @@ def with_times(process: Round, timing: Timing | None) -> Round:
 
 
 def counting(rounds: Iterable[Round]) -> list[Round]:
-    """Rounds that finished and were not disturbed, in order."""
     return [one for one in rounds if one.counts]
 
 
@@ -164,7 +161,6 @@ def combined(rounds: Sequence[Round], timings: Mapping[int, Timing]) -> Timing |
 
 
 def inside(timing: Timing) -> Spread:
-    """The steps of one process: all of a single one, the middle round's of several."""
     if timing.interval_of == "steps" or not timing.samples_ms:
         return timing.step
     return spread(timing.samples_ms)

@@ -40,7 +40,6 @@ def interval_rank(count: int, confidence: float = 0.95) -> int:
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median from order statistics."""
     ordered = sorted(samples)
     rank = interval_rank(len(ordered))
     return ordered[rank], ordered[-1 - rank]

@@ -125,11 +125,7 @@ def _are_linked(one: tuple[int, Row], other: tuple[int, Row]) -> bool:
 
 
 def _best(row: Row, fusions: Mapping[str, set[_Fusion]]) -> _Fusion | None:
-    """The fusion most likely to contain the row's work, or None.
-
-    Args:
-        fusions: Of the other side, by their module.
-    """
+    """The fusion of the other side most likely to contain the row's work, or None."""
     work, phase = row.work, row.phase
     able = [
         fusion
@@ -141,7 +137,6 @@ def _best(row: Row, fusions: Mapping[str, set[_Fusion]]) -> _Fusion | None:
 
 
 def _around(module: str) -> set[str]:
-    """The module, its parents, and the whole model."""
     parts = module.split(".")
     inside = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
     return inside | {"", WHOLE_MODEL}
@@ -243,7 +238,6 @@ def _pair_by_calls(a: Groups, b: Groups) -> list[Pair]:
 
 
 def _operator(a: list[Row], b: list[Row], *, on_device: bool) -> list[TimeNode]:
-    """One operator's node, or only the kernels of rows without an operator."""
     names = _names("operator", a, b)
     pairs = _kernel_pairs(a, b, rename=bool(on_device and all(names)))
     kernels = [_node("kernel", *pair) for pair in pairs]
@@ -274,7 +268,6 @@ def _kernel_pairs(a: Sequence[Row], b: Sequence[Row], *, rename: bool) -> list[P
 
 
 def _by_calls(groups: dict[str, list[Row]]) -> dict[float, list[str]]:
-    """Names of kernels by their number of calls, the longest first."""
     longest = sorted(groups, key=lambda name: (-sum(row.ns for row in groups[name]), name))
     return group_by(longest, lambda name: _calls(groups[name]))
 
@@ -351,10 +344,6 @@ def time_difference(a: Kernels, b: Kernels) -> TimeNode:
     Every row is rounded once, and the nodes above are sums of rows: the step (the span of an
     imported trace) is off its measured length by at most half a nanosecond a row. A larger
     difference becomes a row of its own.
-
-    Args:
-        a: Best with one row a layer, as the trace pass's ``kernels.json`` has them.
-        b: The table that is compared with ``a``.
     """
     levels = levels_of(a, b)
     rows_a, rows_b = (
@@ -384,12 +373,7 @@ def time_difference(a: Kernels, b: Kernels) -> TimeNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Matching:
-    """Builds the levels below a category.
-
-    Attributes:
-        a_names: Path in B to the path in A, for modules that have another one there.
-        on_device: Whether both tables are of kernels.
-    """
+    """Builds the levels below a category. ``a_names`` maps paths in B to those in A."""
 
     a_names: Mapping[str, str]
     on_device: bool
@@ -413,7 +397,6 @@ class _Matching:
         ]
 
     def operators(self, a: Sequence[Row], b: Sequence[Row]) -> list[TimeNode]:
-        """Nodes of operators; those of a fusion below its node."""
         nodes = []
         for (fusion, phase), sides in pair_by(a, b, lambda row: (row.part_of, row.phase)).items():
             if fusion:
@@ -426,7 +409,6 @@ class _Matching:
 def _whole(
     kind: Kind, name: str, children: Iterable[TimeNode], *, a_name: str = "", phase: str = ""
 ) -> TimeNode:
-    """A node that is the sum of its children, on each side that has any."""
     below = in_order(children)
     on_a = any(child.state != "new" for child in below)
     on_b = any(child.state != "gone" for child in below)

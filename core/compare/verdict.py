@@ -122,14 +122,8 @@ _AXIS, _INSIDE, _LOW, _HIGH, _CHANGE, _ZERO, _SMALLEST = "┄─┤├●│┊"
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """A verdict as text.
-
-    Attributes:
-        glyph: Its sign in one character.
-        headline: A sentence on B with the change and its interval.
-        reasons: The evidence, then the next step.
-        picture: The interval on an axis; empty without a change.
-    """
+    """A verdict as text: a glyph, a sentence, the evidence with the next step, and the interval on
+    an axis, which is empty without a change."""
 
     glyph: str
     headline: str
@@ -138,7 +132,6 @@ class VerdictText:
 
 
 def describe_verdict(verdict: Verdict, subject: str = "B") -> VerdictText:
-    """Describe a verdict on B, or on what the user calls it."""
     # Without a change the headline has the evidence already.
     why = "" if verdict.change is None else verdict.why
     return VerdictText(

@@ -70,7 +70,6 @@ class AllocationHistory(Lifetimes):
         return [LedgerRow(name, int(curve[instant])) for name, curve in self.categories.items()]
 
     def requested_at(self, instant: int) -> int:
-        """Bytes alive at an instant, as requested."""
         return int(self.bytes[self.alive_at(instant)].sum())
 
     def held_by_graphs(self, instant: int) -> int:

@@ -332,7 +332,6 @@ class Recording:
     missing: dict[str, str] = field(default_factory=dict)
 
     def blocks(self) -> dict[str, int]:
-        """Bytes that the allocator's counters report as handed out, by column."""
         read = {name: reading.allocated for name, reading in self.readings.items()}
         read["peak"] = self.counters.peak_allocated
         return {name: count for name, count in read.items() if count is not None}

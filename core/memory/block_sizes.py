@@ -30,13 +30,8 @@ class _Settings(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSizes:
-    """Block sizes of one device's history.
-
-    Attributes:
-        bytes: One element an event that took or gave back memory, as in a `History`: the size of
-            the block if one was taken, else 0. None if unknown.
-        missing: The reason for None, else empty.
-    """
+    """Block sizes, one element an event as in a `History`: the size of the block if one was taken,
+    else 0. ``bytes`` is None if unknown; ``missing`` has the reason."""
 
     bytes: Integers | None
     missing: str = ""
@@ -86,11 +81,7 @@ class _Replay:
         self._borders: Counter[int] = Counter()  # ends of segments, over which no block merges
 
     def begin(self, segments: list[Segment], trace: list[dict[str, Any]]) -> None:
-        """Start with the segments that are older than the events, all free.
-
-        Raises:
-            _Unlike: Blocks in them were taken before the first event.
-        """
+        """Start with the segments that are older than the events, all free."""
         made: set[int] = set()
         taken: set[int] = set()
         for row in trace:
@@ -110,11 +101,8 @@ class _Replay:
                 self._reserve(segment.address, segment.total_size, is_whole=True)
 
     def follow(self, row: Mapping[str, Any]) -> int | None:
-        """Apply one event. Returns the size of the block it took, 0 if it returned one, else None.
-
-        Raises:
-            _Unlike: The address was not free, or not taken.
-        """
+        """Apply one event. Returns the size of the block it took, 0 if it returned one, else
+        None."""
         action, address, size = row["action"], row.get("addr", 0), row.get("size", 0)
         if action in SIGNS:
             is_whole = action in WHOLE
@@ -133,11 +121,7 @@ class _Replay:
         return 0
 
     def check(self, segments: list[Segment]) -> None:
-        """Compare with the blocks that the snapshot has in use.
-
-        Raises:
-            _Unlike: They differ, so the allocator follows another rule.
-        """
+        """Compare with the blocks that the snapshot has in use."""
         in_use = {
             block.address: block.size
             for segment in segments

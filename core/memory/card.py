@@ -123,17 +123,13 @@ class _Event(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """One device's segments at the end, as address to (bytes, pool), and the events before it.
-
-    Attributes:
-        events: (nanoseconds since the epoch, address, bytes, sign, whether a whole segment).
-    """
+    """One device's segments at the end, as address to (bytes, pool), and the events before it as
+    (nanoseconds since the epoch, address, bytes, sign, whether a whole segment)."""
 
     at_end: dict[int, tuple[int, str]]
     events: list[tuple[int, int, int, int, bool]]
 
     def reserved_bytes(self, time_ns: int) -> int:
-        """Reserved bytes at that time: the end minus the later events."""
         end_bytes = sum(size for size, _ in self.at_end.values())
         return end_bytes - sum(
             size * sign for event_ns, _, size, sign, _ in self.events if event_ns > time_ns
@@ -253,6 +249,5 @@ def segments_of(snapshot: Mapping[str, Any], device: int) -> Segments:
 
 
 def _pool_name(segment: _Segment) -> str:
-    """The kind of pool; private pools, such as a CUDA graph's, have a number."""
     number = ".".join(str(part) for part in segment.segment_pool_id if part)
     return f"{PRIVATE_POOL} {number}, {segment.segment_type}" if number else segment.segment_type

@@ -70,7 +70,6 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
 
 
 def describe_counted(counted: CountedHistory) -> Memory:
-    """Build the memory block of a GPU allocator's requests in an imported trace, without owners."""
     recording = Recording(
         source="cuda-profiler",
         history=counted.history,
@@ -90,8 +89,6 @@ def describe_counted(counted: CountedHistory) -> Memory:
 
 
 def describe_profiled(history: History) -> Memory:
-    """Build the memory block of the CPU allocator's requests in an imported trace, without
-    owners."""
     recording = Recording(
         source="cpu-profiler",
         history=history,

@@ -47,10 +47,7 @@ class _Frame(msgspec.Struct, gc=False):
 
 
 class Stacks:
-    """Numbers the distinct stacks.
-
-    Snapshots share frames: equal stacks mostly contain the same objects, which compare fast.
-    """
+    """Numbers distinct stacks. Snapshots share frames, so comparing equal stacks is fast."""
 
     def __init__(self) -> None:
         self.distinct: list[Stack] = []
@@ -58,7 +55,6 @@ class Stacks:
         self._alike: defaultdict[int, list[tuple[list[Any], int]]] = defaultdict(list)
 
     def number(self, frames: Any) -> int:
-        """The number of a stack, -1 for none."""
         if not frames:
             return -1
         # One number is found faster than a tuple, and a key that stacks share is no error.
@@ -241,7 +237,6 @@ class OomEvent:
 
     Attributes:
         time_ns: Nanoseconds since the Unix epoch.
-        stack: Of the request, innermost frame first.
         op: The innermost operator in progress; None if operators were not recorded.
     """
 

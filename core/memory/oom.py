@@ -29,12 +29,6 @@ NOT_RECORDED = "only the memory pass records allocations, and it did not run out
 def describe_oom(
     event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec, capability: str | None = None
 ) -> Oom:
-    """Describe the failed request.
-
-    Args:
-        alive: From the memory pass; None in other passes.
-        capability: See `closed_form.predict`.
-    """
     facts: dict[str, Any] = msgspec.structs.asdict(event)
     missing = dict(event.missing)
     if alive is None:
@@ -146,11 +140,7 @@ NOT_SEEN = "no allocator of torch's saw a refusal: this is the fullest instant o
 
 
 def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
-    """The ledger, the origins and the timeline up to the failed request that ended a recording.
-
-    Args:
-        notes: The worker's, up to the unfinished step.
-    """
+    """Describe the memory up to the failed request that ended a recording."""
     history, notes, _ = join_clocks(recording.history, notes)
     refusal = recording.refusal
     allocated_bytes = recording.counters.end_allocated
@@ -180,7 +170,6 @@ def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
 
 
 def _free(recording: Recording, live_bytes: int) -> int | None:
-    """Free bytes at the failed request: those at the end, minus those freed in between."""
     if recording.free_at_end is None:
         return None
     lifetimes = pair(recording.history)
@@ -189,7 +178,6 @@ def _free(recording: Recording, live_bytes: int) -> int | None:
 
 
 def _fullest(history: History, notes: Notes) -> int:
-    """The instant with the most live bytes since the last phase began."""
     lifetimes = pair(history)
     live = lifetimes.curve(lifetimes.rounded)
     first = history.instant(notes.phases[-1].time_ns)

@@ -73,7 +73,6 @@ def join_clocks(history: History, notes: Notes) -> JoinedClock:
 
 
 def _event_of(history: History, sounding: Sounding) -> int | None:
-    """The event of a clock probe: the one of its size that is nearest in time."""
     candidates = np.flatnonzero(history.change == sounding.bytes)
     if not len(candidates):
         return None
@@ -118,7 +117,6 @@ def _shifted(notes: Sequence[N], offsets: Sequence[Offset]) -> list[N]:
 
 
 def _without(history: History, births: Sequence[int]) -> History:
-    """Remove these allocations and the events that free them."""
     gone = list(births)
     for birth in births:
         later = np.flatnonzero(history.address[birth + 1 :] == history.address[birth])
@@ -160,8 +158,6 @@ class PhaseMark(Note, frozen=True):
 
 
 class ModuleMark(Note, frozen=True):
-    """A module started to compute, forward or backward."""
-
     module: str
 
 
@@ -208,7 +204,6 @@ class Notes(msgspec.Struct, frozen=True):
         return sorted({mark.step for mark in self.phases if mark.step >= 0})
 
     def step_span(self, step: int) -> tuple[int, int]:
-        """Start and end of a step, in nanoseconds."""
         times = [mark.time_ns for mark in self.phases if mark.step == step]
         return times[0], times[-1]
 
@@ -338,7 +333,6 @@ def _library_workspace(history: History, lifetimes: Lifetimes) -> NDArray[np.boo
 def _tags_by_allocation(
     lifetimes: Lifetimes, births: list[int], deaths: list[int], tags: Sequence[Tag]
 ) -> dict[int, Tag]:
-    """Index of an allocation to its tag, if it has one."""
     at_address: defaultdict[int, list[int]] = defaultdict(list)
     for index, address in enumerate(lifetimes.address.tolist()):
         at_address[address].append(index)
@@ -361,7 +355,6 @@ def _tags_by_allocation(
 
 
 def _latest(notes: Sequence[Note], times: list[int]) -> list[int]:
-    """Index of the last note at or before each time; -1 for none."""
     noted_ns = np.array([note.time_ns for note in notes], dtype=np.int64)
     positions: list[int] = (np.searchsorted(noted_ns, times, side="right") - 1).tolist()
     return positions

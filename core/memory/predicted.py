@@ -115,7 +115,6 @@ def _sizes(memory: Memory, spec: RunSpec) -> PredictedSizes:
 
 
 def _parts(memory: Memory, sizes: PredictedSizes) -> tuple[float, float]:
-    """Number of parameter sets and graphs that the ledger shows at the peak."""
     sets = ("parameters", "gradients", "optimizer state", "temporaries (optimizer)")
     set_bytes = sum(predicted_amount(memory.ledger, name) for name in sets)
     saved = predicted_amount(memory.ledger, "activations")
@@ -123,7 +122,6 @@ def _parts(memory: Memory, sizes: PredictedSizes) -> tuple[float, float]:
 
 
 def predicted_amount(rows: Iterable[LedgerRow], name: str) -> int:
-    """Bytes of the row of that name; 0 without one."""
     return sum(row.bytes for row in rows if row.name == name)
 
 

@@ -85,10 +85,8 @@ def read_counted_allocations(path: Path, device: int | None) -> CountedHistory |
     """Read a GPU allocator's history from a Chrome trace, optionally gzipped; None without events.
 
     Each event has the allocator's counters. Bytes counted before the first event and never freed
-    become one block that existed before.
-
-    Args:
-        device: Number of the GPU; the one with the most events for None or a GPU without events.
+    become one block that existed before. ``device`` defaults to the GPU with the most events, also
+    if it has none.
 
     Raises:
         DamagedFileError: Not a Chrome trace.
@@ -247,7 +245,6 @@ def _relevant(data: bytes) -> tuple[list[JsonEvent], int]:
 
 
 def _innermost_operator(opened: list[JsonEvent]) -> str | None:
-    """The innermost operator that is not a plain allocation; those serve another operator."""
     operators = [event.name for event in opened if event.cat == OPERATOR]
     asking = [name for name in operators if not ONLY_ALLOCATES.fullmatch(name)]
     return next(reversed(asking or operators), None)

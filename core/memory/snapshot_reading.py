@@ -148,7 +148,6 @@ class Snapshot:
         return at_end - int(min(since.min(initial=0), 0))
 
     def history(self, device: int) -> History:
-        """The events of one device that took or gave back memory."""
         in_use = self.in_use.get(device, [])
         events = self.events[device] if device < len(self.events) else NO_EVENTS
         moved = (events.move != 0) & (events.size > 0)
@@ -235,7 +234,6 @@ def _converted(raw: Any, *, consume: bool) -> Snapshot:
 
 
 def _in_use(segments: list[Segment], stacks: Stacks) -> dict[int, list[InUse]]:
-    """The blocks in use by device; a block without an address follows the previous one."""
     found: dict[int, list[InUse]] = {}
     for segment in segments:
         end = segment.address
@@ -320,8 +318,6 @@ def _check_form(raw: Any) -> None:
 
 
 class _WatchedFile(FileIO):
-    """A file that reports the bytes read."""
-
     def __init__(self, path: Path, progress: Progress | None) -> None:
         super().__init__(path)
         self._progress = progress

@@ -76,7 +76,6 @@ class BlockPool:
         free: Size, order and address of each free block, ascending.
         at: Free and unmapped blocks by address.
         unmapped: Addresses of unmapped blocks, ascending.
-        lookups: Requests so far.
     """
 
     is_small: bool
@@ -152,12 +151,7 @@ def could_have(block: CachedBlock) -> int:
 
 
 class AllocationRefused(Exception):
-    """The device has no memory for a request, even after cached segments were given back.
-
-    Attributes:
-        requested_bytes: Rounded up to granules.
-        allocated_bytes, reserved_bytes: The allocator's, when it gave up.
-    """
+    """The device has no memory for a request, even after cached segments were given back."""
 
     def __init__(self, requested_bytes: int, allocated_bytes: int, reserved_bytes: int) -> None:
         super().__init__(f"no memory for {requested_bytes:,} bytes")
@@ -173,11 +167,6 @@ class CachingAllocator:
         capacity_bytes: Bytes available to it; None: unlimited.
         is_limited: Whether the capacity is a limit put on the process: torch collects long unused
             blocks only under such a limit.
-
-    Attributes:
-        allocated_bytes: Bytes of the blocks in use.
-        reserved_bytes: Bytes of all segments.
-        peak_allocated_bytes, peak_reserved_bytes: Maxima since the last `reset_peaks`.
     """
 
     def __init__(
@@ -253,7 +242,6 @@ class CachingAllocator:
             self._source.release(pool)
 
     def reset_peaks(self) -> None:
-        """Reset the maxima to the current values."""
         self.peak_allocated_bytes = self.allocated_bytes
         self.peak_reserved_bytes = self.reserved_bytes
 

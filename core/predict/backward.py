@@ -101,10 +101,7 @@ def _linear(
 
     Args:
         incoming: Gradient of the result, freed here.
-        result: Gradient of the input.
-        count: Bytes of ``result``.
-        weights: Elements of the weight.
-        saved: Tensors that the graph drops with this operation.
+        result: Gradient of the input, of ``count`` bytes.
         joins: Gradient of the same input to which ``result`` is added.
     """
     width = sizes.width
@@ -154,7 +151,6 @@ def _norm(tape: Tape, sizes: Sizes, source: str, name: str) -> None:
 
 
 def _enter_branch(tape: Tape, sizes: Sizes) -> None:
-    """Enter a branch with the residual stream's gradient, which autocast casts to a copy."""
     if sizes.width.autocast:
         tape.new("g branch", sizes.x)
 

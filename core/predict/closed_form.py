@@ -78,7 +78,6 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def explain(self) -> str:
-        """The formulas, one per line."""
         return "\n".join(f"{name}: {text}" for name, text in self.formulas.items())
 
 

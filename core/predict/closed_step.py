@@ -22,12 +22,8 @@ from sysbench.core.spec.spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """Memory of a replayed step.
-
-    Attributes:
-        peaks: The peak of each phase, by the workload's names.
-        saved_bytes: Bytes that the graph holds after forward and loss, without weights.
-    """
+    """Memory of a replayed step: the peak of each phase, and the bytes that the graph holds after
+    forward and loss, without weights."""
 
     peaks: dict[str, TapeMoment]
     saved_bytes: int
@@ -93,8 +89,7 @@ def closed_attention_flops(spec: RunSpec) -> int:
 def attention_memory(spec: RunSpec) -> StepMemory:
     """Replay one step of bare attention.
 
-    Complete if the scores are materialised. For other kernels only inputs and outputs count,
-    without scratch space and casts.
+    Complete if the scores are materialised; other kernels count without scratch space and casts.
     """
     sizes = Sizes(spec)
     operand = spec.tokens_per_step * spec.d_model * sizes.width.weight

@@ -47,8 +47,7 @@ class Moment:
     Attributes:
         block: Index of the block, from 1; 0 outside the blocks.
         place: Name of the part outside the blocks: the embedding, the head, the loss.
-        requested: Bytes requested by the step.
-        rounded: The same, rounded up to blocks of CUDA's allocator.
+        rounded: ``requested``, rounded up to blocks of CUDA's allocator.
     """
 
     phase: str
@@ -63,8 +62,6 @@ class DryRun:
     """Result of one steady step on tensors without data.
 
     Attributes:
-        layers: Number of blocks that its moments distinguish.
-        trained_parameters: Count of parameters that need gradients.
         moments: In order of time; unordered if the step was extrapolated.
         saved_bytes: Bytes that the graph holds after forward and loss, without weights.
         products: Number of times that each phase computes each product.
@@ -179,8 +176,6 @@ def unsupported_reason(spec: RunSpec) -> str | None:
 
 
 class ProductCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A matrix product of a phase: its count, and the FLOPs and bytes of one."""
-
     dtype: str
     flops: int
     bytes: int
@@ -192,9 +187,8 @@ class PhasePrediction(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         peak_bytes: Live bytes at its peak; ``ledger`` adds up to them.
-        block_bytes: Peak of their blocks in CUDA's allocator, each storage rounded up to 512 bytes;
-            None on the CPU.
-        place: Place of the peak in the phase.
+        block_bytes: Peak in CUDA's allocator, each storage rounded up to 512 bytes; None on the
+            CPU.
         flops: FLOPs of its matrix products, as the kernels compute them.
         moved_bytes: Bytes that all other operations read and write.
     """
@@ -213,13 +207,10 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     """A `Prediction` from the workload's code, as torch executes it here.
 
     Attributes:
-        phases: In order of time.
         block_ledger: The rows of ``ledger`` in blocks of CUDA's allocator; None on the CPU.
         requests: Its requests to CUDA's allocator; None on the CPU.
         held: What the allocator holds for them on a device of unlimited memory.
-        trained_parameters: Count of parameters that need gradients.
-        seconds: Duration of the prediction, without the import of torch.
-        import_seconds: Duration of that import, once per process.
+        seconds: Duration of the prediction, without ``import_seconds`` of torch, once per process.
     """
 
     phases: list[PhasePrediction]
@@ -232,13 +223,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A line to the process.
-
-    Attributes:
-        spec: See `canonical_spec`.
-        capability: The device's compute capability; None if unknown.
-        variant: The way to train it, if not the spec's.
-    """
+    """A question to the process; ``spec`` is a `canonical_spec`."""
 
     spec: RunSpec
     capability: str | None = None
@@ -266,11 +251,6 @@ class Estimator:
         self._predictions: dict[tuple[str, str | None, TrainingVariant], ExactPrediction] = {}
 
     def __enter__(self) -> Self:
-        """Start the child.
-
-        Raises:
-            InterpreterError: Workers cannot run in the chosen interpreter.
-        """
         self._process = self._process or self._start()
         return self
 
@@ -285,10 +265,6 @@ class Estimator:
         self, spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
     ) -> ExactPrediction:
         """Predict the cost of one steady eager step with the semantics of ``device``.
-
-        Args:
-            capability: See `closed_form.predict`.
-            variant: Of a training step; on CUDA a sharded one has no requests.
 
         Raises:
             WorkerFailed: The process died, did not answer in time, or could not run the step.

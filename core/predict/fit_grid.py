@@ -52,10 +52,8 @@ class FitCell(msgspec.Struct, frozen=True, kw_only=True):
     """One cell of the table.
 
     Attributes:
-        settings: Key to value, of each axis.
         peak_bytes, peak_phase: Null if nothing can be predicted, see ``why``.
         reserved_bytes: Of CUDA's allocator, in exact mode; else null.
-        capacity_bytes: Capacity to compare with; null if unknown.
         fits: Whether it is guaranteed to fit; null if the peak or the capacity is.
         verdict: The same with its uncertainty, see `room.Verdict`.
     """
@@ -75,15 +73,13 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         largest: 0 if not even 1 fits.
-        peak_bytes: At the largest; null if that is 0.
         next: The first that is not guaranteed to fit; null if the key allows no more.
         next_peak_bytes, over_bytes: Its peak, and the missing memory.
         room_bytes: Memory that is guaranteed to be available to the step.
         doubt_bytes: Uncertainty: bytes that may be available in addition.
         beyond: The first value from which on none fits; null if the key allows no more.
         reserved_bytes: Of CUDA's allocator at the largest, in exact mode; else null.
-        expandable_largest: The largest with ``expandable_segments:True``, in exact mode on CUDA;
-            null if it is no larger.
+        expandable_largest: The largest with ``expandable_segments:True``; null if it is no larger.
     """
 
     key: FitKey
@@ -112,12 +108,8 @@ def fit(
     """Find the largest value of a key that fits by bisection: peaks grow with batch and context.
 
     An allocator's reserve can shrink from one value to the next. The result is then a value that
-    fits while the next does not, and a larger one may fit too.
-
-    Args:
-        guess: First value to try; near the answer it saves predictions. Default: the spec's.
-        settings: Of CUDA's allocator.
-        room: Memory available to the step; default: by `available_memory`.
+    fits while the next does not, and a larger one may fit too. A ``guess`` near the answer saves
+    predictions.
 
     Raises:
         SpecError: The memory of such a spec is not predicted.
@@ -148,7 +140,6 @@ def fit(
 
 
 def reserved_bytes(prediction: Prediction) -> int | None:
-    """Bytes that CUDA's allocator reserves for a step; None without an allocator model."""
     held = prediction.held if isinstance(prediction, ExactPrediction) else None
     return None if held is None else held.reserved_bytes
 
@@ -177,8 +168,6 @@ def _layers_argument(spec: RunSpec) -> str:
 
 
 class _Search:
-    """Predictions of one spec by the value of a key, and the memory available to them."""
-
     def __init__(self, spec: RunSpec, key: FitKey, room: AvailableMemory, predict: Predict) -> None:
         self.room = room
         self._spec, self._key, self._predict = spec, key, predict
@@ -223,7 +212,6 @@ class _Search:
         return max(1, guess if self._allowed(guess) else fitting)
 
     def _verdict(self, value: int, settings: AllocatorSettings | None) -> Verdict | None:
-        """Whether a value fits; None if the key does not allow it."""
         prediction = self.predicted(value)
         return None if prediction is None else fit_verdict(prediction, self.room, settings)
 

@@ -68,9 +68,8 @@ def play_each(tape: Tape, block: Callable[[int], None], blocks: range) -> None:
 def play_block(tape: Tape, sizes: Sizes, index: int, *, until_saved: bool = False) -> None:
     """Replay one block, from x to x.
 
-    Args:
-        until_saved: Stop after the last tensor that the graph saves, without a new x. That is where
-            checkpoint ends its recomputation early.
+    ``until_saved`` stops after the last tensor that the graph saves, without a new x, where
+    checkpoint ends its recomputation early.
     """
     tape.place = f"block {index}, attention"
     _attention(tape, sizes)
@@ -154,7 +153,6 @@ def _attention(tape: Tape, sizes: Sizes) -> None:
 
 
 def softmax_of_scores(tape: Tape, sizes: Sizes) -> None:
-    """Replay the softmax of naive attention: exponentials over their row sums."""
     cast = sizes.scores_soft != sizes.scores
     tape.new("exponentials", sizes.scores_soft)
     # Masked scores and their distance to the maximum are still alive, and a float32 copy of the

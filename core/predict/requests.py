@@ -56,11 +56,9 @@ class RequestTrace:
             self.entries.append(TraceEntry("return", number))
 
     def mark(self, name: str) -> None:
-        """Record an event just before the next entry."""
         self.entries.append(TraceEntry("mark", name=name))
 
     def mark_before(self, number: int | None, name: str) -> None:
-        """Record an event just before a request; None: now."""
         at = len(self.entries)
         if number is not None:
             at = self.entries.index(TraceEntry("request", number))
@@ -218,7 +216,6 @@ class _Extension:
         return entries
 
     def _known(self, run: _Run) -> set[int]:
-        """Blocks in a run; 0 for a mark, which comes once."""
         return {0 if e.kind == "mark" else self._keys[e.number][0] for e in run.entries}
 
     def _returned(self, run: _Run) -> Iterator[_Key]:
@@ -287,12 +284,6 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):
-    """The request that a device had no memory for.
-
-    Attributes:
-        step: 0 while the model is built, then the step's number.
-    """
-
     step: int
     phase: str
     requested_bytes: int
@@ -301,13 +292,8 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocatorPeak(msgspec.Struct, frozen=True, kw_only=True):
-    """Peaks of an allocator during a replay, until ``shortage`` if a request was refused.
-
-    Attributes:
-        allocated_bytes: Peak of its blocks in a steady step.
-        reserved_bytes: Peak of its segments in a steady step.
-        most_reserved_bytes: Peak of its segments at any time.
-    """
+    """Peaks of an allocator in a steady step; ``most_reserved_bytes`` is at any time. They end at
+    the ``shortage`` if a request was refused."""
 
     first_step_bytes: int
     allocated_bytes: int
@@ -329,8 +315,7 @@ def replay_requests(
 
     Args:
         workspace_bytes: Of the matrix library, for each thread that multiplies.
-        capacity_bytes: Memory available to the allocator; None: unlimited.
-        is_limited: Whether that is a limit put on the process.
+        is_limited: Whether the capacity is a limit put on the process.
         leaves_nothing: Skip requests that the build itself returns. Drawing weights makes a random
             number of them, and the cache they leave decides the layout of the step's blocks.
     """

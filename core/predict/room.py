@@ -38,7 +38,6 @@ class Card:
     """A device, apart from its capacity.
 
     Attributes:
-        capability: Its compute capability, such as ``9.0``; None if unknown.
         driver_bytes: Part of the capacity that its driver keeps.
         name: Driver's name of a card that is not in this machine; else empty.
     """
@@ -86,7 +85,6 @@ class AvailableMemory:
     Attributes:
         least, most: Bytes without driver and context; they differ by the uncertainty.
         is_cuda: Whether a caching allocator hands them out, in segments.
-        capability: The device's, which determines the workspaces of libraries.
     """
 
     least: int
@@ -96,17 +94,11 @@ class AvailableMemory:
 
     @property
     def uncertainty_bytes(self) -> int:
-        """Bytes that may be available in addition to ``least``."""
         return self.most - self.least
 
 
 def available_memory(spec: RunSpec, capacity_bytes: int, card: Card = ANY_CARD) -> AvailableMemory:
-    """Memory available on a spec's device, or under its own limit.
-
-    Args:
-        capacity_bytes: The device's memory, or ``spec.memory_limit``, which applies to the
-            allocator only.
-    """
+    """Memory available on a spec's device, or to the allocator under the spec's own limit."""
     least = most = capacity_bytes
     is_cuda = spec.device != "cpu"
     if is_cuda and not spec.memory_limit:

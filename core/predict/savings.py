@@ -61,7 +61,6 @@ class Saving(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         settings: The changed key and its value; also ``lora_rank`` for adapters on frozen weights,
             and ``parallel`` with ``ranks`` for a sharded step.
-        saved_bytes: Of the peak of tensors.
         reserved_bytes: Of CUDA's allocator, in exact mode; else null.
         price: Cost of the change, in words.
         trained_parameters: Count of those that need gradients; null if unchanged.
@@ -80,7 +79,6 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
     """Memory saved by each single change, largest first.
 
     Attributes:
-        peak_bytes: Of the unchanged spec.
         savings: The changes that save at least `MIN_SHARE`; of checkpoints only the best.
         unknown: Allowed but unpredicted changes: key to reason.
     """
@@ -92,7 +90,6 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remarks(self) -> Iterator[str]:
-        """Notes on the savings, a sentence each."""
         for why in dict.fromkeys(self.unknown.values()):
             yield f"not predicted: {why}"
         if any("lora_rank" in saving.settings for saving in self.savings):
@@ -112,9 +109,7 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
 def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Savings:
     """Predict the spec with each change that it allows.
 
-    Args:
-        predict: The closed form, or `Estimator.predict`, for all of them.
-        play: For `VARIANTS`, which no formula predicts; None leaves them out.
+    ``play`` predicts the `VARIANTS`, which have no formula; None leaves them out.
 
     Raises:
         SpecError: The memory of the spec itself is not predicted.
@@ -169,7 +164,6 @@ def _saving(now: Prediction, then: Prediction, change: SavingChange) -> Saving:
 
 
 def _price(varied: ExactPrediction, variant: TrainingVariant) -> tuple[str, int | None]:
-    """The cost of a variant, and the number of parameters it trains if not all."""
     if variant.lora_rank:
         count = varied.trained_parameters
         return f"{percent(count / varied.parameters)} of the weights are trained", count
@@ -181,7 +175,6 @@ def _is_trained(spec: RunSpec) -> bool:
 
 
 def _changes(spec: RunSpec) -> Iterator[SavingChange]:
-    """Yield the changes of one key that the spec allows and does not have."""
     if spec.batch > 1:
         yield SavingChange({"batch": spec.batch // 2}, "fewer rows a step")
     for change in CHANGES:

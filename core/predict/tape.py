@@ -24,15 +24,9 @@ class Tape:
 
     A new tensor under a name in use replaces the entry and not the bytes: free the old one first.
 
-    Args:
-        resident: Bytes by kind that are live before the step.
-        graph: Whether a graph is recorded; without one `save` does nothing.
-
     Attributes:
-        total: Live bytes now, of all kinds.
         keeps: Whether the graph keeps saved tensors; false in a segment that is recomputed.
         kept_as: Kind that temporaries get when the graph saves them.
-        phase, place: Position in the step, for the moments that follow.
         peaks: The peak so far of each phase.
     """
 
@@ -65,7 +59,6 @@ class Tape:
         self.add(kind, count)
 
     def rename(self, name: str, count: int, kind: str) -> None:
-        """Name a tensor that is counted already."""
         self._named[name] = kind, count
 
     def save(self, *names: str) -> None:
@@ -95,7 +88,6 @@ class Tape:
             self.add(kind, -count)
 
     def spike(self, count: int, kind: str = TEMPORARIES) -> None:
-        """Record ``count`` additional bytes at this moment only."""
         self._note(count, kind)
 
     def repeat(self, play: Callable[[int], None], indices: range) -> None:
