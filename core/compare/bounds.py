@@ -19,7 +19,7 @@ FALSE_RATE = 0.05
 """Share of comparisons of a spec with itself that may end in a difference, over all looks."""
 FIRST_LOOK = 3
 """Blocks before which no order of the times is rare enough to be significant."""
-MOST_BLOCKS = 256
+MAX_BLOCKS = 256
 _NULL_STEP = {-2: 1 / 6, -1: 1 / 6, 0: 2 / 6, 1: 1 / 6, 2: 1 / 6}
 _UNSPENT = 2.4  # leaves room for the rarest order at the first look, 1/108, and little more
 _ROUNDING = 1e-12
@@ -45,7 +45,7 @@ def walk_on(walk: Walk, step: Walk) -> dict[int, float]:
 def _bounds() -> tuple[int, ...]:
     walk: dict[int, float] = {0: 1.0}
     spent, bounds = 0.0, []
-    for blocks in range(1, MOST_BLOCKS + 1):
+    for blocks in range(1, MAX_BLOCKS + 1):
         walk = walk_on(walk, _NULL_STEP)
         bound, crossed = 2 * blocks + 1, 0.0
         while bound > 1:
@@ -66,8 +66,8 @@ def block_bound(blocks: int) -> int | None:
     Raises:
         ValueError: More than `MAX_BLOCKS`.
     """
-    if blocks > MOST_BLOCKS:
-        raise ValueError(f"{blocks} blocks: bounds are known up to {MOST_BLOCKS}")
+    if blocks > MAX_BLOCKS:
+        raise ValueError(f"{blocks} blocks: bounds are known up to {MAX_BLOCKS}")
     if blocks < FIRST_LOOK:
         return None
     bound = _bounds()[blocks - 1]

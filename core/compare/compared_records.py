@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sysbench.core.compare.bounds import FALSE_RATE, FIRST_LOOK, MOST_BLOCKS, least_pairs
+from sysbench.core.compare.bounds import FALSE_RATE, FIRST_LOOK, MAX_BLOCKS, least_pairs
 from sysbench.core.compare.interval import (
     RoundBlock,
     from_known_spread,
@@ -18,7 +18,7 @@ from sysbench.core.compare.interval import (
     separate,
 )
 from sysbench.core.compare.power import ROUNDS_A_BLOCK, more_rounds, pairs_needed
-from sysbench.core.compare.verdict import NO_TIMES, SMALLEST, Verdict, judge
+from sysbench.core.compare.verdict import MIN_EFFECT, NO_TIMES, Verdict, judge
 from sysbench.core.formatting import percent, significant
 from sysbench.core.record.environment import is_simulated
 from sysbench.core.record.record import Record, Timing
@@ -28,7 +28,7 @@ from sysbench.core.spec.fields import keys_deciding
 
 NO_ROUND = "no round counts in"
 _SIDES_TO_BLOCK = 2  # rounds of one side in an ABBA block
-_LEAST_LOSS_ERROR = 1e-4
+_MIN_LOSS_ERROR = 1e-4
 _FREE_OF_LOSS = {
     *keys_deciding("procedure", "conditions"),
     *("precision", "attention", "compile", "step", "optimizer", "clip", "checkpoint"),
@@ -55,7 +55,7 @@ NOTHING_KNOWN = Known()
 
 
 def verdict_of(
-    a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = SMALLEST
+    a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = MIN_EFFECT
 ) -> Verdict:
     """Judge the step time of run B against that of run A.
 
@@ -116,7 +116,7 @@ def _judge(a: Timing, b: Timing, known: Known, smallest: float) -> Verdict:
 def of_pairs(
     pairs: Sequence[tuple[float, float]],
     *,
-    smallest: float = SMALLEST,
+    smallest: float = MIN_EFFECT,
     false_rate: float = FALSE_RATE,
 ) -> Verdict:
     """Judge two specs that the passes of a study measured in turn."""
@@ -141,7 +141,7 @@ def _judge_blocks(blocks: Sequence[RoundBlock], smallest: float) -> Verdict:
         return verdict
     following = [verdict.next]
     if needed is None:
-        most = ROUNDS_A_BLOCK * MOST_BLOCKS
+        most = ROUNDS_A_BLOCK * MAX_BLOCKS
         following = [f"not even {most} rounds would decide a {percent(smallest)} difference here"]
     as_seen = more_rounds(blocks, noise, interval.change)
     if as_seen is not None and abs(interval.change) > smallest:
@@ -223,7 +223,7 @@ def other_computation(a: Record, b: Record) -> str:
     ):
         return ""
     roundoff = max(_roundoff(record) for record in (a, b))
-    tolerance = max(_LEAST_LOSS_ERROR, 4 * roundoff)
+    tolerance = max(_MIN_LOSS_ERROR, 4 * roundoff)
     error = abs(loss_b - loss_a) / max(abs(loss_a), 1e-12)
     if error <= tolerance:
         return ""

@@ -10,7 +10,7 @@ import msgspec
 
 from sysbench.core.compare.compared_records import NOTHING_KNOWN, Known, verdict_of
 from sysbench.core.compare.nodes import Difference
-from sysbench.core.compare.verdict import SMALLEST, Verdict, Word, headline, tested_words
+from sysbench.core.compare.verdict import MIN_EFFECT, Verdict, Word, headline, tested_words
 from sysbench.core.memory.peak_difference import MemoryDifference, memory_difference
 from sysbench.core.record.environment import (
     SDPA_KERNEL,
@@ -78,7 +78,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(
-    a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = SMALLEST
+    a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = MIN_EFFECT
 ) -> Comparison:
     """Judge run B against run A. Imported files have no settings that could differ."""
     differences = differing(a, b) if a.spec and b.spec else []

@@ -19,7 +19,7 @@ from sysbench.core.formatting import counted, percent, signed_percent
 from sysbench.core.record.timing import Round
 
 NO_DATA = "not enough data"
-_LEAST_BLOCKS = 6  # fewer medians have no 95 % interval
+_MIN_BLOCKS = 6  # fewer medians have no 95 % interval
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ def _order(blocks: Sequence[Sequence[Round]]) -> Condition:
     if not changes:
         return Condition(name="order", text=NO_DATA)
     ends = None
-    if len(changes) >= _LEAST_BLOCKS:
+    if len(changes) >= _MIN_BLOCKS:
         low, high = median_interval(changes)
         ends = math.expm1(low), math.expm1(high)
     what = "from the first to the second round of a pair"

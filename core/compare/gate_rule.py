@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from sysbench.core.compare.bounds import FALSE_RATE, MOST_BLOCKS
+from sysbench.core.compare.bounds import FALSE_RATE, MAX_BLOCKS
 from sysbench.core.compare.compared_records import NOTHING_KNOWN, Known, counted_ms, round_blocks
 from sysbench.core.compare.interval import RoundBlock, residuals
 from sysbench.core.compare.power import ROUNDS_A_BLOCK, WANTED_POWER, more_rounds
@@ -18,9 +18,9 @@ from sysbench.core.errors import WorkerFailed
 from sysbench.core.formatting import percent, signed_percent
 from sysbench.core.record.record import Record
 
-USUAL_ROUNDS = 6
+DEFAULT_ROUNDS = 6
 """Default number of rounds a side, and the minimum that a gate recommends."""
-_MOST_ROUNDS = 1000
+_MAX_ROUNDS = 1000
 _NO_FAILURE = ("finished", "cancelled", "killed")
 
 GateResult = Literal["pass", "regression", "not decidable"]
@@ -136,7 +136,7 @@ def _needed(
         blocks = round_blocks(a.timing.rounds, b.timing.rounds)
         rounds = interleaved_rounds(blocks, margin)
     elif spread is None:
-        return None, f"{USUAL_ROUNDS} rounds a side would show the spread: {counts}"
+        return None, f"{DEFAULT_ROUNDS} rounds a side would show the spread: {counts}"
     else:
         slack = math.log1p(known.drift) if verdict.basis == "separate rounds" else 0.0
         if distance <= slack:
@@ -162,7 +162,7 @@ def interleaved_rounds(blocks: Sequence[RoundBlock], margin: float) -> int | Non
         for block in blocks
     ]
     middle = median(math.log(y / x) for block in held for x in block.a for y in block.b)
-    room = ROUNDS_A_BLOCK * (MOST_BLOCKS - len(blocks))
+    room = ROUNDS_A_BLOCK * (MAX_BLOCKS - len(blocks))
     more = more_rounds(held, residuals(blocks), math.expm1(abs(middle)))
     return None if more is None or more >= room else (ROUNDS_A_BLOCK * len(blocks) + more) // 2
 
@@ -170,7 +170,7 @@ def interleaved_rounds(blocks: Sequence[RoundBlock], margin: float) -> int | Non
 def separate_rounds(spread: float, distance: float) -> int | None:
     """Rounds a side with which the test of Mann and Whitney finds a shift, with `WANTED_POWER`.
 
-    By Noether's formula (J. Am. Stat. Assoc. 82, 1987) for normal noise; at least `USUAL_ROUNDS`,
+    By Noether's formula (J. Am. Stat. Assoc. 82, 1987) for normal noise; at least `DEFAULT_ROUNDS`,
     below which the formula does not hold. None if more than a thousand would be needed.
 
     Args:
@@ -183,4 +183,4 @@ def separate_rounds(spread: float, distance: float) -> int | None:
     longer = normal.cdf(distance / (math.sqrt(2) * spread)) if spread else 1.0
     quantiles = normal.inv_cdf(1 - FALSE_RATE / 2) + normal.inv_cdf(WANTED_POWER)
     rounds = quantiles**2 / (6 * max(longer - 0.5, 1e-6) ** 2)
-    return None if rounds > _MOST_ROUNDS else max(USUAL_ROUNDS, math.ceil(rounds))
+    return None if rounds > _MAX_ROUNDS else max(DEFAULT_ROUNDS, math.ceil(rounds))

@@ -12,7 +12,7 @@ import msgspec
 
 from sysbench.core.compare.bounds import (
     FALSE_RATE,
-    MOST_BLOCKS,
+    MAX_BLOCKS,
     block_bound,
     rank_bound,
     signed_rank_bound,
@@ -22,7 +22,7 @@ Basis = Literal["interleaved rounds", "paired rounds", "separate rounds", "known
 """Evidence of a verdict: rounds in ABBA blocks, rounds in the same passes over a study's grid,
 rounds of two runs, spread of earlier runs."""
 
-LEAST_KNOWN = 5
+MIN_KNOWN = 5
 """Minimum number of processes of one spec to know their spread."""
 
 
@@ -65,7 +65,7 @@ def interleaved(blocks: Sequence[RoundBlock]) -> Interval:
     Raises:
         ValueError: No block, or a time that is not above zero.
     """
-    counted = blocks[:MOST_BLOCKS]
+    counted = blocks[:MAX_BLOCKS]
     differences = sorted(math.log(b / a) for block in counted for a in block.a for b in block.b)
     if not differences:
         raise ValueError("no blocks to judge")
@@ -220,7 +220,7 @@ def from_known_spread(
         floor: Smallest standard deviation between processes on this machine, as a share.
     """
     change = b_ms / a_ms - 1
-    groups = [known for known in (known_a, known_b) if len(known) >= LEAST_KNOWN]
+    groups = [known for known in (known_a, known_b) if len(known) >= MIN_KNOWN]
     if not groups:
         return Interval(change=change, basis="none", source="1 run each")
     deviation, freedom = _pooled(*groups)

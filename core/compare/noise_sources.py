@@ -20,13 +20,13 @@ from sysbench.core.compare.statistics import interval_rank, quantile
 from sysbench.core.formatting import counted, percent
 from sysbench.core.record.timing import Round
 
-LEAST_ROUNDS = 8
+MIN_ROUNDS = 8
 """Minimum rounds to store a noise floor: the spread of fewer is a guess."""
 TESTED = ("drift", "order", "clock", "neighbours", "first touch")
 TEST_RATE = FALSE_RATE / len(TESTED)
 """False rate of one test."""
-_LEAST_LOAD_RANGE = 0.05  # of all cores: the kernel's ticks alone move the figure by a few per cent
-_LEAST_CLOCK_RANGE = 0.005
+_MIN_LOAD_RANGE = 0.05  # of all cores: the kernel's ticks alone move the figure by a few per cent
+_MIN_CLOCK_RANGE = 0.005
 _WARM_SHARE = 4  # the first quarter of the measured steps against the rest
 _EVENT_TICK_NS = 500.0  # "resolution of around 0.5 microseconds": CUDA's cudaEventElapsedTime
 
@@ -80,7 +80,7 @@ def noise_of(observed: Sequence[Observed], tick_ns: float | None) -> Noise | Non
         tick_ns: Step of the clock that times steps on the host; None for CUDA's events.
     """
     counting = [row for row in observed if row.round.counts]
-    if len(counting) < LEAST_ROUNDS:
+    if len(counting) < MIN_ROUNDS:
         return None
     logs = [row.log_ms for row in counting]
     median_ms = statistics.median(row.round.median_ms or 0.0 for row in counting)
@@ -195,7 +195,7 @@ def _clock(rows: Sequence[Observed]) -> NoiseSource:
         return NoiseSource(name="clock", how=f"not measured: {where}")
     low, high = min(known)[0], max(known)[0]
     seen = f"{low:.0f} to {high:.0f} MHz"
-    if high - low < _LEAST_CLOCK_RANGE * high:
+    if high - low < _MIN_CLOCK_RANGE * high:
         return NoiseSource(name="clock", how=f"it did not vary: {seen}")
     return _split_by("clock", known, f"rounds with a high clock against a low one ({seen})")
 
@@ -213,7 +213,7 @@ def _neighbours(rows: Sequence[Observed]) -> NoiseSource:
         return NoiseSource(name="neighbours", how="not measured: the rounds were too short to tell")
     low, high = min(known)[0], max(known)[0]
     seen = f"{percent(low, 0)} to {percent(high, 0)} of all cores"
-    if high - low < _LEAST_LOAD_RANGE:
+    if high - low < _MIN_LOAD_RANGE:
         return NoiseSource(name="neighbours", how=f"their load did not vary: {seen}")
     what = f"rounds with much load by other processes against little ({seen})"
     return _split_by("neighbours", known, what)

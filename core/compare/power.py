@@ -16,7 +16,7 @@ from functools import cache
 
 from sysbench.core.compare.bounds import (
     FALSE_RATE,
-    MOST_BLOCKS,
+    MAX_BLOCKS,
     block_bound,
     least_pairs,
     signed_rank_bound,
@@ -24,7 +24,7 @@ from sysbench.core.compare.bounds import (
 )
 from sysbench.core.compare.interval import RoundBlock
 
-MOST_PAIRS = 10_000
+MAX_PAIRS = 10_000
 """Pairs beyond which no number is reported."""
 _DRAWS = 500
 _MANY_PAIRS = 40  # beyond them Noether's formula is right within a few points of power
@@ -68,9 +68,9 @@ def _pairs_for(effect: float, false_rate: float) -> int:
     # The sum of two differences of two rounds each has twice the deviation of one round.
     above = statistics.NormalDist().cdf(effect) - 0.5
     if above <= 0:
-        return MOST_PAIRS
+        return MAX_PAIRS
     enough = math.ceil(_quantiles(false_rate) ** 2 / (3 * above**2))
-    enough = min(MOST_PAIRS, max(least, enough))
+    enough = min(MAX_PAIRS, max(least, enough))
     if enough > _MANY_PAIRS:
         return enough
     while least < enough:
@@ -97,7 +97,7 @@ def _power(effect: float, pairs: int, false_rate: float) -> float:
 WANTED_POWER = 0.8
 """Chance to find a difference that makes a number of rounds sufficient."""
 ROUNDS_A_BLOCK = 4
-_FEW = 16  # fewer residuals say little about the shape of their distribution
+_MIN_RESIDUALS = 16  # fewer residuals say little about the shape of their distribution
 
 
 def normal_residuals(spread: float, count: int = 1999) -> list[float]:
@@ -149,7 +149,7 @@ def more_rounds(
     """
     total = round(sum(_statistic(block) for block in blocks))
     step = _block_step(residuals, abs(math.log1p(difference)))
-    room = MOST_BLOCKS - len(blocks)
+    room = MAX_BLOCKS - len(blocks)
     found = _found(step, abs(total), len(blocks), room)
     enough = next((n for n, power in enumerate(found, 1) if power >= WANTED_POWER), None)
     return None if enough is None else ROUNDS_A_BLOCK * enough
@@ -177,7 +177,7 @@ def _found(step: dict[int, float], start: int, done: int, more: int) -> list[flo
 def _block_step(residuals: Sequence[float], effect: float) -> dict[int, float]:
     """Distribution of one block's statistic if B's logarithms are higher by ``effect``."""
     values = list(residuals)
-    if len(values) < _FEW:
+    if len(values) < _MIN_RESIDUALS:
         level = statistics.fmean(values) if values else 0.0
         squares = sum((value - level) ** 2 for value in values)
         spread = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0

@@ -85,7 +85,7 @@ def partial_block(
     return msgspec.structs.replace(block, settled=False, missing=block.missing | losses)
 
 
-LEAST_FOR_INTERVAL = 6
+MIN_FOR_INTERVAL = 6
 """Minimum rounds for order statistics to bound the median with 95 %: 1 - 2 / 2**6 = 97 %."""
 
 

@@ -12,8 +12,8 @@ from sysbench.core.record.record import Spread
 
 OUTLIER_MADS = 5.0
 MAD_TO_SIGMA = 1.4826  # consistency with the standard deviation of a normal distribution
-LEAST_STEPS = 10
-LEAST_SECONDS = 1.0
+MIN_STEPS = 10
+MIN_SECONDS = 1.0
 
 
 @cache
@@ -120,7 +120,7 @@ def stop_reason(
     """The reason to stop measuring, or None to continue; a number of ``steps`` is the only rule."""
     if steps:
         return f"the {steps} steps asked for are done" if len(samples) >= steps else None
-    enough = len(samples) >= LEAST_STEPS and elapsed_seconds >= LEAST_SECONDS
+    enough = len(samples) >= MIN_STEPS and elapsed_seconds >= MIN_SECONDS
     if enough and half_width(samples) <= until:
         return f"the median is known to ±{100 * until:.2g} %"
     if len(samples) >= max_steps:

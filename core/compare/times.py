@@ -302,7 +302,7 @@ def _node(
     )
 
 
-FEWEST_LAYERS = 3
+MIN_LAYERS = 3
 """Minimum number of layers for one to be an outlier."""
 NORMAL_SCALE = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
@@ -455,7 +455,7 @@ def _outliers(times: Mapping[str, tuple[int, int]]) -> set[str]:
     As in the tree of one run: by more than `ODD_SHARE` of the layers' median time and by more than
     `ODD_DEVIATIONS` scaled median absolute deviations, which leaves at least half.
     """
-    if len(times) < FEWEST_LAYERS:
+    if len(times) < MIN_LAYERS:
         return set()
     typical = median(max(sides) for sides in times.values())
     changes = {path: b - a for path, (a, b) in times.items()}

@@ -14,7 +14,7 @@ from sysbench.core.formatting import percent, signed_percent
 Word = Literal["faster", "slower", "same", "not decidable", "not the same computation"]
 """B against A. ``same`` means within the smallest difference that matters."""
 
-SMALLEST = 0.01
+MIN_EFFECT = 0.01
 """Default for the smallest difference of two step times that matters."""
 
 
@@ -44,7 +44,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     change: float | None = None
     low: float | None = None
     high: float | None = None
-    smallest: float = SMALLEST
+    smallest: float = MIN_EFFECT
     basis: str = "none"
     rounds_a: int = 0
     rounds_b: int = 0
@@ -58,7 +58,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(
-    interval: Interval, *, smallest: float = SMALLEST, more_rounds: int | None = None
+    interval: Interval, *, smallest: float = MIN_EFFECT, more_rounds: int | None = None
 ) -> Verdict:
     """Judge a change by its interval.
 

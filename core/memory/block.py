@@ -75,7 +75,7 @@ def _text(allocations: AllocationHistory, stack: int) -> tuple[str, ...]:
     return tuple(readable(allocations.history.stacks[stack])) if stack >= 0 else ()
 
 
-MOST_KNOWN = 2**14
+MAX_TEXTS = 2**14
 """Cached texts of files and frames, which thousands of stacks share."""
 
 
@@ -89,14 +89,14 @@ def readable(stack: Stack) -> list[str]:
     return [_line(frame) for frame in shown[:STACK_DEPTH]]
 
 
-@lru_cache(MOST_KNOWN)
+@lru_cache(MAX_TEXTS)
 def _is_internal(file: str) -> bool:
     file = slashed(file)
     is_library = LIBRARY_FILE.match(file) and not OPTIMIZER_FILE.search(file)
     return bool(is_library) or file.endswith(RECORDING_FILES)
 
 
-@lru_cache(MOST_KNOWN)
+@lru_cache(MAX_TEXTS)
 def _line(frame: Frame) -> str:
     if not frame.file:
         return frame.name

@@ -17,7 +17,7 @@ from sysbench.core.memory.history import History, Lifetimes
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
 from sysbench.core.trace.classify import WHOLE_MODEL
 
-WITHIN_US = 20.0
+MAX_OFFSET_US = 20.0
 """Microseconds above which a clock difference is reported."""
 
 N = TypeVar("N", bound="Note")

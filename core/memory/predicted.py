@@ -131,7 +131,7 @@ NOT_MODELLED = "what libraries take within a product goes by the CPU, and no pre
 NO_MATCH = "no closed form comes close: temporaries or logits weigh more here, see the ledger"
 
 
-def reconciled(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
+def reconcile(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
     """Add the prediction, the error of every row, and the matching closed form.
 
     Runs that the prediction does not cover, such as compiled code, get the reason in ``missing``.

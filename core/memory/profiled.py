@@ -35,7 +35,7 @@ HOST, NOT_A_MOVE = -2, -3
 UNNUMBERED = -1
 NOWHERE = -1
 """Address of the block that represents all memory allocated before the trace."""
-FUNCTIONS_KEPT = 4096
+MAX_FUNCTIONS = 4096
 PYTHON, OPERATOR = "python_function", "cpu_op"
 CALLS, REQUESTS = (PYTHON, OPERATOR), (MEMORY, REFUSED)
 ARGUMENTS = ("bytes", "address", "device_type", "device_id", "allocated", "reserved")
@@ -258,7 +258,7 @@ def _product(opened: list[JsonEvent], numbers: dict[int, int]) -> int:
     return -1
 
 
-@lru_cache(FUNCTIONS_KEPT)
+@lru_cache(MAX_FUNCTIONS)
 def _is_product(operator: str) -> bool:
     return PRODUCT.fullmatch(operator) is not None
 
@@ -276,7 +276,7 @@ def _stack(opened: list[JsonEvent]) -> Stack:
     return (*called, *frames)
 
 
-@lru_cache(FUNCTIONS_KEPT)
+@lru_cache(MAX_FUNCTIONS)
 def _frame(function: str) -> Frame | None:
     """Parse a function's name; None for built-in functions and modules' classes, which have no
     line."""

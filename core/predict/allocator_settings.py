@@ -15,7 +15,7 @@ VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 INTERVALS = 16
 """Number of powers of two, from 1 MiB, that have their own divisions."""
 
-SMALLEST_MAX_SPLIT = 20 * MIB
+MIN_MAX_SPLIT = 20 * MIB
 """torch refuses a ``max_split_size_mb`` that is not larger."""
 
 
@@ -84,7 +84,7 @@ def _flag(text: str) -> bool:
 
 def _max_split_bytes(text: str) -> int:
     count = int(text) * MIB
-    if count <= SMALLEST_MAX_SPLIT:
+    if count <= MIN_MAX_SPLIT:
         raise ValueError("max_split_size_mb is larger than 20")
     return count
 

@@ -10,8 +10,8 @@ from sysbench.core.predict.forward import (
     COPIES,
     LOGITS,
     checkpoint_segments,
-    play_block,
-    play_each,
+    replay_block,
+    replay_each,
     saved_blocks,
 )
 from sysbench.core.predict.sizes import Sizes
@@ -20,7 +20,7 @@ from sysbench.core.predict.tape import ACTIVATIONS, TEMPORARIES, Tape
 GRADIENTS = "gradients"
 
 
-def play_backward(tape: Tape, sizes: Sizes) -> None:
+def replay_backward(tape: Tape, sizes: Sizes) -> None:
     """Replay from the loss to the embedding's gradient."""
     tape.enter("backward", "loss")
     _loss(tape, sizes)
@@ -61,8 +61,8 @@ def _recompute(tape: Tape, sizes: Sizes, blocks: range) -> None:
     tape.rename("x", sizes.x_residual if _keeps_x(sizes) else 0, ACTIVATIONS)
     # Recomputation stops once the last saved tensor is there, inside the last block.
     if len(blocks) > 1:
-        play_each(tape, lambda index: play_block(tape, sizes, index), blocks[:-1])
-    play_block(tape, sizes, blocks[-1], until_saved=True)
+        replay_each(tape, lambda index: replay_block(tape, sizes, index), blocks[:-1])
+    replay_block(tape, sizes, blocks[-1], until_saved=True)
     tape.kept_as = ACTIVATIONS
     tape.free("g branch")
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sysbench.core.predict.backward import play_backward
-from sysbench.core.predict.forward import LOGITS, play_forward, play_loss, softmax_of_scores
+from sysbench.core.predict.backward import replay_backward
+from sysbench.core.predict.forward import LOGITS, replay_forward, replay_loss, softmax_of_scores
 from sysbench.core.predict.sizes import Sizes
 from sysbench.core.predict.tape import ACTIVATIONS, Tape, TapeMoment
 from sysbench.core.spec.spec import RunSpec
@@ -37,12 +37,12 @@ def step_memory(spec: RunSpec) -> StepMemory:
     """Replay one steady step: optimizer state allocated, gradients freed in the step before."""
     sizes = Sizes(spec)
     tape = Tape(step_resident_bytes(sizes), graph=spec.step != "inference")
-    play_forward(tape, sizes)
+    replay_forward(tape, sizes)
     saved = tape.live[ACTIVATIONS]
     if spec.has_backward:
-        play_loss(tape, sizes)
+        replay_loss(tape, sizes)
         saved += tape.live[LOGITS]
-        play_backward(tape, sizes)
+        replay_backward(tape, sizes)
     if spec.step == "train":
         tape.enter("optimizer", spec.optimizer)
         tape.spike(_optimizer_scratch(sizes))

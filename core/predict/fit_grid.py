@@ -34,8 +34,8 @@ FitKey = Literal["batch", "context", "layers"]
 LAYER_ARGUMENTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers")
 """Names of user models' arguments that may be their number of layers."""
 
-MOST_CELLS = 500
-MOST_TRIED = 32
+MAX_CELLS = 500
+MAX_TRIED = 32
 """Maximum number of values tried one by one to find the first that never fits."""
 
 EXPANDABLE = AllocatorSettings(expandable_segments=True)
@@ -193,7 +193,7 @@ class _Search:
         starts where the tensors alone do not fit, and goes downwards.
         """
         value = largest(self._has_room_for_tensors, self._guess_of_bound(fitting)) + 1
-        lowest = max(fitting + 1, value - MOST_TRIED)
+        lowest = max(fitting + 1, value - MAX_TRIED)
         while value > lowest and self._verdict(value - 1, settings) == "over":
             value -= 1
         return None if self.predicted(value) is None else value
@@ -258,8 +258,8 @@ def parse_axes(texts: Sequence[str]) -> list[FitAxis]:
         if keys.count(key) > 1:
             raise SpecError("--table", key, "each key once, its values with commas")
     cells = prod(len(axis.values) for axis in axes)
-    if cells > MOST_CELLS:
-        raise SpecError("--table", f"{cells} cells", f"at most {MOST_CELLS}")
+    if cells > MAX_CELLS:
+        raise SpecError("--table", f"{cells} cells", f"at most {MAX_CELLS}")
     return axes
 
 

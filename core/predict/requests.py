@@ -322,7 +322,7 @@ def replay_requests(
     if leaves_nothing:
         requests = without_returned(requests)
     allocator = CachingAllocator(settings, capacity_bytes, is_limited=is_limited)
-    return _Player(requests, workspace_bytes, allocator).held()
+    return _Replay(requests, workspace_bytes, allocator).held()
 
 
 def without_returned(requests: Requests) -> Requests:
@@ -352,7 +352,7 @@ def without_returned(requests: Requests) -> Requests:
     )
 
 
-class _Player:
+class _Replay:
     def __init__(
         self, requests: Requests, workspace_bytes: int, allocator: CachingAllocator
     ) -> None:

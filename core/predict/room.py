@@ -29,7 +29,7 @@ bytes. In exact mode, which simulates the allocator, steps of 4 to 80 GiB under 
 2 to 6 % more than their peak, smaller ones up to 11 % and 80 MiB."""
 
 
-PLAYED = 5
+CAPACITIES = 5
 """Number of capacities, from the least to the most, at which requests are replayed."""
 
 
@@ -152,7 +152,7 @@ def spare_bytes(prediction: Prediction, room: AvailableMemory) -> int:
     return room.least - held.reserved_bytes
 
 
-def is_room(peak_bytes: int, room: AvailableMemory) -> bool:
+def closed_form_fits(peak_bytes: int, room: AvailableMemory) -> bool:
     """True if a closed form's peak is guaranteed to fit."""
     return with_fragments(peak_bytes, room) <= room.least
 
@@ -179,9 +179,9 @@ def _lacks(
     """
     workspace = workspace_bytes(room.capability)
     chances = (False, True) if any(entry < 0 for entry in requests.build) else (False,)
-    steps = range(PLAYED) if room.uncertainty_bytes else range(1)
+    steps = range(CAPACITIES) if room.uncertainty_bytes else range(1)
     for step in steps:
-        capacity = room.least + room.uncertainty_bytes * step // (PLAYED - 1)
+        capacity = room.least + room.uncertainty_bytes * step // (CAPACITIES - 1)
         if peak_bytes > capacity:  # the tensors alone are too many: spares the playing
             yield peak_bytes - capacity
             continue

@@ -51,7 +51,7 @@ VARIANTS = (
 )
 """Variants that only the dry run predicts, with their labels."""
 
-LEAST_SHARE = 1e-3
+MIN_SHARE = 1e-3
 """Smallest saving that is listed, as a share of the peak."""
 
 
@@ -125,7 +125,7 @@ def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Sav
         except (SpecError, WorkerFailed) as error:
             unknown[next(iter(change.settings))] = str(error)
             continue
-        if saving.saved_bytes >= LEAST_SHARE * now.peak_bytes:
+        if saving.saved_bytes >= MIN_SHARE * now.peak_bytes:
             savings.append(saving)
     savings.sort(key=lambda saving: -saving.saved_bytes)
     checkpoints = [saving for saving in savings if "checkpoint" in saving.settings]
