@@ -21,7 +21,7 @@ FIRST_LOOK = 3
 """Blocks before which no order of the times is rare enough to be significant."""
 MAX_BLOCKS = 256
 _NULL_STEP = {-2: 1 / 6, -1: 1 / 6, 0: 2 / 6, 1: 1 / 6, 2: 1 / 6}
-_UNSPENT = 2.4  # leaves room for the rarest order at the first look, 1/108, and little more
+_UNSPENT = 2.4  # leaves enough for the rarest order at the first look, 1/108, and little more
 _ROUNDING = 1e-12
 
 Walk = Mapping[int, float]

@@ -68,7 +68,7 @@ def verdict_of(
     if reason or a.timing is None or b.timing is None:
         pairs = zip((a, b), reasons, strict=True)
         names = " and ".join(record.id for record, text in pairs if text == reason)
-        following = "measure it again on an idle machine" if reason == NO_ROUND else ""
+        following = "measure again on an idle machine" if reason == NO_ROUND else ""
         why = f"{reason} {names}"
         return Verdict(verdict="not decidable", why=why, next=following, smallest=smallest)
     verdict = _judge(a.timing, b.timing, known, smallest)
@@ -145,7 +145,7 @@ def _judge_blocks(blocks: Sequence[RoundBlock], smallest: float) -> Verdict:
         following = [f"not even {most} rounds would decide a {percent(smallest)} difference here"]
     as_seen = more_rounds(blocks, noise, interval.change)
     if as_seen is not None and abs(interval.change) > smallest:
-        following.append(f"{as_seen} more would decide one as large as seen")
+        following.append(f"{as_seen} more would decide the observed one")
     return msgspec.structs.replace(verdict, next="; ".join(following))
 
 
@@ -229,7 +229,7 @@ def other_computation(a: Record, b: Record) -> str:
         return ""
     return (
         f"the first step's loss is {significant(loss_a, 6)} in A and {significant(loss_b, 6)} "
-        f"in B: {percent(error, 2)} apart, rounding explains {percent(tolerance, 2)}"
+        f"in B: {percent(error, 2)} apart, rounding explains only {percent(tolerance, 2)}"
     )
 
 

@@ -189,7 +189,7 @@ def _left(root: TimeNode, others: int) -> str:
     text = f"All other rows {signed(others)}."
     if unexplained:
         change = signed(sum(node.change for node in unexplained))
-        text += f" Of the whole, {change} is unattributed or of launches that were not recorded."
+        text += f" {change} of the total is unattributed or from unrecorded launches."
     return f"{text} {NOT_TESTED}"
 
 
@@ -210,7 +210,7 @@ def signed_bytes(count: int) -> str:
 
 
 LINE = re.compile(r":\d+(?= |$)")
-UNLISTED = "smaller allocations, and what has no stack"
+UNLISTED = "smaller allocations, and those without a stack"
 UNACCOUNTED = "not in the ledger"
 NO_PHASE = "outside of all phases"
 NO_STACK = "stack not recorded"
@@ -366,11 +366,11 @@ def _notes(a: Kernels, b: Kernels, *records: Record) -> Iterator[str]:
     """Differences other than the work itself that change the rows."""
     yield from levels_of(a, b).notes
     if a.source != b.source:
-        yield f"A's rows are {a.source}, B's are {b.source}: the same work has other names"
+        yield f"A's rows are {a.source}, B's are {b.source}: the same work has different names"
     if a.whole != b.whole:
-        yield f"A is a {a.whole}, B a {b.whole}, in which the number of steps is not known"
+        yield f"A is a {a.whole}, B a {b.whole}, with an unknown number of steps"
     elif a.whole == "span":
-        yield "both are spans: how many steps are in them is not known"
+        yield "both are spans with an unknown number of steps"
     slowed = [
         f"{name} by {signed_percent(kernels.perturbation - 1)}"
         for name, kernels in (("A", a), ("B", b))

@@ -129,8 +129,8 @@ def _needed(
     change, spread = verdict.change, verdict.spread
     if change is None:
         return None, verdict.next
-    there = [len(counted_ms(x.timing)) if x.timing else 0 for x in (a, b)]
-    counts = f"{names[0]} has {there[0]}, {names[1]} has {there[1]}"
+    present = [len(counted_ms(x.timing)) if x.timing else 0 for x in (a, b)]
+    counts = f"{names[0]} has {present[0]}, {names[1]} has {present[1]}"
     distance = abs(math.log1p(change) - math.log1p(margin))
     if verdict.basis == "interleaved rounds" and a.timing and b.timing:
         blocks = round_blocks(a.timing.rounds, b.timing.rounds)
@@ -142,12 +142,12 @@ def _needed(
         if distance <= slack:
             drift = percent(known.drift, 2)
             return None, (
-                f"no number of separate rounds decides it, this machine drifts by {drift}: "
+                f"no number of separate rounds decides it, as this machine drifts by {drift}: "
                 "measure both in turn with `sysbench-tui ab`"
             )
         rounds = separate_rounds(spread, distance - slack)
     if rounds is None:
-        return None, "the change lies too near the margin for any number of rounds"
+        return None, "the change is too close to the margin for any number of rounds"
     return rounds, f"about {rounds} rounds a side would decide it: {counts}"
 
 
@@ -157,14 +157,14 @@ def interleaved_rounds(blocks: Sequence[RoundBlock], margin: float) -> int | Non
     The gate is the sequential test of B's times over one plus the margin, assuming that the true
     change is the one in the blocks. None if `MAX_BLOCKS` blocks are not enough.
     """
-    held = [
+    scaled = [
         RoundBlock(block.a, (block.b[0] / (1 + margin), block.b[1] / (1 + margin)))
         for block in blocks
     ]
-    middle = median(math.log(y / x) for block in held for x in block.a for y in block.b)
-    room = ROUNDS_A_BLOCK * (MAX_BLOCKS - len(blocks))
-    more = more_rounds(held, residuals(blocks), math.expm1(abs(middle)))
-    return None if more is None or more >= room else (ROUNDS_A_BLOCK * len(blocks) + more) // 2
+    middle = median(math.log(y / x) for block in scaled for x in block.a for y in block.b)
+    available = ROUNDS_A_BLOCK * (MAX_BLOCKS - len(blocks))
+    more = more_rounds(scaled, residuals(blocks), math.expm1(abs(middle)))
+    return None if more is None or more >= available else (ROUNDS_A_BLOCK * len(blocks) + more) // 2
 
 
 def separate_rounds(spread: float, distance: float) -> int | None:

@@ -241,7 +241,7 @@ def from_known_spread(
 
 @cache
 def _studentized_range(count: int, freedom: int) -> float:
-    from scipy.stats import studentized_range  # half a second, which few commands need
+    from scipy.stats import studentized_range  # lazy: scipy.stats takes 500 ms
 
     return float(studentized_range.ppf(1 - FALSE_RATE, count, freedom))
 

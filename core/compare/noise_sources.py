@@ -162,8 +162,8 @@ def _inside(width: float, rounds: int) -> NoiseSource:
     return NoiseSource(
         name=name,
         share=width,
-        how="middle of the half-widths of the 95 % intervals inside the processes; alone it would "
-        f"make the processes differ by a standard deviation of about {percent(alone, 2)} at most",
+        how="middle of the half-widths of the 95 % intervals inside the processes; this alone "
+        f"makes processes differ by a standard deviation of about {percent(alone, 2)} at most",
     )
 
 
@@ -191,7 +191,7 @@ def _clock(rows: Sequence[Observed]) -> NoiseSource:
     clocks = [row.round.sm_clock_mhz if on_gpu else row.clock_mhz for row in rows]
     known = [(clock, row.log_ms) for clock, row in zip(clocks, rows, strict=True) if clock]
     if not known:
-        where = "the kernel shows no clock of the processors here, as is usual in a virtual machine"
+        where = "the kernel reports no CPU clock, as is usual in a virtual machine"
         return NoiseSource(name="clock", how=f"not measured: {where}")
     low, high = min(known)[0], max(known)[0]
     seen = f"{low:.0f} to {high:.0f} MHz"
@@ -210,7 +210,7 @@ def _neighbours(rows: Sequence[Observed]) -> NoiseSource:
         return _split_source("neighbours", alone, shared, what)
     known = [(load, row.log_ms) for row in measured if (load := others_load(row.round)) is not None]
     if not known:
-        return NoiseSource(name="neighbours", how="not measured: the rounds were too short to tell")
+        return NoiseSource(name="neighbours", how="not measured: the rounds were too short")
     low, high = min(known)[0], max(known)[0]
     seen = f"{percent(low, 0)} to {percent(high, 0)} of all cores"
     if high - low < _MIN_LOAD_RANGE:

@@ -42,7 +42,7 @@ def pairs_needed(spread: float, difference: float, false_rate: float = FALSE_RAT
         false_rate: Of the test.
     """
     noise = max(math.log1p(spread), 1e-12)
-    # Two digits of the effect are as much as a spread is ever known to, and make the cache serve.
+    # A spread is never known to more than two digits, and rounding makes cache hits likely.
     return _pairs_for(float(f"{abs(math.log1p(difference)) / noise:.2g}"), false_rate)
 
 
@@ -86,12 +86,12 @@ def _power(effect: float, pairs: int, false_rate: float) -> float:
     bound = signed_rank_bound(pairs, false_rate)
     if bound is None:
         return 0.0
-    draw, found = random.Random(0).gauss, 0
+    draw, rejections = random.Random(0).gauss, 0
     for _ in range(_DRAWS):
         differences = sorted((effect + draw(0, math.sqrt(2)) for _ in range(pairs)), key=abs)
         against = sum(rank for rank, value in enumerate(differences, 1) if value < 0)
-        found += against <= bound
-    return found / _DRAWS
+        rejections += against <= bound
+    return rejections / _DRAWS
 
 
 WANTED_POWER = 0.8
@@ -117,7 +117,7 @@ def power_after(residuals: Sequence[float], difference: float, blocks: int) -> l
         difference: The true change, as a share; its sign has no effect on the power.
         blocks: At most `MAX_BLOCKS`.
     """
-    return _found(_block_step(residuals, abs(math.log1p(difference))), 0, 0, blocks)
+    return _powers(_block_step(residuals, abs(math.log1p(difference))), 0, 0, blocks)
 
 
 def smallest_difference(residuals: Sequence[float], blocks: int) -> float | None:
@@ -149,9 +149,9 @@ def more_rounds(
     """
     total = round(sum(_statistic(block) for block in blocks))
     step = _block_step(residuals, abs(math.log1p(difference)))
-    room = MAX_BLOCKS - len(blocks)
-    found = _found(step, abs(total), len(blocks), room)
-    enough = next((n for n, power in enumerate(found, 1) if power >= WANTED_POWER), None)
+    remaining = MAX_BLOCKS - len(blocks)
+    powers = _powers(step, abs(total), len(blocks), remaining)
+    enough = next((n for n, power in enumerate(powers, 1) if power >= WANTED_POWER), None)
     return None if enough is None else ROUNDS_A_BLOCK * enough
 
 
@@ -160,14 +160,14 @@ def _statistic(block: RoundBlock) -> float:
     return sum((b > a) + (b == a) / 2 for a in block.a for b in block.b) - 2
 
 
-def _found(step: dict[int, float], start: int, done: int, more: int) -> list[float]:
+def _powers(step: dict[int, float], start: int, done: int, more: int) -> list[float]:
     walk: dict[int, float] = {start: 1.0}
     chances, decided = [], 0.0
     for blocks in range(done + 1, done + more + 1):
         walk = walk_on(walk, step)
         bound = block_bound(blocks)
         if bound is not None:
-            # Only a find in the right direction is one.
+            # Only decisions in the right direction count.
             decided += sum(share for total, share in walk.items() if total >= bound)
             walk = {total: share for total, share in walk.items() if abs(total) < bound}
         chances.append(decided)

@@ -334,7 +334,7 @@ def levels_of(a: Kernels, b: Kernels) -> Levels:
         by_module = False
         notes.append("no module of A is in B: operators are matched across the whole model")
     if by_module and not by_layer:
-        notes.append("layers are summed: a side has no table layer by layer")
+        notes.append("layers are summed: one side has no rows per layer")
     return Levels(by_layer, by_module, tuple(notes))
 
 

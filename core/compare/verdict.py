@@ -18,7 +18,7 @@ MIN_EFFECT = 0.01
 """Default for the smallest difference of two step times that matters."""
 
 
-NO_TIMES = "times of a null GPU mean nothing"
+NO_TIMES = "times of a simulated GPU are not meaningful"
 """The reason of a verdict on times of a simulated device."""
 
 

@@ -72,14 +72,14 @@ def _describe(allocations: AllocationHistory, index: int) -> Allocation:
 
 
 def _text(allocations: AllocationHistory, stack: int) -> tuple[str, ...]:
-    return tuple(readable(allocations.history.stacks[stack])) if stack >= 0 else ()
+    return tuple(format_stack(allocations.history.stacks[stack])) if stack >= 0 else ()
 
 
 MAX_TEXTS = 2**14
 """Cached texts of files and frames, which thousands of stacks share."""
 
 
-def readable(stack: Stack) -> list[str]:
+def format_stack(stack: Stack) -> list[str]:
     """Format a stack, innermost frame first. Keep Python frames if there are any, and drop torch's
     own frames except those of optimizers, which identify the state."""
     python = [frame for frame in stack if not frame.file or is_python(frame.file)]
@@ -157,7 +157,7 @@ def draw_timeline(allocations: AllocationHistory, first: int, last: int) -> Time
     instants = [
         allocations.peak(begin, end - 1)
         for start, stop, points in ranges
-        # ``unique``: where there are fewer instants than points, edges coincide.
+        # ``unique``: with fewer instants than points, edges coincide.
         for begin, end in pairwise(
             np.unique(np.linspace(start, stop, points + 1).astype(np.int64)).tolist()
         )
@@ -291,14 +291,14 @@ def _without_empty_rows(columns: dict[str, list[LedgerRow]]) -> dict[str, list[L
 
 LARGEST = 50
 ORIGINS = 200
-NO_STEPS = "a foreign recording does not mark steps and phases"
+NO_STEPS = "an imported recording has no step or phase markers"
 INSIDE_GRAPHS = (
-    "what is inside is not told apart: while a graph is replayed the allocator sees no event, so "
-    "gradients, activations and temporaries in it are this one row"
+    "a CUDA graph replay emits no allocator events, so its gradients, activations and temporaries "
+    "are one row"
 )
-NO_COUNTER = "the CPU allocator keeps no counter to hold the ledger against"
-NOT_SOUNDED = "no allocation of known time joins the allocator's clock with another one"
-NO_FORWARD_END = "compiled code is one call: where its forward ends is not seen from outside"
+NO_COUNTER = "the CPU allocator has no counter to check the ledger against"
+NOT_SOUNDED = "no clock probe aligned the allocator's clock with the host's"
+NO_FORWARD_END = "compiled code is one call, so the end of its forward is unknown"
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,7 +116,7 @@ class _Replay:
         if MOVES[action] > 0:
             return self._take(address, size)
         if address not in self._taken:
-            raise _Unlike("memory was freed that no event had taken")
+            raise _Unlike("an event freed memory that was not allocated")
         self._make_free(address, self._taken.pop(address))
         return 0
 
@@ -136,7 +136,7 @@ class _Replay:
         free = self._free.get(address)
         size = round_size(requested, self._settings)
         if free is None or free < size:
-            raise _Unlike("a block was taken where none was free")
+            raise _Unlike("a block was allocated where none was free")
         self._forget_free(address)
         if should_split(free, size, self._settings, is_small=size <= SMALL_REQUEST):
             self._put_free(address + size, free - size)
@@ -153,9 +153,9 @@ class _Replay:
     def _give_back(self, address: int, size: int, *, is_whole: bool) -> None:
         """Remove a range from the free block around it; a mapped range may be part of one."""
         free = self._free.items()
-        around = next((at for at, length in free if at <= address < at + length), None)
+        around = next((start for start, length in free if start <= address < start + length), None)
         if around is None or address + size > around + self._free[around]:
-            raise _Unlike("memory was given back to the driver that was not free")
+            raise _Unlike("memory in use was given back to the driver")
         length = self._free[around]
         self._forget_free(around)
         if around < address:

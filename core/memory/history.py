@@ -57,7 +57,7 @@ class Stacks:
     def number(self, frames: Any) -> int:
         if not frames:
             return -1
-        # One number is found faster than a tuple, and a key that stacks share is no error.
+        # An integer key is faster than a tuple; stacks may share a key.
         key = id(frames[0]) ^ id(frames[len(frames) // 2]) ^ id(frames[-1])
         alike = self._alike[key]
         for stored, number in alike:
@@ -170,7 +170,7 @@ def pair(history: History) -> Lifetimes:
     and a survivor that no event mentions, was alive before the first event.
     """
     instants = len(history) + 1
-    # A stable sort keeps the events of one address in order of time, so that neighbours pair.
+    # A stable sort keeps the events of one address in order of time, so that adjacent events pair.
     order = np.argsort(history.address, kind="stable")
     addresses = history.address[order]
     taken = history.change[order] > 0
@@ -179,16 +179,16 @@ def pair(history: History) -> Lifetimes:
     after_taken = np.zeros(len(history), dtype=np.bool_)  # the event before took memory
     after_taken[1:] = taken[:-1]
 
-    # By event: the instant of the next event at its address, ``instants`` where none follows.
+    # By event: the instant of the next event at its address, ``instants`` if none follows.
     ends = np.full(len(history), instants, dtype=np.int64)
     ends[order[:-1]] = np.where(follows[1:], order[1:] + 1, instants)
     births = np.flatnonzero(history.change > 0)
     # Frees whose predecessor at the address is no allocation: it was before the recording.
     orphans = order[~taken & ~(follows & after_taken)]
     survivors = np.array(history.survivors, dtype=np.int64).reshape(-1, 2)
-    # Of survivors only those that no event mentions: the events' own births are counted already.
+    # Only survivors that no event mentions: the others are counted by their own event.
     place = np.searchsorted(addresses, survivors[:, 0])
-    # One more than addresses: a survivor beyond the largest finds -1, which none has.
+    # The appended -1 is for survivors beyond the largest address.
     untouched = survivors[np.append(addresses, -1)[place] != survivors[:, 0]]
     stacks = [history.survivor_stacks.get(address, -1) for address in untouched[:, 0].tolist()]
 
@@ -214,11 +214,11 @@ def _blocks(
 ) -> Integers:
     blocks = rounded
     if len(history.block):
-        # An event has the block that it handed out; of births before the first none is known.
+        # Events have the block that they handed out; births before the first event have none.
         blocks = np.maximum(blocks, np.append(0, history.block)[born])
     if history.end_blocks:
         at_end = np.flatnonzero(died > len(history))
-        sizes = [history.end_blocks.get(one, 0) for one in address[at_end].tolist()]
+        sizes = [history.end_blocks.get(start, 0) for start in address[at_end].tolist()]
         blocks = blocks.copy()
         blocks[at_end] = np.maximum(blocks[at_end], sizes)
     return blocks

@@ -52,12 +52,12 @@ def describe_oom(
 def _would_fit(spec: RunSpec, capacity_bytes: int | None, capability: str | None) -> list[WouldFit]:
     if capacity_bytes is None:
         return []
-    # The process knows what it could have had: driver and context are not in it.
+    # The capacity is the process's own, without driver and context.
     room = AvailableMemory(
         least=capacity_bytes, most=capacity_bytes, is_cuda=spec.on_cuda, capability=capability
     )
-    told = partial(predict, capability=capability)
-    fits = [fit(spec, key, capacity_bytes, told, room=room) for key in KEYS]
+    predict_here = partial(predict, capability=capability)
+    fits = [fit(spec, key, capacity_bytes, predict_here, room=room) for key in KEYS]
     return [
         WouldFit(
             key=row.key,
@@ -83,11 +83,11 @@ LARGEST_ROWS = 3
 
 
 def refused(oom: Oom) -> str:
-    """``128 MiB asked for in forward, 92.7 MiB free``."""
+    """``tried to allocate 128 MiB in forward, 92.7 MiB free``."""
     requested = (
         "an unknown amount" if oom.requested_bytes is None else format_bytes(oom.requested_bytes)
     )
-    text = f"{requested} asked for in {oom.phase}"
+    text = f"tried to allocate {requested} in {oom.phase}"
     if oom.free_bytes is not None:
         text += f", {format_bytes(oom.free_bytes)} free"
     if oom.largest_free_bytes:
@@ -127,7 +127,7 @@ def what_fits(oom: Oom) -> str:
     if not smaller:
         return (
             f"by the closed form this spec fits into {capacity}: libraries, fragmentation or the "
-            "recording took the rest"
+            "recording used the rest"
         )
     fitting = [f"{row.key} {row.largest:,} (not {row.asked:,})" for row in smaller if row.largest]
     if not fitting:
@@ -136,7 +136,7 @@ def what_fits(oom: Oom) -> str:
 
 
 LARGEST, ORIGINS = 50, 200
-NOT_SEEN = "no allocator of torch's saw a refusal: this is the fullest instant of the phase"
+NOT_SEEN = "torch recorded no failed request: this is the memory peak of the phase"
 
 
 def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
@@ -144,8 +144,8 @@ def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
     history, notes, _ = join_clocks(recording.history, notes)
     refusal = recording.refusal
     allocated_bytes = recording.counters.end_allocated
-    count = _fullest(history, notes) if refusal is None else history.instant(refusal.time_ns)
-    allocations = _until(history, count, notes, refusal)
+    count = _peak_instant(history, notes) if refusal is None else history.instant(refusal.time_ns)
+    allocations = _replay_until(history, count, notes, refusal)
     live_bytes = int(allocations.live[count])
     ledger = [row for row in allocations.rows_at(count) if row.bytes]
     if allocated_bytes is not None and allocated_bytes != live_bytes:
@@ -159,7 +159,7 @@ def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
         requested_bytes=refusal.bytes if refusal and is_exact else None,
         op=refusal.op if refusal else None,
         module=modules[-1] if modules else None,
-        free_bytes=_free(recording, live_bytes),
+        free_bytes=_free_bytes(recording, live_bytes),
         ledger=ledger,
         origins=origins_alive(allocations, count, ORIGINS),
         largest=largest_alive(allocations, count, LARGEST),
@@ -169,7 +169,7 @@ def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
     )
 
 
-def _free(recording: Recording, live_bytes: int) -> int | None:
+def _free_bytes(recording: Recording, live_bytes: int) -> int | None:
     if recording.free_at_end is None:
         return None
     lifetimes = pair(recording.history)
@@ -177,14 +177,14 @@ def _free(recording: Recording, live_bytes: int) -> int | None:
     return max(0, recording.free_at_end - (live_bytes - at_end))
 
 
-def _fullest(history: History, notes: Notes) -> int:
+def _peak_instant(history: History, notes: Notes) -> int:
     lifetimes = pair(history)
     live = lifetimes.curve(lifetimes.rounded)
     first = history.instant(notes.phases[-1].time_ns)
     return first + int(np.argmax(live[first:]))
 
 
-def _until(
+def _replay_until(
     history: History, count: int, notes: Notes, refusal: OomEvent | None
 ) -> AllocationHistory:
     """Replay the first ``count`` events, with the step still open.
@@ -197,9 +197,11 @@ def _until(
     before = replace(history, **{name: getattr(history, name)[:count] for name in columns})
     step = notes.phases[-1].step
     last_ns = max(int(before.time_ns[-1]) if count else 0, notes.phases[-1].time_ns)
-    allocations = replay_allocations(before, _ended(notes, step, NEVER))
-    return replace(allocations, notes=_ended(notes, step, refusal.time_ns if refusal else last_ns))
+    allocations = replay_allocations(before, _end_step(notes, step, NEVER))
+    return replace(
+        allocations, notes=_end_step(notes, step, refusal.time_ns if refusal else last_ns)
+    )
 
 
-def _ended(notes: Notes, step: int, time_ns: int) -> Notes:
+def _end_step(notes: Notes, step: int, time_ns: int) -> Notes:
     return msgspec.structs.replace(notes, phases=[*notes.phases, PhaseMark(time_ns, step, "")])

@@ -43,7 +43,7 @@ class JoinedClock(NamedTuple):
     @property
     def offset_us(self) -> float | None:
         """The larger offset, in microseconds; None without any."""
-        worst = max(self.offsets, key=lambda one: abs(one.offset_ns), default=None)
+        worst = max(self.offsets, key=lambda offset: abs(offset.offset_ns), default=None)
         return None if worst is None else worst.offset_ns / 1e3
 
 
@@ -52,24 +52,24 @@ def join_clocks(history: History, notes: Notes) -> JoinedClock:
 
     The offset is interpolated linearly between the ends. Without probes nothing changes.
     """
-    found = [
+    probes = [
         (sounding, index)
         for sounding in notes.soundings
         if (index := _event_of(history, sounding)) is not None
     ]
-    offsets = _ends([_offset(history, sounding, index) for sounding, index in found])
+    offsets = _ends([_offset(history, sounding, index) for sounding, index in probes])
     if not offsets:
         return JoinedClock(history, notes, [])
     shifted = msgspec.structs.replace(
         notes,
-        phases=_shifted(notes.phases, offsets),
-        modules=_shifted(notes.modules, offsets),
-        tags=_shifted(notes.tags, offsets),
+        phases=_shift(notes.phases, offsets),
+        modules=_shift(notes.modules, offsets),
+        tags=_shift(notes.tags, offsets),
         released_ns=None
         if notes.released_ns is None
         else notes.released_ns + _offset_at(notes.released_ns, offsets),
     )
-    return JoinedClock(_without(history, [index for _, index in found]), shifted, offsets)
+    return JoinedClock(_remove(history, [index for _, index in probes]), shifted, offsets)
 
 
 def _event_of(history: History, sounding: Sounding) -> int | None:
@@ -91,13 +91,13 @@ def _ends(offsets: Sequence[Offset]) -> list[Offset]:
     """The most exact offset of either end, that is of the probes before and after the middle."""
     if not offsets:
         return []
-    times = [one.time_ns for one in offsets]
+    times = [offset.time_ns for offset in offsets]
     middle_ns = (min(times) + max(times)) // 2
     sides = (
-        [one for one in offsets if one.time_ns <= middle_ns],
-        [one for one in offsets if one.time_ns > middle_ns],
+        [offset for offset in offsets if offset.time_ns <= middle_ns],
+        [offset for offset in offsets if offset.time_ns > middle_ns],
     )
-    return [min(side, key=lambda one: one.error_ns) for side in sides if side]
+    return [min(side, key=lambda offset: offset.error_ns) for side in sides if side]
 
 
 def _offset_at(time_ns: int, offsets: Sequence[Offset]) -> int:
@@ -109,22 +109,22 @@ def _offset_at(time_ns: int, offsets: Sequence[Offset]) -> int:
     return first.offset_ns + (last.offset_ns - first.offset_ns) * since // between
 
 
-def _shifted(notes: Sequence[N], offsets: Sequence[Offset]) -> list[N]:
+def _shift(notes: Sequence[N], offsets: Sequence[Offset]) -> list[N]:
     return [
         msgspec.structs.replace(note, time_ns=note.time_ns + _offset_at(note.time_ns, offsets))
         for note in notes
     ]
 
 
-def _without(history: History, births: Sequence[int]) -> History:
+def _remove(history: History, births: Sequence[int]) -> History:
     gone = list(births)
     for birth in births:
         later = np.flatnonzero(history.address[birth + 1 :] == history.address[birth])
         gone += [birth + 1 + int(later[0])] if len(later) else []
-    kept = np.ones(len(history), dtype=np.bool_)
-    kept[gone] = False
+    remains = np.ones(len(history), dtype=np.bool_)
+    remains[gone] = False
     columns: dict[str, Any] = {
-        field.name: column[kept]
+        field.name: column[remains]
         for field in fields(history)
         if isinstance(column := getattr(history, field.name), np.ndarray) and len(column)
     }
@@ -267,7 +267,7 @@ def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attributi
     """
     is_workspace = _library_workspace(history, lifetimes)
     if not (notes.phases or notes.modules or notes.tags or notes.workspaces):
-        # A foreign file can be large: no loop over its allocations.
+        # An imported file can be large: no loop over its allocations.
         names = (UNKNOWN, BEFORE, LIBRARY_WORKSPACE)
         which = np.where(is_workspace, 2, lifetimes.born == 0).tolist()
         unknown = [""] * len(lifetimes)

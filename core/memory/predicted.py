@@ -52,11 +52,11 @@ FORMS = (
     Form(1, 2, "as P + A, with the graph of the forward before still alive"),
     Form(2, 0, "weights and gradients: a backward when it is over"),
     Form(2, 1, "weights, gradients that were not dropped, and one graph"),
-    Form(3, 0, "weights and AdamW's two moments, no graph: a forward beside a training state"),
+    Form(3, 0, "weights and AdamW's two moments, no graph: a forward with a training state"),
     Form(3, 1, "weights, AdamW's two moments and one graph: a training step after its forward"),
     Form(4, 0, "weights, gradients and two moments: the optimizer's step"),
     Form(4, 1, "as 3P + A, with gradients that were not dropped"),
-    Form(5, 0, "as 4P, with one more set for an instant: AdamW with foreach"),
+    Form(5, 0, "as 4P, with one more set temporarily: AdamW with foreach"),
 )
 
 
@@ -127,8 +127,8 @@ def predicted_amount(rows: Iterable[LedgerRow], name: str) -> int:
 
 ADDED = f"added by {LIBRARY_WORKSPACE}"
 NOT_PREDICTED = "not predicted"
-NOT_MODELLED = "what libraries take within a product goes by the CPU, and no prediction has it"
-NO_MATCH = "no closed form comes close: temporaries or logits weigh more here, see the ledger"
+NOT_MODELLED = "the workspace of libraries within a product depends on the CPU and is not predicted"
+NO_MATCH = "no closed form matches: temporaries or logits dominate the peak, see the ledger"
 
 
 def reconcile(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
@@ -140,7 +140,7 @@ def reconcile(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
     missing = dict(memory.missing)
     if matched is None:
         missing["resident_set"] = NO_MATCH
-    if spec.is_own:  # its worker has played the step, where one could be
+    if spec.is_own:  # the worker did the dry run, if it is supported
         return msgspec.structs.replace(
             memory, closed_forms=forms, resident_set=matched, missing=missing
         )

@@ -213,7 +213,7 @@ class _Trace:
             ):
                 opened.pop()
             if wanted[index]:
-                yield index, [self.events[one] for one in opened]
+                yield index, [self.events[call] for call in opened]
             elif self.events[index].cat in CALLS:
                 opened.append(index)
 

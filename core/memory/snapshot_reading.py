@@ -132,7 +132,7 @@ class Snapshot:
 
     def counted_allocated_bytes(self, device: int) -> int | None:
         """The same by the segments' counters; None if the file has none."""
-        sizes = [one.allocated_size for one in self.segments if one.device == device]
+        sizes = [row.allocated_size for row in self.segments if row.device == device]
         known = [size for size in sizes if size is not None]
         return sum(known) if known and len(known) == len(sizes) else None
 
@@ -202,7 +202,7 @@ def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
                 is_packed = file.peek(len(GZIP))[: len(GZIP)] == GZIP
                 content = cast(BinaryIO, gzip.GzipFile(fileobj=file) if is_packed else file)
                 raw = _PlainUnpickler(content).load()
-        except Exception as error:  # A foreign pickle can raise anything.
+        except Exception as error:  # an untrusted pickle can raise anything.
             raise DamagedFileError(f"{path} is not a memory snapshot: {error}") from error
         return _converted(raw, consume=True)
 
@@ -334,7 +334,7 @@ class _PlainUnpickler(pickle.Unpickler):
     """Refuses every global: a snapshot is plain containers, and any global in it is an attack."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and plain data does not")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which plain data never does")
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def _recompute(tape: Tape, sizes: Sizes, blocks: range) -> None:
     """Replay a segment's forward again, when its last operation unpacks a saved tensor."""
     _enter_branch(tape, sizes)
     tape.kept_as = TEMPORARIES
-    # The checkpoint's input is alive already; 0 where no norm saves x itself.
+    # The checkpoint's input is alive already; 0 if no norm saves x itself.
     tape.rename("x", sizes.x_residual if _keeps_x(sizes) else 0, ACTIVATIONS)
     # Recomputation stops once the last saved tensor is there, inside the last block.
     if len(blocks) > 1:
@@ -187,7 +187,7 @@ def _attention(tape: Tape, sizes: Sizes) -> None:
         tape.release("q", "k", "v", "mixed", "row sums")
     tape.free("g mixed")
     if kernel.writes_scores:
-        tape.spike(x)  # a copy with the heads behind the tokens
+        tape.spike(x)  # a copy with the heads after the tokens
     _linear(tape, sizes, "g v", "g", x, weights)
     tape.spike(2 * x)  # the products of the reversed rotation
     _linear(tape, sizes, "g k", "g more", x, weights, joins="g")

@@ -171,15 +171,15 @@ def _ledger(memory: StepMemory, workspaces: int) -> list[LedgerRow]:
 def why_not_predicted(spec: RunSpec) -> str | None:
     """The reason why `predict` does not cover the spec's memory, or None."""
     if spec.is_own:
-        return "the closed form is of the built-in models; `estimate` plays the step of others"
+        return "the closed form covers built-in models only; `--exact` dry-runs other models"
     if spec.workload not in ("transformer", "attention"):
-        return f"the closed form is of models, not of {spec.workload}"
+        return f"the closed form covers models, not {spec.workload}"
     if spec.workload == "attention" and spec.attention_row.scores != "model":
-        return "beside a kernel that fuses attention, what it needs inside weighs as much"
+        return "a fused attention kernel may need as much scratch memory as its tensors take"
     if spec.compiles:
-        return "compiled code saves and fuses as it likes; the closed form is of eager code"
+        return "torch.compile changes what is saved and fused; the closed form covers eager code"
     if spec.parallel != "none":
-        return "the closed form is of one device; ranks hold buckets and shards besides"
+        return "the closed form covers one device; ranks also hold buckets and shards"
     return None
 
 
@@ -195,9 +195,7 @@ def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
     dtype = spec.precision_row.compute
     if spec.device != "cpu" or not has_own_products(instructions, dtype):
         return None
-    return (
-        f"what oneDNN takes within {spec.precision} products, by {instructions}, is not predicted"
-    )
+    return f"oneDNN's memory within {spec.precision} products ({instructions}) is not predicted"
 
 
 def _formulas(

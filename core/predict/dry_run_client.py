@@ -89,7 +89,7 @@ def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
     times = layers - small.layers
     at_small, at_large = _labelled(small), _labelled(large)
     if at_small.keys() != at_large.keys():
-        raise WorkerFailed("the blocks of the model differ, so that depth cannot be extended")
+        raise WorkerFailed("the model's blocks differ, so its depth cannot be extrapolated")
 
     def moment(label: _Label) -> Moment:
         a, b = at_small[label], at_large[label]
@@ -271,7 +271,7 @@ class Estimator:
             SpecError: The dry run does not support the step, or there is no interpreter for it.
         """
         if spec.workload != "transformer" and not spec.is_own:
-            raise SpecError("workload", spec.workload, "transformer; exact mode runs no other")
+            raise SpecError("workload", spec.workload, "transformer; exact mode supports no other")
         if spec.checkpoint and not spec.is_own:
             raise SpecError("checkpoint", spec.checkpoint, "0; exact mode keeps all activations")
         question = Question(spec=canonical_spec(spec), capability=capability, variant=variant)

@@ -118,24 +118,24 @@ def fit(
     if why:
         raise SpecError("--fit", key, f"not for this spec: {why}")
     search = _Search(spec, key, room or available_memory(spec, capacity_bytes), predict)
-    found = search.largest(max(1, guess or value_of(spec, key)), settings)
-    beyond = search.beyond(found, settings)
-    following = search.predicted(found + 1)
-    at_largest = search.predicted(found) if found else None
-    expandable = search.with_expandable(max(1, found), settings)
+    fitting = search.largest(max(1, guess or value_of(spec, key)), settings)
+    beyond = search.beyond(fitting, settings)
+    following = search.predicted(fitting + 1)
+    at_largest = search.predicted(fitting) if fitting else None
+    expandable = search.with_expandable(max(1, fitting), settings)
     return Fit(
         key=key,
         capacity_bytes=capacity_bytes,
-        largest=found,
+        largest=fitting,
         peak_bytes=None if at_largest is None else at_largest.peak_bytes,
-        next=None if following is None else found + 1,
+        next=None if following is None else fitting + 1,
         next_peak_bytes=None if following is None else following.peak_bytes,
         over_bytes=None if following is None else missing_bytes(following, search.room, settings),
         room_bytes=search.room.least,
         doubt_bytes=search.room.uncertainty_bytes,
         beyond=beyond,
         reserved_bytes=None if at_largest is None else reserved_bytes(at_largest),
-        expandable_largest=expandable if expandable > found else None,
+        expandable_largest=expandable if expandable > fitting else None,
     )
 
 
@@ -162,9 +162,9 @@ def value_of(spec: RunSpec, key: FitKey) -> int:
 
 def _layers_argument(spec: RunSpec) -> str:
     """The layers argument that is set, else the usual one for this kind of model."""
-    given = decoded_arguments(spec.model_args)
+    arguments = decoded_arguments(spec.model_args)
     usual = LAYER_ARGUMENTS[0] if source_of(spec.model).door == "hf" else LAYER_ARGUMENTS[-1]
-    return next((name for name in LAYER_ARGUMENTS if name in given), usual)
+    return next((name for name in LAYER_ARGUMENTS if name in arguments), usual)
 
 
 class _Search:
@@ -192,23 +192,23 @@ class _Search:
         The allocator's overhead goes up and down from value to value, tensors only up. The search
         starts where the tensors alone do not fit, and goes downwards.
         """
-        value = largest(self._has_room_for_tensors, self._guess_of_bound(fitting)) + 1
+        value = largest(self._tensors_fit, self._guess_bound(fitting)) + 1
         lowest = max(fitting + 1, value - MAX_TRIED)
         while value > lowest and self._verdict(value - 1, settings) == "over":
             value -= 1
         return None if self.predicted(value) is None else value
 
-    def _has_room_for_tensors(self, value: int) -> bool:
+    def _tensors_fit(self, value: int) -> bool:
         prediction = self.predicted(value)
         return prediction is not None and prediction.peak_bytes <= self.room.most
 
-    def _guess_of_bound(self, fitting: int) -> int:
+    def _guess_bound(self, fitting: int) -> int:
         """Estimate where the tensors fill the memory, by the growth after the fitting value."""
-        at, after = self.predicted(max(1, fitting)), self.predicted(max(1, fitting) + 1)
-        if at is None or after is None or after.peak_bytes <= at.peak_bytes:
+        here, after = self.predicted(max(1, fitting)), self.predicted(max(1, fitting) + 1)
+        if here is None or after is None or after.peak_bytes <= here.peak_bytes:
             return max(1, fitting)
-        left = self.room.most - at.peak_bytes
-        guess = fitting + left // (after.peak_bytes - at.peak_bytes)
+        left = self.room.most - here.peak_bytes
+        guess = fitting + left // (after.peak_bytes - here.peak_bytes)
         return max(1, guess if self._allowed(guess) else fitting)
 
     def _verdict(self, value: int, settings: AllocatorSettings | None) -> Verdict | None:
@@ -218,8 +218,8 @@ class _Search:
     def with_expandable(self, guess: int, settings: AllocatorSettings | None) -> int:
         """The largest value with expandable segments; 0 if they are already on."""
         prediction = self.predicted(guess)
-        is_played = isinstance(prediction, ExactPrediction) and prediction.requests is not None
-        if not is_played or (settings is not None and settings.expandable_segments):
+        has_requests = isinstance(prediction, ExactPrediction) and prediction.requests is not None
+        if not has_requests or (settings is not None and settings.expandable_segments):
             return 0
         return self.largest(guess, EXPANDABLE)
 
@@ -276,7 +276,7 @@ def _parse_axis(text: str) -> FitAxis:
         raise SpecError(field.name, "0", field.allowed)
     if field.name == "model":
         if any(map(is_own, parsed)):
-            raise SpecError("--table", text, "presets; of models of yours vary model_args")
+            raise SpecError("--table", text, "presets; for your own models vary model_args")
         parsed = [find_model(name).name for name in parsed]
     return FitAxis(field.name, list(dict.fromkeys(parsed)))
 

@@ -59,25 +59,25 @@ class RequestTrace:
         self.entries.append(TraceEntry("mark", name=name))
 
     def mark_before(self, number: int | None, name: str) -> None:
-        at = len(self.entries)
+        position = len(self.entries)
         if number is not None:
-            at = self.entries.index(TraceEntry("request", number))
-        self.entries.insert(at, TraceEntry("mark", name=name))
+            position = self.entries.index(TraceEntry("request", number))
+        self.entries.insert(position, TraceEntry("mark", name=name))
 
     def without(self, dropped: Collection[int]) -> RequestTrace:
         """Copy the trace without some requests and their returns, by number."""
         if not dropped:
             return RequestTrace(list(self.entries), list(self.bytes), list(self.blocks))
-        kept, numbers = RequestTrace(), dict[int, int]()
+        trace, numbers = RequestTrace(), dict[int, int]()
         for entry in self.entries:
             old = entry.number
             if entry.kind == "mark":
-                kept.mark(entry.name)
+                trace.mark(entry.name)
             elif old not in dropped and entry.kind == "request":
-                numbers[old] = kept.request(self.bytes[old], self.blocks[old])
+                numbers[old] = trace.request(self.bytes[old], self.blocks[old])
             elif old not in dropped:
-                kept.give_back(numbers[old])
-        return kept
+                trace.give_back(numbers[old])
+        return trace
 
     def requests(self) -> Requests:
         lists: dict[str, list[int]] = {"": [], STATE: [], STEP: []}
@@ -125,7 +125,7 @@ class _Extension:
 
     def _extend(self, runs: list[_Run]) -> None:
         last = self._layers
-        # Blocks as a run knows them: itself and its neighbours.
+        # A run refers to its own block and the adjacent ones.
         ends = {
             1: {0: 0, 1: 1, 2: 2},
             2: {0: 0, 1: 1, 2: 2, 3: 3},
@@ -136,36 +136,36 @@ class _Extension:
         for run, following in zip(runs, [*runs[1:], None], strict=True):
             before, after = after, run
             if run.block == 0:
-                self._outside(run)
+                self._extend_outside(run)
                 continue
             self._emit(run, ends[run.block])
             step = following.block - run.block if following is not None else 0
             if {run.block, run.block + step} == {2, 3}:
                 assert following is not None
-                self._middle(run, following)
+                self._extend_middle(run, following)
             elif run.block in (2, 3) and (before is None or {before.block, run.block} != {2, 3}):
                 raise _differ()
 
-    def _middle(self, run: _Run, following: _Run) -> None:
+    def _extend_middle(self, run: _Run, following: _Run) -> None:
         """Fill the gap between the second block and the last but one, in the run's direction."""
         second, third = (run, following) if run.block == 2 else (following, run)
         if self._sizes(second) != self._sizes(third):
             raise _differ()
-        # The blocks at the ends may make requests of their own: the runs in the middle count
-        # those of a neighbour there alike only where they are alike themselves.
+        # Blocks at the ends may make requests of their own, so a middle run may refer to an
+        # adjacent end block only if both middle runs are alike.
         is_alike = self._relative(second) == self._relative(third)
         between = range(3, self._layers - 1)
         for block in between if run.block == 2 else reversed(between):
             if is_alike:
                 self._emit(third, {2: block - 1, 3: block, 4: block + 1})
-            elif self._known(third) <= {2, 3}:
+            elif self._blocks_in(third) <= {2, 3}:
                 self._emit(third, {2: block - 1, 3: block})
-            elif self._known(second) <= {2, 3}:
+            elif self._blocks_in(second) <= {2, 3}:
                 self._emit(second, {2: block, 3: block + 1})
             else:
                 raise _differ()
 
-    def _outside(self, run: _Run) -> None:
+    def _extend_outside(self, run: _Run) -> None:
         """Extend a run outside the blocks, which may return memory of all middle blocks."""
         of_second = {key[1] for key in self._returned(run) if key[0] == 2}
         if of_second != {key[1] for key in self._returned(run) if key[0] == 3}:
@@ -173,16 +173,16 @@ class _Extension:
         for entry in run.entries:
             block, ordinal = (-1, -1) if entry.kind == "mark" else self._keys[entry.number]
             if block == 2:
-                for one in range(2, self._layers):
-                    self.trace.give_back(self._number((one, ordinal)))
+                for middle in range(2, self._layers):
+                    self.trace.give_back(self._number((middle, ordinal)))
             elif block != 3:
-                self._one(entry, {0: 0, 1: 1, 4: self._layers})
+                self._emit_entry(entry, {0: 0, 1: 1, 4: self._layers})
 
     def _emit(self, run: _Run, blocks: Mapping[int, int]) -> None:
         for entry in run.entries:
-            self._one(entry, blocks)
+            self._emit_entry(entry, blocks)
 
-    def _one(self, entry: TraceEntry, blocks: Mapping[int, int]) -> None:
+    def _emit_entry(self, entry: TraceEntry, blocks: Mapping[int, int]) -> None:
         if entry.kind == "mark":
             self.trace.mark(entry.name)
             return
@@ -215,7 +215,7 @@ class _Extension:
             entries += sorted(rows) if kind == "return" else rows
         return entries
 
-    def _known(self, run: _Run) -> set[int]:
+    def _blocks_in(self, run: _Run) -> set[int]:
         return {0 if e.kind == "mark" else self._keys[e.number][0] for e in run.entries}
 
     def _returned(self, run: _Run) -> Iterator[_Key]:
@@ -241,7 +241,7 @@ def _runs_of(trace: RequestTrace) -> Iterator[_Run]:
 
 
 def _differ() -> WorkerFailed:
-    return WorkerFailed("the blocks of the model differ, so that depth cannot be extended")
+    return WorkerFailed("the model's blocks differ, so its depth cannot be extrapolated")
 
 
 PRODUCT = "product"
@@ -322,7 +322,7 @@ def replay_requests(
     if leaves_nothing:
         requests = without_returned(requests)
     allocator = CachingAllocator(settings, capacity_bytes, is_limited=is_limited)
-    return _Replay(requests, workspace_bytes, allocator).held()
+    return _Replay(requests, workspace_bytes, allocator).run()
 
 
 def without_returned(requests: Requests) -> Requests:
@@ -331,7 +331,7 @@ def without_returned(requests: Requests) -> Requests:
     numbers: dict[int, int] = {}
     number = 0
 
-    def renumbered(entries: list[int]) -> Iterator[int]:
+    def renumber(entries: list[int]) -> Iterator[int]:
         nonlocal number
         for entry in entries:
             if entry > 0:
@@ -345,9 +345,9 @@ def without_returned(requests: Requests) -> Requests:
     build, state, step = requests.build, requests.state, requests.step
     # In this order: numbers run through all three lists.
     return Requests(
-        build=list(renumbered(build)),
-        state=list(renumbered(state)),
-        step=list(renumbered(step)),
+        build=list(renumber(build)),
+        state=list(renumber(state)),
+        step=list(renumber(step)),
         marks=requests.marks,
     )
 
@@ -369,10 +369,10 @@ class _Replay:
         self._step, self._phase = 0, "build"
         self._first_step = self._most_reserved = 0
 
-    def held(self) -> AllocatorPeak:
+    def run(self) -> AllocatorPeak:
         shortage = None
         try:
-            self._play_all()
+            self._replay_all()
         except AllocationRefused as error:
             shortage = Shortage(
                 step=self._step,
@@ -390,11 +390,11 @@ class _Replay:
             shortage=shortage,
         )
 
-    def _play_all(self) -> None:
-        self._play(self._requests.build, 0)
+    def _replay_all(self) -> None:
+        self._replay(self._requests.build, 0)
         for self._step in range(1, WARMUP_STEPS + 2):
             self._begin_step()
-            self._play_step()
+            self._replay_step()
             if self._step == 1:
                 self._first_step = self._allocator.peak_allocated_bytes
 
@@ -405,16 +405,16 @@ class _Replay:
         self._most_reserved = max(self._most_reserved, self._allocator.peak_reserved_bytes)
         self._allocator.reset_peaks()
 
-    def _play_step(self) -> None:
+    def _replay_step(self) -> None:
         begin, number = 0, self._step_from
         for index in sorted(self._marks):
-            number = self._play(self._requests.step[begin:index], number)
+            number = self._replay(self._requests.step[begin:index], number)
             begin = index
             for name in self._marks[index]:
-                self._pass(name)
-        self._play(self._requests.step[begin:], number)
+                self._apply_mark(name)
+        self._replay(self._requests.step[begin:], number)
 
-    def _pass(self, mark: str) -> None:
+    def _apply_mark(self, mark: str) -> None:
         """Allocate what only the first step allocates at a mark, until the process exits."""
         is_product = mark in (PRODUCT, BACKWARD_PRODUCT)
         if not is_product:
@@ -424,9 +424,9 @@ class _Replay:
         if is_product and self._workspace_bytes:
             self._allocator.allocate(self._workspace_bytes)
         elif mark == OPTIMIZER:
-            self._play(self._requests.state, self._state_from)
+            self._replay(self._requests.state, self._state_from)
 
-    def _play(self, entries: list[int], number: int) -> int:
+    def _replay(self, entries: list[int], number: int) -> int:
         """Replay entries, the first request having that number; returns the next number."""
         allocate, free, blocks = self._allocator.allocate, self._allocator.free, self._blocks
         for entry in entries:

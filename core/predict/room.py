@@ -121,7 +121,7 @@ def fit_verdict(
         if not missing_bytes(prediction, room, settings):
             return "fits"
         return "over" if prediction.peak_bytes > room.most else "close"
-    lacks = _lacks(prediction.peak_bytes, requests, room, settings)
+    lacks = _missing_by_capacity(prediction.peak_bytes, requests, room, settings)
     is_first_refused = next(lacks) > 0
     if any((lack > 0) != is_first_refused for lack in lacks):
         return "close"
@@ -138,7 +138,7 @@ def missing_bytes(
     requests = _requests_of(prediction)
     if requests is None:
         return max(0, with_fragments(prediction.peak_bytes, room) - room.least)
-    return max(_lacks(prediction.peak_bytes, requests, room, settings))
+    return max(_missing_by_capacity(prediction.peak_bytes, requests, room, settings))
 
 
 def spare_bytes(prediction: Prediction, room: AvailableMemory) -> int:
@@ -168,7 +168,7 @@ def _requests_of(prediction: Prediction) -> Requests | None:
     return prediction.requests if isinstance(prediction, ExactPrediction) else None
 
 
-def _lacks(
+def _missing_by_capacity(
     peak_bytes: int, requests: Requests, room: AvailableMemory, settings: AllocatorSettings | None
 ) -> Iterator[int]:
     """Bytes missing for the first refused request, 0 for none, at each simulated capacity.
@@ -182,7 +182,7 @@ def _lacks(
     steps = range(CAPACITIES) if room.uncertainty_bytes else range(1)
     for step in steps:
         capacity = room.least + room.uncertainty_bytes * step // (CAPACITIES - 1)
-        if peak_bytes > capacity:  # the tensors alone are too many: spares the playing
+        if peak_bytes > capacity:  # the tensors alone do not fit: no replay needed
             yield peak_bytes - capacity
             continue
         for leaves_nothing in chances:

@@ -34,8 +34,8 @@ CHANGES = (
     SavingChange({"optimizer": "adamw-fused"}, "rounding"),
     SavingChange({"optimizer": "adamw-loop"}, "more launches"),
     SavingChange({"optimizer": "sgd"}, "another optimizer"),
-    SavingChange({"precision": "bf16"}, "digits of products"),
-    SavingChange({"precision": "bf16-pure"}, "digits of weights too"),
+    SavingChange({"precision": "bf16"}, "bf16 products"),
+    SavingChange({"precision": "bf16-pure"}, "bf16 master weights"),
 )
 """Changes to try, in addition to half the batch."""
 
@@ -94,16 +94,16 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
             yield f"not predicted: {why}"
         if any("lora_rank" in saving.settings for saving in self.savings):
             yield (
-                "lora_rank, which no run takes: adapters beside all linear layers but the head, in "
-                "their dtype, and all else frozen (arXiv:2106.09685)"
+                "lora_rank, which runs do not support: adapters on all linear layers but the head, "
+                "in their dtype, with all else frozen (arXiv:2106.09685)"
             )
         if any(saving.settings.get("parallel") for saving in self.savings):
             yield (
-                "fsdp2: torch's fully_shard by the model's own blocks, the batch for each rank; on "
-                "the CPU two ranks took up to 7 % more at the best of four steps"
+                "fsdp2: torch's fully_shard by the model's blocks, the batch on each rank; on the "
+                "CPU two ranks used up to 7 % more in the best of four steps"
             )
         if len(self.savings) > 1:
-            yield "each change is alone: what two save together is no sum of theirs"
+            yield "savings do not add up"
 
 
 def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Savings:
@@ -176,12 +176,12 @@ def _is_trained(spec: RunSpec) -> bool:
 
 def _changes(spec: RunSpec) -> Iterator[SavingChange]:
     if spec.batch > 1:
-        yield SavingChange({"batch": spec.batch // 2}, "fewer rows a step")
+        yield SavingChange({"batch": spec.batch // 2}, "smaller batch")
     for change in CHANGES:
         ((key, value),) = change.settings.items()
         is_idle = key == "optimizer" and not _is_trained(spec)
         if is_idle or (key == "checkpoint" and spec.checkpoint) or getattr(spec, key) == value:
             continue
-        with suppress(SpecError):  # the spec cannot have it
+        with suppress(SpecError):  # the spec does not allow it
             spec.changed(**change.settings)
             yield change

@@ -90,21 +90,21 @@ class Tape:
     def spike(self, count: int, kind: str = TEMPORARIES) -> None:
         self._note(count, kind)
 
-    def repeat(self, play: Callable[[int], None], indices: range) -> None:
+    def repeat(self, part: Callable[[int], None], indices: range) -> None:
         """Replay a part for every index.
 
         Each repetition adds or frees the same bytes, so live bytes are affine in the index at every
         place of the part and peak in the first or the last: only these two are replayed.
         """
         before = Counter(self.live)
-        play(indices[0])
+        part(indices[0])
         if len(indices) == 1:
             return
         # The first is replayed and the last will be: extrapolate the len - 2 between them.
         for kind, count in self.live.items():
             self.live[kind] += (count - before[kind]) * (len(indices) - 2)
         self.total = sum(self.live.values())
-        play(indices[-1])
+        part(indices[-1])
 
     def _note(self, count: int, kind: str) -> None:
         total = self.total + count

@@ -358,7 +358,7 @@ def test_what_onednn_takes_for_itself_is_named_where_it_takes_any(
     missing = document(capsys, *options).get("missing", {})
     assert ("ledger.library workspace" in missing) == is_named
     text = " ".join(printed(capsys, *options).split())
-    assert ("library workspace: what oneDNN takes within bf16 products" in text) == is_named
+    assert ("library workspace: oneDNN's memory within bf16 products" in text) == is_named
 
 
 def test_a_process_that_fails_is_one_message_and_exit_code_1(

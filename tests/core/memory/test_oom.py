@@ -144,7 +144,7 @@ class TestWhatWasAlive:
         assert alive.requested_bytes == MIB
         oom = describe_oom(event(requested_bytes=20 * MIB), alive, SPEC)
         assert oom.requested_bytes == MIB
-        assert refused(oom).startswith("1.00 MiB asked for")
+        assert refused(oom).startswith("tried to allocate 1.00 MiB")
         assert describe_oom(event(requested_bytes=20 * MIB), None, SPEC).requested_bytes == 20 * MIB
 
     def test_memory_can_run_out_before_anything_was_allocated(self) -> None:
@@ -242,7 +242,7 @@ class TestDescribing:
 
     def test_sentences(self) -> None:
         oom = describe_oom(event(largest_free_bytes=2 * MIB), self.ALIVE, SPEC)
-        assert refused(oom).startswith("128 MiB asked for in forward, 200 B free, the allocator's")
+        assert refused(oom).startswith("tried to allocate 128 MiB in forward, 200 B free, the all")
         assert asked_by(oom) == "aten::mm in blocks.3"
         assert held(oom) == "1.27 KiB of 300 MiB allocated"
         assert "batch 7 (not 32) or context 182 (not 512) fits into 300 MiB" in what_fits(oom)
