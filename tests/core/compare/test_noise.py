@@ -1,4 +1,4 @@
-"""The noise by source: figures that are recovered, and nothing found where nothing is."""
+"""Noise by source: known figures are recovered, and absent sources are not found."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_conditions_that_do_not_vary_or_are_not_shown_have_no_figure_but_a_reaso
     assert "did not vary: 10 % to 10 %" in neighbours.how
 
 
-def test_tenants_of_the_device_are_the_neighbours_where_some_rounds_had_them() -> None:
+def test_tenants_of_the_device_count_as_other_processes_if_some_rounds_had_them() -> None:
     draw = random.Random(8)
     rows = [
         observed(
@@ -204,7 +204,7 @@ def test_tenants_of_the_device_are_the_neighbours_where_some_rounds_had_them() -
     assert source(noise_of(rows, TICK_NS), "neighbours").found is True
 
 
-def test_a_disturbed_round_counts_for_the_neighbours_only() -> None:
+def test_a_disturbed_round_counts_for_other_processes_only() -> None:
     rows = [observed(n, LEVEL_MS, load=0.1) for n in range(MIN_ROUNDS)]
     rows.append(observed(MIN_ROUNDS, 2 * LEVEL_MS, load=0.9, disturbed="someone came"))
     noise = noise_of(rows, TICK_NS)

@@ -1,4 +1,4 @@
-"""The prediction beside what was measured, row by row, and where there is none."""
+"""Prediction against measurement, row by row, and runs without a prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose memory it is, and what the record says of it: one small step written by hand."""
+"""Owners of memory in the record of one small hand-written step."""
 
 from __future__ import annotations
 
