@@ -1,6 +1,6 @@
-"""Cards that a prediction can be for though they are not here, from the shipped table of GPUs.
+"""Table of known GPUs, for predictions for a GPU that is not in this machine.
 
-No torch, and no look at this machine.
+Imports no torch and queries no device.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from sysbench.core.machine.peaks import VENDOR, gpus
 
 FAMILY = re.compile(r"^(GeForce|Tesla)\s+", re.IGNORECASE)
 SOLD_AS = 1.08
-"""Most that a card's bytes exceed the decimal gigabytes that it is sold by: 80 GB are 85.9e9."""
+"""Tolerance for the decimal gigabytes in which GPUs are sold: 80 GB may be up to 85.9e9 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCard:
-    """A card of the table.
+    """A GPU of the table.
 
     Attributes:
-        key: Name by which people choose it, such as ``h100``.
-        name: What its driver calls it, without the vendor.
+        key: Short name, such as ``h100``.
+        name: The driver's name, without the vendor.
         capability: Compute capability, such as ``9.0``.
         memory_bytes: All of its memory, as NVML counts it.
-        driver_bytes: What CUDA does not have of that; None where nobody has published it.
-        source: Where the figures are from.
+        driver_bytes: The part that CUDA cannot use; None if it is not published.
+        source: Source of the figures.
     """
 
     key: str
@@ -42,7 +42,7 @@ class KnownCard:
 
 @cache
 def known_cards() -> dict[str, KnownCard]:
-    """The cards by key, those with the most memory first."""
+    """Return the GPUs by key, those with the most memory first."""
     mib = BINARY_UNITS["MiB"]
     found = [
         KnownCard(
@@ -60,12 +60,12 @@ def known_cards() -> dict[str, KnownCard]:
 
 
 def find_card(text: str) -> KnownCard:
-    """The card of that key, or of the name that its driver gives it.
+    """Find a GPU by its key or by the driver's name.
 
     Case, spaces, hyphens and the vendor do not matter: ``RTX 4090`` is ``rtx4090``.
 
     Raises:
-        SpecError: None of that name; names those that are meant perhaps, and all that are known.
+        SpecError: Unknown name; the message has suggestions and all known names.
     """
     cards, wanted = known_cards(), _plain(text)
     for card in cards.values():
@@ -75,7 +75,7 @@ def find_card(text: str) -> KnownCard:
 
 
 def sold_as(capacity_bytes: int) -> list[KnownCard]:
-    """Cards that are sold by that many decimal bytes, such as 80e9, and have up to 8 % more."""
+    """Return the GPUs that are sold with this number of decimal bytes, such as 80e9."""
     return [
         card
         for card in known_cards().values()
@@ -84,7 +84,6 @@ def sold_as(capacity_bytes: int) -> list[KnownCard]:
 
 
 def _hint(wanted: str) -> str:
-    """What a text may mean instead; empty for no idea."""
     keys = {_plain(key): key for key in known_cards()}
     meant = [key for plain, key in keys.items() if wanted and plain.startswith(wanted)]
     if meant:
@@ -97,6 +96,6 @@ def _hint(wanted: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A name without vendor, case and what stands between its parts."""
+    """Normalize a name: no vendor, case or separators."""
     bare = FAMILY.sub("", VENDOR.sub("", text.strip()))
     return re.sub(r"[\s_-]+", "", bare).casefold()

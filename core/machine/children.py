@@ -1,4 +1,4 @@
-"""Child processes that run a module of this package, and that end with their parent."""
+"""Child processes that run a module of this package and end with their parent."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Become the child subreaper: orphaned descendants are re-parented to this process, not init.
+    """Become the child subreaper: orphaned descendants get this process as parent, not init.
 
-    Linux only; elsewhere nothing happens.
+    Linux only; does nothing elsewhere.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -39,24 +39,24 @@ def kill_descendants(pid: int) -> None:
     for process in descendants:
         try:
             process.kill()
-        except psutil.NoSuchProcess:  # it ended meanwhile
+        except psutil.NoSuchProcess:  # it ended already
             continue
 
 
 def stopped_process(pid: int) -> int | None:
-    """A process that a signal or a debugger has stopped: this one, else one of its descendants.
+    """Return the id of this process or of a descendant that a signal or a debugger has stopped.
 
-    Cheap enough to ask while something is measured: it reads the entries of these processes only.
-    Linux only; elsewhere, and where none is stopped, None.
+    Cheap enough during a measurement: it reads only the entries of these processes. None if none is
+    stopped, and outside Linux.
     """
     waiting = [pid]
     while waiting:
         process = Path("/proc", str(waiting.pop()))
         try:
-            # The state follows the name, which may hold blanks and brackets.
+            # The state follows the name, which may contain blanks and brackets.
             state = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
             children = (process / "task" / process.name / "children").read_text().split()
-        except (OSError, IndexError):  # it ended, or this is no Linux
+        except (OSError, IndexError):  # it ended, or this is not Linux
             continue
         if state in _STOPPED:
             return int(process.name)
@@ -65,22 +65,22 @@ def stopped_process(pid: int) -> int | None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies, however it dies.
+    """Ask the kernel to kill this process when its parent dies.
 
     Linux only; elsewhere the end of standard input has to serve.
 
     Args:
-        parent: Id of the parent, passed on by it: this process may have been orphaned already.
+        parent: Id that the parent passed on: this process may have been orphaned already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # The parent died before the request was in place.
+        # The parent died before the request took effect.
         os._exit(1)
 
 
 def limit_data_memory(limit_bytes: int) -> None:
-    """Let the data of this process grow by ``limit_bytes``; beyond them MemoryError is raised."""
+    """Limit the growth of this process's data; beyond ``limit_bytes`` MemoryError is raised."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = psutil.Process().memory_info().data + limit_bytes
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -89,18 +89,17 @@ def limit_data_memory(limit_bytes: int) -> None:
 
 STANDARD_INPUT = 0
 PYTHON_VARIABLE = "SYSBENCH_PYTHON"
-"""Names the Python that workers run in."""
 PROBE = Path(__file__).with_name("probe")
-"""The folder by which another Python imports this package."""
+"""Folder through which another Python imports this package."""
 
 
 def python_child(
     module: str, *arguments: str, unbuffered: bool = False, python: str = ""
 ) -> list[str]:
-    """The command that runs a module in this interpreter, or in another.
+    """Return the command that runs a module in this interpreter, or in another.
 
-    ``-P`` keeps the working directory off the import path, where a user's file with the name of a
-    module would be imported in its place.
+    ``-P`` keeps the working directory off the import path, so that a user's file with the name of a
+    module is not imported.
 
     Args:
         python: Path of another interpreter; its process needs `child_environment`.
@@ -110,10 +109,10 @@ def python_child(
 
 
 def child_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a process in that interpreter; empty is this one.
+    """Return the environment variables of a process in that interpreter; empty means this one.
 
-    In another one this package comes first on the import path, and nothing else of this
-    installation. A child starts its own children in its own interpreter, whatever was chosen here.
+    In another one this package comes first on the import path, without the rest of this
+    installation. A child starts its own children in its own interpreter.
     """
     kept = {name: value for name, value in environ.items() if name != PYTHON_VARIABLE}
     if not python:
@@ -124,13 +123,10 @@ def child_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def start_session(command: list[str], log: Path) -> int:
-    """Start a command in a new session, so that it outlives the terminal.
+    """Start a command in a new session, so that it outlives the terminal, and return its id.
 
     Args:
         log: File to which the process's output is appended.
-
-    Returns:
-        The process id.
     """
     with open_to_append(log) as output:
         process = subprocess.Popen(
@@ -144,7 +140,7 @@ def start_session(command: list[str], log: Path) -> int:
 
 
 def die_with_input() -> None:
-    """End this process with its standard input, whose other end the parent holds."""
+    """End this process when its standard input closes, which the parent holds open."""
     threading.Thread(target=_exit_with_input, daemon=True).start()
 
 

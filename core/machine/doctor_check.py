@@ -1,4 +1,4 @@
-"""Checks of the doctor as rows, and what each defect costs."""
+"""Rows of the doctor, with the cost of each defect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sysbench.core.storage import HOME_VARIABLE
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding, the cost of its defect and the remedy; the last two are empty when ok."""
+    """A finding, the cost of its defect and the remedy; the last two are empty if it is ok."""
 
     name: str
     status: Literal["ok", "warning", "missing"]
@@ -115,11 +115,10 @@ WARNINGS = {
         "measure on Linux itself where the last percent counts",
     ),
 }
-"""Cost and remedy of each defect."""
 
 
 def row(name: str, found: str, defect: str = "") -> Check:
-    """Return a check's row; ``defect`` is a key of `MISSING` or `WARNINGS`, empty if it is ok."""
+    """Return a row; ``defect`` is a key of `MISSING` or `WARNINGS`, empty if it is ok."""
     if not defect:
         return Check(name=name, status="ok", found=found)
     costs, remedy = MISSING.get(defect) or WARNINGS[defect]

@@ -19,18 +19,15 @@ from sysbench.core.storage import home
 
 LITTLE_DISK_BYTES = 2 * 2**30
 LITTLE_MEMORY_BYTES = 2 * 2**30
-"""Torch takes 0.2 to 0.6 GiB of this in a worker before it has a model."""
+"""Torch takes 0.2 to 0.6 GiB of this in a worker before it builds a model."""
 
 
 def examine() -> list[Check]:
-    """Run all checks, the most decisive first. They change nothing and do not import torch.
-
-    Checks that need a GPU are left out where there is none.
-    """
+    """Run all checks, the most important first. They change nothing and do not import torch."""
     devices = doctor_gpu.survey()
     nsys = doctor_tools.nsys_version()
     python = doctor_tools.check_python()
-    # Of an interpreter that cannot run workers nobody knows the rest.
+    # The other checks need an interpreter that can run workers.
     is_usable = python is None or python.status == "ok"
     checks = [
         *doctor_gpu.checks(devices),
@@ -61,7 +58,6 @@ def _load() -> Check:
 
 
 def _terminal_size() -> tuple[int, int] | None:
-    """Columns and rows of the terminal on standard output; None when there is none."""
     try:
         return os.get_terminal_size(1)
     except OSError:
@@ -69,7 +65,7 @@ def _terminal_size() -> tuple[int, int] | None:
 
 
 def check_terminal(environ: Mapping[str, str], size: tuple[int, int] | None) -> Check:
-    """Check that the workstation can be drawn here, and how well."""
+    """Check whether the terminal can show the screens, and how well."""
     term = environ.get("TERM", "")
     locale = next((environ[k] for k in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(k)), "")
     is_utf8 = "utf8" in locale.lower().replace("-", "")
@@ -108,7 +104,7 @@ def check_terminal(environ: Mapping[str, str], size: tuple[int, int] | None) -> 
 
 
 def check_home(path: Path) -> Check:
-    """Check that runs can be kept: a writable folder, and free space on its disk."""
+    """Check that runs can be stored: a writable folder, and free space on its disk."""
     nearest = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return row("home", f"{path} cannot be written", "home not writable")

@@ -18,17 +18,18 @@ DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 OWN_STATUS = Path("/proc/self/status")
 SHARED_MEMORY = Path("/dev/shm")
 LEAST_SHARED_BYTES = 2**30
-"""NCCL's documentation asks for 1 GiB in containers, which have 64 MiB unless told otherwise."""
+"""NCCL's documentation asks for 1 GiB in containers, which have 64 MiB by default."""
 SYS_ADMIN, PERFMON = 21, 38
-"""Numbers of the rights in capabilities(7). By NVIDIA's page on ERR_NVGPUCTRPERM the driver asks
-for the first, and from R565 on takes the second as well."""
+"""Capability numbers of capabilities(7). By NVIDIA's page on ERR_NVGPUCTRPERM the driver requires
+the first; R565 and later accept the second as well.
+"""
 PERFMON_DRIVER = 565
 ACTIVITY = ("sm_active", "tensor_active", "dram_active")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Answers of NVML, read twice so that there is an activity between the readings."""
+    """NVML's answers, read twice so that activity between the readings is known."""
 
     unavailable: str
     cuda: str | None = None
@@ -37,7 +38,7 @@ class Survey:
 
 
 def survey() -> Survey:
-    """Query NVML; takes a tenth of a second where there is a GPU."""
+    """Query NVML; takes a tenth of a second if there is a GPU."""
     with Nvml() as nvml:
         if nvml.unavailable:
             return Survey(unavailable=nvml.unavailable)
@@ -53,7 +54,7 @@ def survey() -> Survey:
 
 
 def checks(survey: Survey) -> list[Check]:
-    """GPU and driver; and if there is one, fields, activity, tenants and counters."""
+    """Check GPU and driver and, if there is a GPU, fields, activity, processes and counters."""
     if survey.unavailable:
         return [row("GPU", survey.unavailable, "no driver")]
     answering = [device for device in survey.devices if not device.lost]
@@ -83,7 +84,6 @@ def _gpus(survey: Survey) -> Check:
 
 
 def check_peaks(names: list[str]) -> Check:
-    """Check that the peak rates of GPUs with these names are known."""
     unknown = sorted({name for name in names if find_gpu(name) is None})
     if unknown:
         return row("peak rates", f"none known for {', '.join(unknown)}", "unknown peaks")
@@ -137,8 +137,9 @@ def _text_of(path: Path) -> str:
 
 
 def may_profile(status: str, driver: str | None) -> bool:
-    """Whether the driver takes this process for an administrator: root in a container is none
-    unless the container was given the right.
+    """Return whether the driver treats this process as an administrator.
+
+    Root in a container only is one if the container has the capability.
 
     Args:
         status: Text of ``/proc/self/status``.
@@ -171,10 +172,10 @@ def _shared_memory_bytes() -> int | None:
 
 
 def check_shared_memory(total_bytes: int | None) -> Check:
-    """Check that NCCL has room to pass data between the ranks of a run.
+    """Check that shared memory suffices for NCCL.
 
     Args:
-        total_bytes: Size of ``/dev/shm``; None where there is none.
+        total_bytes: Size of ``/dev/shm``; None if there is none.
     """
     found = "no /dev/shm" if total_bytes is None else f"{format_bytes(total_bytes)} in /dev/shm"
     is_enough = total_bytes is not None and total_bytes >= LEAST_SHARED_BYTES

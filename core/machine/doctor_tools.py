@@ -1,4 +1,4 @@
-"""The doctor's checks of torch and the tools around it."""
+"""The doctor's checks of torch and related tools."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sysbench.core.machine.interpreter import OPTION, chosen_python, probe_pytho
 from sysbench.core.machine.read_environment import workers_package
 
 BROKEN_NVTX = (0, 2, 12)
-"""From this version on nsys of 2022 and 2023 records no ranges of the nvtx package."""
+"""From this version on, nsys of 2022 and 2023 records no ranges of the nvtx package."""
 
 
 def check_python() -> Check | None:
-    """Check the interpreter of the workers; None where it is this program's own."""
+    """Check the interpreter of the workers; None if it is this program's own."""
     name, another = "workers' Python", f"name another by {OPTION} or {PYTHON_VARIABLE}"
     costs = "nothing can be measured; closed-form estimates and old runs work"
     try:
@@ -40,7 +40,6 @@ def check_python() -> Check | None:
 
 
 def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
-    """Check that torch is installed and can use the GPU, if there is one."""
     version, cuda = torch["version"], torch["cuda"]
     if version is None:
         return row("torch", "not installed", "no torch")
@@ -56,7 +55,7 @@ def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
 
 
 def nsys_version() -> str | None:
-    """The version of nsys on PATH; empty when it prints none, None when there is no nsys."""
+    """Return the version of nsys on PATH; empty if it prints none, None if there is no nsys."""
     command = shutil.which("nsys")
     if command is None:
         return None
@@ -71,7 +70,7 @@ def nsys_version() -> str | None:
 
 
 def check_nsys(version: str | None) -> Check:
-    """Check that NVIDIA's system profiler can be called; ``version`` is from `nsys_version`."""
+    """Check that nsys can be called; ``version`` is from `nsys_version`."""
     if version is None:
         return row("nsys", "not on PATH", "no nsys")
     if not version:
@@ -80,7 +79,7 @@ def check_nsys(version: str | None) -> Check:
 
 
 def check_nvtx(nsys: str | None) -> Check:
-    """Check that the nvtx package's ranges would reach a profiler."""
+    """Check that a profiler would receive the nvtx package's ranges."""
     version = workers_package("nvtx")
     if version is None:
         return row("nvtx", "not installed", "no nvtx")
@@ -94,19 +93,21 @@ def check_nvtx(nsys: str | None) -> Check:
 
 
 def _is_silent() -> bool:
-    """True if nvtx reaches no profiler, though one has injected its library."""
+    """Return whether nvtx reaches no profiler, though one has injected its library."""
     import nvtx
 
     return type(nvtx.get_domain("sysbench")).__name__ == "DummyDomain"
 
 
 def _headers() -> str:
-    """Folder of the headers of the Python that workers run in; of ours where that cannot tell."""
+    """Return the folder of the headers of the workers' Python; of this one if it does not report
+    it.
+    """
     own = sysconfig.get_path("include")
     try:
         python = chosen_python()
         return probe_python(python).headers or own if python else own
-    except InterpreterError:  # `check_python` says it
+    except InterpreterError:  # `check_python` reports it
         return own
 
 

@@ -1,8 +1,7 @@
-"""The Python that workers run in: this program's own, or one of the user's that has torch.
+"""The Python that workers run in: this program's own, or one of the user's with torch.
 
-The screens may be installed anywhere; models, torch and CUDA live in the interpreter that
-``--python`` or ``SYSBENCH_PYTHON`` names. `probe/ask.py` reports what it has, before anything else
-is started in it.
+Models, torch and CUDA are in the interpreter that ``--python`` or ``SYSBENCH_PYTHON`` names.
+`probe/ask.py` reports its contents before anything else is started in it.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ from sysbench.core.machine.children import PROBE, PYTHON_VARIABLE, child_environ
 from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, open_to_append, read_regular
 
 NEEDED = {"torch": "2.9", "msgspec": "0.21", "numpy": "1.26", "psutil": "5.9"}
-"""What workers import besides this package, with the oldest versions, those of pyproject.toml."""
+"""Minimum versions of what workers import besides this package, as in pyproject.toml."""
 REPORTED = (*NEEDED, "triton", "nvtx", "nvidia-ml-py")
-"""Packages whose versions are reported."""
 OLDEST = (3, 11)
 PROGRAM = "sysbench.core"
 _OWN = Path(__file__).parents[1] / "__init__.py"
@@ -40,26 +38,26 @@ PATIENCE_SECONDS = 30.0
 """An interpreter on a cold network disk may take some seconds; it imports no torch."""
 MAX_LINES = 2**10
 MAX_LINE_BYTES = 2**20
-"""Bounds of what is read of a program that may not be a Python."""
+"""Limits on the output of a program that may not be a Python."""
 MARK = b"sysbench-tui: "
 OPTION = "--python"
 CHOSEN = "pythons.jsonl"
-"""In the home: the interpreters that were chosen, a JSON text a line."""
+"""In the data folder: the interpreters that users chose, one JSON text a line."""
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     """Facts reported by an interpreter.
 
     Attributes:
-        version: Of Python; one that is too old reports nothing else.
-        environment: Name of the folder that it is installed in, such as a virtual environment's.
+        version: Python's version; one that is too old reports nothing else.
+        environment: Name of its folder, such as a virtual environment's.
         search_path: Its import path.
-        absent: Modules that workers need and that it does not have.
+        absent: Required modules that it does not have.
         program: Path of the ``__init__.py`` of `PROGRAM`; it may have another version installed.
         torch: Path of torch's ``__init__.py``; empty without torch.
         packages: Versions of `REPORTED`.
-        libraries: Versions that were asked for, by the name of the import.
-        missing: Imports that were asked for and that it does not find.
+        libraries: Versions of the requested imports.
+        missing: Requested imports that it does not find.
         headers: Folder in which its ``Python.h`` would be.
     """
 
@@ -102,8 +100,8 @@ def named_python(text: str) -> str:
 def chosen_python() -> str:
     """Return the interpreter of workers that start now; empty for this program's own.
 
-    ``SYSBENCH_PYTHON`` names it, which ``--python`` sets. Without it the active virtual
-    environment is taken if it has torch and this interpreter has none.
+    ``SYSBENCH_PYTHON`` names it, which ``--python`` sets. Without it the active virtual environment
+    is used if it has torch and this interpreter has none.
 
     Raises:
         InterpreterError: The variable does not name an interpreter.
@@ -119,11 +117,7 @@ def chosen_python() -> str:
 
 
 def use_python(python: str) -> None:
-    """Make an interpreter the chosen one of this process and of those that it starts.
-
-    Args:
-        python: Its path; empty for this program's own.
-    """
+    """Choose an interpreter for this process and its children; empty for this program's own."""
     os.environ[PYTHON_VARIABLE] = python or sys.executable
 
 
@@ -151,12 +145,13 @@ def ready_python(python: str | None = None) -> str:
 
 
 def chosen_before(python: str) -> str:
-    """Return the interpreter that a run's file names, if somebody chose it in this home before.
+    """Return the interpreter that a run's file names, if a user of this data folder chose it
+    before.
 
-    A run may come from another machine: its file must not name any program to be started.
+    A run may come from another machine, so its file must not name an arbitrary program to start.
 
     Raises:
-        InterpreterError: It was never chosen, or the list of the chosen ones cannot be read.
+        InterpreterError: It was never chosen, or the list of chosen ones cannot be read.
     """
     if python and python not in _chosen_ones():
         why = f"a run names it, and it was never chosen here; {OPTION} PATH chooses one"
@@ -168,7 +163,7 @@ def note_chosen(python: str) -> str:
     """Remember an interpreter that the user chose, and return it.
 
     Raises:
-        InterpreterError: The list of the chosen ones cannot be read.
+        InterpreterError: The list of chosen ones cannot be read.
         OSError: It cannot be written.
     """
     if python and python not in _chosen_ones():
@@ -193,7 +188,7 @@ def why_not_ready(python: str) -> str:
     """Return why workers cannot run in an interpreter, with the remedy; empty if they can.
 
     Raises:
-        InterpreterError: It does not answer as a Python does.
+        InterpreterError: It does not answer like a Python.
     """
     found = probe_python(python)
     if _numbers(found.version) < OLDEST:
@@ -215,21 +210,17 @@ def why_not_ready(python: str) -> str:
 
 
 def missing_libraries(python: str, libraries: Sequence[str]) -> list[str]:
-    """Return the imports that an interpreter does not find.
-
-    Args:
-        python: Its path; empty for this program's own.
-        libraries: Names without dots.
+    """Return the imports that an interpreter does not find; ``libraries`` are names without dots.
 
     Raises:
-        InterpreterError: It does not answer as a Python does.
+        InterpreterError: It does not answer like a Python.
     """
     if python:
         return probe_python(python, libraries).missing
     return [
         name
         for name in sorted(libraries)
-        # A module that was put there by hand has no spec to be found.
+        # A module that was inserted by hand has no spec.
         if sys.modules.get(name) is None and importlib.util.find_spec(name) is None
     ]
 
@@ -252,14 +243,13 @@ def _install(python: str, requirements: Sequence[str], has_pip: bool) -> str:
 
 
 def probe_python(python: str, libraries: Sequence[str] = ()) -> Interpreter:
-    """Return what an interpreter has. It is asked again only after something was installed in it.
+    """Return what an interpreter has, cached until something is installed in it.
 
     Args:
-        python: Its path.
-        libraries: Names of imports whose versions are also wanted.
+        libraries: Imports whose versions are also wanted.
 
     Raises:
-        InterpreterError: It cannot be started, hangs, or does not answer as a Python does.
+        InterpreterError: It cannot be started, hangs, or does not answer like a Python.
     """
     key = python, tuple(sorted(libraries))
     facts, changed = _known.get(key, (None, ()))
@@ -279,14 +269,14 @@ _known: dict[tuple[str, tuple[str, ...]], tuple[Interpreter, tuple[int, ...]]] =
 
 
 def _change_times(python: str, facts: Interpreter) -> tuple[int, ...]:
-    """When the interpreter and the folders of its import path changed, in ns."""
+    """Return when the interpreter and the folders of its import path changed, in ns."""
     paths = map(Path, (python, *facts.search_path))
     return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
 
 
 def _ask(python: str, question: str) -> Interpreter:
-    # Not `subprocess.run`: it would keep all that an endless program prints, and wait for children
-    # that the interpreter leaves behind with its output.
+    # Not `subprocess.run`: it would store all output of an endless program, and wait for children
+    # that inherited the interpreter's output.
     try:
         process = subprocess.Popen(
             [python, str(PROBE / "ask.py"), question],
@@ -328,17 +318,16 @@ def _kill_group(leader: int) -> None:
 
 
 def _unless_own(path: str) -> str:
-    """The path; empty if it is this interpreter, in this environment."""
+    """Return the path; empty if it is this interpreter, in this environment."""
     own = os.path.dirname(path) == os.path.dirname(sys.executable)
     return "" if own and os.path.samefile(path, sys.executable) else path
 
 
 def _has_torch() -> bool:
-    """Whether this interpreter could import torch."""
     spec = importlib.util.find_spec("torch")
     return spec is not None and spec.origin is not None
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """``(2, 9)`` of ``2.9.0+cu128``: enough for the bounds here."""
+    """Parse ``2.9.0+cu128`` to ``(2, 9)``."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))

@@ -1,4 +1,4 @@
-"""The machine and the settings that change numbers, as they go into a record.
+"""Read the machine and the settings that change numbers, for the record.
 
 Runs get published: no host names, user names, serial numbers or paths.
 """
@@ -37,22 +37,22 @@ RELEVANT = re.compile(
 )
 
 UUID = re.compile(r"\b(GPU|MIG)-[0-9A-Fa-f][0-9A-Fa-f/-]*")
-"""A serial number of a GPU or a slice of one, whole or shortened."""
+"""Serial number of a GPU or of a slice of one, whole or shortened."""
 SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|AUTH|_KEY")
 ADDRESS = re.compile(r"@|\b\d{1,3}(\.\d{1,3}){3}\b|[\w-]+\.[A-Za-z]{2,}:\d+")
-"""A host that a setting names: an account at one, an IPv4 address, a name with a port."""
+"""Host in a setting: an account at one, an IPv4 address, a name with a port."""
 
 
 def describe_host(python: str = "", ranks: int = 1) -> dict[str, Any]:
-    """Facts on the host that decide the numbers, without torch's; ready for JSON.
+    """Return the facts on the host that decide the numbers, without torch's; ready for JSON.
 
     ``missing`` maps the dotted name of every value that is None to its reason.
 
     Args:
-        python: Interpreter of the workers; empty for this one. Of another one the group ``python``
-            tells the name of its environment, and not its path.
-        ranks: Those of the run, which may be spread over the nodes of a job; only their names are
-            told.
+        python: Interpreter of the workers; empty for this one. For another one the group ``python``
+            contains the name of its environment, not its path.
+        ranks: Those of the run, which may be spread over the nodes of a job; only the nodes' names
+            are recorded.
 
     Raises:
         InterpreterError: The interpreter does not answer.
@@ -103,8 +103,10 @@ def describe_host(python: str = "", ranks: int = 1) -> dict[str, Any]:
 
 
 def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that change numbers; paths, addresses and serial numbers in them are
-    replaced, and so is what a name says is secret."""
+    """Return environment variables that change numbers.
+
+    Paths, addresses, serial numbers and the values of secrets are replaced.
+    """
     return {
         name: _published(name, value)
         for name, value in sorted(environ.items())
@@ -121,7 +123,7 @@ def _published(name: str, value: str) -> str:
 
 
 def _packages(other: Interpreter | None) -> dict[str, str]:
-    """Versions of `PACKAGES` where workers run; this program is the same in any interpreter."""
+    """Return the versions of `PACKAGES` where workers run."""
     here = {name: version for name in PACKAGES if (version := package_version(name))}
     if other is None:
         return here
@@ -130,7 +132,7 @@ def _packages(other: Interpreter | None) -> dict[str, str]:
 
 
 def workers_package(name: str) -> str | None:
-    """The version of a distribution that is installed where workers start now, one of `PACKAGES`.
+    """Return the version of one of `PACKAGES` in the workers' interpreter.
 
     Raises:
         InterpreterError: There is no such interpreter, or it does not answer.
@@ -140,7 +142,7 @@ def workers_package(name: str) -> str | None:
 
 
 def package_version(name: str) -> str | None:
-    """The version of an installed distribution, found without importing it."""
+    """Return the version of an installed distribution without importing it."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -148,12 +150,12 @@ def package_version(name: str) -> str | None:
 
 
 def is_wsl() -> bool:
-    """True for Linux under Windows, which reaches the GPU through Windows' driver."""
+    """Detect Linux under Windows, which reaches the GPU through Windows' driver."""
     return "microsoft" in platform.release().lower() or Path("/dev/dxg").exists()
 
 
 def container() -> str | None:
-    """The kind of container around this process; None without a sign of one."""
+    """Return the kind of container around this process; None if none is detected."""
     if Path("/.dockerenv").exists():
         return "docker"
     if Path("/run/.containerenv").exists():
@@ -167,7 +169,7 @@ def container() -> str | None:
 
 
 def _nvidia() -> tuple[dict[str, Any] | None, str]:
-    """Driver and GPUs, ``device0`` and so on in NVML's order; or None and the reason."""
+    """Return driver and GPUs, ``device0`` and so on in NVML's order; or None and the reason."""
     with Nvml(gpm=False) as nvml:
         if nvml.unavailable:
             return None, nvml.unavailable
@@ -186,7 +188,6 @@ def _nvidia() -> tuple[dict[str, Any] | None, str]:
 
 
 def cpu_model() -> str:
-    """Model name of the processor."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -196,7 +197,7 @@ def cpu_model() -> str:
 
 
 def _cpu_governor() -> str | None:
-    """Frequency governor, such as ``performance``; several words when cores differ."""
+    """Return the frequency governor, such as ``performance``; several words if cores differ."""
     paths = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     return ", ".join(sorted({path.read_text().strip() for path in paths})) or None
 
@@ -209,7 +210,7 @@ def _os_name() -> str | None:
 
 
 def _names_of_none(facts: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names of the values that are None, at any depth."""
+    """Return the dotted names of the values that are None, at any depth."""
     names = []
     for key, value in facts.items():
         if value is None:

@@ -1,4 +1,4 @@
-"""The spec inside a record, which later versions keep as it was: a mapping, checked by hand."""
+"""Check the spec inside a record, which later versions keep unchanged as a mapping."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SPEC_HAS = {
     **dict.fromkeys(("model", "precision", "attention", "step", "optimizer", "compile"), str),
     "device": str,
 }
-"""Keys that the spec of every version has, with their types."""
+"""Required keys of a spec of any version, with their types."""
 OWN_MODEL = "own-model"
-"""Workload of the models of users, which may have none of these sizes."""
+"""Workload of users' models, which may have none of these sizes."""
 _SIZES = {"batch", "context", "d_model", "layers", "heads"}
 
 
 def check_spec(record: Record, source: Path) -> None:
-    """Check that the spec, which a record keeps as it was, has the keys and types of one.
+    """Check that a record's spec has the required keys and types.
 
     Raises:
         DamagedFileError: It has not.
