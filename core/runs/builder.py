@@ -1,4 +1,4 @@
-"""Folds a run's events into its record."""
+"""Fold a run's events into its record."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RECORD_CHANGED = Finding(
 
 
 def lines_lost(count: int) -> Finding:
-    """The finding on so many lines of the events that cannot be read."""
+    """Report the number of event lines that cannot be read."""
     return Finding(
         rule="events-damaged",
         severity="warning",
@@ -82,7 +82,7 @@ def reasons_of_missing(
     passes: Sequence[PassRecord],
     no_telemetry: str,
 ) -> dict[str, str]:
-    """By block of the record, the reason why it is null; ``no_telemetry`` is the sensors'."""
+    """Return by block of the record the reason why it is null; ``no_telemetry`` is the sensors'."""
     spec = header.spec
     outcomes = [(row.name, row.outcome) for row in passes]
     details = {row.name: row.detail for row in passes}
@@ -113,7 +113,9 @@ def reasons_of_missing(
 
 
 def kept_prediction(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:
-    """The prediction to keep; a transformer's always, then of the eager step on one device."""
+    """Return the prediction to store: always for transformers, else for an eager step on one
+    device.
+    """
     if spec.workload != "transformer" and why_not_predicted(spec) is not None:
         return None
     kept: dict[str, Any] = msgspec.to_builtins(prediction)
@@ -154,10 +156,10 @@ class RecordBuilder:
         """Lines of the events that could not be read back."""
 
     def add(self, event: AnyEvent) -> None:
-        """Take one more event into account.
+        """Add an event.
 
         Raises:
-            DamagedFileError: What it holds has another shape than this version's.
+            DamagedFileError: Its content has another shape than this version's.
         """
         try:
             self._fold(event)
@@ -166,7 +168,7 @@ class RecordBuilder:
             raise DamagedFileError(f"{self.run.events_path}: {name}: {error}") from error
 
     def take_in(self, tail: EventTail) -> None:
-        """Take in all events that can be read."""
+        """Add all events that can be read."""
         for event in tail.read():
             self.add(event)
         self.lines_lost = tail.skipped
@@ -204,24 +206,23 @@ class RecordBuilder:
 
     @property
     def next_round(self) -> int:
-        """Number of the next round of the timing pass, from 1."""
         return self._rounds.next_index
 
     @property
     def _attempt(self) -> Attempt | None:
-        """The round under way; None in another pass and between passes."""
+        """The current round; None in another pass and between passes."""
         if self._open is None or self._open.name != "timing":
             return None
         return self._rounds.attempts[self._open.round]
 
     def resume(self) -> None:
-        """The run goes on: its end so far was none."""
+        """Continue the run: discard its end so far."""
         self._close_torn()
         self._reopen()
         self.resumed = self.started
 
     def abandon(self) -> None:
-        """No supervisor works on the run any more, whether it wrote an end or not."""
+        """Mark the run as interrupted: no supervisor works on it, whether it wrote an end or not."""
         self._close_torn()
         self.status = self.status or self._before or "killed"
 
@@ -245,7 +246,7 @@ class RecordBuilder:
             self._before, self.status, self.ended_ns = self.status, None, None
 
     def status_of_all(self) -> Outcome:
-        """Status of a resumed run that ends again: a round that was added makes none worse."""
+        """Status of a resumed run that ends again: an added round does not make it worse."""
         rows = self._pass_records(self._all_blocks(self.rounds()))
         is_whole = len(rows) == len(self.header.passes)
         finished = sum(one.outcome == "finished" for one in self.rounds())
@@ -281,12 +282,12 @@ class RecordBuilder:
         blocks = self._attempt.blocks if self._attempt else self._blocks
         blocks[event.block] = block
         if isinstance(block, Distributed):
-            # Of this host: another one numbers its processes itself.
+            # Process ids of this host: other hosts have their own.
             self._worker_pids.update(row.pid for row in block.rows if not row.host)
             self._compare_hosts([host.node or "" for host in block.hosts])
 
     def _compare_hosts(self, here: list[str]) -> None:
-        """A later round whose ranks were on other nodes than the run's does not count."""
+        """Exclude a later round whose ranks were on other nodes than the run's."""
         before = nodes(self.environment)
         if self._attempt is not None and self._attempt.started.round > 1 and here != before:
             words = ["+".join(names) or "one host" for names in (here, before)]
@@ -308,7 +309,6 @@ class RecordBuilder:
         self._open = None
 
     def rounds(self) -> list[Round]:
-        """The rounds of the timing pass that are over."""
         return self._rounds.rounds(self._log.device_index, frozenset(self._worker_pids))
 
     def _take_sample(self, event: TelemetrySampled) -> None:
@@ -317,7 +317,7 @@ class RecordBuilder:
             self._attempt.samples.append(self._log.samples[-1])
 
     def _disturb(self, why: str) -> None:
-        """The round under way does not count, if there is one and a reason."""
+        """Exclude the current round, if there is one and a reason."""
         if why and self._attempt is not None:
             self._attempt.disturbed = why
 
@@ -399,7 +399,7 @@ def _with_mfu(
 
 
 def known_environment(run: RunDirectory) -> dict[str, Any]:
-    """The environment of the run's record; empty without one that can be read."""
+    """Return the environment of the run's record; empty if it cannot be read."""
     with suppress(DamagedFileError):
         return run.record().environment
     return {}

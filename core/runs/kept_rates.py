@@ -1,4 +1,4 @@
-"""Measured rates of devices: kept in ``rates/KEY.jsonl``, compared, and used as roofs."""
+"""Store measured rates of devices in ``rates/KEY.jsonl``, compare them, and use them as roofs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ MIN_DIFFERENCE = 0.02
 
 
 def device_key(device: str, sample: DeviceSample | None) -> str:
-    """The device's name in the data folder; a GPU keeps it in any slot, and it is no serial."""
+    """Return the device's name in the data folder: independent of a GPU's slot, and no serial
+    number.
+    """
     if sample is not None and sample.uuid:
         return "gpu-" + _hash(sample.uuid)
     return "cpu-" + _hash(cpu_model()) if device == "cpu" else device.replace(":", "-")
@@ -42,15 +44,14 @@ def _hash(text: str) -> str:
 
 
 def rates_path(key: str, root: Path | None = None) -> Path:
-    """The file of a device."""
     return (root or home()) / "rates" / f"{key}.jsonl"
 
 
 def kept_rates(key: str, root: Path | None = None) -> list[DeviceRates]:
-    """Every measurement of a device, the oldest first.
+    """Return every measurement of a device, oldest first.
 
     Raises:
-        DamagedFileError: The file cannot be read as such.
+        DamagedFileError: The file cannot be read.
     """
     path = rates_path(key, root)
     try:
@@ -63,7 +64,6 @@ def kept_rates(key: str, root: Path | None = None) -> list[DeviceRates]:
 
 
 def keep_rates(rates: DeviceRates, root: Path | None = None) -> None:
-    """Append a measurement to its device's file."""
     path = rates_path(rates.key, root)
     make_folder(path.parent)
     rows = [*kept_rates(rates.key, root), rates]
@@ -71,7 +71,7 @@ def keep_rates(rates: DeviceRates, root: Path | None = None) -> None:
 
 
 def last_rates(device: str, root: Path | None = None) -> DeviceRates | None:
-    """The newest measurement of ``cpu`` or ``cuda:N``; None where it never was measured.
+    """Return the newest measurement of ``cpu`` or ``cuda:N``; None without one.
 
     Raises:
         DamagedFileError: Its file cannot be read.
@@ -81,10 +81,10 @@ def last_rates(device: str, root: Path | None = None) -> DeviceRates | None:
 
 
 def measured_facts(device: str, root: Path | None = None) -> dict[str, Any]:
-    """The device's newest rates as the group ``rates`` of an environment; none without any.
+    """Return the device's newest rates as the group ``rates`` of an environment; empty without any.
 
-    ``products`` has FLOP/s by the precision's key among the peaks, ``bandwidth`` bytes/s. A
-    file that cannot be read leaves ``error`` alone.
+    ``products`` has FLOP/s by the precision's key among the peaks, ``bandwidth`` bytes/s. For a
+    file that cannot be read there is only ``error``.
     """
     try:
         rates = last_rates(device, root)
@@ -104,18 +104,18 @@ def measured_facts(device: str, root: Path | None = None) -> dict[str, Any]:
 
 
 def day(rates: DeviceRates) -> str:
-    """Date of the measurement, ``2026-11-22``, in UTC."""
+    """Return the date of the measurement, ``2026-11-22``, in UTC."""
     return time.strftime("%Y-%m-%d", time.gmtime(rates.taken_ns / 1e9))
 
 
 def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None = None) -> Check:
-    """The device's rates as a check of ``doctor``.
+    """Check the device's rates for ``doctor``.
 
     Args:
         device: ``cpu`` or ``cuda:N``.
         torch: Version of torch that runs would use; None without torch.
-        now_ns: Unix epoch.
-        root: Home (default: the user's).
+        now_ns: Nanoseconds since the Unix epoch.
+        root: Data folder (default: the user's).
     """
     name, again = "measured rates", "`sysbench-tui doctor --measure`, about a minute a device"
     try:
@@ -147,8 +147,8 @@ def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None =
 class RateComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A device's rate against that of another device, or of the device ``before``.
 
-    ``verdict`` is on the time of one unit of work, where B is the device itself; ``cause`` is what
-    NVML reported differently of the two, empty where it shows nothing.
+    ``verdict`` is on the time of one unit of work, with the device itself as B; ``cause`` is a
+    difference in NVML's reports, empty if there is none.
     """
 
     name: str
@@ -160,7 +160,7 @@ class RateComparison(msgspec.Struct, frozen=True, kw_only=True):
 class RateRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rate of a device over its processes.
 
-    ``work`` is the amount of work that gave the best median, ``quoted`` the data sheet's figure.
+    ``work`` is the amount of work with the best median, ``quoted`` the data sheet's figure.
     """
 
     name: str
@@ -174,13 +174,12 @@ class RateRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_quoted(self) -> float | None:
-        """The part of the data sheet's figure that was reached."""
+        """The measured share of the data sheet's figure."""
         return self.median / self.quoted if self.quoted else None
 
 
 class RatesReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The rates of one device, compared with the device itself on an earlier day (``past``), and
-    with others of its name (``sisters``)."""
+    """Rates of one device, compared with an earlier day (``past``) and other devices (``sisters``)."""
 
     rates: DeviceRates
     rows: list[RateRow]
@@ -191,14 +190,13 @@ class RatesReport(msgspec.Struct, frozen=True, kw_only=True):
 def rates_report(
     rates: DeviceRates, *, before: DeviceRates | None, sisters: Sequence[DeviceRates]
 ) -> RatesReport:
-    """Sum up the rates of a device, and test them against earlier ones and other devices.
+    """Summarise the rates of a device, and test them against earlier ones and other devices.
 
-    A comparison's false rate is 5 % divided by the number of comparisons that are made.
+    A comparison's false rate is 5 % divided by the number of comparisons.
 
     Args:
-        rates: Of the device.
-        before: Of the same device on an earlier day; None where there is none.
-        sisters: Of other devices of the same name, measured in turn with it.
+        before: Of the same device on an earlier day; None without one.
+        sisters: Of other devices of the same name, measured alternately with it.
     """
     quoted = _quoted(rates.name)
     rows = [
@@ -240,7 +238,7 @@ def rates_report(
 
 
 def _cause(load: Load | None, other: Load | None, label: str) -> str:
-    """What NVML reported differently of two devices under load, the most likely cause first."""
+    """Return the differences in NVML's reports of two devices under load, most likely cause first."""
     if load is None or other is None:
         return ""
     found = []
@@ -256,7 +254,7 @@ def _cause(load: Load | None, other: Load | None, label: str) -> str:
 
 
 def sentences(report: RatesReport) -> list[str]:
-    """One sentence for every difference that the tests support, the largest first."""
+    """Return one sentence for every difference that the tests support, the largest first."""
     rows = [row for row in [*report.past, *report.sisters] if row.verdict.differs]
     return [_sentence(row) for row in sorted(rows, key=lambda row: -abs(row.verdict.change or 0.0))]
 
@@ -272,7 +270,7 @@ def _sentence(row: RateComparison) -> str:
 
 
 def _quoted(name: str) -> dict[str, float]:
-    """The data sheet's figures by name of the rate; empty for a device that is not listed."""
+    """Return the data sheet's figures by name of the rate; empty for an unknown device."""
     gpu = find_gpu(name)
     if gpu is None:
         return {}

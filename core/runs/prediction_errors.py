@@ -1,4 +1,4 @@
-"""Errors of predictions by machine: kept after every run, shown before the next."""
+"""Store the errors of predictions after every run, for display before the next."""
 
 from __future__ import annotations
 
@@ -19,17 +19,13 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import UNREADABLE_JSON, home, locked, read_json, write_atomically
 
 KEPT = 200
-"""Latest predictions kept, of all machines together."""
+"""Number of latest predictions that are stored, of all machines together."""
 
 SHOWN = 6
 
 
 class PastPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted and measured peak of a run.
-
-    Attributes:
-        machine: Name that the device reports.
-    """
+    """Predicted and measured peak of a run on the device named ``machine``."""
 
     run: str
     machine: str
@@ -40,21 +36,19 @@ class PastPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float:
-        """The error of the prediction, see `prediction_error`; −1 for one of no bytes."""
         error = prediction_error(self.predicted_bytes, self.measured_bytes)
         return -1.0 if error is None else error
 
 
 def errors_path(root: Path | None = None) -> Path:
-    """The file of past predictions, for all runs of a home."""
     return (root or home()) / "prediction_errors.json"
 
 
 def past_predictions(root: Path | None = None) -> list[PastPrediction]:
-    """All that are kept, oldest first.
+    """Return all stored predictions, oldest first.
 
     Raises:
-        DamagedFileError: There is such a file, and it is not a list of them.
+        DamagedFileError: The file exists, and is not a list of them.
     """
     path = errors_path(root)
     try:
@@ -66,9 +60,9 @@ def past_predictions(root: Path | None = None) -> list[PastPrediction]:
 
 
 def keep_error(record: Record, root: Path | None = None) -> None:
-    """Keep the error of this run's prediction, if it had one and its peak is known.
+    """Store the error of this run's prediction, if it had one and its peak is known.
 
-    A damaged file is set aside under another name and begun anew.
+    A damaged file is renamed, and a new one started.
 
     Raises:
         OSError: It could not be written.
@@ -88,13 +82,13 @@ def keep_error(record: Record, root: Path | None = None) -> None:
 
 
 def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> str | None:
-    """A sentence on the errors of the last predictions on a machine; None without any.
+    """Return a sentence on the errors of the last predictions on a machine; None without any.
 
-    Predictions of the same kind of step and precision count, or all where there are none.
+    Predictions of the same kind of step and precision count, or all if there are none.
 
     Args:
-        machine: Name that the device reports, from `this_machine` or a sample of it; None where
-            it reports none.
+        machine: Name that the device reports, from `this_machine` or a sample of it; None if it
+            reports none.
     """
     if spec.is_own:
         return None
@@ -112,7 +106,7 @@ def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> 
 
 
 def this_machine(device: str) -> str | None:
-    """Name that a resolved device reports, or None. Opens NVML for a GPU."""
+    """Return the name that a resolved device reports, or None. Opens NVML for a GPU."""
     if device == "cpu":
         return cpu_model()
     sample = sample_of(device)

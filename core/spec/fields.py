@@ -1,4 +1,4 @@
-"""Table of a spec's keys, a row each: allowed values, conversion from text, meaning.
+"""Table of a spec's keys, one row each: allowed values, conversion from text, meaning.
 
 The form, ``--help``, the documentation and the checks all read this table.
 """
@@ -27,23 +27,23 @@ class Field:
     """One key of a spec.
 
     Attributes:
-        name: The key, as ``--set`` and TOML take it.
+        name: The key, as in ``--set`` and TOML.
         help: Its meaning in a line.
         allowed: The accepted values in words, for messages.
         choices: The closed list of texts, or empty.
-        convert: A value of the field's type from a text or a TOML value; ValueError or
-            TypeError if it can't be.
+        convert: Converts a text or a TOML value to the field's type; raises ValueError or
+            TypeError.
         valid: Whether a converted value is in range.
-        group: Section of the form; empty for the experiments of the studies, which are not in it.
-        decides: Scope of its effect. ``forward``: the kernels of a forward pass. ``step``: only
-            the part of a step after it. ``procedure``: only the duration of the measurement.
+        group: Section of the form; empty for keys of the studies' experiments, which it omits.
+        decides: Scope of its effect. ``forward``: the kernels of a forward pass. ``step``: only the
+            part of a step after it. ``procedure``: only the duration of the measurement.
             ``conditions``: none of these.
-        part_of: The key that this one describes further; both are one factor of a study.
-        later: Added after runs had been stored: at its default it is left out of the identity,
-            so that those runs keep their identity.
-        is_typed: Whether people write it; else it follows from other keys, and helps leave it out.
-        zero: What 0 stands for, in a word or two; empty where it is a number like any other.
-        is_used: Whether the value has a meaning, by the values of the other keys.
+        part_of: The key that this one refines; both are one factor of a study.
+        later: Added after runs had been stored: at its default it is left out of the identity, so
+            that those runs keep their identity.
+        is_typed: Whether users set it; else it follows from other keys, and help texts omit it.
+        zero: Meaning of 0 in a word or two; empty if it is an ordinary number.
+        is_used: Whether the value has a meaning, given the values of the other keys.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Field:
     is_used: Callable[[Mapping[str, Any]], bool] = lambda values: True
 
     def parse(self, value: object) -> Any:
-        """The field's value in its canonical form.
+        """Convert to the field's canonical form.
 
         Raises:
             SpecError: Not of the field's type, or out of its range.
@@ -82,28 +82,28 @@ class Field:
 
 
 def as_text(value: Any) -> str:
-    """A text without the space around it; TypeError for anything else."""
+    """Strip a text; raise TypeError for anything else."""
     if not isinstance(value, str):
         raise TypeError
     return value.strip()
 
 
 def as_whole_number(value: Any) -> int:
-    """A whole number from one or a text; TypeError for a fraction or a truth value."""
+    """Convert an integer or a text; raise TypeError for a fraction or a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError
     return int(value)
 
 
 def as_number(value: Any) -> float:
-    """A number from one or a text; TypeError for a truth value."""
+    """Convert a number or a text; raise TypeError for a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError
     return float(value) + 0.0  # -0.0 becomes 0.0: equal specs need equal text
 
 
 def count(name: str, help: str, low: int = 1, high: int = LARGEST, zero: str = "") -> Field:
-    """A whole number in a range; ``zero`` is what 0 stands for."""
+    """Define an integer field with a range; ``zero`` is the meaning of 0."""
     allowed = f"a whole number from {low} to {high}" + (f" (0: {zero})" if zero else "")
     return Field(
         name=name,
@@ -116,10 +116,10 @@ def count(name: str, help: str, low: int = 1, high: int = LARGEST, zero: str = "
 
 
 def choice(name: str, help: str, *choices: str) -> Field:
-    """One text of a closed list."""
+    """Define a field with a closed list of texts."""
 
     def convert(value: Any) -> str:
-        # TOML and people write on/off as booleans; no field here has both readings.
+        # TOML and users write on/off as booleans; no field here accepts both.
         if isinstance(value, bool):
             return "on" if value else "off"
         return as_text(value)
@@ -135,7 +135,7 @@ def choice(name: str, help: str, *choices: str) -> Field:
 
 
 def switch(name: str, help: str) -> Field:
-    """True or false, by several words."""
+    """Define a boolean field with several spellings."""
     words = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
     return Field(
         name=name,
@@ -158,7 +158,7 @@ def decimal(
     convert: Callable[[Any], float] = as_number,
     zero: str = "",
 ) -> Field:
-    """A number in a range that ``allowed`` puts in words."""
+    """Define a number field with a range that ``allowed`` describes."""
     return Field(
         name=name,
         help=help,
@@ -170,21 +170,17 @@ def decimal(
 
 
 def as_ratio(value: Any) -> float:
-    """A share, from ``0.5%`` too."""
+    """Convert a share, also from ``0.5%``."""
     return parse_ratio(value) if isinstance(value, str) else as_number(value)
 
 
 def as_bytes(value: Any) -> int:
-    """A count of bytes, from ``24GiB`` too."""
+    """Convert a count of bytes, also from ``24GiB``."""
     return parse_bytes(value) if isinstance(value, str) else as_whole_number(value)
 
 
 def field_named(name: str, value: object = "…") -> Field:
-    """The field of that name.
-
-    Args:
-        name: The key.
-        value: Its value, for the message.
+    """Return the field of that name; ``value`` is for the message.
 
     Raises:
         SpecError: No such key; names the nearest one.
@@ -197,31 +193,31 @@ def field_named(name: str, value: object = "…") -> Field:
 
 
 def typed_keys() -> tuple[str, ...]:
-    """Keys that people write."""
+    """Return the keys that users set."""
     return tuple(field.name for field in FIELDS if field.is_typed)
 
 
 def group_keys(group: Group) -> tuple[str, ...]:
-    """Keys of a group, in the order of the table."""
+    """Return the keys of a group, in the order of the table."""
     return tuple(field.name for field in FIELDS if field.group == group)
 
 
 def keys_deciding(*kinds: Decides) -> tuple[str, ...]:
-    """Keys that decide one of these, in the order of the table."""
+    """Return the keys with one of these scopes, in the order of the table."""
     return tuple(field.name for field in FIELDS if field.decides in kinds)
 
 
 def unused_keys(values: Mapping[str, Any]) -> set[str]:
-    """Keys whose values have no meaning given the others: an optimizer without training steps.
+    """Return the keys without a meaning given the others: an optimizer without training steps.
 
     Args:
-        values: By key, as a record or as the form has them.
+        values: By key, as in a record or the form.
     """
     return {field.name for field in FIELDS if not field.is_used(values)}
 
 
 def differing_keys(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Keys with another value in the two, used or not; those of ``a`` first, in its order."""
+    """Return the keys with different values, used or not; those of ``a`` first, in its order."""
     return [key for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key)]
 
 
@@ -248,7 +244,7 @@ def _size(name: str, help: str, high: int) -> Field:
 
 
 def _with(group: Group, *fields: Field, **metadata: Any) -> tuple[Field, ...]:
-    """The fields with a group and the other metadata that they share."""
+    """Add a group and shared metadata to fields."""
     return tuple(replace(field, group=group, **metadata) for field in fields)
 
 
@@ -473,4 +469,4 @@ FIELDS: tuple[Field, ...] = (
 _BY_NAME = {field.name: field for field in FIELDS}
 
 COMPILE_KEYS = ("compile", *group_keys("compile"))
-"""Keys of torch.compile: an eager run has them and does not use them."""
+"""Keys of torch.compile, which an eager run does not use."""

@@ -1,4 +1,4 @@
-"""The code behind the name of an own model: its file, and a digest of what it is made of."""
+"""Find the code behind the name of a user's model: its file, and a digest of its contents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIG = "config.json"
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed libraries."""
 MOST_FILES = 500
-"""Files that a digest may read: more are no model's code."""
+"""Files that a digest may read; more cannot belong to a model."""
 LARGEST_BYTES = 2**24
 
 DISTRIBUTIONS = {
@@ -35,16 +35,17 @@ DISTRIBUTIONS = {
     **{name: name for name in ("peft", "accelerate", "scipy", "pandas", "omegaconf")},
     **{"flash_attn": "flash-attn", "PIL": "pillow", "sklearn": "scikit-learn", "yaml": "PyYAML"},
 }
-"""Packages by the name of their import: only of these a command may be told that installs them."""
+"""Packages by import name: messages suggest only these for installation."""
 
 MEASURED_APART = {"torch"}
-"""Libraries that the environment of a record tells by themselves, as a factor of comparisons."""
+"""Libraries with their own entry in a record's environment, as a factor of comparisons."""
 
 
 def located(spec: RunSpec, python: str | None = None) -> RunSpec:
-    """The spec with the file of its own model and the digest of its code; others as they are.
+    """Return the spec with the file of the user's model and the digest of its code.
 
-    The name in ``model`` loses its folder, so that the same code has the same identity anywhere.
+    Specs of other models are unchanged. The name in ``model`` loses its folder, so that the same
+    code has the same identity anywhere.
 
     Args:
         python: Interpreter that will import it; empty for this one (default: the chosen one).
@@ -66,11 +67,11 @@ def located(spec: RunSpec, python: str | None = None) -> RunSpec:
 
 
 def digest_of(source: ModelSource, path: Path, python: str = "") -> str:
-    """SHA-256, in 16 digits, of the code and of the versions of the libraries that it imports.
+    """Return a SHA-256, in 16 digits, of the code and of the versions of the imported libraries.
 
-    Of a factory's file that is its own text and that of the modules beside it that it imports; of
-    a configuration its text, and with code of its own that too. torch is not part of it: the
-    environment of a record has its version.
+    Of a factory's file it covers its own text and the modules from its folder that it imports; of a
+    configuration its text and any code of its own. torch is excluded: the environment of a record
+    has its version.
 
     Args:
         python: Interpreter with the libraries; empty for this one.
@@ -91,7 +92,7 @@ def digest_of(source: ModelSource, path: Path, python: str = "") -> str:
 
 
 def libraries_of(source: ModelSource, path: Path, python: str = "") -> dict[str, str]:
-    """Versions of the installed libraries that the code imports, by name of the import.
+    """Return the versions of the installed libraries that the code imports, by import name.
 
     Args:
         python: Interpreter with the libraries; empty for this one.
@@ -104,7 +105,7 @@ def libraries_of(source: ModelSource, path: Path, python: str = "") -> dict[str,
 
 
 def _imported_libraries(source: ModelSource, path: Path) -> set[str]:
-    """Names of the imports of the code that are neither its own nor Python's."""
+    """Return the imports of the code that are neither its own nor Python's."""
     if source.door == "hf":
         names = {"transformers"}
     else:
@@ -120,16 +121,17 @@ def _imported_libraries(source: ModelSource, path: Path) -> set[str]:
 
 
 def _check_libraries(model: str, source: ModelSource, path: Path, python: str) -> None:
-    """Refuse code that cannot be imported, before anything is started for it.
+    """Reject code that cannot be imported, before a worker starts.
 
-    Of a factory's file only what it imports at its outermost level and outside of any condition;
-    whatever else is missing shows when the code runs.
+    Only unconditional imports at the top level of a factory's file are checked.
 
     Raises:
-        SpecError: Its interpreter lacks a library; the message has the command that mends it.
+        SpecError: Its interpreter lacks a library; the message has the install command.
     """
     names = _imported_libraries(source, path)
-    missing = set(missing_libraries(python, sorted(names))) - NEEDED.keys()  # told of by itself
+    missing = (
+        set(missing_libraries(python, sorted(names))) - NEEDED.keys()
+    )
     if source.door != "hf":
         root = root_of(source, path)
         missing &= {name for name in _needed(path) if not (root / name).is_dir()}
@@ -149,11 +151,11 @@ def _check_libraries(model: str, source: ModelSource, path: Path, python: str) -
 
 
 def _needed(path: Path) -> set[str]:
-    """First names of the modules that a file imports whatever happens."""
+    """Return the top-level names of the modules that a file imports unconditionally."""
     try:
         body = ast.parse(_read(path)).body
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()  # whoever imports it says what is wrong
+        return set()  # its import reports the error
     imports = (node for node in body if isinstance(node, (ast.Import, ast.ImportFrom)))
     return {
         name.partition(".")[0]
@@ -167,7 +169,6 @@ def _needed(path: Path) -> set[str]:
 
 
 def root_of(source: ModelSource, path: Path) -> Path:
-    """The folder from which the code is imported."""
     if source.door != "module":
         return path.parent
     is_package = path.name == "__init__.py"
@@ -193,9 +194,9 @@ def _short_name(source: ModelSource, path: Path) -> str:
 
 
 def _path_of_module(source: ModelSource, search_path: Sequence[str]) -> Path:
-    """The file of a module that a worker would import, without importing it or its packages.
+    """Find the file of a module that a worker would import, without importing it or its packages.
 
-    The working directory comes last: a file in it cannot stand in for an installed library.
+    The working directory comes last: a file in it cannot shadow an installed library.
     """
     folders = [*(entry for entry in search_path if entry), os.getcwd()]
     found, name = None, ""
@@ -232,7 +233,7 @@ def _path_of_config(place: str) -> Path:
 
 
 def _cache_folder() -> Path:
-    """The folder of downloaded repositories, by the variables of huggingface_hub."""
+    """Return the folder of downloaded repositories, by the variables of huggingface_hub."""
     if cache := os.environ.get("HF_HUB_CACHE"):
         return Path(cache).expanduser()
     base = os.environ.get("HF_HOME") or os.path.join(
@@ -242,7 +243,7 @@ def _cache_folder() -> Path:
 
 
 def _cached_config(place: str) -> Path | None:
-    """The configuration of an id in the cache: of its main branch, else of any revision."""
+    """Return the cached configuration of an id: of its main branch, else of any revision."""
     folder = _cache_folder() / f"models--{place.replace('/', '--')}"
     try:
         revision = (folder / "refs" / "main").read_text("utf-8").strip()
@@ -252,7 +253,7 @@ def _cached_config(place: str) -> Path | None:
 
 
 def _texts(source: ModelSource, path: Path) -> dict[str, bytes]:
-    """Content of the files that the model is made of, by their names under its root."""
+    """Read the files of the model, by their names under its root."""
     if source.door == "hf":
         files = {path, *path.parent.glob("*.py")} if path.name == CONFIG else {path}
     else:
@@ -267,9 +268,9 @@ def _read(file: Path) -> bytes:
 
 
 def _local_files(source: ModelSource, path: Path) -> set[Path]:
-    """The file and those that it imports, directly or not, from its folder or its package.
+    """Return the file and its imports, also indirect ones, from its folder or its package.
 
-    Of an installed library only its own file: its version tells the rest.
+    Of an installed library only its own file: its version identifies the rest.
     """
     root = root_of(source, path)
     files = {path}
@@ -298,7 +299,7 @@ def _is_installed(path: Path) -> bool:
 
 
 def _files_of(base: Path, name: str) -> Iterator[Path]:
-    """Files that importing a dotted name under a folder can read."""
+    """Yield the files that importing a dotted name under a folder can read."""
     path = base
     for part in name.split(".") if name else ():
         path = path / part
@@ -310,14 +311,14 @@ def _files_of(base: Path, name: str) -> Iterator[Path]:
 
 
 def _imports(file: Path) -> Iterator[tuple[str, int]]:
-    """Dotted names that a file imports, with their level of relative import; none if it is broken.
+    """Yield the dotted names that a file imports with their relative level; none if it is broken.
 
     Both ``from a import b`` and ``import a.b`` give ``a.b``: b may be a module.
     """
     try:
         tree = ast.parse(_read(file))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # whoever imports it says what is wrong
+        return  # its import reports the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, 0) for alias in node.names)
@@ -327,9 +328,9 @@ def _imports(file: Path) -> Iterator[tuple[str, int]]:
 
 
 def factories_in(path: Path) -> list[str]:
-    """Names of the functions and classes at a file's outermost level, functions first; none runs.
+    """Return the functions and classes at a file's top level, functions first, without running it.
 
-    Empty for a file that is broken or cannot be read.
+    Empty if the file is broken or cannot be read.
     """
     try:
         body = ast.parse(_read(path)).body
@@ -341,7 +342,7 @@ def factories_in(path: Path) -> list[str]:
 
 
 def _version(name: str) -> str:
-    """Version of the library that is imported by this name; empty where none is installed."""
+    """Return the version of the library with this import name; empty if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

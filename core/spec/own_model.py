@@ -1,4 +1,4 @@
-"""Models of the user's: the names by which a spec finds them, and the arguments that they take.
+"""Names and arguments of users' models in a spec.
 
 No I/O: `sysbench.core.spec.model_source` finds the code behind a name.
 """
@@ -20,12 +20,12 @@ ARGUMENT = "model."
 """Prefix of a keyword argument among the settings: ``model.layers``."""
 
 LONGEST = 4096
-"""Characters of all arguments."""
+"""Maximum characters of all arguments."""
 WAYS = "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY or hf:PATH"
 
 
 class ModelSource(NamedTuple):
-    """Place of a model's code, as the spec names it.
+    """Place of a model's code, as in the spec.
 
     Attributes:
         door: ``file`` and ``module`` call a factory; ``hf`` reads a configuration.
@@ -39,20 +39,19 @@ class ModelSource(NamedTuple):
 
     @property
     def top_package(self) -> str:
-        """First part of a module's dotted name."""
         return self.place.partition(".")[0]
 
 
 def is_own(model: object) -> bool:
-    """Whether the value of ``model`` names a model of the user's, and no preset."""
+    """Return whether the value of ``model`` names a user's model, not a preset."""
     return isinstance(model, str) and ":" in model
 
 
 def source_of(model: str) -> ModelSource:
-    """The place that ``model`` names.
+    """Parse ``model``.
 
     Raises:
-        SpecError: It names none.
+        SpecError: It names no user's model.
     """
     if model.startswith(HF):
         if place := model.removeprefix(HF).strip():
@@ -77,12 +76,12 @@ def _is_name(text: str) -> bool:
 
 
 def with_arguments(settings: Mapping[str, object]) -> dict[str, object]:
-    """The settings with every ``model.NAME`` gathered in ``model_args``.
+    """Move every ``model.NAME`` of the settings into ``model_args``.
 
-    A value is read as JSON where it is JSON (``4``, ``true``, ``[1, 2]``), and is a text else.
+    A value that is JSON (``4``, ``true``, ``[1, 2]``) is decoded; anything else is a text.
 
     Raises:
-        SpecError: A name that no keyword argument can have.
+        SpecError: A name that is not a valid keyword argument.
     """
     given = {key: value for key, value in settings.items() if key.startswith(ARGUMENT)}
     if not given:
@@ -100,10 +99,10 @@ def with_arguments(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def canonical_arguments(value: object) -> str:
-    """Keyword arguments as JSON text, sorted; empty for none.
+    """Encode keyword arguments as sorted JSON text; empty for none.
 
     Raises:
-        ValueError: No JSON object, or a key that is no name.
+        ValueError: Not a JSON object, or an invalid key.
         TypeError: Neither a text nor a mapping.
     """
     if isinstance(value, Mapping):
@@ -121,16 +120,16 @@ def canonical_arguments(value: object) -> str:
 
 
 def decoded_arguments(text: str) -> dict[str, Any]:
-    """The keyword arguments of a checked ``model_args``."""
+    """Decode a checked ``model_args``."""
     return dict(json.loads(text)) if text else {}
 
 
 def model_setting(model: str, file: str) -> str:
-    """The value of ``model`` that finds the code again from any folder.
+    """Return the value of ``model`` that finds the code from any folder.
 
     Args:
         model: The spec's, which has lost its folder if ``file`` is known.
-        file: Path of the code; empty where nobody looked for it yet.
+        file: Path of the code; empty if it was not located yet.
     """
     source = source_of(model)
     if not file or source.door == "module":
@@ -139,17 +138,17 @@ def model_setting(model: str, file: str) -> str:
 
 
 def argument_settings(text: str) -> dict[str, str]:
-    """``{"model.layers": "4"}``: the arguments as settings that `with_arguments` reads back."""
+    """Return the arguments as settings for `with_arguments`: ``{"model.layers": "4"}``."""
     return {ARGUMENT + name: _typed(value) for name, value in decoded_arguments(text).items()}
 
 
 def argument_words(text: object) -> str:
-    """``layers 4, width 64``; empty for none, and for what is no canonical text."""
+    """Format as ``layers 4, width 64``; empty for none, and for text that is not canonical."""
     if not isinstance(text, str) or not text:
         return ""
     try:
         return ", ".join(f"{name} {value}" for name, value in decoded_arguments(text).items())
-    except ValueError:  # of a record that somebody wrote
+    except ValueError:  # of a record that was edited by hand
         return text
 
 
@@ -170,10 +169,10 @@ def _read(value: object) -> object:
 
 
 def _decoded(text: str) -> object:
-    """JSON without the numbers that it does not have.
+    """Decode JSON, but no NaN or infinity.
 
     Raises:
-        ValueError: No JSON, or nested deeper than the decoder goes.
+        ValueError: Not JSON, or nested too deeply.
     """
 
     def refuse(name: str) -> object:
@@ -186,7 +185,7 @@ def _decoded(text: str) -> object:
 
 
 def _typed(value: object) -> str:
-    """A text that `_read` reads back."""
+    """Format a value so that `_read` reads it back."""
     if isinstance(value, str) and _read(value) == value:
         return value
     return json.dumps(value, allow_nan=False)

@@ -1,4 +1,4 @@
-"""Passes as people type them, and whether they can measure a spec."""
+"""Parse passes, and check whether they can measure a spec."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
     """Check that the passes can measure the spec's workload.
 
     Raises:
-        SpecError: For the first pass that cannot, or as there is none.
+        SpecError: For the first pass that cannot, or if there is none.
     """
     if not passes:
         raise SpecError("passes", "", "at least one")
@@ -33,11 +33,10 @@ def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
 
 
 MOST_ROUNDS = 100
-"""Rounds that one command may ask for."""
 
 
 def check_repeat(repeat: int, passes: Sequence[PassName]) -> None:
-    """Check that these passes can be measured in so many rounds.
+    """Check that these passes can be measured in ``repeat`` rounds.
 
     Raises:
         SpecError: Not a number of rounds, or several without the timing pass.
@@ -49,12 +48,11 @@ def check_repeat(repeat: int, passes: Sequence[PassName]) -> None:
 
 
 def _only(names: Sequence[str]) -> str:
-    """``timing, the only pass``."""
     return f"{' and '.join(names)}, the only {'pass' if len(names) == 1 else 'passes'}"
 
 
 def parse_passes(names: str | Sequence[str]) -> list[PassName]:
-    """Passes from ``"timing,trace"`` or a list, in the order in which they run.
+    """Parse ``"timing,trace"`` or a list to passes, in the order in which they run.
 
     Raises:
         SpecError: An unknown pass, or none; or one whose program is not installed.

@@ -40,7 +40,7 @@ def check_together(spec: RunSpec) -> None:
     """Check the keys against each other.
 
     Raises:
-        SpecError: For the first key that does not go with the others.
+        SpecError: For the first key that conflicts with the others.
     """
     _check_subject(spec)
     if not spec.is_own:
@@ -52,7 +52,7 @@ def check_together(spec: RunSpec) -> None:
 
 
 def _check_subject(spec: RunSpec) -> None:
-    """What belongs to the user's models, or to the built-in ones alone."""
+    """Check keys that are only for users' models, or only for the built-in ones."""
     if spec.is_own:
         _check_own(spec)
         return
@@ -196,7 +196,7 @@ _ON_CPU = [row.name for row in _EAGER if not row.cuda_only]
 
 
 def _listed(names: Sequence[str], conjunction: str) -> str:
-    """``a, b or c``."""
+    """Join as ``a, b or c``."""
     *first, last = names
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
@@ -218,11 +218,11 @@ Mask = Literal["auto", "causal", "none"]
 
 DIMENSION_NAMES = group_keys("dimensions")
 PLACE_NAMES = ("model_file", "model_source")
-"""Keys that follow from ``model`` on a machine: nobody has to write them."""
+"""Keys that follow from ``model`` on a machine, so users need not set them."""
 
 
 class _Default(str):
-    """A default that depends on the model: told apart from the same text when it was given."""
+    """A default that depends on the model, distinct from the same text set by the user."""
 
     __slots__ = ()
 
@@ -230,12 +230,11 @@ class _Default(str):
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that decides a measurement. Equal identity means "the same".
 
-    Either ``model`` names a preset, or all five dimensions are given and ``model`` is
-    ``custom``. Bare attention (``workload = attention``) takes d_model alone, and heads; its
-    other dimensions are 1. A model of the user's (``FILE.py:FACTORY``, ``MODULE:FACTORY`` or
-    ``hf:PATH``) has no dimensions here, but arguments of its own in ``model_args``. Meaning, unit
-    and allowed values of each key are in `sysbench.core.spec.fields.FIELDS`, which the form and
-    ``--help`` show too.
+    Either ``model`` names a preset, or all five dimensions are set and ``model`` is ``custom``.
+    Bare attention (``workload = attention``) has d_model and heads only; its other dimensions are
+    1. A user's model (``FILE.py:FACTORY``, ``MODULE:FACTORY`` or ``hf:PATH``) has no dimensions
+    here, but arguments of its own in ``model_args``. `sysbench.core.spec.fields.FIELDS` has
+    meaning, unit and allowed values of each key.
 
     Raises:
         SpecError: From the constructor, naming the field, the value and what is allowed.
@@ -299,7 +298,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         check_together(self)
 
     def _complete_attention(self) -> None:
-        """Fill the dimensions of bare attention. It has a width and heads only."""
+        """Fill the dimensions of bare attention, which has a width and heads only."""
         if self.model not in ("", CUSTOM):
             raise SpecError("model", self.model, "left out: bare attention takes d_model and heads")
         if not self.d_model:
@@ -311,7 +310,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             msgspec.structs.force_setattr(self, "step", "forward+backward")
 
     def _complete_own(self) -> None:
-        """Check the name of an own model, and that it is given no dimension."""
+        """Check the name of a user's model, and that it has no dimension."""
         source_of(self.model)
         for name in DIMENSION_NAMES:
             if getattr(self, name):
@@ -353,22 +352,21 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def dimensions(self) -> Dimensions:
-        """The shape of the model."""
         return Dimensions(**{name: getattr(self, name) for name in DIMENSION_NAMES})
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one step processes: batch times context; 0 of a model without one of both."""
+        """Tokens that one step processes: batch times context; 0 for a model without one of both."""
         return self.batch * self.context
 
     @property
     def on_cuda(self) -> bool:
-        """True for a CUDA device; false while the device is still ``auto``."""
+        """Whether it is a CUDA device; false while the device is still ``auto``."""
         return self.device.startswith("cuda")
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The device of each rank: CUDA devices from ``device`` on, the CPU for all alike."""
+        """Device of each rank: CUDA devices from ``device`` on, the CPU for all alike."""
         if not self.on_cuda:
             return (self.device,) * self.ranks
         first = int(self.device.partition(":")[2])
@@ -376,42 +374,39 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def has_backward(self) -> bool:
-        """True if a step runs the backward pass."""
         return self.step in ("forward+backward", "train")
 
     @property
     def has_model(self) -> bool:
-        """True if its steps run a model, or only the attention of one."""
+        """Whether its steps run a model, or only the attention of one."""
         return self.workload in ("transformer", "attention", OWN_MODEL)
 
     @property
     def is_own(self) -> bool:
-        """True if the model is the user's."""
+        """Whether the model is the user's."""
         return is_own(self.model)
 
     @property
     def has_steps(self) -> bool:
-        """True if the workload has steps; the others measure values and types."""
+        """Whether the workload has steps; the others measure values and types."""
         return self.workload not in NUMERIC_WORKLOADS
 
     @property
     def compiles(self) -> bool:
-        """True if the first step compiles: all of it, or its flex attention."""
+        """Whether the first step compiles the model or its flex attention."""
         return self.compile != "off" or self.attention_row.compiles
 
     @property
     def precision_row(self) -> Precision:
-        """Number formats of the spec's precision."""
         return precision_named(self.precision)
 
     @property
     def attention_row(self) -> Attention:
-        """Properties of the spec's attention kernel."""
         return attention_named(self.attention)
 
     @property
     def is_causal(self) -> bool:
-        """True if attention is masked, as in the write-ups' models; not in their bare attention."""
+        """Whether attention is masked, as in the course's models; not in their bare attention."""
         return self.mask == "causal" or (self.mask == "auto" and self.workload != "attention")
 
     @property
@@ -438,7 +433,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return hashlib.sha256(msgspec.json.encode(values, order="sorted")).hexdigest()[:16]
 
     def changed(self, **changes: object) -> RunSpec:
-        """A copy with some fields replaced, checked like a new one."""
+        """Copy with some fields replaced, checked like a new one."""
         if "model" in changes:
             # 0 takes the dimension from the new preset.
             changes = dict.fromkeys(DIMENSION_NAMES, 0) | changes
@@ -449,7 +444,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return msgspec.structs.replace(self, **changes)
 
     def settings(self) -> dict[str, Any]:
-        """The keys that differ from the defaults, as ``--set`` and TOML take them."""
+        """Return the keys that differ from the defaults, as in ``--set`` and TOML."""
         default = RunSpec()
         custom = self.model == CUSTOM
         always: tuple[str, ...] = DIMENSION_NAMES if custom else ()
@@ -479,11 +474,11 @@ _OF_ANOTHER_KIND: dict[str, Any] = {
     "trust_code": False,
     **dict.fromkeys(PLACE_NAMES, ""),
 }
-"""What a spec loses whose model is no longer, or now is, the user's."""
+"""Keys to reset if a model changes between the user's and a built-in one."""
 
 
 def subject(spec: Mapping[str, Any]) -> str:
-    """The measured subject in a word: the model's name, ``attention-d64``, or the workload."""
+    """Return the measured subject: the model's name, ``attention-d64``, or the workload."""
     workload = str(spec.get("workload", "transformer"))
     if workload == "attention":
         return f"attention-d{spec['d_model']}"
@@ -491,11 +486,11 @@ def subject(spec: Mapping[str, Any]) -> str:
 
 
 def parse_spec(values: Mapping[str, object]) -> RunSpec:
-    """A spec from TOML values or ``--set`` texts.
+    """Parse TOML values or ``--set`` texts.
 
     Raises:
-        SpecError: An unknown key, or a value that the field does not allow. ``model.NAME`` is an
-            argument of an own model.
+        SpecError: An unknown key, or an invalid value. ``model.NAME`` is an argument of a user's
+            model.
     """
     given = with_arguments(values)
     settings: dict[str, Any] = {field_named(name, given[name]).name: given[name] for name in given}
