@@ -17,7 +17,6 @@ class SpecError(SysbenchError, ValueError):
 
     Attributes:
         field: Dotted name of the key at fault.
-        allowed: The accepted values, in words.
     """
 
     exit_code = 2

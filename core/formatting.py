@@ -17,10 +17,8 @@ DECIMAL_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def parse_bytes(text: str) -> int:
-    """Convert ``"24GiB"`` to bytes. Only binary units, so that GB and GiB are never confused.
-
-    Raises:
-        ValueError: Not a number followed by one of the binary units.
+    """Convert ``"24GiB"`` to bytes; ValueError for other units, so that GB and GiB are never
+    confused.
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     units = {unit.lower(): factor for unit, factor in BINARY_UNITS.items()}
@@ -30,11 +28,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Convert text to bytes, decimal units included: ``"80GB"`` is 80e9 bytes.
-
-    Raises:
-        ValueError: Not a number followed by one of the units.
-    """
+    """Convert text to bytes, decimal units included: ``"80GB"`` is 80e9 bytes; raises ValueError."""
     if match := re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(MB|GB|TB)\s*", text, re.IGNORECASE):
         return round(Decimal(match[1]) * DECIMAL_UNITS[match[2].upper()])
     try:
@@ -57,11 +51,7 @@ def format_bytes(count: float) -> str:
 
 
 def parse_ratio(text: str) -> float:
-    """Convert ``"0.5%"`` or ``"0.005"`` to 0.005.
-
-    Raises:
-        ValueError: Not a number, with or without a percent sign.
-    """
+    """Convert ``"0.5%"`` or ``"0.005"`` to 0.005; raises ValueError."""
     stripped = text.strip()
     if stripped.endswith("%"):
         return float(stripped[:-1]) / 100

@@ -56,11 +56,7 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader sees the old or the new content, never a mixture.
-
-    Raises:
-        OSError: Nothing was replaced.
-    """
+    """Replace a file so that a reader sees the old or the new content; after OSError it is the old."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

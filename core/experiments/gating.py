@@ -1,4 +1,4 @@
-"""Judge a run against a baseline, or give the reason why the two cannot be compared."""
+"""Judge a run against a baseline, or return the reason why the two cannot be compared."""
 
 from __future__ import annotations
 
@@ -22,20 +22,15 @@ from sysbench.core.spec.passes import MOST_ROUNDS
 from sysbench.core.spec.profiles import resolved
 
 MACHINE_FACTS = ("device_name", "torch", "threads")
-"""Facts that make another machine, unless the user judges across them."""
+"""Facts that identify the machine, unless the user allows them to differ."""
 
 
 class GateSide(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a gate.
 
     Attributes:
-        run: Id of the run.
-        created_ns: Time of its start, Unix epoch.
-        median_ms: Median step, milliseconds.
         ci_low_ms: Lower end of its 95 % interval.
-        ci_high_ms: Upper end.
         interval_of: ``rounds``, or ``steps`` of one process.
-        rounds: Processes that count.
     """
 
     run: str
@@ -51,17 +46,13 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """A run against a baseline.
 
     Attributes:
-        baseline: Name of the baseline.
-        saved_ns: Time of its saving, Unix epoch.
-        gate: The result.
-        headline: The verdict in one line.
-        verdict: The run against the baseline; null where the two cannot be compared.
+        verdict: The run against the baseline; null if the two cannot be compared.
         a: The baseline's side.
-        b: The run's side; null where nothing was measured.
-        obstacles: Differences for which the two are not compared.
+        b: The run's side; null if nothing was measured.
+        obstacles: Differences that prevent a comparison.
         differs: Other facts of the two machines that differ.
-        drift: Change between batches of rounds that is known of this machine, as a share, by which
-            the interval is wider; null where it is not known or plays no part.
+        drift: Known change between batches of rounds on this machine, as a share, which widens the
+            interval; null if unknown or irrelevant.
         note: What the rounds of the two sides cannot show.
     """
 
@@ -79,7 +70,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def foreign_here(baseline: Baseline) -> list[Factor]:
-    """Facts known before measuring by which this machine is not the baseline's.
+    """Return the facts known before measuring in which this machine differs from the baseline's.
 
     Of a CUDA device only its absence is known before a worker has seen it.
     """
@@ -102,7 +93,7 @@ def foreign_here(baseline: Baseline) -> list[Factor]:
 
 
 def judge_here(baseline: Baseline, margin: float, obstacles: list[Factor]) -> Judgement:
-    """The judgement where a run on this machine would not compare; nothing was measured."""
+    """Return the judgement if a run on this machine could not be compared; nothing was measured."""
     return _refused(baseline, margin, obstacles)
 
 
@@ -118,12 +109,9 @@ def judge_run(
     """Judge a run against a baseline.
 
     Args:
-        baseline: The side to judge against.
-        record: Of the run.
         margin: Slowdown that is allowed, as a share of the baseline's time.
         smallest: Smallest difference that matters, as a share.
         across: Facts of `MACHINE_FACTS` that may differ.
-        root: Home (default: the user's).
 
     Raises:
         SpecError: The run is the one that the baseline was saved from.
@@ -161,7 +149,6 @@ def judge_run(
 
 
 def _option(baseline: Baseline, rounds: int) -> str:
-    """The options that measure this many rounds."""
     option = f"gate with `--repeat {rounds}`"
     if rounds > MOST_ROUNDS:
         return f"more than the {MOST_ROUNDS} of a run, so take a wider margin"
@@ -171,7 +158,7 @@ def _option(baseline: Baseline, rounds: int) -> str:
 
 
 def _obstacles(a: Record, b: Record, rows: list[Factor]) -> list[Factor]:
-    """Machine facts, and where the identities differ every key of the spec."""
+    """Return machine facts and, if the identities differ, every key of the spec."""
     if a.identity == b.identity:
         return [row for row in rows if row.name in MACHINE_FACTS]
     if all(row.name in MACHINE_FACTS for row in rows):

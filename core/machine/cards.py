@@ -25,11 +25,8 @@ class KnownCard:
 
     Attributes:
         key: Short name, such as ``h100``.
-        name: The driver's name, without the vendor.
-        capability: Compute capability, such as ``9.0``.
         memory_bytes: All of its memory, as NVML counts it.
         driver_bytes: The part that CUDA cannot use; None if it is not published.
-        source: Source of the figures.
     """
 
     key: str

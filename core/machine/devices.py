@@ -235,7 +235,6 @@ def torch_facts(python: str | None = None) -> dict[str, str | None]:
 
 
 def _torch_origin(python: str) -> str | None:
-    """Return the path of the ``__init__.py`` of torch; empty or None without torch."""
     if python:
         return probe_python(python).torch
     spec = importlib.util.find_spec("torch")

@@ -100,9 +100,6 @@ def _is_silent() -> bool:
 
 
 def _headers() -> str:
-    """Return the folder of the headers of the workers' Python; of this one if it does not report
-    it.
-    """
     own = sysconfig.get_path("include")
     try:
         python = chosen_python()

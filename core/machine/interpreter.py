@@ -51,7 +51,6 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: Python's version; one that is too old reports nothing else.
         environment: Name of its folder, such as a virtual environment's.
-        search_path: Its import path.
         absent: Required modules that it does not have.
         program: Path of the ``__init__.py`` of `PROGRAM`; it may have another version installed.
         torch: Path of torch's ``__init__.py``; empty without torch.
@@ -185,11 +184,7 @@ def _chosen_ones() -> list[str]:
 
 
 def why_not_ready(python: str) -> str:
-    """Return why workers cannot run in an interpreter, with the remedy; empty if they can.
-
-    Raises:
-        InterpreterError: It does not answer like a Python.
-    """
+    """Return why workers cannot run in an interpreter, with the remedy; empty if they can."""
     found = probe_python(python)
     if _numbers(found.version) < OLDEST:
         return f"it is Python {found.version}; workers need 3.11 or later"
@@ -210,11 +205,7 @@ def why_not_ready(python: str) -> str:
 
 
 def missing_libraries(python: str, libraries: Sequence[str]) -> list[str]:
-    """Return the imports that an interpreter does not find; ``libraries`` are names without dots.
-
-    Raises:
-        InterpreterError: It does not answer like a Python.
-    """
+    """Return the imports that an interpreter does not find; ``libraries`` are names without dots."""
     if python:
         return probe_python(python, libraries).missing
     return [

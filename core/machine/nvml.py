@@ -121,7 +121,7 @@ class Nvml:
 
 
 class _Lost(Exception):
-    """The GPU fell off the bus or must be reset."""
+    pass
 
 
 class NvmlGpu:
@@ -351,10 +351,8 @@ class Gpm:
             self._request.metrics[place].metricId = metric
 
     def read(self, handle: Any) -> Activity:
-        """Return the activity since the previous reading; all None at the first one.
-
-        Raises:
-            pynvml.NVMLError: The device does not answer.
+        """Return the activity since the previous reading, all None at first; raises
+        pynvml.NVMLError.
         """
         now_ns = time.monotonic_ns()
         if self._taken_ns is not None and now_ns - self._taken_ns < MIN_GPM_NS:

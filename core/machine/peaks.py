@@ -72,11 +72,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_peak(text: str) -> Peak:
-    """Parse ``"989.4"`` or ``"989.4,3350"``: TFLOP/s, and GB/s of the memory.
-
-    Raises:
-        SpecError: Not one or two positive numbers.
-    """
+    """Parse ``"989.4"`` or ``"989.4,3350"``: TFLOP/s, and GB/s of the memory; raises SpecError."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:

@@ -123,7 +123,6 @@ def _published(name: str, value: str) -> str:
 
 
 def _packages(other: Interpreter | None) -> dict[str, str]:
-    """Return the versions of `PACKAGES` where workers run."""
     here = {name: version for name in PACKAGES if (version := package_version(name))}
     if other is None:
         return here
@@ -132,11 +131,7 @@ def _packages(other: Interpreter | None) -> dict[str, str]:
 
 
 def workers_package(name: str) -> str | None:
-    """Return the version of one of `PACKAGES` in the workers' interpreter.
-
-    Raises:
-        InterpreterError: There is no such interpreter, or it does not answer.
-    """
+    """Return the version of one of `PACKAGES` in the workers' interpreter; raises InterpreterError."""
     python = chosen_python()
     return probe_python(python).packages.get(name) if python else package_version(name)
 

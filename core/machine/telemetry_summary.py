@@ -97,7 +97,6 @@ def summarise(
         device_index: The run's device as NVML counts; None on the CPU, and if NVML cannot identify
             it.
         between: First and last ``t_ns`` of each part that counts; if empty, all samples do.
-        own_pids: Processes of the run itself.
         on_cuda: Whether the run's device is a GPU: its absence then has a reason.
     """
     counted = [
@@ -147,9 +146,7 @@ def conditions(
 
     Args:
         device_index: As NVML counts; None on the CPU, where nothing is known.
-        lived: First and last ``t_ns`` of the process that measured.
         measured: First and last ``t_ns`` of its measured part.
-        own_pids: Processes of the run itself.
     """
     alive = _answers([sample for sample in samples if _within(sample, lived)], device_index)
     counted = [device for t_ns, device in alive if measured[0] <= t_ns <= measured[1]]
@@ -223,7 +220,6 @@ def _absence(
 
 
 def _why_unidentified(sample: Sample) -> str:
-    """Return the reason why NVML could not identify the measured GPU."""
     if sample.no_devices or not sample.devices:
         return sample.no_devices or "the driver lists no GPU"
     if any(device.mig for device in sample.devices):

@@ -30,7 +30,6 @@ class Pass:
         after_oom: Whether it still runs after another pass ran out of memory.
         program: Program that must be on PATH. It starts the worker that measures, so the pass
             itself does not need torch.
-        remedy: How to install the program.
     """
 
     name: PassName

@@ -71,7 +71,6 @@ class RateRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What one process measures.
 
     Attributes:
-        device: ``cpu`` or ``cuda:N``.
         peers: The other devices that take part.
         seconds: Minimum time of each measurement.
         threads: Host threads of operators; null for torch's default.
@@ -89,8 +88,6 @@ class RateTimed(msgspec.Struct, frozen=True, kw_only=True, tag="rate"):
     Attributes:
         value: Best median over the amounts and kinds of work that were tried, in the kind's unit.
         work: The amount of work that was best, and its operator if several were tried.
-        began_ns: Nanoseconds since the Unix epoch.
-        ended_ns: Nanoseconds since the Unix epoch.
     """
 
     name: str
@@ -138,8 +135,6 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
         key: File name of the device in the data folder, from a hash of its serial number.
         device: ``cpu`` or ``cuda:N`` of that day.
         name: Name by the driver or the system.
-        taken_ns: Nanoseconds since the Unix epoch.
-        threads: Host threads of operators.
         rounds: One entry per process: value by name of the rate, in the kind's unit.
         work: The amount of work behind the last round's value, by name.
         load: The device under load; null for a CPU.

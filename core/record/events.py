@@ -298,8 +298,7 @@ def decode_event(line: bytes) -> AnyEvent:
     """Decode one line.
 
     Raises:
-        DamagedFileError: The line is truncated, of a kind that is unknown to this version, or would
-            take far more memory than an event does.
+        DamagedFileError: The line is truncated, of an unknown kind, or far too large.
     """
     check_decoded(line, "a line of events")
     try:
@@ -323,10 +322,8 @@ class EventTail:
         self._too_long = False
 
     def read(self) -> Iterator[AnyEvent]:
-        """Yield the events that were appended since the last call; none if the file is absent.
-
-        Raises:
-            DamagedFileError: Not a regular file, or it cannot be opened.
+        """Yield the events since the last call; none if the file is absent. Raises
+        DamagedFileError.
         """
         try:
             file = open_regular(self.path)

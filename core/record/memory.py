@@ -164,17 +164,14 @@ class Oom(OomSnapshot, frozen=True, kw_only=True, tag_field="event", tag="OutOfM
     """A failed allocation: the place, the request and the allocator's state.
 
     Attributes:
-        t_ns: Nanoseconds since the Unix epoch.
         phase: ``build`` or the phase of the step.
         requested_bytes: Size of the request. On CUDA, outside the memory pass, the size of its
             segment: 2 MiB for up to 1 MiB and 20 MiB for up to 10.
         free_bytes: Bytes still available on the device, or under the limit.
-        allocated_bytes: Bytes of tensors.
         reserved_bytes: Bytes that the caching allocator had of the device.
         largest_free_bytes: The largest piece that was reserved and not allocated.
         limit_bytes: The spec's ``memory_limit``; null without one.
         capacity_bytes: Bytes available to this process in all.
-        stack: Frames outside torch, innermost first.
         expression: The code that the innermost frame was evaluating.
         rank: The rank that ran out of memory; null if there is only one.
         predicted_peak_bytes: Peak of a steady step of this spec, by the closed form.

@@ -12,9 +12,7 @@ class Accumulated(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The loop as code: ``fp32 += fp16``.
-        device: ``cpu`` or ``cuda``.
         accumulator, addend: Their types. The addend is rounded to its type first.
-        exact: The sum without rounding.
         error: ``value`` minus ``exact``.
     """
 
@@ -33,8 +31,6 @@ class TensorDtype(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tensor: ``parameters``, ``fc1 output``, ``LayerNorm output``, ``logits``, ``loss`` or
             ``gradients``; ``logits.sum()`` and ``logits.mean()`` too.
-        autocast: The device type of the autocast.
-        lower: The low-precision type of the autocast.
         dtype: ``float32``, ``float16`` or ``bfloat16``.
         source: ``measured`` on such a device; ``dispatcher`` if torch's rules for the device chose
             it, on tensors without data; ``autograd`` if torch's engine guarantees it: a gradient

@@ -22,11 +22,7 @@ _SIZES = {"batch", "context", "d_model", "layers", "heads"}
 
 
 def check_spec(record: Record, source: Path) -> None:
-    """Check that a record's spec has the required keys and types.
-
-    Raises:
-        DamagedFileError: It has not.
-    """
+    """Raise DamagedFileError if a record's spec lacks required keys or types."""
     for key, kind in _SPEC_HAS.items():
         if not isinstance(record.spec.get(key), kind):
             raise DamagedFileError(

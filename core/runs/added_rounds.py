@@ -63,7 +63,7 @@ class Attempt:
             self.warmup_ms.append(event.step_ms)
 
     def end(self, event: PassEnded, record: PassRecord, spec: RunSpec) -> None:
-        """End the process. Keep the times of a process that the user stopped, not of a crashed one."""
+        """End the process. Keep the times if the user stopped it, but not after a crash."""
         self.ended, self.record = event, record
         self._stop_measuring(event.t_ns)
         if event.outcome == "cancelled" and "timing" not in self.blocks:
@@ -159,7 +159,9 @@ class RoundLog:
         return self.attempts[standing.index].blocks | {"timing": combined(rounds, timings)}
 
     def measured(self, rounds: Sequence[Round]) -> list[tuple[int, int]]:
-        """Return first and last ``t_ns`` of the measured part of each round that counts, or of all."""
+        """Return first and last ``t_ns`` of the measured part of each round that counts, else of
+        all.
+        """
         indices = {one.index for one in counting(rounds)} or self.attempts.keys()
         parts = [self.attempts[index].measured for index in sorted(indices)]
         return [part for part in parts if part is not None]

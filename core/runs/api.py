@@ -36,7 +36,7 @@ class Run:
         return self.directory.tail().read()
 
     def tables(self) -> dict[str, pandas.DataFrame]:
-        """Return every table of the record as a data frame, by its name; units are in the columns."""
+        """Return every table of the record as a data frame, by name; units are in the columns."""
         from sysbench.core.tables.sections import tables_of
         from sysbench.core.tables.table import to_frame
 

@@ -131,7 +131,6 @@ class RecordBuilder:
     Args:
         run: Source of the passes' logs.
         header: The decisions made before the run.
-        environment: Facts about the machine, without torch's.
     """
 
     def __init__(self, run: RunDirectory, header: Header, environment: dict[str, Any]) -> None:
@@ -156,11 +155,7 @@ class RecordBuilder:
         """Lines of the events that could not be read back."""
 
     def add(self, event: AnyEvent) -> None:
-        """Add an event.
-
-        Raises:
-            DamagedFileError: Its content has another shape than this version's.
-        """
+        """Add an event; DamagedFileError if its content has another shape than this version's."""
         try:
             self._fold(event)
         except msgspec.ValidationError as error:
@@ -222,7 +217,7 @@ class RecordBuilder:
         self.resumed = self.started
 
     def abandon(self) -> None:
-        """Mark the run as interrupted: no supervisor works on it, whether it wrote an end or not."""
+        """Mark the run as interrupted: it has no supervisor, whether or not that wrote an end."""
         self._close_torn()
         self.status = self.status or self._before or "killed"
 
@@ -317,7 +312,6 @@ class RecordBuilder:
             self._attempt.samples.append(self._log.samples[-1])
 
     def _disturb(self, why: str) -> None:
-        """Exclude the current round, if there is one and a reason."""
         if why and self._attempt is not None:
             self._attempt.disturbed = why
 

@@ -64,11 +64,7 @@ class JobDirectory:
         return self.path / self.lock_name
 
     def hold(self) -> AbstractContextManager[None]:
-        """Hold the job's lock inside ``with``.
-
-        Raises:
-            DeviceBusyError: Another process works on it.
-        """
+        """Hold the job's lock inside ``with``; DeviceBusyError if another process works on it."""
         return locked(self.lock_path, who=f"{self.kind} {self.id}")
 
     def pid(self) -> int | None:
@@ -111,11 +107,7 @@ class JobDirectory:
         return True
 
     def read(self, name: str, kind: type[T]) -> T:
-        """Decode a JSON file.
-
-        Raises:
-            DamagedFileError: Absent or unreadable.
-        """
+        """Decode a JSON file; DamagedFileError if it is absent or unreadable."""
         path = self.path / name
         try:
             return msgspec.json.decode(read_json(path), type=kind)

@@ -48,11 +48,7 @@ def rates_path(key: str, root: Path | None = None) -> Path:
 
 
 def kept_rates(key: str, root: Path | None = None) -> list[DeviceRates]:
-    """Return every measurement of a device, oldest first.
-
-    Raises:
-        DamagedFileError: The file cannot be read.
-    """
+    """Return every measurement of a device, oldest first; raises DamagedFileError."""
     path = rates_path(key, root)
     try:
         lines = read_regular(path).splitlines()
@@ -71,11 +67,7 @@ def keep_rates(rates: DeviceRates, root: Path | None = None) -> None:
 
 
 def last_rates(device: str, root: Path | None = None) -> DeviceRates | None:
-    """Return the newest measurement of ``cpu`` or ``cuda:N``; None without one.
-
-    Raises:
-        DamagedFileError: Its file cannot be read.
-    """
+    """Return the newest measurement of a device; None without one. Raises DamagedFileError."""
     rows = kept_rates(device_key(device, sample_of(device)), root)
     return rows[-1] if rows else None
 
@@ -112,10 +104,7 @@ def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None =
     """Check the device's rates for ``doctor``.
 
     Args:
-        device: ``cpu`` or ``cuda:N``.
         torch: Version of torch that runs would use; None without torch.
-        now_ns: Nanoseconds since the Unix epoch.
-        root: Data folder (default: the user's).
     """
     name, again = "measured rates", "`sysbench-tui doctor --measure`, about a minute a device"
     try:
@@ -179,7 +168,7 @@ class RateRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RatesReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates of one device, compared with an earlier day (``past``) and other devices (``sisters``)."""
+    """A device's rates, compared with an earlier day (``past``) and other devices (``sisters``)."""
 
     rates: DeviceRates
     rows: list[RateRow]
@@ -238,7 +227,7 @@ def rates_report(
 
 
 def _cause(load: Load | None, other: Load | None, label: str) -> str:
-    """Return the differences in NVML's reports of two devices under load, most likely cause first."""
+    """Return the differences in NVML's reports of two devices, most likely cause first."""
     if load is None or other is None:
         return ""
     found = []
@@ -270,7 +259,6 @@ def _sentence(row: RateComparison) -> str:
 
 
 def _quoted(name: str) -> dict[str, float]:
-    """Return the data sheet's figures by name of the rate; empty for an unknown device."""
     gpu = find_gpu(name)
     if gpu is None:
         return {}

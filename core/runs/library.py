@@ -43,11 +43,7 @@ UNLABELLED = Label()
 
 
 def label_of(run: Path) -> Label:
-    """Read the label of the run in that folder.
-
-    Raises:
-        DamagedFileError: Its file cannot be read.
-    """
+    """Read the label of the run in that folder; raises DamagedFileError."""
     path = run / FILE
     try:
         return msgspec.json.decode(read_json(path, inside=run), type=Label)
@@ -243,9 +239,8 @@ class Library:
     def _connect(self, place: str) -> Iterator[sqlite3.Connection]:
         """Open a connection with its table, and commit if the block succeeds.
 
-        Raises:
-            sqlite3.DatabaseError: Also for an index with anything else than that table: a view
-                could run forever, a trigger change what is written.
+        Raises sqlite3.DatabaseError also for an index with anything else than that table: a view
+        could run forever, a trigger change what is written.
         """
         make_folder(self.root)
         with closing(sqlite3.connect(place, timeout=BUSY_SECONDS)) as database:

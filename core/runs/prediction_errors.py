@@ -45,11 +45,7 @@ def errors_path(root: Path | None = None) -> Path:
 
 
 def past_predictions(root: Path | None = None) -> list[PastPrediction]:
-    """Return all stored predictions, oldest first.
-
-    Raises:
-        DamagedFileError: The file exists, and is not a list of them.
-    """
+    """Return all stored predictions, oldest first; DamagedFileError if the file is none."""
     path = errors_path(root)
     try:
         return msgspec.json.decode(read_json(path), type=list[PastPrediction])

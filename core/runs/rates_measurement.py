@@ -86,10 +86,8 @@ def measure_rates(
 
     Args:
         devices: ``cpu`` or ``cuda:N``, each once.
-        rounds: Processes of each device.
         seconds: Minimum time of each measurement in a process.
         threads: Host threads of operators; null for torch's default.
-        seed: Of the order.
 
     Raises:
         DeviceBusyError: A run measures on one of them.
@@ -170,7 +168,6 @@ def _answers(
 
 
 def _lines(pipe: IO[bytes], cancel: Cancellation) -> Iterator[bytes]:
-    """Yield whole lines until the pipe ends or the measurement is cancelled."""
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)

@@ -19,10 +19,8 @@ from sysbench.core.trace.questions import GEMM_STEPS
 
 
 def eager_spec(record: Record) -> RunSpec:
-    """Return the record's spec without torch.compile, all else unchanged.
-
-    Raises:
-        SpecError: The spec is of a version that allowed other values.
+    """Return the record's spec without torch.compile; SpecError if another version's rules allowed
+    it.
     """
     kept = {key: value for key, value in record.spec.items() if key not in COMPILE_KEYS}
     return RunSpec(**kept)

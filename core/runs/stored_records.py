@@ -13,27 +13,24 @@ from sysbench.core.runs.run_directory import RunDirectory
 
 
 def replay_events(run: RunDirectory) -> Record:
-    """The record from the events alone; still ``running`` if they hold no end.
-
-    Raises:
-        DamagedFileError: Not even ``run.json`` can be read.
+    """Rebuild the record from the events; still ``running`` without an end. Raises
+    DamagedFileError.
     """
     builder = _replayed(run)
     return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
 
 
 def _replayed(run: RunDirectory) -> RecordBuilder:
-    """The events so far."""
     builder = RecordBuilder(run, run.header(), known_environment(run))
     builder.take_in(run.tail())
     return builder
 
 
 def load_record(run: RunDirectory) -> Record:
-    """The record of a run; if its supervisor died before the end, rebuilt and kept.
+    """Load the record of a run; if its supervisor died before the end, rebuild and store it.
 
-    A pass that it left without an end is ``killed``, and so is the run, unless it had ended before.
-    A record that somebody changed is not read: the run's is made of its events, with a finding.
+    A pass without an end is ``killed``, and so is the run, unless it had ended before. A record
+    that was changed is not read but rebuilt from the events, with a finding.
 
     Raises:
         NewerFileError: The record is of a later version.
@@ -55,34 +52,30 @@ def load_record(run: RunDirectory) -> Record:
     if live:
         return _replayed(run).record()
     record = _ended(run)
-    with suppress(OSError):  # the disk is full, or the run somebody else's: it is made again
+    with suppress(OSError):  # the disk is full, or the run another user's: it is rebuilt next time
         run.write_record(record)
     return record
 
 
 def _is_all_there_is(run: RunDirectory) -> bool:
-    """Whether there is a record that cannot be read, and no events to make another one of."""
     return run.record_path.exists() and not run.events_path.exists()
 
 
 def _ended(run: RunDirectory) -> Record:
-    """The record of a run that no supervisor works on any more, from its events.
-
-    Raises:
-        DamagedFileError: They make none.
+    """Rebuild the record of a run without a supervisor; DamagedFileError if the events do not make
+    one.
     """
     try:
         builder = _replayed(run)
         builder.abandon()
         return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        # Events that somebody wrote may hold any values of the right types.
+        # Events that were edited may contain any values of the right types.
         reason = f"{type(error).__name__}: {error}"
         raise DamagedFileError(f"{run.events_path} makes no record: {reason}") from error
 
 
 def _as_measured(run: RunDirectory) -> Record:
-    """The record from the events, with a finding that ``record.json`` says something else."""
     if not run.events_path.is_file():
         raise DamagedFileError(f"{run.record_path} was changed, and its events are gone")
     record = _ended(run)

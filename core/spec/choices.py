@@ -174,22 +174,14 @@ _ATTENTIONS: dict[str, Attention] = {row.name: row for row in ATTENTIONS}
 
 
 def precision_named(name: str) -> Precision:
-    """Return the row of a precision.
-
-    Raises:
-        SpecError: No such precision.
-    """
+    """Return the row of a precision, or raise SpecError."""
     if name not in _PRECISIONS:
         raise SpecError("precision", name, f"one of {', '.join(_PRECISIONS)}")
     return _PRECISIONS[name]
 
 
 def attention_named(name: str) -> Attention:
-    """Return the row of an attention kernel.
-
-    Raises:
-        SpecError: No such kernel.
-    """
+    """Return the row of an attention kernel, or raise SpecError."""
     if name not in _ATTENTIONS:
         raise SpecError("attention", name, f"one of {', '.join(_ATTENTIONS)}")
     return _ATTENTIONS[name]

@@ -27,10 +27,6 @@ class Field:
     """One key of a spec.
 
     Attributes:
-        name: The key, as in ``--set`` and TOML.
-        help: Its meaning in a line.
-        allowed: The accepted values in words, for messages.
-        choices: The closed list of texts, or empty.
         convert: Converts a text or a TOML value to the field's type; raises ValueError or
             TypeError.
         valid: Whether a converted value is in range.
@@ -61,11 +57,7 @@ class Field:
     is_used: Callable[[Mapping[str, Any]], bool] = lambda values: True
 
     def parse(self, value: object) -> Any:
-        """Convert to the field's canonical form.
-
-        Raises:
-            SpecError: Not of the field's type, or out of its range.
-        """
+        """Convert to the field's canonical form, or raise SpecError."""
         try:
             converted = self.convert(value)
             is_valid = self.valid(converted)
@@ -180,11 +172,7 @@ def as_bytes(value: Any) -> int:
 
 
 def field_named(name: str, value: object = "…") -> Field:
-    """Return the field of that name; ``value`` is for the message.
-
-    Raises:
-        SpecError: No such key; names the nearest one.
-    """
+    """Return the field of that name, or raise SpecError with the nearest name and ``value``."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     close = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.5)
@@ -244,7 +232,6 @@ def _size(name: str, help: str, high: int) -> Field:
 
 
 def _with(group: Group, *fields: Field, **metadata: Any) -> tuple[Field, ...]:
-    """Add a group and shared metadata to fields."""
     return tuple(replace(field, group=group, **metadata) for field in fields)
 
 

@@ -105,7 +105,6 @@ def libraries_of(source: ModelSource, path: Path, python: str = "") -> dict[str,
 
 
 def _imported_libraries(source: ModelSource, path: Path) -> set[str]:
-    """Return the imports of the code that are neither its own nor Python's."""
     if source.door == "hf":
         names = {"transformers"}
     else:
@@ -129,9 +128,7 @@ def _check_libraries(model: str, source: ModelSource, path: Path, python: str) -
         SpecError: Its interpreter lacks a library; the message has the install command.
     """
     names = _imported_libraries(source, path)
-    missing = (
-        set(missing_libraries(python, sorted(names))) - NEEDED.keys()
-    )
+    missing = set(missing_libraries(python, sorted(names))) - NEEDED.keys()
     if source.door != "hf":
         root = root_of(source, path)
         missing &= {name for name in _needed(path) if not (root / name).is_dir()}
@@ -151,7 +148,6 @@ def _check_libraries(model: str, source: ModelSource, path: Path, python: str) -
 
 
 def _needed(path: Path) -> set[str]:
-    """Return the top-level names of the modules that a file imports unconditionally."""
     try:
         body = ast.parse(_read(path)).body
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -233,7 +229,6 @@ def _path_of_config(place: str) -> Path:
 
 
 def _cache_folder() -> Path:
-    """Return the folder of downloaded repositories, by the variables of huggingface_hub."""
     if cache := os.environ.get("HF_HUB_CACHE"):
         return Path(cache).expanduser()
     base = os.environ.get("HF_HOME") or os.path.join(
@@ -253,7 +248,6 @@ def _cached_config(place: str) -> Path | None:
 
 
 def _texts(source: ModelSource, path: Path) -> dict[str, bytes]:
-    """Read the files of the model, by their names under its root."""
     if source.door == "hf":
         files = {path, *path.parent.glob("*.py")} if path.name == CONFIG else {path}
     else:
@@ -342,7 +336,6 @@ def factories_in(path: Path) -> list[str]:
 
 
 def _version(name: str) -> str:
-    """Return the version of the library with this import name; empty if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -19,7 +19,6 @@ class Dimensions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         vocab: Rows of the token embedding and of the (untied) output head.
         d_model: Width of the residual stream.
         d_ff: Inner width of the SwiGLU feed-forward.
-        layers: Number of transformer blocks.
         heads: Attention heads per block; divides ``d_model``.
     """
 
@@ -79,11 +78,7 @@ def model_presets() -> dict[str, ModelPreset]:
 
 
 def find_model(name: str) -> ModelPreset:
-    """Find a preset by full name, or by size if only one family has it.
-
-    Raises:
-        SpecError: No such preset, or a bare size that several families have.
-    """
+    """Find a preset by full name, or by size if only one family has it; raises SpecError."""
     presets = model_presets()
     if name in presets:
         return presets[name]

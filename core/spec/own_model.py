@@ -48,11 +48,7 @@ def is_own(model: object) -> bool:
 
 
 def source_of(model: str) -> ModelSource:
-    """Parse ``model``.
-
-    Raises:
-        SpecError: It names no user's model.
-    """
+    """Parse ``model``; raises SpecError if it names no user's model."""
     if model.startswith(HF):
         if place := model.removeprefix(HF).strip():
             return ModelSource("hf", place)
@@ -169,11 +165,7 @@ def _read(value: object) -> object:
 
 
 def _decoded(text: str) -> object:
-    """Decode JSON, but no NaN or infinity.
-
-    Raises:
-        ValueError: Not JSON, or nested too deeply.
-    """
+    """Decode JSON, but no NaN or infinity; raises ValueError."""
 
     def refuse(name: str) -> object:
         raise ValueError(name)

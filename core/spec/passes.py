@@ -11,11 +11,7 @@ from sysbench.core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 
 
 def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
-    """Check that the passes can measure the spec's workload.
-
-    Raises:
-        SpecError: For the first pass that cannot, or if there is none.
-    """
+    """Raise SpecError if a pass cannot measure the spec's workload, or if there is none."""
     if not passes:
         raise SpecError("passes", "", "at least one")
     ranked = [name for name, row in PASSES.items() if row.takes_ranks]
@@ -36,11 +32,7 @@ MOST_ROUNDS = 100
 
 
 def check_repeat(repeat: int, passes: Sequence[PassName]) -> None:
-    """Check that these passes can be measured in ``repeat`` rounds.
-
-    Raises:
-        SpecError: Not a number of rounds, or several without the timing pass.
-    """
+    """Raise SpecError if these passes cannot be measured in ``repeat`` rounds."""
     if not 1 <= repeat <= MOST_ROUNDS:
         raise SpecError("repeat", repeat, f"rounds of the timing pass, 1 to {MOST_ROUNDS}")
     if repeat > 1 and "timing" not in passes:

@@ -81,11 +81,7 @@ def profile_path(name: str) -> Path:
 
 
 def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
-    """Read settings and passes of a TOML spec file, and check each key separately.
-
-    Raises:
-        ProfileError: Names the file, and the line or the key at fault.
-    """
+    """Read settings and passes of a TOML spec file; a ProfileError names the line or key at fault."""
     try:
         if path.stat().st_size > LARGEST_FILE_BYTES:
             raise ProfileError(f"{path}: larger than {LARGEST_FILE_BYTES // 1024} KiB, not a spec")
@@ -112,7 +108,6 @@ def _texts(value: object) -> list[str]:
 
 
 def _toml(value: object) -> str:
-    """Format a TOML literal; specs contain only these types."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -37,11 +37,7 @@ from sysbench.core.spec.own_model import (
 
 
 def check_together(spec: RunSpec) -> None:
-    """Check the keys against each other.
-
-    Raises:
-        SpecError: For the first key that conflicts with the others.
-    """
+    """Raise SpecError for the first key that conflicts with the others."""
     _check_subject(spec)
     if not spec.is_own:
         _check_dimensions(spec)
@@ -310,7 +306,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             msgspec.structs.force_setattr(self, "step", "forward+backward")
 
     def _complete_own(self) -> None:
-        """Check the name of a user's model, and that it has no dimension."""
         source_of(self.model)
         for name in DIMENSION_NAMES:
             if getattr(self, name):
@@ -356,7 +351,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one step processes: batch times context; 0 for a model without one of both."""
+        """Tokens per step: batch times context; 0 for a model without one of both."""
         return self.batch * self.context
 
     @property
