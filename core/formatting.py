@@ -28,7 +28,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Convert text to bytes, decimal units included: ``"80GB"`` is 80e9 bytes; raises ValueError."""
+    """Convert text to bytes, also decimal units: ``"80GB"`` is 80e9 bytes; raises ValueError."""
     if match := re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(MB|GB|TB)\s*", text, re.IGNORECASE):
         return round(Decimal(match[1]) * DECIMAL_UNITS[match[2].upper()])
     try:

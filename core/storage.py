@@ -56,7 +56,7 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader sees the old or the new content; after OSError it is the old."""
+    """Replace a file so that readers see the old or the new content; after OSError the old."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -85,17 +85,17 @@ def open_regular(path: Path, inside: Path | None = None) -> IO[bytes]:
     if inside is not None and not Path(os.path.realpath(path)).is_relative_to(
         os.path.realpath(inside)
     ):
-        raise DamagedFileError(f"{path} is a link that leads out of {inside}, and is not followed")
+        raise DamagedFileError(f"{path} is a link that points out of {inside}, and is not followed")
     try:
         # Without O_NONBLOCK, opening a pipe waits for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise DamagedFileError(f"{path} is no regular file: {error.strerror}") from error
+            raise DamagedFileError(f"{path} is not a regular file: {error.strerror}") from error
         raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise DamagedFileError(f"{path} is no regular file")
+            raise DamagedFileError(f"{path} is not a regular file")
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)

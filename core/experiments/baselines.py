@@ -97,7 +97,7 @@ def save_baseline(
     """
     path = _file_of(name, file, root)
     if record.status == "running":
-        raise SpecError("RUN", record.id, "one that is over: this one still runs")
+        raise SpecError("RUN", record.id, "one that has ended: this one still runs")
     check_timed(record)
     if record.timing is None or not counted_ms(record.timing):
         raise SpecError("RUN", record.id, "one with a step time: no round of this one counts")
@@ -127,7 +127,7 @@ def load_baseline(name: str, *, file: Path | None = None, root: Path | None = No
     path = _file_of(name, file, root)
     baseline = _read(path)
     if baseline.name != name:
-        raise NotFoundError(f"{path} holds the baseline {baseline.name!r}, not {name!r}")
+        raise NotFoundError(f"{path} contains the baseline {baseline.name!r}, not {name!r}")
     return baseline
 
 
@@ -167,14 +167,14 @@ def _read(path: Path) -> Baseline:
     except FileNotFoundError:
         raise _not_there(path) from None
     except (OSError, *UNREADABLE_JSON) as error:
-        raise DamagedFileError(f"{path} is no baseline: {error}") from error
+        raise DamagedFileError(f"{path} is not a baseline: {error}") from error
     if max(baseline.schema, baseline.record.schema) > SCHEMA:
         raise DamagedFileError(f"{path} is of a later version, this one reads schema {SCHEMA}")
     times = baseline.rounds_ms
     if baseline.record.timing is not None:
         times = [*times, baseline.record.timing.step.median_ms]
     if not baseline.rounds_ms or not all(ms > 0 and math.isfinite(ms) for ms in times):
-        raise DamagedFileError(f"{path} is no baseline: it has no step time above zero")
+        raise DamagedFileError(f"{path} is not a baseline: it has no step time above zero")
     if baseline.digest and baseline.digest != _digest(data):
         raise DamagedFileError(f"{path} was changed after it was saved: save the baseline again")
     return baseline

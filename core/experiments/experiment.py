@@ -122,11 +122,11 @@ class ExperimentDirectory(JobDirectory):
         """Return the run of a side; DamagedFileError if it was deleted, or if its id is a path."""
         run_id = self.experiment().run_of(side)
         if not is_run_id(run_id):
-            raise DamagedFileError(f"experiment {self.id}: {run_id!r} is no id of a run")
+            raise DamagedFileError(f"experiment {self.id}: {run_id!r} is not a run's id")
         run = RunDirectory(runs_folder(self.root) / run_id)
         if not run.header_path.is_file():
             raise DamagedFileError(
-                f"run {run.id} is gone, which held the rounds of {side} in experiment {self.id}"
+                f"run {run.id} with the rounds of {side} in experiment {self.id}"
             )
         return run
 

@@ -124,8 +124,10 @@ def _report(
     resume = f"sysbench-tui ab --resume {shlex.quote(experiment.id)}" if can_go_on else ""
     if verdict.verdict == "not decidable" and verdict.basis != "interleaved rounds":
         # Without a complete block the advice is to measure both alternately, as this one does.
-        verdict = msgspec.structs.replace(verdict, next=f"`{resume}` measures on" if resume else "")
-    detail = ended.detail if ended else "its process was killed; what it measured is kept"
+        verdict = msgspec.structs.replace(
+            verdict, next=f"`{resume}` continues it" if resume else ""
+        )
+    detail = ended.detail if ended else "its process was killed; its rounds are stored"
     return ExperimentReport(
         id=experiment.id,
         created_ns=experiment.created_ns,
@@ -184,7 +186,7 @@ def _neighbours_that_stayed(a: list[Round], b: list[Round]) -> list[Condition]:
         return []
     of_a = sum(row in a for row in rows)
     text = (
-        f"{counted(len(rows), 'round')} count with a neighbour that stayed through "
+        f"{counted(len(rows), 'round')} count despite another process that stayed through "
         f"{MOST_REPEATS} repeats"
     )
     return [

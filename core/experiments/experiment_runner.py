@@ -337,7 +337,7 @@ class ExperimentRun:
         if self.failed:
             return "failed", self.failed
         if self.other_work():
-            return "decided", "stopped at once: the two sides do not compute the same"
+            return "decided", "stopped: the two sides compute different things"
         if done and self.is_decided(verdict):
             what = "decided" if self.experiment.gate is None else "the gate is decided"
             return "decided", f"{what} after {rounds}"
@@ -345,7 +345,7 @@ class ExperimentRun:
             resume = f"continue with `ab --resume {self.directory.id}`"
             return "cancelled", f"stopped after {rounds}; {resume}"
         if done >= MOST_BLOCKS:
-            return "out-of-rounds", f"{rounds}, the most there are, decided nothing"
+            return "out-of-rounds", f"{rounds}, the maximum, gave no decision"
         limit = f"the limit of {self.experiment.max_minutes:g} minutes"
         return "out-of-time", f"after {rounds} another block would have exceeded {limit}"
 

@@ -181,7 +181,7 @@ def _refused(
     following = "save a baseline of this machine and spec with `sysbench-tui baseline save`"
     if names <= {"torch", "threads"}:
         words = " ".join(f"--across {name}" for name in sorted(names))
-        following += f", or judge it all the same with `{words}`"
+        following += f", or compare anyway with `{words}`"
     return Judgement(
         baseline=baseline.name,
         saved_ns=baseline.saved_ns,

@@ -120,7 +120,7 @@ def noise_check(device: str, torch: str | None, now_ns: int, root: Path | None =
             name="noise floor",
             status="missing",
             found="not measured on this device",
-            costs="nothing says beforehand how small a difference a comparison can find here",
+            costs="ab cannot tell in advance what it can detect",
             remedy=again,
         )
     days = age_days(floor, now_ns)
@@ -140,7 +140,7 @@ def noise_check(device: str, torch: str | None, now_ns: int, root: Path | None =
         name="noise floor",
         status="warning",
         found=found,
-        costs=f"forecasts may rest on noise that is no longer there: {' and '.join(doubts)}",
+        costs=f"forecasts may be outdated: {' and '.join(doubts)}",
         remedy=again,
     )
 

@@ -163,7 +163,7 @@ class NoiseMeasurement(ExperimentRun):
     def ending(self, _: Verdict) -> tuple[Ending, str]:
         rounds, enough = self.count(), self.noise() is not None
         spent = f"{counted(rounds, 'round')} in {(time.monotonic() - self.began) / 60:.1f} minutes"
-        few = "" if enough else f"; {LEAST_ROUNDS} are the least for a floor, so none is written"
+        few = "" if enough else f"; {LEAST_ROUNDS} are needed for a floor, so none is stored"
         if self.failed:
             return "failed", f"{self.failed}, after {spent}{few}"
         if self.cancel.is_set():
@@ -255,7 +255,7 @@ def advice(
             drift.found,
             "interleave",
             f"the machine changed by {signed_percent(drift.share or 0.0)} during the measurement: "
-            "`ab` takes turns, two runs one after the other carry the drift",
+            "`ab` interleaves the sides; two runs in sequence would include the drift",
         ),
         (
             touch.found and (touch.share or 0.0) > 0,
@@ -265,27 +265,27 @@ def advice(
         ),
         (
             sources["neighbours"].found or load > _NOTABLE_LOAD,
-            "quiet the neighbours",
-            f"others took {percent(load, 0)} of all cores{f' ({names})' if names else ''}"
+            "end other processes",
+            f"other processes used {percent(load, 0)} of all cores{f' ({names})' if names else ''}"
             f"{', most of it not visible from here' if unseen else ''}: end them, or measure "
-            "when they rest",
+            "when they are idle",
         ),
         (
             stolen_cores > _NOTABLE_STOLEN_CORES,
             "another machine",
-            f"the hypervisor gave {stolen_cores:.2f} cores to other machines: only a machine of "
-            "one's own, or dedicated cores, change that",
+            f"the hypervisor gave {stolen_cores:.2f} cores to other machines: use a "
+            "dedicated machine or dedicated cores",
         ),
         (
             governor not in (None, "performance"),
             "governor performance",
-            f"it is {governor}, and clocks follow the load: "
+            f"it is {governor}, so clocks follow the load: "
             "`sudo cpupower frequency-set -g performance`",
         ),
         (
             sources["clock"].found,
             "steady clock",
-            "the step time follows the clock: docs/noise.md has how to lock it",
+            "the step time follows the clock: docs/noise.md explains how to lock it",
         ),
     )
     return [Remedy(name=name, detail=detail) for applies, name, detail in rows if applies]

@@ -70,7 +70,7 @@ def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | N
     noise = noise_to_plan_with(runs_a, runs_b, noise_floors(root).get(name) if name else None)
     missing: dict[str, str] = {}
     if round_seconds is None:
-        reason = "neither spec was timed here: the first rounds will tell"
+        reason = "neither spec was timed here yet"
         missing |= dict.fromkeys(("round_seconds", "blocks"), reason)
     if noise is None:
         missing["spread"] = (
@@ -87,7 +87,7 @@ def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | N
     if blocks is None:
         missing["smallest"] = missing["blocks"]
     elif blocks < FIRST_LOOK:
-        missing["smallest"] = f"{FIRST_LOOK} blocks are the least, and the time allows {blocks}"
+        missing["smallest"] = f"{FIRST_LOOK} blocks are needed, and the time allows {blocks}"
     else:
         smallest = smallest_difference(noise.residuals, blocks)
         promises = [

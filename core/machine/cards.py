@@ -84,10 +84,10 @@ def _hint(wanted: str) -> str:
     keys = {_plain(key): key for key in known_cards()}
     meant = [key for plain, key in keys.items() if wanted and plain.startswith(wanted)]
     if meant:
-        return f"say which: {' or '.join(meant)}; "
+        return f"did you mean {' or '.join(meant)}? "
     rows = {_plain(name) for key, gpu in gpus().items() for name in (key, *gpu.names)}
     if wanted and any(row.startswith(wanted) for row in rows):
-        return "what that GPU reports as its memory is not in the table: say --capacity; "
+        return "the table has no GPU with that memory: set --capacity; "
     close = difflib.get_close_matches(wanted, keys, n=1, cutoff=0.5)
     return f"did you mean {keys[close[0]]!r}? " if close else ""
 

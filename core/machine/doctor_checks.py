@@ -53,7 +53,7 @@ def _memory() -> Check:
 
 def _load() -> Check:
     load, threads = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    found = f"{load:.1f} over the last minute, {threads} processors for us"
+    found = f"{load:.1f} over the last minute, {threads} processors available"
     return row("load", found, "" if load < threads / 2 else "busy")
 
 
@@ -81,19 +81,19 @@ def check_terminal(environ: Mapping[str, str], size: tuple[int, int] | None) -> 
     ]
     troubles = []
     if size is None or term in ("", "dumb"):
-        troubles.append(
-            ("the screens cannot be drawn, every command works", "run it in a terminal")
-        )
+        troubles.append(("the screens do not work, all commands do", "run it in a terminal"))
     if size and (size[0] < 80 or size[1] < 24):
         troubles.append(("screens are cut off below 80×24", "enlarge the terminal"))
     if not is_utf8:
         troubles.append(("plots use plain ASCII", "set LANG=C.UTF-8"))
     if not has_colours and not environ.get("NO_COLOR"):
         if environ.get("TMUX"):
-            troubles.append(("tmux passes 256 colours only", "set COLORTERM=truecolor inside tmux"))
+            troubles.append(
+                ("tmux supports 256 colours only", "set COLORTERM=truecolor inside tmux")
+            )
         elif environ.get("SSH_CONNECTION"):
             remedy = "SendEnv COLORTERM in ~/.ssh/config, AcceptEnv COLORTERM on this machine"
-            troubles.append(("256 colours or fewer: COLORTERM did not come along", remedy))
+            troubles.append(("256 colours or fewer: COLORTERM was not forwarded", remedy))
     return Check(
         name="terminal",
         status="warning" if troubles else "ok",

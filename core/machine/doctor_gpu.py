@@ -101,13 +101,13 @@ def _fields(devices: list[DeviceSample]) -> Check:
     )
     if absent:
         return row("telemetry", f"n/a: {', '.join(absent)}", "absent fields")
-    return row("telemetry", "every field answers")
+    return row("telemetry", "all fields available")
 
 
 def _activity(devices: list[DeviceSample]) -> Check:
     if any(getattr(device, name) is not None for device in devices for name in ACTIVITY):
         return row("activity counters", "SM, tensor cores, memory (GPM)")
-    return row("activity counters", "GPM does not answer", "no GPM")
+    return row("activity counters", "GPM does not respond", "no GPM")
 
 
 def _tenants(devices: list[DeviceSample]) -> Check:
@@ -120,13 +120,13 @@ def _tenants(devices: list[DeviceSample]) -> Check:
     ]
     # A container often sees no processes while the GPU works for others.
     unseen = [
-        f"GPU {device.index} is {percent(device.utilization, 0)} busy with no process in sight"
+        f"GPU {device.index} is {percent(device.utilization, 0)} busy without a visible process"
         for device in devices
         if device.utilization and not device.processes
     ]
     if present or unseen:
         return row("other tenants", "; ".join(present + unseen), "tenants")
-    return row("other tenants", "none in sight")
+    return row("other tenants", "none visible")
 
 
 def _text_of(path: Path) -> str:
@@ -157,10 +157,10 @@ def check_counters(parameters: str, *, is_admin: bool) -> Check:
     rows = dict(line.split(":", 1) for line in parameters.splitlines() if ":" in line)
     restricted = rows.get("RmProfilingAdminOnly", "").strip()
     if restricted == "0" or is_admin:
-        return row("hardware counters", "open to this user")
+        return row("hardware counters", "available to this user")
     found = "for administrators only (CAP_SYS_ADMIN)"
     if not restricted:
-        found = "the driver does not say who may read them"
+        found = "the driver does not report who may read them"
     return row("hardware counters", found, "closed counters")
 
 

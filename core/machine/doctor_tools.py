@@ -31,7 +31,7 @@ def check_python() -> Check | None:
             return None
         if why := why_not_ready(python):
             found = f"{python}: {why}"
-            remedy = f"what it says, or {another}"
+            remedy = f"fix that, or {another}"
             return Check(name=name, status="missing", found=found, costs=costs, remedy=remedy)
         return row(name, f"{python}, {probe_python(python).version}")
     except InterpreterError as error:

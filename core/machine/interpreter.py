@@ -92,7 +92,7 @@ def named_python(text: str) -> str:
     if not path.exists():
         raise InterpreterError(text, "there is no such file")
     if not os.access(path, os.X_OK) or not path.is_file():
-        raise InterpreterError(text, "it is no program that can be run")
+        raise InterpreterError(text, "it is not an executable")
     return str(path)
 
 
@@ -153,7 +153,7 @@ def chosen_before(python: str) -> str:
         InterpreterError: It was never chosen, or the list of chosen ones cannot be read.
     """
     if python and python not in _chosen_ones():
-        why = f"a run names it, and it was never chosen here; {OPTION} PATH chooses one"
+        why = f"the run uses it, but it was never chosen here; choose it with {OPTION} PATH"
         raise InterpreterError(python, why)
     return python
 
@@ -179,7 +179,7 @@ def _chosen_ones() -> list[str]:
     except FileNotFoundError:
         return []
     except (OSError, *UNREADABLE_JSON) as error:
-        why = f"the list of those that were chosen cannot be read ({error}): delete it"
+        why = f"the list of chosen interpreters cannot be read ({error}): delete it"
         raise InterpreterError(str(path), why) from error
 
 
@@ -205,7 +205,7 @@ def why_not_ready(python: str) -> str:
 
 
 def missing_libraries(python: str, libraries: Sequence[str]) -> list[str]:
-    """Return the imports that an interpreter does not find; ``libraries`` are names without dots."""
+    """Return the imports, names without dots, that an interpreter does not find."""
     if python:
         return probe_python(python, libraries).missing
     return [
@@ -296,8 +296,8 @@ def _ask(python: str, question: str) -> Interpreter:
         return msgspec.json.decode(line.removeprefix(MARK), type=Interpreter)
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = last.decode("utf-8", "replace")
-        answer = f"it says {text[:80]!r}" if text else "it says nothing"
-        why = f"it does not answer as a Python does: {answer}"
+        answer = f"output {text[:80]!r}" if text else "no output"
+        why = f"it does not answer like a Python: {answer}"
     if not in_time:
         why = f"it did not answer within {PATIENCE_SECONDS:g} s"
     raise InterpreterError(python, why)

@@ -23,7 +23,7 @@ WHY_CLOSED = {
     "NVML_ERROR_LIB_RM_VERSION_MISMATCH": (
         "the NVIDIA driver was updated while loaded: reboot, or reload its modules"
     ),
-    "NVML_ERROR_NO_PERMISSION": "no permission to talk to the NVIDIA driver",
+    "NVML_ERROR_NO_PERMISSION": "no permission to use the NVIDIA driver",
     "NVML_ERROR_GPU_NOT_FOUND": "the NVIDIA driver sees no GPU",
 }
 # Bits of nvmlClocksEventReasons in nvml.h; "idle" is a reason too.
@@ -447,7 +447,7 @@ def _why_closed(nvml: ModuleType, error: Any) -> str:
     # By name: an older pynvml does not have all of them.
     codes = {getattr(nvml, name, None): why for name, why in WHY_CLOSED.items()}
     why: str | None = codes.get(error.value)
-    return why or f"NVML does not start: {error}"
+    return why or f"NVML cannot be opened: {error}"
 
 
 def _ratio(metric: Any) -> float | None:

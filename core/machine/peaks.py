@@ -23,7 +23,7 @@ VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+|\s+\(null GPU\)$", re.IGNORECASE)
 """Vendor prefix of a GPU's name, and the suffix of the null GPU of tests."""
 GIVEN = "given with --peak"
 WIDEST, TF32 = "fp32", "tf32"
-REMEDY = "measure it with `sysbench-tui doctor --measure`, or give it with --peak TFLOPS[,GB/S]"
+REMEDY = "measure it with `sysbench-tui doctor --measure`, or set --peak TFLOPS[,GB/S]"
 
 
 class CardMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,7 +181,7 @@ def _rates(device: str, environment: Mapping[str, Any]) -> tuple[Mapping[str, An
 
 
 def _measured_here(rates: Mapping[str, Any]) -> str:
-    beside = ", beside other work" if rates.get("beside_others") else ""
+    beside = ", with other work running" if rates.get("beside_others") else ""
     return f"measured on this device on {rates.get('taken')}{beside}"
 
 
@@ -216,7 +216,7 @@ def _why_none(device: str, name: str, precision: str, gpu: Gpu | None) -> str:
     if not device.startswith("cuda"):
         return f"no peak is known for a CPU: {REMEDY}"
     if not name:
-        return f"the device has not told its name: {REMEDY}"
+        return f"the device did not report its name: {REMEDY}"
     if gpu is None:
         return f"{name} is not in the table of peaks: {REMEDY}"
     return f"the table has no {precision} peak for {name}: {REMEDY}"

@@ -91,8 +91,8 @@ def describe_host(python: str = "", ranks: int = 1) -> dict[str, Any]:
     }
     reasons = {
         "cpu.quota": "no limit is set",
-        "cpu.governor": "the kernel shows no frequency scaling here",
-        "system.container": "no sign of one",
+        "cpu.governor": "the kernel reports no frequency scaling",
+        "system.container": "none detected",
         "nvidia": why_no_nvidia,
         "torch.version": "torch is not installed",
         "torch.cuda": "a build of torch without CUDA" if torch["version"] else "no torch",
@@ -116,7 +116,7 @@ def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _published(name: str, value: str) -> str:
     if SECRET.search(name):
-        return "(not told)"
+        return "(hidden)"
     if "/" in value:
         return "(a path)"
     return "(an address)" if ADDRESS.search(value) else UUID.sub(r"\1-(a UUID)", value)
@@ -131,7 +131,7 @@ def _packages(other: Interpreter | None) -> dict[str, str]:
 
 
 def workers_package(name: str) -> str | None:
-    """Return the version of one of `PACKAGES` in the workers' interpreter; raises InterpreterError."""
+    """Return a version of `PACKAGES` in the workers' interpreter; raises InterpreterError."""
     python = chosen_python()
     return probe_python(python).packages.get(name) if python else package_version(name)
 

@@ -66,7 +66,7 @@ class SampleLog:
     def move_clock(self, event: ClockMoved) -> str:
         """Invalidate times of samples so far, and return the reason."""
         moved = f"the clock was set by {event.seconds:+.0f} s, or the machine slept"
-        self._clock_moved, self.missing = True, f"{moved}: the samples have no certain place"
+        self._clock_moved, self.missing = True, f"{moved}: sample times are uncertain"
         return moved
 
     def summary(
@@ -208,7 +208,7 @@ def _absence(
 ) -> dict[str, str]:
     """Return the reasons why the run's device has no series, or not all of them."""
     if not samples:
-        return {"samples": "none was taken in the measured part"}
+        return {"samples": "no sample in the measured part"}
     if index is None:
         return {"device": _why_unidentified(samples[-1])} if on_cuda else {}
     if any(device.lost for s in samples for device in s.devices if device.index == index):

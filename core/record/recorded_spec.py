@@ -26,12 +26,12 @@ def check_spec(record: Record, source: Path) -> None:
     for key, kind in _SPEC_HAS.items():
         if not isinstance(record.spec.get(key), kind):
             raise DamagedFileError(
-                f"{source} is no record of a run: spec.{key} is no {kind.__name__}"
+                f"{source} is not a run's record: spec.{key} is not of type {kind.__name__}"
             )
     least = 0 if record.spec.get("workload") == OWN_MODEL else 1
     for key in _SIZES & record.spec.keys():
         if not isinstance(record.spec[key], int) or not least <= record.spec[key] < 2**31:
-            raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no size")
+            raise DamagedFileError(f"{source} is not a run's record: spec.{key} is not a size")
     for key, value in record.spec.items():
         if not isinstance(value, int | float | str):
-            raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no value")
+            raise DamagedFileError(f"{source} is not a run's record: spec.{key} is not a value")

@@ -58,8 +58,8 @@ RECORD_CHANGED = Finding(
     rule="record-changed",
     severity="warning",
     verdict="record.json was changed after it was written",
-    why="its SHA-256 is not among those in record.sha256; these figures are of events.jsonl",
-    next="delete record.json, and it is written anew from the events",
+    why="its SHA-256 is not in record.sha256; these figures are from events.jsonl",
+    next="delete record.json to rebuild it from the events",
 )
 
 
@@ -71,7 +71,7 @@ def lines_lost(count: int) -> Finding:
         verdict=f"{counted(count, 'line')} of events.jsonl cannot be read",
         why="a crash or a full disk tore them, or somebody changed the file; samples, notices or "
         "steps that they held are not in this record",
-        next="run it again where the figures have to be complete",
+        next="run again if the figures must be complete",
         numbers={"lines": count},
     )
 
@@ -91,7 +91,7 @@ def reasons_of_missing(
         if row.block in blocks:
             continue
         if row.name not in header.passes:
-            missing[row.block] = f"the {row.name} pass was not asked for"
+            missing[row.block] = f"this run has no {row.name} pass"
         elif row.name in details:
             missing[row.block] = details[row.name]
         elif why := why_left_out(row.name, outcomes):
@@ -102,7 +102,7 @@ def reasons_of_missing(
         off = spec.compile == "off"
         missing["compile"] = "compile is off" if off else "the timing pass has no result"
     if "distributed" not in blocks:
-        alone = "there is one rank only"
+        alone = "one rank only"
         failed = missing.get("timing", "the timing pass has no result")
         missing["distributed"] = alone if spec.ranks == 1 else failed
     if kept_prediction(predict(spec), spec) is None:
@@ -387,7 +387,7 @@ def _with_mfu(
     if timing is None or spec.is_own:
         return timing
     if not spec.has_model or spec.ranks > 1:
-        missing = timing.missing | {"mfu": "the model's FLOPs are of one model on one device"}
+        missing = timing.missing | {"mfu": "FLOPs are known for one model on one device"}
         return msgspec.structs.replace(timing, missing=missing)
     return with_mfu(timing, roof, no_roof, prediction.causal_step_flops)
 

@@ -113,8 +113,8 @@ def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None =
         costs, remedy = "roofs and MFU cannot use them", f"delete the file, then {again}"
         return Check(name=name, status="warning", found=str(error), costs=costs, remedy=remedy)
     if rates is None:
-        roof = "only --peak gives one" if device == "cpu" else "they follow the data sheet"
-        costs = f"roofs and MFU do not know what it really reaches: {roof}"
+        roof = "only --peak gives one" if device == "cpu" else "they use the data sheet"
+        costs = f"roofline and MFU use no measured rates: {roof}"
         found = "not measured on this device"
         return Check(name=name, status="missing", found=found, costs=costs, remedy=again)
     best = max(rates.products().values(), default=0.0)
@@ -124,12 +124,12 @@ def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None =
     if days > OLD_DAYS:
         reasons.append(f"they are {counted(days, 'day')} old")
     if rates.beside_others:
-        reasons.append(f"other work was under way, load average {rates.load_average:.1f}")
+        reasons.append(f"other work was running, load average {rates.load_average:.1f}")
     if torch and rates.torch != torch:
         reasons.append(f"they were measured with torch {rates.torch}, here is {torch}")
     if not reasons:
         return Check(name=name, status="ok", found=found)
-    costs = f"roofs and MFU may rest on what no longer holds: {' and '.join(reasons)}"
+    costs = f"roofline and MFU may be outdated: {' and '.join(reasons)}"
     return Check(name=name, status="warning", found=found, costs=costs, remedy=again)
 
 
@@ -235,7 +235,7 @@ def _cause(load: Load | None, other: Load | None, label: str) -> str:
     if all(limits) and limits[0] != limits[1]:
         found.append(f"capped at {limits[0]:.0f} W, {label} at {limits[1]:.0f} W")
     if only_here := [reason for reason in load.reasons if reason not in other.reasons]:
-        found.append(f"its clock was held by: {', '.join(only_here)}")
+        found.append(f"its clock was limited by: {', '.join(only_here)}")
     clocks = load.sm_clock_mhz, other.sm_clock_mhz
     if all(clocks) and clocks[0] != clocks[1]:
         found.append(f"SM clock {clocks[0]:.0f} MHz in the median, {label} {clocks[1]:.0f}")

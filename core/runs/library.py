@@ -50,7 +50,7 @@ def label_of(run: Path) -> Label:
     except (FileNotFoundError, NotADirectoryError):
         return UNLABELLED
     except (OSError, *UNREADABLE_JSON) as error:
-        raise DamagedFileError(f"{path} is no label: {error}") from error
+        raise DamagedFileError(f"{path} is not a label: {error}") from error
 
 
 def label_known(run: Path) -> Label:
@@ -206,7 +206,7 @@ class Library:
         try:
             return [msgspec.json.decode(row[0], type=Entry) for row in rows]
         except (TypeError, *UNREADABLE_JSON) as error:
-            raise sqlite3.DatabaseError(f"a row is not one of this list: {error}") from error
+            raise sqlite3.DatabaseError(f"invalid row: {error}") from error
 
     def _index(self, database: sqlite3.Connection, run: RunDirectory, version: str) -> None:
         try:

@@ -91,7 +91,7 @@ def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> 
     try:
         kept = past_predictions(root)
     except DamagedFileError as error:
-        return f"Past predictions cannot be read, the next run begins anew: {error}"
+        return f"Past predictions cannot be read, the next run starts a new file: {error}"
     on_machine = [prediction for prediction in kept if prediction.machine == machine]
     alike = [
         prediction

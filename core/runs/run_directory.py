@@ -112,7 +112,7 @@ class RunDirectory(JobDirectory):
         return header if header.id == self.id else msgspec.structs.replace(header, id=self.id)
 
     def record(self) -> Record:
-        """Read ``record.json``; DamagedFileError if the run never got that far or it is unreadable."""
+        """Read ``record.json``; DamagedFileError if it is absent or unreadable."""
         try:
             data = read_json(self.record_path)
         except OSError as error:
@@ -312,7 +312,7 @@ def _written_ns(run: RunDirectory) -> int:
 
 
 def find_run(text: str, root: Path | None = None) -> RunDirectory:
-    """Find a run by id, a unique part of it, ``last``, ``last~1``, or path; raises NotFoundError."""
+    """Find a run by id, unique part of it, ``last``, ``last~1``, or path; raises NotFoundError."""
     if text == "last" and (newest := newest_run(root)) is not None:
         return newest
     runs = list_runs(root)
@@ -323,7 +323,7 @@ def find_run(text: str, root: Path | None = None) -> RunDirectory:
     if all(run.id != text for run in runs) and (Path(text) / "run.json").is_file():
         path = Path(text).resolve()
         if not _is_text(path.name):
-            raise DamagedFileError(f"{str(path)!r} is no run: its name is no UTF-8")
+            raise DamagedFileError(f"{str(path)!r} is not a run: its name is not UTF-8")
         return RunDirectory(path)
     none = f"no run {text!r} under {runs_folder(root)}; `sysbench-tui list` shows all"
     return job_with_id(text, runs, none)

@@ -72,7 +72,7 @@ def _ended(run: RunDirectory) -> Record:
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # Events that were edited may contain any values of the right types.
         reason = f"{type(error).__name__}: {error}"
-        raise DamagedFileError(f"{run.events_path} makes no record: {reason}") from error
+        raise DamagedFileError(f"{run.events_path} does not make a record: {reason}") from error
 
 
 def _as_measured(run: RunDirectory) -> Record:

@@ -131,7 +131,7 @@ def add_round(
     """
     header = run.header()
     if "timing" not in header.passes:
-        raise SpecError("passes", ",".join(header.passes), "a round is of the timing pass")
+        raise SpecError("passes", ",".join(header.passes), "only the timing pass has rounds")
     chosen_before(header.python)
     place = PassPlace(experiment=experiment, block=block, position=position, side=side)
     cancel = cancel or Cancellation()
@@ -465,7 +465,7 @@ class _Watch:
         return self._stopped if self._stopped != before else None
 
     def silence(self) -> str:
-        text = f"nothing was heard for {self.patience():.0f} s in stage {self.stage}"
+        text = f"no event for {self.patience():.0f} s in stage {self.stage}"
         return text if self._stopped is None else f"{text}: {_describe_stop(self._stopped)}"
 
     def is_silent(self) -> bool:
@@ -492,23 +492,23 @@ class _Watch:
 
 
 def _describe_stop(pid: int) -> str:
-    return f"process {pid} is stopped by a signal or a debugger; `kill -CONT {pid}` lets it go on"
+    return f"process {pid} is stopped by a signal or a debugger; `kill -CONT {pid}` continues it"
 
 
 def _describe_oom(event: OutOfMemory, asked_bytes: int | None) -> str:
     """Return the sentence; ``asked_bytes`` from the recording is more exact than the event's."""
-    requested = "an unknown amount"
     asked_bytes = event.requested_bytes if asked_bytes is None else asked_bytes
-    if asked_bytes is not None:
-        requested = format_bytes(asked_bytes)
-    free = "" if event.free_bytes is None else f", {format_bytes(event.free_bytes)} free"
-    limit = ""
+    requested = "an unknown amount" if asked_bytes is None else format_bytes(asked_bytes)
+    bounds = []
+    if event.free_bytes is not None:
+        bounds.append(f"{format_bytes(event.free_bytes)} free")
     if event.limit_bytes is not None:
-        limit = f", limit {format_bytes(event.limit_bytes)}"
+        bounds.append(f"limit {format_bytes(event.limit_bytes)}")
     elif event.capacity_bytes is not None:
-        limit = f", {format_bytes(event.capacity_bytes)} to be had"
-    head = f"{_of_rank(event.rank)}out of memory: {requested} asked for in {event.phase}"
-    return f"{head}{free}{limit}"
+        bounds.append(f"capacity {format_bytes(event.capacity_bytes)}")
+    known = f" ({', '.join(bounds)})" if bounds else ""
+    head = f"{_of_rank(event.rank)}out of memory in {event.phase}"
+    return f"{head}: tried to allocate {requested}{known}"
 
 
 def _describe_failure(failure: WorkerFailed) -> str:

@@ -46,7 +46,7 @@ def trash_run(run: RunDirectory, root: Path | None = None) -> Trashed:
     place = runs_folder(root) / run.id
     # Only runs in the library are deleted: a run at a path may belong to another user.
     if run.path.resolve() != place.resolve() or place.is_symlink() or not place.is_dir():
-        raise NotFoundError(f"{run.path} is no run of this library: nothing is deleted")
+        raise NotFoundError(f"{run.path} is not a run of this library: nothing is deleted")
     beginning = run.is_beginning() and not run.record_path.exists()
     # Between two rounds of an experiment no process holds the run, and the next one needs it.
     if beginning or run.is_live() or experiment_meant(run.id, root) is not None:
@@ -86,7 +86,7 @@ def find_trashed(text: str, root: Path | None = None) -> Trashed:
         some = ", ".join(row.id for row in found[:4])
         raise NotFoundError(f"deleted run {text!r} is ambiguous: {some}")
     raise NotFoundError(
-        f"no run {text!r} in {trash_folder(root)}; `sysbench-tui list --trash` shows what is"
+        f"no run {text!r} in {trash_folder(root)}; `sysbench-tui list --trash` lists them"
     )
 
 

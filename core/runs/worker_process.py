@@ -67,7 +67,7 @@ UNKNOWN = (
     *("capacity_bytes", "op", "expression"),
 )
 """Fields of an `OutOfMemory` that its worker could not report."""
-NATIVE_END = "native code was refused memory and ended the process; it says no more than that"
+NATIVE_END = "an allocation failed in native code and ended the process, without details"
 
 
 class WorkerProcess:
@@ -204,7 +204,7 @@ def uncaught_refusal(written: bytes) -> str:
 
 def signal_name(number: int) -> str:
     """Return ``SIGSEGV``; for SIGKILL also who may have sent it."""
-    hint = " (a person, or the kernel out of memory)" if number == signal.SIGKILL else ""
+    hint = " (by a user, or by the kernel out of memory)" if number == signal.SIGKILL else ""
     return f"{signal.Signals(number).name}{hint}"
 
 

@@ -96,7 +96,7 @@ def as_number(value: Any) -> float:
 
 def count(name: str, help: str, low: int = 1, high: int = LARGEST, zero: str = "") -> Field:
     """Define an integer field with a range; ``zero`` is the meaning of 0."""
-    allowed = f"a whole number from {low} to {high}" + (f" (0: {zero})" if zero else "")
+    allowed = f"an integer from {low} to {high}" + (f" (0: {zero})" if zero else "")
     return Field(
         name=name,
         help=help,
@@ -227,7 +227,7 @@ def _compiles(values: Mapping[str, Any]) -> bool:
 
 
 def _size(name: str, help: str, high: int) -> Field:
-    allowed = f"a whole number from 1 to {high}, or 0 where a model of yours takes none"
+    allowed = f"an integer from 1 to {high} (0 if your model has no such argument)"
     return replace(count(name, help, 0, high), allowed=allowed)
 
 
@@ -240,7 +240,7 @@ FIELDS: tuple[Field, ...] = (
         "work",
         Field(
             name="model",
-            help="preset of a model size, or a model of yours",
+            help="preset, or your own model",
             allowed="the name of a preset, such as tiny or cs336-2025/large, or "
             "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, hf:PATH with model.NAME=VALUE",
             convert=as_text,
@@ -267,8 +267,7 @@ FIELDS: tuple[Field, ...] = (
         ),
         choice(
             "attention",
-            "naive materialises the scores; sdpa lets torch choose the kernel; own is what a model "
-            "of yours does",
+            "naive materialises the scores; sdpa lets torch choose the kernel; own is your model's",
             *(row.name for row in ATTENTIONS),
         ),
     ),
@@ -286,7 +285,7 @@ FIELDS: tuple[Field, ...] = (
         "update",
         choice(
             "optimizer",
-            "used by step = train; custom is the one that a model of yours brings",
+            "used by step = train; custom is your model's own",
             *("adamw-loop", "adamw-foreach", "adamw-fused", "sgd", "custom"),
         ),
         decimal(
@@ -321,12 +320,12 @@ FIELDS: tuple[Field, ...] = (
         "stop",
         Field(
             name="warmup",
-            help="steps before measuring; auto goes on until they agree",
-            allowed="auto, or a whole number from 0 to 10000",
+            help="steps before measuring; auto continues until they agree",
+            allowed="auto, or an integer from 0 to 10000",
             convert=_warmup,
             valid=lambda value: value == "auto" or 0 <= value <= 10_000,
         ),
-        count("steps", "measure exactly so many steps", 0, 1_000_000, zero="until settled"),
+        count("steps", "number of measured steps", 0, 1_000_000, zero="until settled"),
         decimal(
             "until",
             "stop when the 95 % interval's half-width is this share of the median",
@@ -335,10 +334,10 @@ FIELDS: tuple[Field, ...] = (
             1,
             as_ratio,
         ),
-        count("max_steps", "stop after so many steps even if not settled", high=1_000_000),
+        count("max_steps", "maximum number of steps", high=1_000_000),
         decimal(
             "max_seconds",
-            "stop after so long even if not settled",
+            "maximum time",
             "0.1 to 86400 seconds",
             0.1,
             86400,
@@ -349,7 +348,7 @@ FIELDS: tuple[Field, ...] = (
         "stop",
         choice(
             "sync",
-            "batched waits once a batch; every-step each time, slower",
+            "batched waits once per batch; every-step waits each step and is slower",
             "batched",
             "every-step",
         ),
@@ -366,7 +365,7 @@ FIELDS: tuple[Field, ...] = (
         ),
         count(
             "threads",
-            "host threads for operators; automatic is OMP_NUM_THREADS, else all cores but one",
+            "host threads for operators; default: OMP_NUM_THREADS, else all cores but one",
             0,
             4096,
             zero="automatic",
@@ -377,7 +376,7 @@ FIELDS: tuple[Field, ...] = (
         count("seed", "seed of weights and data", low=0),
         Field(
             name="memory_limit",
-            help="cap on what the allocator may hold, to emulate a smaller device",
+            help="limit of allocated memory, to emulate a smaller device",
             allowed="bytes in binary units such as 24GiB, at least 1MiB; 0 is none",
             convert=as_bytes,
             valid=lambda value: value == 0 or 2**20 <= value <= 2**50,
@@ -389,7 +388,7 @@ FIELDS: tuple[Field, ...] = (
         "",
         choice(
             "workload",
-            "what is run; all but transformer are experiments of the studies",
+            "workload; all but transformer belong to the studies",
             *("transformer", "attention", "accumulation", "autocast-dtypes", "all-reduce"),
             OWN_MODEL,
         ),
@@ -411,11 +410,11 @@ FIELDS: tuple[Field, ...] = (
     *_with(
         "",
         choice("comm_backend", "auto is nccl on CUDA, gloo on the CPU", "auto", "nccl", "gloo"),
-        switch("shard_optimizer", "each rank keeps a part of the optimizer's state"),
-        decimal("payload_mib", "size of what all-reduce sums", "0 to 65536 MiB", 0, 65536),
+        switch("shard_optimizer", "shard the optimizer's state over the ranks"),
+        decimal("payload_mib", "size of the all-reduced buffer", "0 to 65536 MiB", 0, 65536),
         choice(
             "mask",
-            "of bare attention; auto is none there, as in the write-ups, and causal in a model",
+            "mask of bare attention; auto is none there and causal in a model",
             *("auto", "causal", "none"),
         ),
         later=True,
@@ -424,7 +423,7 @@ FIELDS: tuple[Field, ...] = (
         "",
         Field(
             name="model_args",
-            help="arguments of an own model's factory; model.NAME=VALUE sets one",
+            help="arguments of your model's factory; model.NAME=VALUE sets one",
             allowed='a JSON object such as {"layers": 4}',
             convert=canonical_arguments,
             valid=lambda value: len(value) <= 4096,
@@ -432,7 +431,7 @@ FIELDS: tuple[Field, ...] = (
         ),
         Field(
             name="model_file",
-            help="file of an own model's code, found from model",
+            help="file of your model's code, derived from model",
             allowed="a path",
             convert=as_text,
             valid=lambda value: len(value) <= 4096,
@@ -440,13 +439,13 @@ FIELDS: tuple[Field, ...] = (
         ),
         Field(
             name="model_source",
-            help="digest of an own model's code and libraries, made from the file",
+            help="digest of your model's code and libraries, derived from the file",
             allowed="16 hexadecimal digits",
             convert=as_text,
             valid=lambda value: bool(re.fullmatch(r"(|[0-9a-f]{16})", value)),
             is_typed=False,
         ),
-        switch("trust_code", "run the code that comes with a configuration; only with hf:PATH"),
+        switch("trust_code", "run code shipped with a configuration; only with hf:PATH"),
         part_of="model",
         later=True,
         is_used=lambda values: is_own(values.get("model")),

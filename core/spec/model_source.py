@@ -134,7 +134,7 @@ def _check_libraries(model: str, source: ModelSource, path: Path, python: str) -
         missing &= {name for name in _needed(path) if not (root / name).is_dir()}
     if not missing:
         return
-    mend = "install what has it there"
+    mend = "install the package that contains it"
     if missing <= DISTRIBUTIONS.keys():
         packages = sorted(DISTRIBUTIONS[name] for name in missing)
         mend = f"run `{install_command(python, packages)}` to fix this"

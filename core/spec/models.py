@@ -89,7 +89,7 @@ def find_model(name: str) -> ModelPreset:
         choices = " or ".join(
             f"{full} ({presets[full].dimensions.parameters:,} parameters)" for full in matches
         )
-        raise SpecError("model", name, f"ambiguous, say which: {choices}")
+        raise SpecError("model", name, f"ambiguous, did you mean {choices}?")
     sizes = [full.rpartition("/")[2] for full in presets]
     close = difflib.get_close_matches(name, [*presets, *sizes], n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""

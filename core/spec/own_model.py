@@ -91,7 +91,7 @@ def with_arguments(settings: Mapping[str, object]) -> dict[str, object]:
     except (ValueError, TypeError) as error:
         if isinstance(error, SpecError):
             raise
-        raise SpecError(next(iter(given)), given, "values that JSON has") from error
+        raise SpecError(next(iter(given)), given, "JSON values") from error
 
 
 def canonical_arguments(value: object) -> str:

@@ -36,7 +36,7 @@ def check_repeat(repeat: int, passes: Sequence[PassName]) -> None:
     if not 1 <= repeat <= MOST_ROUNDS:
         raise SpecError("repeat", repeat, f"rounds of the timing pass, 1 to {MOST_ROUNDS}")
     if repeat > 1 and "timing" not in passes:
-        raise SpecError("repeat", repeat, "rounds are of the timing pass, which is not asked for")
+        raise SpecError("repeat", repeat, "several rounds need the timing pass")
 
 
 def _only(names: Sequence[str]) -> str:

@@ -81,7 +81,7 @@ def profile_path(name: str) -> Path:
 
 
 def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
-    """Read settings and passes of a TOML spec file; a ProfileError names the line or key at fault."""
+    """Read settings and passes of a TOML spec file; ProfileError names the line or key."""
     try:
         if path.stat().st_size > LARGEST_FILE_BYTES:
             raise ProfileError(f"{path}: larger than {LARGEST_FILE_BYTES // 1024} KiB, not a spec")

@@ -53,14 +53,14 @@ def _check_subject(spec: RunSpec) -> None:
         _check_own(spec)
         return
     if spec.workload == OWN_MODEL:
-        raise SpecError("workload", spec.workload, f"left out: model = {WAYS} says it")
+        raise SpecError("workload", spec.workload, f"left out: only for model = {WAYS}")
     if spec.attention_row.is_of_model:
-        raise SpecError("attention", spec.attention, "a kernel; own is of models of yours")
+        raise SpecError("attention", spec.attention, "a kernel; own is for your own models")
     if spec.optimizer == "custom":
-        raise SpecError("optimizer", spec.optimizer, "a name; custom is of models of yours")
+        raise SpecError("optimizer", spec.optimizer, "a name; custom is for your own models")
     for name in ("batch", "context"):
         if not getattr(spec, name):
-            raise SpecError(name, 0, "a whole number from 1 on; 0 is of models of yours")
+            raise SpecError(name, 0, "an integer ≥ 1; 0 is for your own models")
     for name in ("model_args", "model_file", "model_source", "trust_code"):
         if getattr(spec, name):
             raise SpecError(name, getattr(spec, name), f"left out, unless model = {WAYS}")
@@ -69,24 +69,24 @@ def _check_subject(spec: RunSpec) -> None:
 def _check_own(spec: RunSpec) -> None:
     is_factory = source_of(spec.model).door != "hf"
     if spec.workload != OWN_MODEL:
-        raise SpecError("workload", spec.workload, "left out: a model of yours takes steps")
+        raise SpecError("workload", spec.workload, "left out: your own models always run steps")
     if is_factory and not spec.attention_row.is_of_model:
         raise SpecError(
             "attention",
             spec.attention,
-            f"left out: a factory's attention is its own code; {ARGUMENT}attention=… could be an "
+            f"left out: a factory's attention is its own code; {ARGUMENT}attention=… sets an "
             "argument of it",
         )
     if is_factory and spec.trust_code:
-        raise SpecError("trust_code", True, "left out: a factory is your own code")
+        raise SpecError("trust_code", True, "left out: a factory is already your own code")
     if is_factory and spec.checkpoint:
         raise SpecError(
-            "checkpoint", spec.checkpoint, "0: a factory's blocks recompute by its own code only"
+            "checkpoint", spec.checkpoint, "0: only a factory's own code can recompute its blocks"
         )
     if spec.optimizer == "custom" and spec.step != "train":
         raise SpecError("optimizer", spec.optimizer, "left out, unless step = train")
     if spec.shard_optimizer and spec.optimizer == "custom":
-        raise SpecError("shard_optimizer", True, "false: the model brings its own optimizer")
+        raise SpecError("shard_optimizer", True, "false: the model has its own optimizer")
 
 
 def _check_dimensions(spec: RunSpec) -> None:
@@ -122,7 +122,9 @@ def _check_workload(spec: RunSpec) -> None:
     if spec.is_own:
         if spec.checkpoint > 1 or (spec.checkpoint and not spec.has_backward):
             raise SpecError(
-                "checkpoint", spec.checkpoint, "0 or 1, each layer by itself; with a backward"
+                "checkpoint",
+                spec.checkpoint,
+                "0 or 1: each layer separately, in steps with a backward",
             )
     elif spec.checkpoint > spec.layers or (spec.checkpoint and not spec.has_backward):
         raise SpecError(
@@ -139,10 +141,10 @@ def _check_parallel(spec: RunSpec) -> None:
         raise SpecError("ranks", spec.ranks, allowed)
     has_model = spec.workload in ("transformer", OWN_MODEL)
     if spec.parallel != "none" and (spec.step != "train" or not has_model):
-        raise SpecError("parallel", spec.parallel, "none, unless a transformer takes train steps")
+        raise SpecError("parallel", spec.parallel, "none, unless a transformer is trained")
     if spec.shard_optimizer and spec.parallel in ("none", "fsdp2"):
         raise SpecError(
-            "shard_optimizer", True, "false, unless ranks share gradients; fsdp2 divides all state"
+            "shard_optimizer", True, "false, unless ranks share gradients; fsdp2 shards all state"
         )
     if spec.ranks > 1 and spec.compile != "off":
         raise SpecError("compile", spec.compile, "off, with several ranks")
@@ -169,7 +171,7 @@ def _check_device(spec: RunSpec) -> None:
         raise SpecError(
             "attention",
             kernel.name,
-            f"this CUDA kernel takes {_listed(cast, 'and')} only; for {precision.name} take "
+            f"this CUDA kernel supports {_listed(cast, 'and')} only; for {precision.name} take "
             f"{_listed(others, 'or')}",
         )
     if spec.device != "cpu":

@@ -88,7 +88,7 @@ def test_out_of_memory_in_a_rank_is_typed_and_names_it() -> None:
     oom = record.passes[0].oom
     assert oom is not None
     assert oom.rank in (0, 1)
-    assert f"rank {oom.rank}: out of memory: 128 MiB asked for in forward" in ended.detail
+    assert f"rank {oom.rank}: out of memory in forward: tried to allocate 128 MiB" in ended.detail
     # One score matrix: batch × heads × context² × 4 bytes.
     assert oom.requested_bytes == 32 * 4 * 512 * 512 * 4
 

@@ -145,11 +145,13 @@ def test_native_code_that_ends_a_worker_for_want_of_memory_is_out_of_memory(
     run = new_run(SHORT.changed(memory_limit=2**20))
     ended, run_ended = the_end(list(supervise(run)))
     assert (ended.outcome, run_ended.status) == ("oom", "oom")
-    assert ended.detail == ("out of memory: an unknown amount asked for in measure, limit 1.00 MiB")
+    assert ended.detail == (
+        "out of memory in measure: tried to allocate an unknown amount (limit 1.00 MiB)"
+    )
     record = run.record()
     told = record.passes[0].oom
     assert told is not None and told.message.endswith("'std::bad_alloc'")
-    assert "says no more" in told.missing["requested_bytes"]
+    assert "without details" in told.missing["requested_bytes"]
     assert told.would_fit, "the limit is known"
     assert "ran out of memory" in record.findings[0].verdict
 

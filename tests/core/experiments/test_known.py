@@ -152,7 +152,7 @@ def test_a_plan_of_too_little_time_promises_nothing(
     assert (plan.smallest is not None) is smallest_is_known
     assert bool(plan.promises) is smallest_is_known
     if not smallest_is_known:
-        assert "3 blocks are the least" in plan.missing["smallest"]
+        assert "3 blocks are needed" in plan.missing["smallest"]
 
 
 def test_runs_of_another_machine_are_no_plan() -> None:

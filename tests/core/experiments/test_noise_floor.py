@@ -237,8 +237,8 @@ def test_advice_names_the_figure_behind_it() -> None:
         row.name: row.detail
         for row in advice(noise, measurement.observed(), seen, 0.5, "powersave")
     }
-    assert "pytest 1e+02 cores" in rows["quiet the neighbours"]
-    assert "took 10 %" in rows["quiet the neighbours"]
+    assert "pytest 1e+02 cores" in rows["end other processes"]
+    assert "used 10 %" in rows["end other processes"]
     assert "0.50 cores" in rows["another machine"]
     assert "powersave" in rows["governor performance"]
     assert "more processes, not more steps" in rows

@@ -82,7 +82,7 @@ def test_tenants_are_named(on_stub: RunPython) -> None:
 def test_a_busy_gpu_without_processes_is_suspicious(on_stub: RunPython) -> None:
     check = on_stub(EXAMINE)["other tenants"]
     assert check["status"] == "warning"
-    assert check["found"] == "GPU 0 is 40 % busy with no process in sight"
+    assert check["found"] == "GPU 0 is 40 % busy without a visible process"
 
 
 def test_no_tenants(on_stub: RunPython) -> None:

@@ -85,7 +85,7 @@ def test_nothing_tells_who_ran_it(without_nvml: RunPython, tmp_path: Path) -> No
     [
         ("CUDA_VISIBLE_DEVICES", "0,1", "0,1"),
         ("CUDA_VISIBLE_DEVICES", "", ""),
-        ("TORCHINDUCTOR_CACHE_TOKEN", "hunter2", "(not told)"),
+        ("TORCHINDUCTOR_CACHE_TOKEN", "hunter2", "(hidden)"),
         ("TORCHINDUCTOR_REDIS_HOST", "10.0.0.7", "(an address)"),
         ("TRITON_REMOTE", "cache.example.org:6379", "(an address)"),
         ("TRITON_REMOTE", "anna@host", "(an address)"),

@@ -92,8 +92,8 @@ def test_what_is_missing_is_told_with_the_command_that_mends_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        (("echo hello",), "does not answer as a Python does: it says 'hello'"),
-        (("yes",), "does not answer as a Python does: it says 'y'"),
+        (("echo hello",), "does not answer like a Python: output 'hello'"),
+        (("yes",), "does not answer like a Python: output 'y'"),
         (("while :; do :; done",), "it did not answer within 0.3 s"),
         (('echo; echo \'sysbench-tui: {"version": "3.10.2"}\'',), "it is Python 3.10.2; workers"),
         ((f'exec {sys.executable} -E -S "$@"',), "it ignores PYTHONPATH"),

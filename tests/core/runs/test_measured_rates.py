@@ -121,7 +121,7 @@ def test_rates_beside_other_work_are_doubted_wherever_they_show(
     check = rates_check("cpu", measured.torch, measured.taken_ns)
     assert check.status == "warning" and "load average 3.0" in check.costs
     roof, _ = roof_of("cpu", "fp32", "fp32", measured_facts("cpu"))
-    assert roof is not None and roof.peak_source.endswith("beside other work")
+    assert roof is not None and roof.peak_source.endswith("with other work running")
 
 
 def test_old_rates_and_those_of_another_torch_are_doubted(
@@ -175,7 +175,7 @@ def test_a_sister_that_nvml_shows_capped_is_told_to_be_slower_for_that(
     (slower,) = told["cuda:1"]
     assert slower.startswith("product bf16: slower than cuda:0 by 1")
     assert "capped at 450 W, cuda:0 at 700 W" in slower
-    assert "its clock was held by: power cap" in slower
+    assert "its clock was limited by: power cap" in slower
     assert "SM clock 1410 MHz in the median, cuda:0 1755" in slower
     assert told["cuda:0"][0].startswith("product bf16: faster than cuda:1 by 1")
 

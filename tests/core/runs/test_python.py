@@ -67,7 +67,7 @@ def test_a_run_and_its_later_rounds_are_of_one_python(
         lambda: next(supervise(run)),
         lambda: both_pythons(run.id, None, None, None),
     ):
-        with pytest.raises(InterpreterError, match="a run names it, and it was never chosen here"):
+        with pytest.raises(InterpreterError, match="the run uses it, but it was never chosen here"):
             act()
     note_chosen(python)
     Path(python).unlink()
@@ -102,7 +102,7 @@ def test_nothing_is_made_where_workers_cannot_run(
         ["doctor", "--measure", "--device", "cpu"],
     ):
         assert main([*words, "--python", python]) == 2
-        assert "it does not answer as a Python does: it says 'no'" in capsys.readouterr().err
+        assert "it does not answer like a Python: output 'no'" in capsys.readouterr().err
     assert list_runs() == []
     assert main(["ab", "--resume", "last", "--python", python]) == 2
     assert "--resume keeps" in capsys.readouterr().err

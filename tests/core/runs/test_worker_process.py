@@ -49,8 +49,8 @@ sys.exit(1)
 
 
 LIMITS = {
-    "limit": ({"limit_bytes": 300 * 2**20, "capacity_bytes": 2**33}, ", 0 B free, limit 300 MiB"),
-    "capacity": ({"capacity_bytes": 79 * 2**30}, ", 0 B free, 79.0 GiB to be had"),
+    "limit": ({"limit_bytes": 300 * 2**20, "capacity_bytes": 2**33}, " (0 B free, limit 300 MiB)"),
+    "capacity": ({"capacity_bytes": 79 * 2**30}, " (0 B free, capacity 79.0 GiB)"),
 }
 
 
@@ -65,7 +65,7 @@ def test_out_of_memory_says_what_there_was(
     for _ in supervise(run):
         pass
     (row,) = run.record().passes
-    assert row.detail == f"out of memory: 1.50 MiB asked for in forward{words}"
+    assert row.detail == f"out of memory in forward: tried to allocate 1.50 MiB{words}"
 
 
 def test_what_was_asked_for_is_the_recordings_figure_where_there_is_one(
@@ -78,7 +78,7 @@ def test_what_was_asked_for_is_the_recordings_figure_where_there_is_one(
     for _ in supervise(run):
         pass
     (row,) = run.record().passes
-    assert row.detail == "out of memory: 1.50 MiB asked for in forward"
+    assert row.detail == "out of memory in forward: tried to allocate 1.50 MiB"
     assert row.oom is not None
     assert row.oom.requested_bytes == 3 * 2**19
 
