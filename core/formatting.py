@@ -8,7 +8,7 @@ from decimal import Decimal
 UNKNOWN = "n/a"
 """Text of an unknown quantity, which is never shown as zero."""
 
-LONGEST_NAME = 60
+MAX_NAME_CHARS = 60
 
 BINARY_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -85,7 +85,7 @@ def milliseconds(value: float) -> str:
     return f"{significant(value)} ms"
 
 
-def shortened(name: str, most: int = LONGEST_NAME) -> str:
+def shortened(name: str, most: int = MAX_NAME_CHARS) -> str:
     """Shorten a name to ``most`` characters, cut in the middle: both ends identify it."""
     if len(name) <= most:
         return name

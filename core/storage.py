@@ -19,7 +19,7 @@ from sysbench.core.errors import DamagedFileError, DeviceBusyError
 from sysbench.core.formatting import format_bytes
 
 HOME_VARIABLE = "SYSBENCH_HOME"
-MOST_BYTES = 2**28
+MAX_BYTES = 2**28
 """Largest file of a run that is read at once; records have up to a few MiB."""
 UNREADABLE_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Failures of decoding JSON: RecursionError if it nests too deeply."""
@@ -106,7 +106,7 @@ _NO_FILE = (errno.ENXIO, errno.ELOOP)
 """Errors of opening a socket, and a link that points to itself."""
 
 
-def read_regular(path: Path, most_bytes: int = MOST_BYTES, *, inside: Path | None = None) -> bytes:
+def read_regular(path: Path, most_bytes: int = MAX_BYTES, *, inside: Path | None = None) -> bytes:
     """Read a regular file.
 
     Raises:
@@ -152,7 +152,7 @@ def read_json(path: Path, *, inside: Path | None = None) -> bytes:
     """Read a JSON file that can be decoded in bounded memory.
 
     Raises:
-        DamagedFileError: As in `read_regular`, or it would take more than `MOST_DECODED_BYTES`.
+        DamagedFileError: As in `read_regular`, or it would take more than `MAX_DECODED_BYTES`.
     """
     data = read_regular(path, inside=inside)
     check_decoded(data, path)
@@ -166,15 +166,15 @@ def check_decoded(data: bytes, source: object) -> None:
         source: Its name in the error.
 
     Raises:
-        DamagedFileError: More than `MOST_DECODED_BYTES`.
+        DamagedFileError: More than `MAX_DECODED_BYTES`.
     """
-    if len(data) * max(_BYTES_OF.values()) <= MOST_DECODED_BYTES:
+    if len(data) * max(_BYTES_OF.values()) <= MAX_DECODED_BYTES:
         return  # small whatever it contains
     count = decoded_bytes(data)
-    if count > MOST_DECODED_BYTES:
+    if count > MAX_DECODED_BYTES:
         raise DamagedFileError(
             f"{source} would take {format_bytes(count)} of memory; "
-            f"more than {format_bytes(MOST_DECODED_BYTES)} is not decoded"
+            f"more than {format_bytes(MAX_DECODED_BYTES)} is not decoded"
         )
 
 
@@ -183,7 +183,7 @@ def decoded_bytes(data: bytes) -> int:
     return sum(data.count(mark) * size for mark, size in _BYTES_OF.items())
 
 
-MOST_DECODED_BYTES = 2**30
+MAX_DECODED_BYTES = 2**30
 """Limit for JSON of a run. Records of a million steps in 20 rounds take less."""
 _BYTES_OF = {b",": 32, b"[": 64, b"{": 240, b":": 120}
 """Bytes of a value, list, object and key in CPython, by the character that marks each."""

@@ -21,7 +21,7 @@ from sysbench.core.experiments.experiment import (
     ExperimentEnd,
     find_experiment,
 )
-from sysbench.core.experiments.experiment_runner import MOST_REPEATS, accepted
+from sysbench.core.experiments.experiment_runner import MAX_REPEATS, accepted_rounds
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Record
@@ -181,13 +181,13 @@ def _side(record: Record, experiment: str) -> RoundsOf:
 
 
 def _neighbours_that_stayed(a: list[Round], b: list[Round]) -> list[Condition]:
-    rows = accepted([*a, *b])
+    rows = accepted_rounds([*a, *b])
     if not rows:
         return []
     of_a = sum(row in a for row in rows)
     text = (
         f"{counted(len(rows), 'round')} count despite another process that stayed through "
-        f"{MOST_REPEATS} repeats"
+        f"{MAX_REPEATS} repeats"
     )
     return [
         Condition(

@@ -37,7 +37,7 @@ from sysbench.core.runs.run_directory import BEGIN_SECONDS, RunDirectory
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import add_round, disturb_round
 
-MOST_REPEATS = 2
+MAX_REPEATS = 2
 """Repeats of one disturbed round; after them the disturbing process counts as part of the machine.
 """
 CPU_JUMP = 0.15
@@ -81,7 +81,7 @@ def disturbance(row: Round, earlier: Sequence[Round]) -> str:
     )
 
 
-def accepted(rounds: Sequence[Round]) -> list[Round]:
+def accepted_rounds(rounds: Sequence[Round]) -> list[Round]:
     """Return the disturbed rounds that count because the disturbance stayed during their repeats.
 
     Args:
@@ -93,7 +93,7 @@ def accepted(rounds: Sequence[Round]) -> list[Round]:
         for n, row in enumerate(ordered)
         if row.counts
         and sum(bool(each.disturbed) and _place(each) == _place(row) for each in ordered[:n])
-        >= MOST_REPEATS
+        >= MAX_REPEATS
         and disturbance(row, ordered[:n])
     ]
 
@@ -104,7 +104,7 @@ def _place(row: Round) -> tuple[int | None, int | None]:
 
 NO_WAIT = "--no-wait"
 _POLL_SECONDS = 0.3
-MOST_LOST = 1
+MAX_LOST_REPEATS = 1
 """Repeats of a round that a signal or silence ended; then the experiment fails."""
 
 
@@ -240,7 +240,7 @@ class ExperimentRun:
             return
         self.again[place] = ended.detail
         self.lost[place] += 1
-        if ended.outcome not in ("killed", "hung") or self.lost[place] > MOST_LOST:
+        if ended.outcome not in ("killed", "hung") or self.lost[place] > MAX_LOST_REPEATS:
             self.failed = f"a round of {side}: {ended.detail}"
 
     def judge_newest(self) -> None:
@@ -258,7 +258,7 @@ class ExperimentRun:
         side: Side = "A" if newest.side == "A" else "B"
         place = (newest.block, newest.position)
         repeats = sum(bool(row.disturbed) and (row.block, row.position) == place for row in earlier)
-        if repeats < MOST_REPEATS and (why := disturbance(newest, earlier)):
+        if repeats < MAX_REPEATS and (why := disturbance(newest, earlier)):
             disturb_round(self.runs[side], newest.index, why)
             self.records[side] = load_record(self.runs[side])
 

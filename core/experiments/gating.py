@@ -18,8 +18,8 @@ from sysbench.core.formatting import percent
 from sysbench.core.machine.read_environment import cpu_model, workers_package
 from sysbench.core.record.environment import machine, other_facts
 from sysbench.core.record.record import Record
-from sysbench.core.spec.passes import MOST_ROUNDS
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.passes import MAX_ROUNDS
+from sysbench.core.spec.profiles import resolve
 
 MACHINE_FACTS = ("device_name", "torch", "threads")
 """Facts that identify the machine, unless the user allows them to differ."""
@@ -79,7 +79,7 @@ def foreign_here(baseline: Baseline) -> list[Factor]:
     here = machine(environment) | {"torch": workers_package("torch")}
     before = machine(environment) | {"torch": packages.get("torch")}
     try:
-        resolved(spec)
+        resolve(spec)
     except SpecError as error:
         here["device_name"] = f"none: {error}"
     else:
@@ -150,8 +150,8 @@ def judge_run(
 
 def _option(baseline: Baseline, rounds: int) -> str:
     option = f"gate with `--repeat {rounds}`"
-    if rounds > MOST_ROUNDS:
-        return f"more than the {MOST_ROUNDS} of a run, so take a wider margin"
+    if rounds > MAX_ROUNDS:
+        return f"more than the {MAX_ROUNDS} of a run, so take a wider margin"
     if len(baseline.rounds_ms) < rounds:
         return f"save a baseline of `run --repeat {rounds}`, then {option}"
     return option

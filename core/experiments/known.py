@@ -20,7 +20,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.stored_records import load_record
 
-MOST_RUNS = 50
+MAX_RUNS = 50
 
 
 def known_noise(a: Record, b: Record, root: Path | None = None) -> Known:
@@ -55,7 +55,7 @@ def known_medians(record: Record, root: Path | None = None) -> tuple[float, ...]
 
 
 def runs_of(identity: str, root: Path | None = None) -> list[Record]:
-    """Return timed runs of a spec, newest first, at most `MOST_RUNS`; unreadable ones are skipped.
+    """Return timed runs of a spec, newest first, at most `MAX_RUNS`; unreadable ones are skipped.
 
     The library's index is searched, so that no record of another spec is decoded.
     """
@@ -66,7 +66,7 @@ def runs_of(identity: str, root: Path | None = None) -> list[Record]:
             continue
         with suppress(SysbenchError):  # it was deleted or damaged after it was listed
             records.append(load_record(library.open(entry.id)))
-        if len(records) == MOST_RUNS:
+        if len(records) == MAX_RUNS:
             break
     return records
 

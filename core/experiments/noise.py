@@ -86,7 +86,7 @@ def noise_floors(root: Path | None = None) -> dict[str, NoiseFloor]:
     return {row.device: row for row in rows}
 
 
-def keep_noise_floor(floor: NoiseFloor, root: Path | None = None) -> None:
+def save_noise_floor(floor: NoiseFloor, root: Path | None = None) -> None:
     """Replace a device's floor."""
     rows = {**noise_floors(root), floor.device: floor}
     make_folder(noise_path(root).parent)

@@ -31,7 +31,7 @@ from sysbench.core.experiments.experiment_runner import (
     RoundFinished,
     Stopped,
 )
-from sysbench.core.experiments.noise import NoiseFloor, Remedy, keep_noise_floor
+from sysbench.core.experiments.noise import NoiseFloor, Remedy, save_noise_floor
 from sysbench.core.formatting import counted, percent, signed_percent
 from sysbench.core.machine.clock_state import host_tick_ns, processor_mhz
 from sysbench.core.machine.other_processes import Neighbour, Neighbours
@@ -118,7 +118,7 @@ def examine_noise(
                 _governor(measurement.records["A"]),
             ),
         )
-        keep_noise_floor(floor, root)
+        save_noise_floor(floor, root)
         finds = [
             Finds(ROUNDS_A_BLOCK * blocks, difference)
             for blocks in _BLOCKS

@@ -43,7 +43,7 @@ LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 """Variables that limit the set; the first one that is set counts. Torch reads them when it loads.
 """
 
-LEAST = {"bfloat16": "AVX512_CORE", "float16": "AVX512_CORE_FP16"}
+MIN_INSTRUCTIONS = {"bfloat16": "AVX512_CORE", "float16": "AVX512_CORE_FP16"}
 """Smallest set with which oneDNN computes products of a dtype; otherwise torch computes them."""
 
 
@@ -67,9 +67,9 @@ def cpu_flags() -> frozenset[str]:
 
 
 def has_own_products(instructions: str | None, dtype: str) -> bool:
-    if instructions not in NAMES or dtype not in LEAST:
+    if instructions not in NAMES or dtype not in MIN_INSTRUCTIONS:
         return False
-    return NAMES.index(instructions) >= NAMES.index(LEAST[dtype])
+    return NAMES.index(instructions) >= NAMES.index(MIN_INSTRUCTIONS[dtype])
 
 
 DEVICE_ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
@@ -228,8 +228,8 @@ def torch_facts(python: str | None = None) -> dict[str, str | None]:
     except OSError:
         text = ""
     return {
-        "version": _assigned(text, "__version__"),
-        "cuda": _assigned(text, "cuda"),
+        "version": _assigned_text(text, "__version__"),
+        "cuda": _assigned_text(text, "cuda"),
         "path": str(folder),
     }
 
@@ -241,7 +241,7 @@ def _torch_origin(python: str) -> str | None:
     return None if spec is None else spec.origin
 
 
-def _assigned(source: str, name: str) -> str | None:
+def _assigned_text(source: str, name: str) -> str | None:
     """Return the text assigned to a name, in a line such as ``cuda: Optional[str] = '13.0'``."""
     match = re.search(rf"^{name}\b[^=\n]*=\s*(.+)$", source, re.MULTILINE)
     value = ast.literal_eval(match[1].strip()) if match else None

@@ -17,7 +17,7 @@ from sysbench.core.machine.sample import DeviceSample
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 OWN_STATUS = Path("/proc/self/status")
 SHARED_MEMORY = Path("/dev/shm")
-LEAST_SHARED_BYTES = 2**30
+MIN_SHARED_BYTES = 2**30
 """NCCL's documentation asks for 1 GiB in containers, which have 64 MiB by default."""
 SYS_ADMIN, PERFMON = 21, 38
 """Capability numbers of capabilities(7). By NVIDIA's page on ERR_NVGPUCTRPERM the driver requires
@@ -178,5 +178,5 @@ def check_shared_memory(total_bytes: int | None) -> Check:
         total_bytes: Size of ``/dev/shm``; None if there is none.
     """
     found = "no /dev/shm" if total_bytes is None else f"{format_bytes(total_bytes)} in /dev/shm"
-    is_enough = total_bytes is not None and total_bytes >= LEAST_SHARED_BYTES
+    is_enough = total_bytes is not None and total_bytes >= MIN_SHARED_BYTES
     return row("shared memory", found, "" if is_enough else "little shared memory")

@@ -143,7 +143,7 @@ def ready_python(python: str | None = None) -> str:
     return python
 
 
-def chosen_before(python: str) -> str:
+def require_chosen(python: str) -> str:
     """Return the interpreter that a run's file names, if a user of this data folder chose it
     before.
 
@@ -158,7 +158,7 @@ def chosen_before(python: str) -> str:
     return python
 
 
-def note_chosen(python: str) -> str:
+def remember_python(python: str) -> str:
     """Remember an interpreter that the user chose, and return it.
 
     Raises:

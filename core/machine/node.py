@@ -41,7 +41,7 @@ def hosts_of(ranks: int, environ: Mapping[str, str] = os.environ) -> tuple[str, 
     if ranks == 1 or "SLURM_JOB_ID" not in environ or not count.isdecimal() or int(count) < 2:
         return ()
     lists = (environ.get(name, "") for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
-    found = (_expanded(nodes) for nodes in lists if nodes)
+    found = (_expand(nodes) for nodes in lists if nodes)
     names = next((nodes for nodes in found if len(nodes) == int(count)), ())
     here = node_name(environ)
     if here not in names:
@@ -54,7 +54,7 @@ def hosts_of(ranks: int, environ: Mapping[str, str] = os.environ) -> tuple[str, 
 
 
 @lru_cache(maxsize=8)
-def _expanded(nodes: str) -> tuple[str, ...]:
+def _expand(nodes: str) -> tuple[str, ...]:
     """Expand ``n[1-2,5]`` to ``n1``, ``n2`` and ``n5``."""
     command = ("scontrol", "show", "hostnames", nodes)
     try:

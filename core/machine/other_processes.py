@@ -14,7 +14,7 @@ from sysbench.core.record.events import Neighbour as Neighbour
 COMM_CHARS = 15
 """Length of the name that the kernel shows to everybody; psutil adds text from the arguments."""
 NAMELESS = "another user's process"
-LEAST_CORES = 0.01
+MIN_CORES = 0.01
 """Average cores below which a process is not listed."""
 
 
@@ -43,7 +43,7 @@ class Neighbours:
         for key, (name, seconds) in self._seen.items():
             spent = seconds - self._before.get(key, (name, 0.0))[1]
             by_name[name] = by_name.get(name, 0.0) + spent / passed
-        busy = [Neighbour(name=name, cores=n) for name, n in by_name.items() if n >= LEAST_CORES]
+        busy = [Neighbour(name=name, cores=n) for name, n in by_name.items() if n >= MIN_CORES]
         return sorted(busy, key=lambda row: -row.cores)[:most]
 
     def stolen_cores(self) -> float:
@@ -55,7 +55,7 @@ class Neighbours:
         return (_stolen_seconds() - self._stolen) / max(time.monotonic() - self._began, 1e-9)
 
 
-class Beside:
+class ProcessorUse:
     """Processor use of one process and of all others during its warm-up and measurement."""
 
     def __init__(self, pid: int) -> None:

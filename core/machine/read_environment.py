@@ -108,13 +108,13 @@ def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
     Paths, addresses, serial numbers and the values of secrets are replaced.
     """
     return {
-        name: _published(name, value)
+        name: _redact(name, value)
         for name, value in sorted(environ.items())
         if RELEVANT.fullmatch(name)
     }
 
 
-def _published(name: str, value: str) -> str:
+def _redact(name: str, value: str) -> str:
     if SECRET.search(name):
         return "(hidden)"
     if "/" in value:

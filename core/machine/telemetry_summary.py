@@ -13,7 +13,7 @@ from sysbench.core.machine.devices import nvml_index
 from sysbench.core.machine.sample import MIN_INTERVAL_SECONDS, DeviceSample, Sample
 from sysbench.core.record.events import ClockMoved, TelemetrySampled
 from sysbench.core.record.record import Telemetry
-from sysbench.core.record.timing import holding
+from sysbench.core.record.timing import limiting_reasons
 
 DEVICE_FIELDS = (
     "utilization",
@@ -112,7 +112,7 @@ def summarise(
         interval_seconds=MIN_INTERVAL_SECONDS,
         samples=len(counted),
         series={key: _spread(values) for key, values in series.items() if values},
-        clock_reasons=holding(reasons),
+        clock_reasons=limiting_reasons(reasons),
         other_processes=_others(answers, own_pids),
         missing=empty | _absence(counted, device_index, answers, on_cuda=on_cuda),
     )
@@ -154,7 +154,7 @@ def conditions(
     return Conditions(
         sm_clock_mhz=_median(device.sm_clock_mhz for device in counted),
         temperature_celsius=_median(device.temperature_celsius for device in counted),
-        clock_reasons=holding(reasons),
+        clock_reasons=limiting_reasons(reasons),
         tenants=[f"{row['name']} ({row['pid']})" for row in _others(alive, own_pids)],
     )
 

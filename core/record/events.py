@@ -311,7 +311,7 @@ class EventTail:
     """Reader of a growing ``events.jsonl``, for any number of processes, without locks.
 
     A partial last line waits for its end. A complete line that cannot be read, or that has more
-    than `MOST_LINE_BYTES`, is skipped and counted in ``skipped``.
+    than `MAX_LINE_BYTES`, is skipped and counted in ``skipped``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -340,7 +340,7 @@ class EventTail:
     def _events_in(self, data: bytes) -> Iterator[AnyEvent]:
         first, *others = data.split(b"\n")
         self._rest += first
-        if len(self._rest) > MOST_LINE_BYTES:
+        if len(self._rest) > MAX_LINE_BYTES:
             self._rest.clear()
             self._too_long = True
         for following in others:
@@ -356,5 +356,5 @@ class EventTail:
 
 
 CHUNK_BYTES = 2**22
-MOST_LINE_BYTES = 2**27
+MAX_LINE_BYTES = 2**27
 """Longest line of a run's events. The largest blocks that a pass reports have a few MiB."""

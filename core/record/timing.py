@@ -16,7 +16,7 @@ an attached display (GpuIdle and DisplayClockSetting of nvmlClocksEventReasons).
 """
 
 
-def holding(reasons: Iterable[str]) -> list[str]:
+def limiting_reasons(reasons: Iterable[str]) -> list[str]:
     """Return the reasons that limit the clock of a workload, without repeats."""
     return [reason for reason in dict.fromkeys(reasons) if reason not in STATES]
 

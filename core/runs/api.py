@@ -12,7 +12,7 @@ from sysbench.core.runs.run_directory import RunDirectory, create_run, find_run
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.passes import parse_passes
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def start(
             of rounds.
     """
     chosen = parse_passes(passes or spec.default_passes)
-    directory = create_run(resolved(spec), chosen, repeat=repeat)
+    directory = create_run(resolve(spec), chosen, repeat=repeat)
     return Run(directory), supervise(directory)
 
 

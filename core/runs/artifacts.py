@@ -78,7 +78,7 @@ def logs_of(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:
 
 
 _ROUND_LOG = re.compile(r"log\.([1-9][0-9]{0,8})\.txt")
-LARGEST_BYTES = 32 * 2**20
+MAX_BYTES = 32 * 2**20
 
 
 def generated_code(run: RunDirectory, file: str, name: str) -> str:
@@ -94,7 +94,7 @@ def generated_code(run: RunDirectory, file: str, name: str) -> str:
     path = (folder / file).resolve()
     if not path.is_relative_to(folder) or not path.is_file():
         raise NotFoundError(f"run {run.id} has no generated code {file}")
-    if path.stat().st_size > LARGEST_BYTES:
+    if path.stat().st_size > MAX_BYTES:
         raise NotFoundError(f"{path} is too large to show")
     code = path.read_text(encoding="utf-8", errors="replace")
     return kernel_source(code, name) or code

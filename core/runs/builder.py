@@ -105,14 +105,14 @@ def reasons_of_missing(
         alone = "one rank only"
         failed = missing.get("timing", "the timing pass has no result")
         missing["distributed"] = alone if spec.ranks == 1 else failed
-    if kept_prediction(predict(spec), spec) is None:
+    if prediction_to_store(predict(spec), spec) is None:
         missing["prediction"] = why_not_predicted(spec) or ""
     if no_telemetry:
         missing["telemetry"] = no_telemetry
     return missing
 
 
-def kept_prediction(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:
+def prediction_to_store(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:
     """Return the prediction to store: always for transformers, else for an eager step on one
     device.
     """
@@ -353,7 +353,7 @@ class RecordBuilder:
             spec=msgspec.to_builtins(spec),
             parameters=prediction.parameters or own_parameters(self.environment),
             environment=self.environment,
-            prediction=kept_prediction(prediction, spec),
+            prediction=prediction_to_store(prediction, spec),
             passes=passes,
             **blocks,
             telemetry=self._log.summary(

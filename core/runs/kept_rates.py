@@ -59,7 +59,7 @@ def kept_rates(key: str, root: Path | None = None) -> list[DeviceRates]:
         raise DamagedFileError(f"{path}: {error}; delete it and measure again") from error
 
 
-def keep_rates(rates: DeviceRates, root: Path | None = None) -> None:
+def save_rates(rates: DeviceRates, root: Path | None = None) -> None:
     path = rates_path(rates.key, root)
     make_folder(path.parent)
     rows = [*kept_rates(rates.key, root), rates]

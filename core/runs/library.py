@@ -25,8 +25,8 @@ from sysbench.core.spec.spec import RunSpec, subject
 from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, read_json, write_atomically
 
 FILE = "label.json"
-LONGEST_NAME = 40
-LONGEST_NOTE = 500
+MAX_NAME_CHARS = 40
+MAX_NOTE_CHARS = 500
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +35,8 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     The texts are untrusted: escape them for display.
     """
 
-    name: Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)] = ""
-    note: Annotated[str, msgspec.Meta(max_length=LONGEST_NOTE)] = ""
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)] = ""
+    note: Annotated[str, msgspec.Meta(max_length=MAX_NOTE_CHARS)] = ""
 
 
 UNLABELLED = Label()
@@ -69,8 +69,8 @@ def write_label(run: Path, label: Label) -> None:
         OSError: It could not be written.
     """
     for key, text, longest in (
-        ("name", label.name, LONGEST_NAME),
-        ("note", label.note, LONGEST_NOTE),
+        ("name", label.name, MAX_NAME_CHARS),
+        ("note", label.note, MAX_NOTE_CHARS),
     ):
         if len(text) > longest or not text.isprintable():
             raise SpecError(key, text, f"a line of at most {longest} printable characters")
@@ -151,7 +151,7 @@ class Library:
         """
         words = text.lower().split()
         clause = " AND ".join(["search LIKE ? ESCAPE '\\'"] * len(words)) or "1"
-        entries = self._current(clause, [f"%{_escaped(word)}%" for word in words])
+        entries = self._current(clause, [f"%{_escape(word)}%" for word in words])
         entries.sort(key=lambda entry: (entry.created_ns, entry.id), reverse=True)
         return [
             msgspec.structs.replace(entry, live=True) if self._is_live(entry) else entry
@@ -322,5 +322,5 @@ def _may_be_run(run: RunDirectory) -> bool:
         return True
 
 
-def _escaped(word: str) -> str:
+def _escape(word: str) -> str:
     return word.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")

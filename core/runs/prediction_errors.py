@@ -18,7 +18,7 @@ from sysbench.core.spec.own_model import is_own
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import UNREADABLE_JSON, home, locked, read_json, write_atomically
 
-KEPT = 200
+MAX_PREDICTIONS = 200
 """Number of latest predictions that are stored, of all machines together."""
 
 SHOWN = 6
@@ -55,7 +55,7 @@ def past_predictions(root: Path | None = None) -> list[PastPrediction]:
         raise DamagedFileError(f"{path}: {error}") from error
 
 
-def keep_error(record: Record, root: Path | None = None) -> None:
+def save_error(record: Record, root: Path | None = None) -> None:
     """Store the error of this run's prediction, if it had one and its peak is known.
 
     A damaged file is renamed, and a new one started.
@@ -74,7 +74,7 @@ def keep_error(record: Record, root: Path | None = None) -> None:
             path.replace(path.with_suffix(".damaged"))
             kept = []
         others = [other for other in kept if other.run != past_prediction.run]
-        write_atomically(path, msgspec.json.encode([*others, past_prediction][-KEPT:]))
+        write_atomically(path, msgspec.json.encode([*others, past_prediction][-MAX_PREDICTIONS:]))
 
 
 def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> str | None:

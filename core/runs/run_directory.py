@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.errors import DamagedFileError, SysbenchError
-from sysbench.core.machine.interpreter import note_chosen, ready_python
+from sysbench.core.machine.interpreter import ready_python, remember_python
 from sysbench.core.machine.node import device_lock
 from sysbench.core.machine.peaks import Peak
 from sysbench.core.record.blocks import PassName
@@ -197,7 +197,7 @@ def create_run(
     """
     check_passes(spec, passes)
     check_repeat(repeat, passes)
-    python = note_chosen(ready_python(python))
+    python = remember_python(ready_python(python))
     created_ns = time.time_ns()
     label = re.sub(r"[^A-Za-z0-9.]+", "-", subject(msgspec.to_builtins(spec)))
     run = RunDirectory(new_job_folder(runs_folder(root), created_ns, label))

@@ -16,11 +16,11 @@ def replay_events(run: RunDirectory) -> Record:
     """Rebuild the record from the events; still ``running`` without an end. Raises
     DamagedFileError.
     """
-    builder = _replayed(run)
+    builder = _replay(run)
     return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
 
 
-def _replayed(run: RunDirectory) -> RecordBuilder:
+def _replay(run: RunDirectory) -> RecordBuilder:
     builder = RecordBuilder(run, run.header(), known_environment(run))
     builder.take_in(run.tail())
     return builder
@@ -46,12 +46,12 @@ def load_record(run: RunDirectory) -> Record:
             raise
     else:
         if not live and not run.is_record_as_written():
-            return _as_measured(run)
+            return _rebuild_changed(run)
         if record.status != "running" or live:
             return record
     if live:
-        return _replayed(run).record()
-    record = _ended(run)
+        return _replay(run).record()
+    record = _rebuild(run)
     with suppress(OSError):  # the disk is full, or the run another user's: it is rebuilt next time
         run.write_record(record)
     return record
@@ -61,12 +61,12 @@ def _is_all_there_is(run: RunDirectory) -> bool:
     return run.record_path.exists() and not run.events_path.exists()
 
 
-def _ended(run: RunDirectory) -> Record:
+def _rebuild(run: RunDirectory) -> Record:
     """Rebuild the record of a run without a supervisor; DamagedFileError if the events do not make
     one.
     """
     try:
-        builder = _replayed(run)
+        builder = _replay(run)
         builder.abandon()
         return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -75,8 +75,8 @@ def _ended(run: RunDirectory) -> Record:
         raise DamagedFileError(f"{run.events_path} does not make a record: {reason}") from error
 
 
-def _as_measured(run: RunDirectory) -> Record:
+def _rebuild_changed(run: RunDirectory) -> Record:
     if not run.events_path.is_file():
         raise DamagedFileError(f"{run.record_path} was changed, and its events are gone")
-    record = _ended(run)
+    record = _rebuild(run)
     return msgspec.structs.replace(record, findings=[RECORD_CHANGED, *record.findings])

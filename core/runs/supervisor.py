@@ -30,9 +30,9 @@ from sysbench.core.formatting import format_bytes
 from sysbench.core.machine.children import stopped_process
 from sysbench.core.machine.clock_state import ClockGuard
 from sysbench.core.machine.devices import nvml_index
-from sysbench.core.machine.interpreter import chosen_before
+from sysbench.core.machine.interpreter import require_chosen
 from sysbench.core.machine.node import device_lock, hosts_of, shares
-from sysbench.core.machine.other_processes import Beside
+from sysbench.core.machine.other_processes import ProcessorUse
 from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.machine.sample import Sample
 from sysbench.core.machine.sampler import Sampler
@@ -56,7 +56,7 @@ from sysbench.core.record.events import (
 from sysbench.core.runs.builder import RecordBuilder, known_environment
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
 from sysbench.core.runs.kept_rates import measured_facts
-from sysbench.core.runs.prediction_errors import keep_error
+from sysbench.core.runs.prediction_errors import save_error
 from sysbench.core.runs.run_directory import EventLog, Header, RunDirectory
 from sysbench.core.runs.worker_process import CACHE_FOLDER, Job, WorkerProcess, signal_name
 from sysbench.core.spec.spec import RunSpec
@@ -94,7 +94,7 @@ def supervise(
         InterpreterError: At the first step, if the run names a Python that was never chosen here.
     """
     header = run.header()
-    chosen_before(header.python)
+    require_chosen(header.python)
     cancel = cancel or Cancellation()
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
@@ -132,7 +132,7 @@ def add_round(
     header = run.header()
     if "timing" not in header.passes:
         raise SpecError("passes", ",".join(header.passes), "only the timing pass has rounds")
-    chosen_before(header.python)
+    require_chosen(header.python)
     place = PassPlace(experiment=experiment, block=block, position=position, side=side)
     cancel = cancel or Cancellation()
     with run.hold(), EventLog(run) as log:
@@ -402,7 +402,7 @@ class Supervision:
         self._keep_record()
         with suppress(OSError):  # the record has the end already
             self.log.append(event)
-            keep_error(self.builder.record())
+            save_error(self.builder.record())
         yield event
 
     def _keep_record(self) -> None:
@@ -422,7 +422,7 @@ class _Watch:
     def __init__(self, timed_pid: int | None = None) -> None:
         self.stage = "start"
         self.ended: dict[str, Any] = {}
-        self._beside = None if timed_pid is None else Beside(timed_pid)
+        self._beside = None if timed_pid is None else ProcessorUse(timed_pid)
         self.forced: Outcome | None = None
         self._detail = ""
         self._oom: OutOfMemory | None = None

@@ -16,7 +16,7 @@ from sysbench.core.formatting import parse_bytes, parse_ratio
 from sysbench.core.spec.choices import ATTENTIONS, PRECISIONS
 from sysbench.core.spec.own_model import OWN_MODEL, canonical_arguments, is_own
 
-LARGEST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 
 Group = Literal["work", "dimensions", "update", "compile", "stop", "machine", ""]
 Decides = Literal["forward", "step", "procedure", "conditions"]
@@ -94,7 +94,7 @@ def as_number(value: Any) -> float:
     return float(value) + 0.0  # -0.0 becomes 0.0: equal specs need equal text
 
 
-def count(name: str, help: str, low: int = 1, high: int = LARGEST, zero: str = "") -> Field:
+def count(name: str, help: str, low: int = 1, high: int = MAX_COUNT, zero: str = "") -> Field:
     """Define an integer field with a range; ``zero`` is the meaning of 0."""
     allowed = f"an integer from {low} to {high}" + (f" (0: {zero})" if zero else "")
     return Field(

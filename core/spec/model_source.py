@@ -26,9 +26,9 @@ from sysbench.core.spec.spec import RunSpec
 CONFIG = "config.json"
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed libraries."""
-MOST_FILES = 500
+MAX_FILES = 500
 """Files that a digest may read; more cannot belong to a model."""
-LARGEST_BYTES = 2**24
+MAX_BYTES = 2**24
 
 DISTRIBUTIONS = {
     **{name: name for name in ("transformers", "torchvision", "torchaudio", "timm", "einops")},
@@ -41,7 +41,7 @@ MEASURED_APART = {"torch"}
 """Libraries with their own entry in a record's environment, as a factor of comparisons."""
 
 
-def located(spec: RunSpec, python: str | None = None) -> RunSpec:
+def locate(spec: RunSpec, python: str | None = None) -> RunSpec:
     """Return the spec with the file of the user's model and the digest of its code.
 
     Specs of other models are unchanged. The name in ``model`` loses its folder, so that the same
@@ -131,7 +131,7 @@ def _check_libraries(model: str, source: ModelSource, path: Path, python: str) -
     missing = set(missing_libraries(python, sorted(names))) - NEEDED.keys()
     if source.door != "hf":
         root = root_of(source, path)
-        missing &= {name for name in _needed(path) if not (root / name).is_dir()}
+        missing &= {name for name in _required_imports(path) if not (root / name).is_dir()}
     if not missing:
         return
     mend = "install the package that contains it"
@@ -147,7 +147,7 @@ def _check_libraries(model: str, source: ModelSource, path: Path, python: str) -
     )
 
 
-def _needed(path: Path) -> set[str]:
+def _required_imports(path: Path) -> set[str]:
     try:
         body = ast.parse(_read(path)).body
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -258,7 +258,7 @@ def _texts(source: ModelSource, path: Path) -> dict[str, bytes]:
 
 def _read(file: Path) -> bytes:
     with file.open("rb") as opened:
-        return opened.read(LARGEST_BYTES)
+        return opened.read(MAX_BYTES)
 
 
 def _local_files(source: ModelSource, path: Path) -> set[Path]:
@@ -271,7 +271,7 @@ def _local_files(source: ModelSource, path: Path) -> set[Path]:
     if source.door == "module" and _is_installed(path):
         return files
     waiting = [path]
-    while waiting and len(files) < MOST_FILES:
+    while waiting and len(files) < MAX_FILES:
         file = waiting.pop()
         for name, level in _imports(file):
             if (

@@ -19,7 +19,7 @@ HF = "hf:"
 ARGUMENT = "model."
 """Prefix of a keyword argument among the settings: ``model.layers``."""
 
-LONGEST = 4096
+MAX_ARGUMENT_CHARS = 4096
 """Maximum characters of all arguments."""
 WAYS = "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY or hf:PATH"
 
@@ -87,7 +87,7 @@ def with_arguments(settings: Mapping[str, object]) -> dict[str, object]:
         arguments = decoded_arguments(canonical_arguments(rest.get("model_args", "")))
         for key, value in given.items():
             arguments[key.removeprefix(ARGUMENT)] = _read(value)
-        return rest | {"model_args": _encoded(arguments)}
+        return rest | {"model_args": _encode(arguments)}
     except (ValueError, TypeError) as error:
         if isinstance(error, SpecError):
             raise
@@ -102,17 +102,17 @@ def canonical_arguments(value: object) -> str:
         TypeError: Neither a text nor a mapping.
     """
     if isinstance(value, Mapping):
-        return _encoded(dict(value))
+        return _encode(dict(value))
     if not isinstance(value, str):
         raise TypeError
     if not value.strip():
         return ""
-    if len(value) > LONGEST:
+    if len(value) > MAX_ARGUMENT_CHARS:
         raise ValueError
-    decoded = _decoded(value)
+    decoded = _decode(value)
     if not isinstance(decoded, dict):
         raise ValueError
-    return _encoded(decoded)
+    return _encode(decoded)
 
 
 def decoded_arguments(text: str) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def model_setting(model: str, file: str) -> str:
 
 def argument_settings(text: str) -> dict[str, str]:
     """Return the arguments as settings for `with_arguments`: ``{"model.layers": "4"}``."""
-    return {ARGUMENT + name: _typed(value) for name, value in decoded_arguments(text).items()}
+    return {ARGUMENT + name: _as_typed(value) for name, value in decoded_arguments(text).items()}
 
 
 def argument_words(text: object) -> str:
@@ -148,7 +148,7 @@ def argument_words(text: object) -> str:
         return text
 
 
-def _encoded(arguments: Mapping[str, object]) -> str:
+def _encode(arguments: Mapping[str, object]) -> str:
     if not all(map(_is_name, arguments)):
         wrong = next(name for name in arguments if not _is_name(name))
         raise SpecError(ARGUMENT + wrong, arguments[wrong], "the name of a keyword argument")
@@ -159,12 +159,12 @@ def _read(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return _decoded(value)
+        return _decode(value)
     except ValueError:
         return value
 
 
-def _decoded(text: str) -> object:
+def _decode(text: str) -> object:
     """Decode JSON, but no NaN or infinity; raises ValueError."""
 
     def refuse(name: str) -> object:
@@ -176,7 +176,7 @@ def _decoded(text: str) -> object:
         raise ValueError(text[:20]) from error
 
 
-def _typed(value: object) -> str:
+def _as_typed(value: object) -> str:
     """Format a value so that `_read` reads it back."""
     if isinstance(value, str) and _read(value) == value:
         return value

@@ -28,13 +28,13 @@ def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
         raise SpecError("passes", name, allowed)
 
 
-MOST_ROUNDS = 100
+MAX_ROUNDS = 100
 
 
 def check_repeat(repeat: int, passes: Sequence[PassName]) -> None:
     """Raise SpecError if these passes cannot be measured in ``repeat`` rounds."""
-    if not 1 <= repeat <= MOST_ROUNDS:
-        raise SpecError("repeat", repeat, f"rounds of the timing pass, 1 to {MOST_ROUNDS}")
+    if not 1 <= repeat <= MAX_ROUNDS:
+        raise SpecError("repeat", repeat, f"rounds of the timing pass, 1 to {MAX_ROUNDS}")
     if repeat > 1 and "timing" not in passes:
         raise SpecError("repeat", repeat, "several rounds need the timing pass")
 

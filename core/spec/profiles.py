@@ -13,13 +13,13 @@ from sysbench.core.machine.devices import resolve_device
 from sysbench.core.machine.node import hosts_of, shares
 from sysbench.core.record.blocks import EVERY_PASS, PassName
 from sysbench.core.spec.fields import field_named
-from sysbench.core.spec.model_source import located
+from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.own_model import with_arguments
 from sysbench.core.spec.passes import parse_passes
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.storage import home, make_folder, write_atomically
 
-LARGEST_FILE_BYTES = 2**18
+MAX_FILE_BYTES = 2**18
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -83,8 +83,8 @@ def profile_path(name: str) -> Path:
 def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
     """Read settings and passes of a TOML spec file; ProfileError names the line or key."""
     try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise ProfileError(f"{path}: larger than {LARGEST_FILE_BYTES // 1024} KiB, not a spec")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ProfileError(f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB, not a spec")
         settings = tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror or error}") from error
@@ -117,7 +117,7 @@ def _toml(value: object) -> str:
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def resolved(
+def resolve(
     spec: RunSpec, find: Callable[[str], str] = resolve_device, *, python: str | None = None
 ) -> RunSpec:
     """Return the spec with ``device = auto`` resolved, and the code located.
@@ -130,7 +130,7 @@ def resolved(
         SpecError: There is no such device, or it does not support the spec; or the code of a user's
             model was not found.
     """
-    spec = located(spec.changed(device=find(spec.device)), python)
+    spec = locate(spec.changed(device=find(spec.device)), python)
     try:
         hosts = max(1, len(hosts_of(spec.ranks)))
     except ClusterError as error:

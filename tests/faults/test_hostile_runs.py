@@ -299,7 +299,7 @@ def test_events_are_read_in_pieces_and_a_line_without_end_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "CHUNK_BYTES", 100)
-    monkeypatch.setattr(events, "MOST_LINE_BYTES", 1_000)
+    monkeypatch.setattr(events, "MAX_LINE_BYTES", 1_000)
     told = [Noticed(t_ns=n, message="x" * n) for n in range(0, 900, 50)]
     lines = [encode_event(event) for event in told]
     path = tmp_path / "events.jsonl"

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.experiments.experiment_runner import (
-    MOST_REPEATS,
+    MAX_REPEATS,
     USUAL_ROUNDS,
-    accepted,
+    accepted_rounds,
     disturbance,
 )
 from sysbench.core.record.timing import Round
@@ -87,9 +87,9 @@ def test_times_play_no_part(
 
 def test_only_a_neighbour_that_outlasts_the_repeats_is_accepted() -> None:
     place = {"block": 0, "position": 2}
-    repeats = [seen(60, n=2 + n, disturbed="came", **place) for n in range(MOST_REPEATS)]
+    repeats = [seen(60, n=2 + n, disturbed="came", **place) for n in range(MAX_REPEATS)]
     last = seen(60, n=9, **place)
-    assert accepted([*before(10, 10), *repeats, last]) == [last]
+    assert accepted_rounds([*before(10, 10), *repeats, last]) == [last]
     quiet = seen(10, n=9, **place)
-    assert accepted([*before(10, 10), *repeats, quiet]) == []
-    assert accepted([*before(10, 10), last]) == []
+    assert accepted_rounds([*before(10, 10), *repeats, quiet]) == []
+    assert accepted_rounds([*before(10, 10), last]) == []

@@ -15,7 +15,7 @@ from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.record.environment import node
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.supervisor import locked_devices, supervise
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
 
@@ -111,8 +111,8 @@ def test_the_refusal_is_of_the_key(hostnames: None, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("SLURMD_NODENAME")
     spec = RunSpec(device="cpu", ranks=2, parallel="flat")
     with pytest.raises(SpecError, match="start it there"):
-        resolved(spec)
-    assert resolved(spec.changed(ranks=1, parallel="none")).device == "cpu"
+        resolve(spec)
+    assert resolve(spec.changed(ranks=1, parallel="none")).device == "cpu"
 
 
 def test_each_rank_has_a_device_of_its_own_node(
@@ -127,9 +127,9 @@ def test_each_rank_has_a_device_of_its_own_node(
         return device
 
     spec = RunSpec(device="cuda:0", ranks=6, parallel="ddp")
-    assert resolved(spec, find) == spec
+    assert resolve(spec, find) == spec
     with pytest.raises(SpecError, match="at most 6 on 3 nodes like this one"):
-        resolved(spec.changed(ranks=7), find)
+        resolve(spec.changed(ranks=7), find)
 
 
 @given(st.integers(1, 100), st.integers(1, 16))

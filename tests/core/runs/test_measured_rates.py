@@ -14,11 +14,11 @@ from sysbench.core.machine.peaks import parse_peak, roof_of
 from sysbench.core.record.device_rates import KINDS, DeviceRates
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.kept_rates import (
-    keep_rates,
     kept_rates,
     measured_facts,
     rates_check,
     rates_path,
+    save_rates,
 )
 from sysbench.core.runs.rates_measurement import RateFound, RateRound, measure_rates
 from sysbench.core.runs.supervisor import locked_devices
@@ -61,7 +61,7 @@ def test_the_bandwidth_is_the_best_of_the_passes_over_memory(measured: DeviceRat
 def test_a_run_takes_the_measured_rates_as_its_roof(
     sysbench_home: Path, measured: DeviceRates
 ) -> None:
-    keep_rates(measured)
+    save_rates(measured)
     spec = RunSpec(model="tiny", device="cpu", batch=1, context=16, steps=3, warmup=1, threads=1)
     record = run(spec, ["timing"]).record
     assert record.timing is not None and record.timing.roof is not None
@@ -74,7 +74,7 @@ def test_a_run_takes_the_measured_rates_as_its_roof(
 def test_a_cpu_s_rates_are_no_roof_of_another_number_of_threads(
     sysbench_home: Path, measured: DeviceRates
 ) -> None:
-    keep_rates(measured)
+    save_rates(measured)
     environment = measured_facts("cpu")
     assert roof_of("cpu", "fp32", "fp32", environment | {"settings": {"threads": 1}})[0]
     none, reason = roof_of("cpu", "fp32", "fp32", environment | {"settings": {"threads": 2}})
@@ -103,8 +103,8 @@ def test_measurements_are_kept_in_their_order_and_a_damaged_file_is_named(
     sysbench_home: Path, measured: DeviceRates
 ) -> None:
     assert kept_rates(measured.key) == [] and measured_facts("cpu") == {}
-    keep_rates(measured)
-    keep_rates(msgspec.structs.replace(measured, taken_ns=measured.taken_ns + 1))
+    save_rates(measured)
+    save_rates(msgspec.structs.replace(measured, taken_ns=measured.taken_ns + 1))
     assert [row.taken_ns - measured.taken_ns for row in kept_rates(measured.key)] == [0, 1]
     rates_path(measured.key).write_text('{"key": "cut')
     with pytest.raises(DamagedFileError, match="measure again"):
@@ -117,7 +117,7 @@ def test_measurements_are_kept_in_their_order_and_a_damaged_file_is_named(
 def test_rates_beside_other_work_are_doubted_wherever_they_show(
     sysbench_home: Path, measured: DeviceRates
 ) -> None:
-    keep_rates(msgspec.structs.replace(measured, load_average=3.0))
+    save_rates(msgspec.structs.replace(measured, load_average=3.0))
     check = rates_check("cpu", measured.torch, measured.taken_ns)
     assert check.status == "warning" and "load average 3.0" in check.costs
     roof, _ = roof_of("cpu", "fp32", "fp32", measured_facts("cpu"))
@@ -129,7 +129,7 @@ def test_old_rates_and_those_of_another_torch_are_doubted(
 ) -> None:
     missing = rates_check("cpu", measured.torch, measured.taken_ns)
     assert (missing.status, missing.found) == ("missing", "not measured on this device")
-    keep_rates(msgspec.structs.replace(measured, load_average=0.0))
+    save_rates(msgspec.structs.replace(measured, load_average=0.0))
     assert rates_check("cpu", measured.torch, measured.taken_ns).status == "ok"
     later = rates_check("cpu", "9.9", measured.taken_ns + 100 * 86_400 * 10**9)
     assert later.status == "warning"

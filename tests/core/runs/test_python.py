@@ -12,7 +12,7 @@ import pytest
 from sysbench.core.errors import InterpreterError
 from sysbench.core.experiments.experiment import create_experiment
 from sysbench.core.machine.children import PYTHON_VARIABLE
-from sysbench.core.machine.interpreter import chosen_python, note_chosen
+from sysbench.core.machine.interpreter import chosen_python, remember_python
 from sysbench.core.record.events import PassEnded
 from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.runs.supervisor import add_round, supervise
@@ -69,7 +69,7 @@ def test_a_run_and_its_later_rounds_are_of_one_python(
     ):
         with pytest.raises(InterpreterError, match="the run uses it, but it was never chosen here"):
             act()
-    note_chosen(python)
+    remember_python(python)
     Path(python).unlink()
     ended = [event for event in add_round(run) if isinstance(event, PassEnded)]
     assert [one.outcome for one in ended] == ["failed"] and python in ended[0].detail
