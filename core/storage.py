@@ -44,14 +44,16 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> None:
         FileExistsError: It exists already, unless ``exist_ok``.
         NotADirectoryError: A parent is a file.
     """
-    own = home()
-    if path.is_relative_to(own) and not own.is_dir():
+    data_folder = home()
+    if path.is_relative_to(data_folder) and not data_folder.is_dir():
         try:
-            own.parent.mkdir(parents=True, exist_ok=True)
-            own.mkdir(mode=0o700, exist_ok=True)
+            data_folder.parent.mkdir(parents=True, exist_ok=True)
+            data_folder.mkdir(mode=0o700, exist_ok=True)
         except FileExistsError as error:
             # For an existing folder, callers draw another name.
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(own)) from error
+            raise NotADirectoryError(
+                errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(data_folder)
+            ) from error
     path.mkdir(parents=True, exist_ok=exist_ok)
 
 

@@ -76,19 +76,19 @@ def foreign_here(baseline: Baseline) -> list[Factor]:
     """
     spec, environment = baseline.spec, baseline.record.environment
     packages = environment.get("packages") or {}
-    here = machine(environment) | {"torch": workers_package("torch")}
+    current = machine(environment) | {"torch": workers_package("torch")}
     before = machine(environment) | {"torch": packages.get("torch")}
     try:
         resolve(spec)
     except SpecError as error:
-        here["device_name"] = f"none: {error}"
+        current["device_name"] = f"none: {error}"
     else:
         if not spec.on_cuda and environment.get("cpu"):
-            here["device_name"] = cpu_model()
+            current["device_name"] = cpu_model()
     return [
-        Factor(name=name, a=before[name], b=here[name])
+        Factor(name=name, a=before[name], b=current[name])
         for name in MACHINE_FACTS
-        if before[name] is not None and before[name] != here[name]
+        if before[name] is not None and before[name] != current[name]
     ]
 
 

@@ -97,9 +97,9 @@ def noise_to_plan_with(
         runs_a: Earlier runs of A's spec on this machine, newest first.
         floor: The device's noise floor.
     """
-    own = [noise for noise in (_own_noise(runs_a, "A"), _own_noise(runs_b, "B")) if noise]
-    if own:
-        return max(own, key=lambda noise: noise.spread)
+    known = [noise for noise in (_own_noise(runs_a, "A"), _own_noise(runs_b, "B")) if noise]
+    if known:
+        return max(known, key=lambda noise: noise.spread)
     if floor is None:
         return None
     return NoiseKnown(

@@ -125,22 +125,22 @@ def noise_check(device: str, torch: str | None, now_ns: int, root: Path | None =
         )
     days = age_days(floor, now_ns)
     when = f"{counted(days, 'day')} ago" if days else "within a day"
-    found = (
+    text = (
         f"±{percent(floor.between, 2)} between {floor.rounds} processes of {floor.subject}, "
         f"measured {when}"
     )
-    doubts = []
+    reasons = []
     if days > OLD_DAYS:
-        doubts.append(f"it is older than {OLD_DAYS} days")
+        reasons.append(f"it is older than {OLD_DAYS} days")
     if floor.torch and torch and floor.torch != torch:
-        doubts.append(f"it was measured with torch {floor.torch}, here is {torch}")
-    if not doubts:
-        return Check(name="noise floor", status="ok", found=found)
+        reasons.append(f"it was measured with torch {floor.torch}, here is {torch}")
+    if not reasons:
+        return Check(name="noise floor", status="ok", found=text)
     return Check(
         name="noise floor",
         status="warning",
-        found=found,
-        costs=f"forecasts may be outdated: {' and '.join(doubts)}",
+        found=text,
+        costs=f"forecasts may be outdated: {' and '.join(reasons)}",
         remedy=again,
     )
 

@@ -123,8 +123,8 @@ def _round_seconds(records: list[Record]) -> list[float]:
 
 def _of_this_machine(runs: list[Record]) -> list[Record]:
     """Return the runs without those of another machine, whose disk was moved here."""
-    here = cpu_model()
-    return [run for run in runs if run.environment.get("cpu", {}).get("model", here) == here]
+    cpu = cpu_model()
+    return [run for run in runs if run.environment.get("cpu", {}).get("model", cpu) == cpu]
 
 
 def _device_name(spec: RunSpec, runs: list[Record]) -> str | None:

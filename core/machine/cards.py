@@ -41,7 +41,7 @@ class KnownCard:
 def known_cards() -> dict[str, KnownCard]:
     """Return the GPUs by key, those with the most memory first."""
     mib = BINARY_UNITS["MiB"]
-    found = [
+    cards = [
         KnownCard(
             key=key,
             name=card.name,
@@ -53,7 +53,7 @@ def known_cards() -> dict[str, KnownCard]:
         for gpu in gpus().values()
         for key, card in gpu.cards.items()
     ]
-    return {card.key: card for card in sorted(found, key=lambda card: -card.memory_bytes)}
+    return {card.key: card for card in sorted(cards, key=lambda card: -card.memory_bytes)}
 
 
 def find_card(text: str) -> KnownCard:
@@ -82,9 +82,9 @@ def sold_as(capacity_bytes: int) -> list[KnownCard]:
 
 def _hint(wanted: str) -> str:
     keys = {_plain(key): key for key in known_cards()}
-    meant = [key for plain, key in keys.items() if wanted and plain.startswith(wanted)]
-    if meant:
-        return f"did you mean {' or '.join(meant)}? "
+    matches = [key for plain, key in keys.items() if wanted and plain.startswith(wanted)]
+    if matches:
+        return f"did you mean {' or '.join(matches)}? "
     rows = {_plain(name) for key, gpu in gpus().items() for name in (key, *gpu.names)}
     if wanted and any(row.startswith(wanted) for row in rows):
         return "the table has no GPU with that memory: set --capacity; "

@@ -114,12 +114,12 @@ def child_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]
     In another one this package comes first on the import path, without the rest of this
     installation. A child starts its own children in its own interpreter.
     """
-    kept = {name: value for name, value in environ.items() if name != PYTHON_VARIABLE}
+    variables = {name: value for name, value in environ.items() if name != PYTHON_VARIABLE}
     if not python:
-        return kept
-    kept.pop("PYTHONHOME", None)  # of this interpreter
-    before = [kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else []
-    return {**kept, "PYTHONPATH": os.pathsep.join([str(PROBE), *before])}
+        return variables
+    variables.pop("PYTHONHOME", None)  # of this interpreter
+    before = [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []
+    return {**variables, "PYTHONPATH": os.pathsep.join([str(PROBE), *before])}
 
 
 def start_session(command: list[str], log: Path) -> int:

@@ -47,14 +47,14 @@ def examine() -> list[Check]:
 def _memory() -> Check:
     capacity = memory_capacity_bytes()
     free = min(psutil.virtual_memory().available, capacity)
-    found = f"{format_bytes(free)} free of {format_bytes(capacity)}"
-    return row("host memory", found, "" if free >= LITTLE_MEMORY_BYTES else "little memory")
+    text = f"{format_bytes(free)} free of {format_bytes(capacity)}"
+    return row("host memory", text, "" if free >= LITTLE_MEMORY_BYTES else "little memory")
 
 
 def _load() -> Check:
     load, threads = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    found = f"{load:.1f} over the last minute, {threads} processors available"
-    return row("load", found, "" if load < threads / 2 else "busy")
+    text = f"{load:.1f} over the last minute, {threads} processors available"
+    return row("load", text, "" if load < threads / 2 else "busy")
 
 
 def _terminal_size() -> tuple[int, int] | None:
@@ -109,5 +109,5 @@ def check_home(path: Path) -> Check:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return row("home", f"{path} cannot be written", "home not writable")
     free = shutil.disk_usage(nearest).free
-    found = f"{path}, {format_bytes(free)} free"
-    return row("home", found, "" if free >= LITTLE_DISK_BYTES else "little disk")
+    text = f"{path}, {format_bytes(free)} free"
+    return row("home", text, "" if free >= LITTLE_DISK_BYTES else "little disk")

@@ -158,10 +158,10 @@ def check_counters(parameters: str, *, is_admin: bool) -> Check:
     restricted = rows.get("RmProfilingAdminOnly", "").strip()
     if restricted == "0" or is_admin:
         return row("hardware counters", "available to this user")
-    found = "for administrators only (CAP_SYS_ADMIN)"
+    text = "for administrators only (CAP_SYS_ADMIN)"
     if not restricted:
-        found = "the driver does not report who may read them"
-    return row("hardware counters", found, "closed counters")
+        text = "the driver does not report who may read them"
+    return row("hardware counters", text, "closed counters")
 
 
 def _shared_memory_bytes() -> int | None:
@@ -177,6 +177,6 @@ def check_shared_memory(total_bytes: int | None) -> Check:
     Args:
         total_bytes: Size of ``/dev/shm``; None if there is none.
     """
-    found = "no /dev/shm" if total_bytes is None else f"{format_bytes(total_bytes)} in /dev/shm"
+    text = "no /dev/shm" if total_bytes is None else f"{format_bytes(total_bytes)} in /dev/shm"
     is_enough = total_bytes is not None and total_bytes >= MIN_SHARED_BYTES
-    return row("shared memory", found, "" if is_enough else "little shared memory")
+    return row("shared memory", text, "" if is_enough else "little shared memory")

@@ -30,13 +30,13 @@ def check_python() -> Check | None:
         if not python:
             return None
         if why := why_not_ready(python):
-            found = f"{python}: {why}"
+            text = f"{python}: {why}"
             remedy = f"fix that, or {another}"
-            return Check(name=name, status="missing", found=found, costs=costs, remedy=remedy)
+            return Check(name=name, status="missing", found=text, costs=costs, remedy=remedy)
         return row(name, f"{python}, {probe_python(python).version}")
     except InterpreterError as error:
-        found = f"{error.value}: {error.allowed}"
-        return Check(name=name, status="missing", found=found, costs=costs, remedy=another)
+        text = f"{error.value}: {error.allowed}"
+        return Check(name=name, status="missing", found=text, costs=costs, remedy=another)
 
 
 def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
@@ -47,11 +47,11 @@ def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
         return row("torch", f"{version}, for the CPU")
     if cuda is None:
         return row("torch", f"{version}, built without CUDA", "CPU build")
-    found = f"{version}, for CUDA {cuda}"
+    text = f"{version}, for CUDA {cuda}"
     # A driver runs every minor version of the major CUDA versions that it supports.
     if gpu.cuda and int(gpu.cuda.split(".")[0]) < int(cuda.split(".")[0]):
-        return row("torch", f"{found}; the driver knows CUDA up to {gpu.cuda}", "old driver")
-    return row("torch", found)
+        return row("torch", f"{text}; the driver knows CUDA up to {gpu.cuda}", "old driver")
+    return row("torch", text)
 
 
 def nsys_version() -> str | None:
@@ -87,25 +87,25 @@ def check_nvtx(nsys: str | None) -> Check:
     if nsys and nsys.startswith(("2022.", "2023.")) and numbers >= BROKEN_NVTX:
         return row("nvtx", f"{version}, which nsys {nsys} cannot record", "nvtx of old nsys")
     if "NVTX_INJECTION64_PATH" in os.environ and _is_silent():
-        found = f"{version}, but the profiler around this process does not record it"
-        return row("nvtx", found, "silent nvtx")
+        text = f"{version}, but the profiler around this process does not record it"
+        return row("nvtx", text, "silent nvtx")
     return row("nvtx", version)
 
 
 def _is_silent() -> bool:
     """Return whether nvtx reaches no profiler, though one has injected its library."""
-    import nvtx
+    import nvtx  # lazy: optional
 
     return type(nvtx.get_domain("sysbench")).__name__ == "DummyDomain"
 
 
 def _headers() -> str:
-    own = sysconfig.get_path("include")
+    own_headers = sysconfig.get_path("include")
     try:
         python = chosen_python()
-        return probe_python(python).headers or own if python else own
+        return probe_python(python).headers or own_headers if python else own_headers
     except InterpreterError:  # `check_python` reports it
-        return own
+        return own_headers
 
 
 def check_compiler(environ: Mapping[str, str]) -> Check:

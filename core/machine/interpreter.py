@@ -105,9 +105,9 @@ def chosen_python() -> str:
     Raises:
         InterpreterError: The variable does not name an interpreter.
     """
-    given = os.environ.get(PYTHON_VARIABLE, "")
-    if given:
-        return _unless_own(named_python(given))
+    configured = os.environ.get(PYTHON_VARIABLE, "")
+    if configured:
+        return _unless_own(named_python(configured))
     active = os.environ.get("VIRTUAL_ENV", "")
     if active and not _has_torch() and any(Path(active).glob("lib/python3*/*-packages/torch")):
         with suppress(InterpreterError):
@@ -185,23 +185,23 @@ def _chosen_ones() -> list[str]:
 
 def why_not_ready(python: str) -> str:
     """Return why workers cannot run in an interpreter, with the remedy; empty if they can."""
-    found = probe_python(python)
-    if _numbers(found.version) < OLDEST:
-        return f"it is Python {found.version}; workers need 3.11 or later"
-    if not found.program or not os.path.samefile(found.program, _OWN):
+    facts = probe_python(python)
+    if _numbers(facts.version) < OLDEST:
+        return f"it is Python {facts.version}; workers need 3.11 or later"
+    if not facts.program or not os.path.samefile(facts.program, _OWN):
         return "it ignores PYTHONPATH, which workers need to import sysbench"
-    old = [
+    outdated = [
         f"{name} {version}"
         for name, least in NEEDED.items()
-        if (version := found.packages.get(name)) and _numbers(version) < _numbers(least)
+        if (version := facts.packages.get(name)) and _numbers(version) < _numbers(least)
     ]
-    if not found.absent and not old:
+    if not facts.absent and not outdated:
         return ""
-    wrong = [f"it has no {', '.join(found.absent)}"] if found.absent else []
-    wrong += [f"it has {', '.join(old)}, which is too old"] if old else []
-    names = [*found.absent, *(name.partition(" ")[0] for name in old)]
-    command = _install(python, [f"{name}>={NEEDED[name]}" for name in names], found.has_pip)
-    return f"{' and '.join(wrong)}: run `{command}` to fix this"
+    problems = [f"it has no {', '.join(facts.absent)}"] if facts.absent else []
+    problems += [f"it has {', '.join(outdated)}, which is too old"] if outdated else []
+    names = [*facts.absent, *(name.partition(" ")[0] for name in outdated)]
+    command = _install(python, [f"{name}>={NEEDED[name]}" for name in names], facts.has_pip)
+    return f"{' and '.join(problems)}: run `{command}` to fix this"
 
 
 def missing_libraries(python: str, libraries: Sequence[str]) -> list[str]:
@@ -310,8 +310,8 @@ def _kill_group(leader: int) -> None:
 
 def _unless_own(path: str) -> str:
     """Return the path; empty if it is this interpreter, in this environment."""
-    own = os.path.dirname(path) == os.path.dirname(sys.executable)
-    return "" if own and os.path.samefile(path, sys.executable) else path
+    is_own_folder = os.path.dirname(path) == os.path.dirname(sys.executable)
+    return "" if is_own_folder and os.path.samefile(path, sys.executable) else path
 
 
 def _has_torch() -> bool:

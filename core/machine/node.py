@@ -41,16 +41,16 @@ def hosts_of(ranks: int, environ: Mapping[str, str] = os.environ) -> tuple[str, 
     if ranks == 1 or "SLURM_JOB_ID" not in environ or not count.isdecimal() or int(count) < 2:
         return ()
     lists = (environ.get(name, "") for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
-    found = (_expand(nodes) for nodes in lists if nodes)
-    names = next((nodes for nodes in found if len(nodes) == int(count)), ())
-    here = node_name(environ)
-    if here not in names:
+    expanded = (_expand(nodes) for nodes in lists if nodes)
+    names = next((nodes for nodes in expanded if len(nodes) == int(count)), ())
+    this_node = node_name(environ)
+    if this_node not in names:
         raise ClusterError(
             f"a job of {count} nodes, and this process is on none of them: start it there, by "
             "sbatch, or by `srun --overlap --nodes=1 --ntasks=1 --preserve-env`; without "
             "--preserve-env its ranks stay on one node"
         )
-    return (here, *(name for name in names if name != here))[:ranks]
+    return (this_node, *(name for name in names if name != this_node))[:ranks]
 
 
 @lru_cache(maxsize=8)

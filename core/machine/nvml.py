@@ -71,7 +71,7 @@ class Nvml:
         self._gpus: list[NvmlGpu] = []
 
     def __enter__(self) -> Nvml:
-        import pynvml
+        import pynvml  # lazy: runs on the CPU do not need it
 
         try:
             pynvml.nvmlInit()
@@ -389,7 +389,7 @@ class ThrottleTime(NamedTuple):
 
 def read_throttle_time(uuid: str) -> ThrottleTime:
     """Read the counters of the GPU with this UUID, ``GPU-…``."""
-    import pynvml
+    import pynvml  # lazy: runs on the CPU do not need it
 
     try:
         pynvml.nvmlInit()

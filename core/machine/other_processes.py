@@ -75,9 +75,9 @@ class ProcessorUse:
         """Return fields of `sysbench.core.record.events.PassEnded`."""
         if self._use is None or self._neighbours is None:
             return {}
-        busy, own = self._use.percent()
+        busy, own_percent = self._use.percent()
         beside = self._neighbours.busiest()
-        return {"cpu_percent": busy, "own_cpu_percent": own, "neighbours": beside}
+        return {"cpu_percent": busy, "own_cpu_percent": own_percent, "neighbours": beside}
 
 
 def _stolen_seconds() -> float:

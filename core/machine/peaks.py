@@ -174,9 +174,9 @@ def _rates(device: str, environment: Mapping[str, Any]) -> tuple[Mapping[str, An
     if "error" in rates:
         return {}, str(rates["error"])
     threads = rates.get("threads")
-    here = _group(environment, "settings").get("threads")
-    if device == "cpu" and threads and here is not None and str(here) != str(threads):
-        return {}, f"the rates were measured with {threads} threads, this run has {here}"
+    run_threads = _group(environment, "settings").get("threads")
+    if device == "cpu" and threads and run_threads is not None and str(run_threads) != str(threads):
+        return {}, f"the rates were measured with {threads} threads, this run has {run_threads}"
     return rates, ""
 
 

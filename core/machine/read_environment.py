@@ -123,11 +123,11 @@ def _redact(name: str, value: str) -> str:
 
 
 def _packages(other: Interpreter | None) -> dict[str, str]:
-    here = {name: version for name in PACKAGES if (version := package_version(name))}
+    own_versions = {name: version for name in PACKAGES if (version := package_version(name))}
     if other is None:
-        return here
-    there = {name: other.packages[name] for name in PACKAGES if name in other.packages}
-    return there | {name: here[name] for name in (PROGRAM,) if name in here}
+        return own_versions
+    versions = {name: other.packages[name] for name in PACKAGES if name in other.packages}
+    return versions | {name: own_versions[name] for name in (PROGRAM,) if name in own_versions}
 
 
 def workers_package(name: str) -> str | None:

@@ -386,8 +386,8 @@ def decode_record(data: bytes, source: Path | str = "record.json") -> Record:
         # The number first: a later record may have another shape.
         schema = msgspec.json.decode(data, type=_Numbered).schema
         if schema > SCHEMA:
-            told = f"{source} has schema {schema}, this version reads up to {SCHEMA}: upgrade"
-            raise NewerFileError(told)
+            message = f"{source} has schema {schema}, this version reads up to {SCHEMA}: upgrade"
+            raise NewerFileError(message)
         return msgspec.json.decode(data, type=Record)
     except UNREADABLE_JSON as error:
         raise DamagedFileError(f"{source} is not a record: {error}") from error

@@ -91,12 +91,13 @@ class RoundLog:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the record lists rounds: not if there is a single, undisturbed, whole process
-        without a comparison.
-        """
+        """Whether the record lists rounds: false for a single undisturbed, whole process."""
         attempts = self.attempts.values()
-        marked = any(one.disturbed or one.partial or one.started.experiment for one in attempts)
-        return len(attempts) > 1 or self.repeat > 1 or marked
+        is_marked = any(
+            attempt.disturbed or attempt.partial or attempt.started.experiment
+            for attempt in attempts
+        )
+        return len(attempts) > 1 or self.repeat > 1 or is_marked
 
     def start(self, event: PassStarted) -> Attempt:
         self.attempts[event.round] = Attempt(event)
@@ -148,27 +149,29 @@ class RoundLog:
 
     def blocks(self, rounds: Sequence[Round]) -> dict[str, Any]:
         """Return the pass's blocks: the timing of all rounds, the others of the middle one."""
-        standing = middle(rounds)
-        if standing is None or not self.is_listed:
-            return next((one.blocks for one in self._newest_first() if one.blocks), {})
+        chosen = middle(rounds)
+        if chosen is None or not self.is_listed:
+            return next((attempt.blocks for attempt in self._newest_first() if attempt.blocks), {})
         timings = {
-            index: one.blocks["timing"]
-            for index, one in self.attempts.items()
-            if "timing" in one.blocks
+            index: attempt.blocks["timing"]
+            for index, attempt in self.attempts.items()
+            if "timing" in attempt.blocks
         }
-        return self.attempts[standing.index].blocks | {"timing": combined(rounds, timings)}
+        return self.attempts[chosen.index].blocks | {"timing": combined(rounds, timings)}
 
     def measured(self, rounds: Sequence[Round]) -> list[tuple[int, int]]:
-        """Return first and last ``t_ns`` of the measured part of each round that counts, else of
-        all.
-        """
-        indices = {one.index for one in counting(rounds)} or self.attempts.keys()
+        """Return first and last measured ``t_ns`` of each round that counts, else of all."""
+        indices = {round.index for round in counting(rounds)} or self.attempts.keys()
         parts = [self.attempts[index].measured for index in sorted(indices)]
         return [part for part in parts if part is not None]
 
     def pass_record(self) -> PassRecord | None:
         """Return the record of the last round that finished, or else of the last one."""
-        ended = [(one, one.record) for _, one in sorted(self.attempts.items()) if one.record]
+        ended = [
+            (attempt, attempt.record)
+            for _, attempt in sorted(self.attempts.items())
+            if attempt.record
+        ]
         if not ended:
             return None
         finished = [record for _, record in ended if record.outcome == "finished"]
@@ -178,7 +181,7 @@ class RoundLog:
         count = f"{len(finished)} of {len(ended)} rounds finished"
         return msgspec.structs.replace(
             record,
-            seconds=sum(one.seconds for _, one in ended),
+            seconds=sum(attempt.seconds for _, attempt in ended),
             detail=record.detail if len(finished) in (0, len(ended)) else count,
         )
 

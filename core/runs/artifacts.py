@@ -61,9 +61,9 @@ def _adds_up(detailed: Kernels, folded: Kernels) -> bool:
         sums.append(of_name)
     layers, whole = sums
     return layers.keys() == whole.keys() and all(
-        math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6)
+        math.isclose(layer_sum, whole_sum, rel_tol=1e-9, abs_tol=1e-6)
         for name in layers
-        for one, other in zip(layers[name], whole[name], strict=True)
+        for layer_sum, whole_sum in zip(layers[name], whole[name], strict=True)
     )
 
 
@@ -71,8 +71,8 @@ def logs_of(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:
     """Yield the log of each pass that ran, by name: ``timing``, ``timing, round 2``, ``trace`` …"""
     for row in record.passes:
         yield row.name, run.log_path(row.name)
-        found = run.pass_folder(row.name).glob("log.*.txt")
-        numbers = (match for path in found if (match := _ROUND_LOG.fullmatch(path.name)))
+        logs = run.pass_folder(row.name).glob("log.*.txt")
+        numbers = (match for path in logs if (match := _ROUND_LOG.fullmatch(path.name)))
         for number in sorted(int(match[1]) for match in numbers):
             yield f"{row.name}, round {number}", run.log_path(row.name, number)
 

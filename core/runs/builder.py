@@ -113,13 +113,11 @@ def reasons_of_missing(
 
 
 def prediction_to_store(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:
-    """Return the prediction to store: always for transformers, else for an eager step on one
-    device.
-    """
+    """Return the prediction to store: for transformers, else for an eager step on one device."""
     if spec.workload != "transformer" and why_not_predicted(spec) is not None:
         return None
-    kept: dict[str, Any] = msgspec.to_builtins(prediction)
-    return kept
+    stored: dict[str, Any] = msgspec.to_builtins(prediction)
+    return stored
 
 
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Record)}
@@ -260,14 +258,14 @@ class RecordBuilder:
 
     def _describe(self, event: DeviceDescribed) -> None:
         """Merge facts on device and torch; a round on other ones than the run's does not count."""
-        there = merge_environments(self.environment, event.facts)
+        merged = merge_environments(self.environment, event.facts)
         if self._attempt is not None and self._attempt.started.round > 1:
             for fact in (device_name, torch_version):
-                before, now = fact(self.environment), fact(there)
+                before, now = fact(self.environment), fact(merged)
                 if before and now != before:
                     self._attempt.disturbed = f"measured with {now}, earlier rounds with {before}"
                     return
-        self.environment = there
+        self.environment = merged
 
     def _take_block(self, event: ResultReported) -> None:
         if event.block == "oom":
@@ -281,11 +279,11 @@ class RecordBuilder:
             self._worker_pids.update(row.pid for row in block.rows if not row.host)
             self._compare_hosts([host.node or "" for host in block.hosts])
 
-    def _compare_hosts(self, here: list[str]) -> None:
+    def _compare_hosts(self, current: list[str]) -> None:
         """Exclude a later round whose ranks were on other nodes than the run's."""
         before = nodes(self.environment)
-        if self._attempt is not None and self._attempt.started.round > 1 and here != before:
-            words = ["+".join(names) or "one host" for names in (here, before)]
+        if self._attempt is not None and self._attempt.started.round > 1 and current != before:
+            words = ["+".join(names) or "one host" for names in (current, before)]
             self._disturb(f"measured on {words[0]}, earlier rounds on {words[1]}")
 
     def _end_pass(self, event: PassEnded) -> None:

@@ -115,10 +115,10 @@ def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None =
     if rates is None:
         roof = "only --peak gives one" if device == "cpu" else "they use the data sheet"
         costs = f"roofline and MFU use no measured rates: {roof}"
-        found = "not measured on this device"
-        return Check(name=name, status="missing", found=found, costs=costs, remedy=again)
+        text = "not measured on this device"
+        return Check(name=name, status="missing", found=text, costs=costs, remedy=again)
     best = max(rates.products().values(), default=0.0)
-    found = f"{format_count(best)}FLOP/s at most, measured on {day(rates)}"
+    text = f"{format_count(best)}FLOP/s at most, measured on {day(rates)}"
     reasons = []
     days = max(0, now_ns - rates.taken_ns) // DAY_NS
     if days > OLD_DAYS:
@@ -128,9 +128,9 @@ def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None =
     if torch and rates.torch != torch:
         reasons.append(f"they were measured with torch {rates.torch}, here is {torch}")
     if not reasons:
-        return Check(name=name, status="ok", found=found)
+        return Check(name=name, status="ok", found=text)
     costs = f"roofline and MFU may be outdated: {' and '.join(reasons)}"
-    return Check(name=name, status="warning", found=found, costs=costs, remedy=again)
+    return Check(name=name, status="warning", found=text, costs=costs, remedy=again)
 
 
 class RateComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,16 +230,16 @@ def _cause(load: Load | None, other: Load | None, label: str) -> str:
     """Return the differences in NVML's reports of two devices, most likely cause first."""
     if load is None or other is None:
         return ""
-    found = []
+    causes = []
     limits = load.power_limit_watts, other.power_limit_watts
     if all(limits) and limits[0] != limits[1]:
-        found.append(f"capped at {limits[0]:.0f} W, {label} at {limits[1]:.0f} W")
+        causes.append(f"capped at {limits[0]:.0f} W, {label} at {limits[1]:.0f} W")
     if only_here := [reason for reason in load.reasons if reason not in other.reasons]:
-        found.append(f"its clock was limited by: {', '.join(only_here)}")
+        causes.append(f"its clock was limited by: {', '.join(only_here)}")
     clocks = load.sm_clock_mhz, other.sm_clock_mhz
     if all(clocks) and clocks[0] != clocks[1]:
-        found.append(f"SM clock {clocks[0]:.0f} MHz in the median, {label} {clocks[1]:.0f}")
-    return "; ".join(found)
+        causes.append(f"SM clock {clocks[0]:.0f} MHz in the median, {label} {clocks[1]:.0f}")
+    return "; ".join(causes)
 
 
 def sentences(report: RatesReport) -> list[str]:

@@ -69,11 +69,11 @@ def save_error(record: Record, root: Path | None = None) -> None:
     path = errors_path(root)
     with locked(path.parent / "locks" / "prediction-errors.lock", wait=True):
         try:
-            kept = past_predictions(root)
+            predictions = past_predictions(root)
         except DamagedFileError:
             path.replace(path.with_suffix(".damaged"))
-            kept = []
-        others = [other for other in kept if other.run != past_prediction.run]
+            predictions = []
+        others = [other for other in predictions if other.run != past_prediction.run]
         write_atomically(path, msgspec.json.encode([*others, past_prediction][-MAX_PREDICTIONS:]))
 
 
@@ -89,10 +89,10 @@ def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> 
     if spec.is_own:
         return None
     try:
-        kept = past_predictions(root)
+        predictions = past_predictions(root)
     except DamagedFileError as error:
         return f"Past predictions cannot be read, the next run starts a new file: {error}"
-    on_machine = [prediction for prediction in kept if prediction.machine == machine]
+    on_machine = [prediction for prediction in predictions if prediction.machine == machine]
     alike = [
         prediction
         for prediction in on_machine

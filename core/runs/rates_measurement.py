@@ -221,10 +221,10 @@ def _load(side: _Side, samples: Sequence[Sample]) -> tuple[Load | None, str]:
     if not within:
         return None, "NVML gave no sample within the matrix products"
 
-    def summary(name: str, of: Callable[[Iterable[float]], float]) -> float | None:
+    def summary(name: str, reduce: Callable[[Iterable[float]], float]) -> float | None:
         values = [getattr(device, name) for device in within]
         known = [value for value in values if value is not None]
-        return of(known) if known else None
+        return reduce(known) if known else None
 
     reasons = [reason for device in within for reason in device.clock_reasons or ()]
     load = Load(

@@ -19,11 +19,9 @@ from sysbench.core.trace.questions import GEMM_STEPS
 
 
 def eager_spec(record: Record) -> RunSpec:
-    """Return the record's spec without torch.compile; SpecError if another version's rules allowed
-    it.
-    """
-    kept = {key: value for key, value in record.spec.items() if key not in COMPILE_KEYS}
-    return RunSpec(**kept)
+    """Return the record's spec without torch.compile; SpecError if it is another version's."""
+    settings = {key: value for key, value in record.spec.items() if key not in COMPILE_KEYS}
+    return RunSpec(**settings)
 
 
 def eager_counterpart(record: Record, library: Library | None = None) -> Record | None:

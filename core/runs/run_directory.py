@@ -228,8 +228,8 @@ def list_runs(root: Path | None = None) -> list[RunDirectory]:
     folder = runs_folder(root)
     if not folder.is_dir():
         return []
-    with os.scandir(folder) as found:
-        names = sorted((entry.name for entry in found if _may_be_run(entry)), reverse=True)
+    with os.scandir(folder) as entries:
+        names = sorted((entry.name for entry in entries if _may_be_run(entry)), reverse=True)
     return [RunDirectory(folder / name) for name in names]
 
 

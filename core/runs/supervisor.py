@@ -319,8 +319,10 @@ class Supervision:
             yield from self.emit(_pass_ended(name, outcome, str(error), began, None, round=number))
             return
         try:
-            kept = msgspec.structs.asdict(place) if place else {}
-            yield from self.emit(PassStarted(name=name, pid=worker.pid, round=number, **kept))
+            place_fields = msgspec.structs.asdict(place) if place else {}
+            yield from self.emit(
+                PassStarted(name=name, pid=worker.pid, round=number, **place_fields)
+            )
             watch = _Watch(worker.pid if name == "timing" else None)
             yield from self._follow(worker, watch, number if name == "timing" else None)
             code = None if watch.forced else worker.wait()

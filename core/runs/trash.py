@@ -65,25 +65,27 @@ def trash_run(run: RunDirectory, root: Path | None = None) -> Trashed:
 
 def list_trash(root: Path | None = None) -> list[Trashed]:
     """Return the deleted runs, the last deleted one first."""
-    found = []
+    deleted_runs = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in trash_folder(root).iterdir():
             deleted, _, run_id = path.name.partition(".")
             if deleted.isdecimal() and is_run_id(run_id) and path.is_dir():
-                found.append(Trashed(id=run_id, deleted_ns=int(deleted), path=str(path)))
-    return sorted(found, key=lambda trashed: trashed.deleted_ns, reverse=True)
+                deleted_runs.append(Trashed(id=run_id, deleted_ns=int(deleted), path=str(path)))
+    return sorted(deleted_runs, key=lambda trashed: trashed.deleted_ns, reverse=True)
 
 
 def find_trashed(text: str, root: Path | None = None) -> Trashed:
     """Find a deleted run by id, a unique part of one, or ``last``; raises NotFoundError."""
-    every = list_trash(root)
-    if text == "last" and every:
-        return every[0]
-    found = [row for row in every if row.id == text] or [row for row in every if text in row.id]
-    if len({row.id for row in found}) == 1:
-        return found[0]  # a copy of a run can be deleted under its id too: the last is meant
-    if found:
-        some = ", ".join(row.id for row in found[:4])
+    deleted_runs = list_trash(root)
+    if text == "last" and deleted_runs:
+        return deleted_runs[0]
+    matches = [row for row in deleted_runs if row.id == text] or [
+        row for row in deleted_runs if text in row.id
+    ]
+    if len({row.id for row in matches}) == 1:
+        return matches[0]  # a copy of a run can be deleted under its id too: the last is meant
+    if matches:
+        some = ", ".join(row.id for row in matches[:4])
         raise NotFoundError(f"deleted run {text!r} is ambiguous: {some}")
     raise NotFoundError(
         f"no run {text!r} in {trash_folder(root)}; `sysbench-tui list --trash` lists them"

@@ -195,20 +195,20 @@ def _path_of_module(source: ModelSource, search_path: Sequence[str]) -> Path:
     The working directory comes last: a file in it cannot shadow an installed library.
     """
     folders = [*(entry for entry in search_path if entry), os.getcwd()]
-    found, name = None, ""
+    module, name = None, ""
     for part in source.place.split("."):
         name = f"{name}.{part}" if name else part
-        found = PathFinder.find_spec(name, folders)
-        if found is None:
+        module = PathFinder.find_spec(name, folders)
+        if module is None:
             raise SpecError(
                 "model",
                 f"{source.place}:{source.factory}",
                 f"there is no module {name}, neither installed nor in {os.getcwd()}",
             )
-        folders = list(found.submodule_search_locations or [])
-    if found is None or found.origin is None or not found.origin.endswith(".py"):
+        folders = list(module.submodule_search_locations or [])
+    if module is None or module.origin is None or not module.origin.endswith(".py"):
         raise SpecError("model", source.place, "a module or package written in Python")
-    return Path(found.origin).resolve()
+    return Path(module.origin).resolve()
 
 
 def _path_of_config(place: str) -> Path:
@@ -330,9 +330,9 @@ def factories_in(path: Path) -> list[str]:
         body = ast.parse(_read(path)).body
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    made = [node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
-    made.sort(key=lambda node: isinstance(node, ast.ClassDef))
-    return [node.name for node in made if not node.name.startswith("_")]
+    definitions = [node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    definitions.sort(key=lambda node: isinstance(node, ast.ClassDef))
+    return [node.name for node in definitions if not node.name.startswith("_")]
 
 
 def _version(name: str) -> str:

@@ -79,19 +79,19 @@ def with_arguments(settings: Mapping[str, object]) -> dict[str, object]:
     Raises:
         SpecError: A name that is not a valid keyword argument.
     """
-    given = {key: value for key, value in settings.items() if key.startswith(ARGUMENT)}
-    if not given:
+    prefixed = {key: value for key, value in settings.items() if key.startswith(ARGUMENT)}
+    if not prefixed:
         return dict(settings)
-    rest = {key: value for key, value in settings.items() if key not in given}
+    rest = {key: value for key, value in settings.items() if key not in prefixed}
     try:
         arguments = decoded_arguments(canonical_arguments(rest.get("model_args", "")))
-        for key, value in given.items():
+        for key, value in prefixed.items():
             arguments[key.removeprefix(ARGUMENT)] = _read(value)
         return rest | {"model_args": _encode(arguments)}
     except (ValueError, TypeError) as error:
         if isinstance(error, SpecError):
             raise
-        raise SpecError(next(iter(given)), given, "JSON values") from error
+        raise SpecError(next(iter(prefixed)), prefixed, "JSON values") from error
 
 
 def canonical_arguments(value: object) -> str:

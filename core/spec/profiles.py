@@ -95,8 +95,8 @@ def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
     try:
         passes = settings.pop("passes", None)
         parsed = None if passes is None else parse_passes(_texts(passes))
-        given = with_arguments(settings)
-        return {name: field_named(name).parse(value) for name, value in given.items()}, parsed
+        merged = with_arguments(settings)
+        return {name: field_named(name).parse(value) for name, value in merged.items()}, parsed
     except SpecError as error:
         raise ProfileError(f"{path}: {error}") from error
 

@@ -322,11 +322,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def _complete_model(self) -> None:
         """Fill the dimensions from the preset, or the name from the dimensions."""
-        given = {name: getattr(self, name) for name in DIMENSION_NAMES if getattr(self, name)}
-        if self.model in ("", CUSTOM) and given:
-            missing = [name for name in DIMENSION_NAMES if name not in given]
+        dimensions = {name: getattr(self, name) for name in DIMENSION_NAMES if getattr(self, name)}
+        if self.model in ("", CUSTOM) and dimensions:
+            missing = [name for name in DIMENSION_NAMES if name not in dimensions]
             if missing:
-                name, value = next(iter(given.items()))
+                name, value = next(iter(dimensions.items()))
                 raise SpecError(
                     name, value, f"a model without a preset also needs {', '.join(missing)}"
                 )
@@ -338,10 +338,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         msgspec.structs.force_setattr(self, "model", preset.name)
         for name in DIMENSION_NAMES:
             preset_value = getattr(preset.dimensions, name)
-            if given.get(name, preset_value) != preset_value:
+            if dimensions.get(name, preset_value) != preset_value:
                 raise SpecError(
                     name,
-                    given[name],
+                    dimensions[name],
                     f"{preset.name} has {name} = {preset_value}; leave "
                     "model out and give all five dimensions for another size",
                 )
@@ -489,6 +489,8 @@ def parse_spec(values: Mapping[str, object]) -> RunSpec:
         SpecError: An unknown key, or an invalid value. ``model.NAME`` is an argument of a user's
             model.
     """
-    given = with_arguments(values)
-    settings: dict[str, Any] = {field_named(name, given[name]).name: given[name] for name in given}
+    merged = with_arguments(values)
+    settings: dict[str, Any] = {
+        field_named(name, merged[name]).name: merged[name] for name in merged
+    }
     return RunSpec(**settings)
