@@ -43,8 +43,6 @@ class ProfileError(SysbenchError):
 
 
 class NotFoundError(SysbenchError):
-    """No run, preset or file has that name."""
-
     exit_code = 2
 
 
@@ -65,9 +63,7 @@ class NewerFileError(DamagedFileError):
 
 
 class ForeignFileError(DamagedFileError):
-    """An imported file that is absent, of an unknown kind, damaged, hostile, or too large to
-    decode.
-    """
+    """An imported file that is absent, of an unknown kind, damaged, hostile, or too large."""
 
     exit_code = 2
 

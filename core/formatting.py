@@ -17,9 +17,7 @@ DECIMAL_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def parse_bytes(text: str) -> int:
-    """Convert ``"24GiB"`` to bytes; ValueError for other units, so that GB and GiB are never
-    confused.
-    """
+    """Convert ``"24GiB"`` to bytes; ValueError for ``GB``, which is often confused with GiB."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     units = {unit.lower(): factor for unit, factor in BINARY_UNITS.items()}
     if match is None or match[2].lower() not in units:

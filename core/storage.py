@@ -286,7 +286,6 @@ def last_lines(path: Path, count: int = LOG_TAIL_LINES, *, inside: Path | None =
 
 
 def last_bytes(path: Path, most_bytes: int, *, inside: Path | None = None) -> bytes:
-    """Read the end of a file; arguments and errors as in `open_regular`."""
     with open_regular(path, inside) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
         return file.read(most_bytes)

@@ -46,7 +46,6 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rounds_ms(self) -> list[float]:
-        """Step medians of the processes that count, milliseconds."""
         return counted_ms(self.record.timing) if self.record.timing else []
 
     @property

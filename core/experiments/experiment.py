@@ -109,7 +109,6 @@ class ExperimentDirectory(JobDirectory):
         self.write(_ENDING, ended)
 
     def clear_end(self) -> None:
-        """Remove the end, to continue the experiment."""
         (self.path / _ENDING).unlink(missing_ok=True)
 
     def start(self, *options: str) -> int:
@@ -185,7 +184,6 @@ def create_experiment(
 
 
 def list_experiments(root: Path | None = None) -> list[ExperimentDirectory]:
-    """Return all experiments, newest first."""
     return [ExperimentDirectory(path) for path in experiment_folders(root)]
 
 

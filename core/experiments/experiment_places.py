@@ -15,7 +15,6 @@ def experiments_folder(root: Path | None = None) -> Path:
 
 
 def experiment_folders(root: Path | None = None) -> list[Path]:
-    """Return the folder of each experiment, newest first."""
     folder = experiments_folder(root)
     if not folder.is_dir():
         return []

@@ -129,8 +129,6 @@ class RoundFinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on the blocks so far."""
-
     blocks: int
     verdict: Verdict
 
@@ -183,7 +181,6 @@ class ExperimentRun:
         self._judged: tuple[Record, Record, Verdict] | None = None
 
     def blocks(self) -> Iterator[ExperimentEvent]:
-        """Measure blocks until something ends the experiment."""
         self.directory.clear_end()
         self.judge_newest()
         while not self.stops():
@@ -297,7 +294,6 @@ class ExperimentRun:
         return self._judged[2]
 
     def is_over(self) -> bool:
-        """Return whether no further round may start."""
         return self.cancel.is_set() or bool(self.failed) or self.other_work()
 
     def stops(self) -> bool:
@@ -322,7 +318,6 @@ class ExperimentRun:
         return spent + self.last_block > 60 * self.experiment.max_minutes
 
     def end(self) -> Stopped:
-        """Write the end."""
         verdict = self.verdict()
         ending, detail = self.ending(verdict)
         seconds = time.monotonic() - self.began
@@ -331,7 +326,6 @@ class ExperimentRun:
         return Stopped(ended=ended)
 
     def ending(self, verdict: Verdict) -> tuple[Ending, str]:
-        """Return the kind of the end, and a sentence on it."""
         done = self.blocks_done()
         rounds = counted(ROUNDS_A_BLOCK * done, "round")
         if self.failed:
@@ -407,7 +401,6 @@ def _rounds_of(record: Record, experiment: Experiment) -> list[Round]:
 
 
 def main() -> int:
-    """Run the experiment directory named on the command line to its end."""
     return work_until_signal(
         lambda path, cancel: run_experiment(
             ExperimentDirectory(path), wait=NO_WAIT not in sys.argv, cancel=cancel

@@ -158,7 +158,6 @@ def _option(baseline: Baseline, rounds: int) -> str:
 
 
 def _obstacles(a: Record, b: Record, rows: list[Factor]) -> list[Factor]:
-    """Return machine facts and, if the identities differ, every key of the spec."""
     if a.identity == b.identity:
         return [row for row in rows if row.name in MACHINE_FACTS]
     if all(row.name in MACHINE_FACTS for row in rows):

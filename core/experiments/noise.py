@@ -87,7 +87,6 @@ def noise_floors(root: Path | None = None) -> dict[str, NoiseFloor]:
 
 
 def save_noise_floor(floor: NoiseFloor, root: Path | None = None) -> None:
-    """Replace a device's floor."""
     rows = {**noise_floors(root), floor.device: floor}
     make_folder(noise_path(root).parent)
     data = msgspec.json.format(msgspec.json.encode(list(rows.values())), indent=2)

@@ -171,11 +171,9 @@ class NoiseMeasurement(ExperimentRun):
         return "out-of-time", f"{spent}{few}"
 
     def count(self) -> int:
-        """Return the number of rounds that count."""
         return sum(row.round.counts for row in self.observed())
 
     def observed(self) -> list[Observed]:
-        """Return rounds of both sides so far, in the order of starting."""
         rows = [
             Observed(round=row, clock_mhz=self._clocks.get((side, row.index)))
             for side in self.records
@@ -184,7 +182,6 @@ class NoiseMeasurement(ExperimentRun):
         return sorted(rows, key=lambda row: row.round.started_ns)
 
     def noise(self) -> Noise | None:
-        """Return the noise of the rounds; None while they are too few."""
         timing = self.records["A"].timing
         on_events = timing is not None and timing.clock == "cuda-events"
         return noise_of(self.observed(), None if on_events else float(host_tick_ns()))

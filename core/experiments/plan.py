@@ -122,7 +122,6 @@ def _round_seconds(records: list[Record]) -> list[float]:
 
 
 def _of_this_machine(runs: list[Record]) -> list[Record]:
-    """Return the runs without those of another machine, whose disk was moved here."""
     cpu = cpu_model()
     return [run for run in runs if run.environment.get("cpu", {}).get("model", cpu) == cpu]
 

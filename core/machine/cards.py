@@ -93,6 +93,5 @@ def _hint(wanted: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Normalize a name: no vendor, case or separators."""
     bare = FAMILY.sub("", VENDOR.sub("", text.strip()))
     return re.sub(r"[\s_-]+", "", bare).casefold()

@@ -31,7 +31,6 @@ def adopt_orphans() -> None:
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill all descendants of a process, but not the process itself."""
     try:
         descendants = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

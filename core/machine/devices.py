@@ -242,7 +242,6 @@ def _torch_origin(python: str) -> str | None:
 
 
 def _assigned_text(source: str, name: str) -> str | None:
-    """Return the text assigned to a name, in a line such as ``cuda: Optional[str] = '13.0'``."""
     match = re.search(rf"^{name}\b[^=\n]*=\s*(.+)$", source, re.MULTILINE)
     value = ast.literal_eval(match[1].strip()) if match else None
     return value if isinstance(value, str) else None

@@ -38,7 +38,6 @@ class Survey:
 
 
 def survey() -> Survey:
-    """Query NVML; takes a tenth of a second if there is a GPU."""
     with Nvml() as nvml:
         if nvml.unavailable:
             return Survey(unavailable=nvml.unavailable)

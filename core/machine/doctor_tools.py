@@ -70,7 +70,6 @@ def nsys_version() -> str | None:
 
 
 def check_nsys(version: str | None) -> Check:
-    """Check that nsys can be called; ``version`` is from `nsys_version`."""
     if version is None:
         return row("nsys", "not on PATH", "no nsys")
     if not version:

@@ -260,7 +260,6 @@ _known: dict[tuple[str, tuple[str, ...]], tuple[Interpreter, tuple[int, ...]]] =
 
 
 def _change_times(python: str, facts: Interpreter) -> tuple[int, ...]:
-    """Return when the interpreter and the folders of its import path changed, in ns."""
     paths = map(Path, (python, *facts.search_path))
     return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
 
@@ -320,5 +319,4 @@ def _has_torch() -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Parse ``2.9.0+cu128`` to ``(2, 9)``."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))

@@ -117,7 +117,6 @@ def device_lock(
 
 
 def _gpus(environ: Mapping[str, str]) -> list[str]:
-    """Return the numbers of the job's GPUs, counted over the node; empty if Slurm names none."""
     text = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""
     gpus = [part for part in text.split(",") if part]
     return gpus if all(gpu.isdecimal() for gpu in gpus) else []

@@ -104,7 +104,6 @@ class Nvml:
         return [gpu.read(slow) for gpu in self._gpus]
 
     def driver(self) -> dict[str, str | None]:
-        """Return versions: ``driver``, ``nvml`` and ``cuda``, the newest CUDA that it can run."""
         nvml = self._library
         if nvml is None:
             return {"driver": None, "nvml": None, "cuda": None}
@@ -116,7 +115,6 @@ class Nvml:
         }
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return the constant facts of each GPU in the order of `read`; see `NvmlGpu.facts`."""
         return [gpu.facts() for gpu in self._gpus]
 
 
@@ -351,9 +349,7 @@ class Gpm:
             self._request.metrics[place].metricId = metric
 
     def read(self, handle: Any) -> Activity:
-        """Return the activity since the previous reading, all None at first; raises
-        pynvml.NVMLError.
-        """
+        """Return the activity since the previous reading, None at first; raises pynvml.NVMLError."""
         now_ns = time.monotonic_ns()
         if self._taken_ns is not None and now_ns - self._taken_ns < MIN_GPM_NS:
             return self._last
@@ -432,7 +428,6 @@ def throttle_shares(
 
 
 def clock_words(bits: int) -> list[str]:
-    """Return the reasons for clocks below their maximum, in words."""
     words = [word for bit, word in CLOCK_REASONS.items() if bits & bit]
     rest = bits & ~sum(CLOCK_REASONS)
     return [*words, f"reason {rest:#x}"] if rest else words

@@ -64,7 +64,6 @@ class ProcessorUse:
         self._neighbours: Neighbours | None = None
 
     def enter(self, stage: str) -> None:
-        """Watch from the warm-up on."""
         if stage in ("warmup", "measure"):
             # Not from the measurement on: a look takes ten milliseconds.
             self._neighbours = self._neighbours or Neighbours()

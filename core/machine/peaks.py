@@ -89,7 +89,6 @@ def gpus() -> dict[str, Gpu]:
 
 
 def find_gpu(name: str) -> Gpu | None:
-    """Find a GPU by the driver's name."""
     return _by_name().get(_plain(name))
 
 

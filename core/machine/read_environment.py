@@ -137,7 +137,6 @@ def workers_package(name: str) -> str | None:
 
 
 def package_version(name: str) -> str | None:
-    """Return the version of an installed distribution without importing it."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -164,7 +163,6 @@ def container() -> str | None:
 
 
 def _nvidia() -> tuple[dict[str, Any] | None, str]:
-    """Return driver and GPUs, ``device0`` and so on in NVML's order; or None and the reason."""
     with Nvml(gpm=False) as nvml:
         if nvml.unavailable:
             return None, nvml.unavailable
@@ -192,7 +190,6 @@ def cpu_model() -> str:
 
 
 def _cpu_governor() -> str | None:
-    """Return the frequency governor, such as ``performance``; several words if cores differ."""
     paths = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     return ", ".join(sorted({path.read_text().strip() for path in paths})) or None
 
@@ -205,7 +202,6 @@ def _os_name() -> str | None:
 
 
 def _names_of_none(facts: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the dotted names of the values that are None, at any depth."""
     names = []
     for key, value in facts.items():
         if value is None:

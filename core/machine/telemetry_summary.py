@@ -206,7 +206,6 @@ def _device_series(name: str, answers: Answers) -> Series:
 def _absence(
     samples: list[Sample], index: int | None, answers: Answers, *, on_cuda: bool
 ) -> dict[str, str]:
-    """Return the reasons why the run's device has no series, or not all of them."""
     if not samples:
         return {"samples": "no sample in the measured part"}
     if index is None:
@@ -237,7 +236,6 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def _others(answers: Answers, own_pids: frozenset[int]) -> list[dict[str, Any]]:
-    """Return processes other than the run's, with the largest memory that each held."""
     others: dict[int, dict[str, Any]] = {}
     for _, device in answers:
         for process in device.processes or ():

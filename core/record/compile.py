@@ -24,8 +24,6 @@ class GraphBreak(msgspec.Struct, frozen=True):
 
 
 class Recompile(msgspec.Struct, frozen=True):
-    """A recompilation of a frame because ``guard`` failed."""
-
     place: str
     guard: str
 

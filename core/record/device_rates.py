@@ -98,8 +98,6 @@ class RateTimed(msgspec.Struct, frozen=True, kw_only=True, tag="rate"):
 
 
 class RateMissing(msgspec.Struct, frozen=True, kw_only=True, tag="missing"):
-    """A rate that this process could not measure, and the reason."""
-
     name: str
     reason: str
 
@@ -158,7 +156,6 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
         return [values[name] for values in self.rounds if name in values]
 
     def median(self, name: str) -> float | None:
-        """Median over the processes; None if none has it."""
         values = self.values(name)
         return statistics.median(values) if values else None
 

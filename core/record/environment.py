@@ -14,7 +14,6 @@ SDPA_KERNEL = "sdpa_kernel"
 
 
 def device_name(environment: Environment) -> str | None:
-    """Return the name of the measured device: the GPU, else the CPU."""
     return _fact(environment, "device", "name") or _fact(environment, "cpu", "model")
 
 

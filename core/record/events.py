@@ -71,8 +71,6 @@ class PassStarted(Event, frozen=True):
 
 
 class StageEntered(Event, frozen=True):
-    """The worker entered another part of its pass."""
-
     stage: Stage
 
 
@@ -290,7 +288,6 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode_event(event: AnyEvent) -> bytes:
-    """Encode an event as one line of JSON with its newline."""
     return _ENCODER.encode(event) + b"\n"
 
 
@@ -322,7 +319,7 @@ class EventTail:
         self._too_long = False
 
     def read(self) -> Iterator[AnyEvent]:
-        """Yield the events since the last call; none if the file is absent. Raises
+        """Yield the events since the last call, none if the file is absent; raises
         DamagedFileError.
         """
         try:

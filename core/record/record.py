@@ -95,8 +95,6 @@ class CategoryRow(Block, frozen=True):
 
 
 class IdleRow(Block, frozen=True):
-    """Time of the step in which nothing was running, by cause."""
-
     cause: str
     ns: float
     share: float
@@ -277,7 +275,6 @@ class Memory(Block, frozen=True):
 
     @property
     def tensor_prediction_error(self) -> float | None:
-        """Error of the predicted peak against `tensor_peak_bytes`."""
         return prediction_error(self.predicted_peak_bytes, self.tensor_peak_bytes)
 
     @property
@@ -288,7 +285,6 @@ class Memory(Block, frozen=True):
 
     @property
     def comparable_prediction_error(self) -> float | None:
-        """Error of the predicted peak against `comparable_peak_bytes`."""
         return prediction_error(self.predicted_peak_bytes, self.comparable_peak_bytes)
 
     @property
@@ -341,8 +337,6 @@ class PassRecord(Block, frozen=True):
 
 
 class Record(Block, frozen=True, kw_only=True):
-    """The result of a run."""
-
     schema: int = SCHEMA
     id: str
     identity: str
@@ -366,7 +360,6 @@ class Record(Block, frozen=True, kw_only=True):
     missing: dict[str, str] = {}
 
     def pass_named(self, name: str) -> PassRecord | None:
-        """Return the pass of that name, or None if it did not run."""
         return next((row for row in self.passes if row.name == name), None)
 
 

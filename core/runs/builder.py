@@ -64,7 +64,6 @@ RECORD_CHANGED = Finding(
 
 
 def lines_lost(count: int) -> Finding:
-    """Report the number of event lines that cannot be read."""
     return Finding(
         rule="events-damaged",
         severity="warning",
@@ -220,7 +219,6 @@ class RecordBuilder:
         self.status = self.status or self._before or "killed"
 
     def _close_torn(self) -> None:
-        """Close a pass without an end: its supervisor was killed, and its worker with it."""
         if self._open is not None:
             self._end_pass(
                 PassEnded(

@@ -31,9 +31,7 @@ MIN_DIFFERENCE = 0.02
 
 
 def device_key(device: str, sample: DeviceSample | None) -> str:
-    """Return the device's name in the data folder: independent of a GPU's slot, and no serial
-    number.
-    """
+    """Return the device's name in the data folder, independent of a GPU's slot."""
     if sample is not None and sample.uuid:
         return "gpu-" + _hash(sample.uuid)
     return "cpu-" + _hash(cpu_model()) if device == "cpu" else device.replace(":", "-")
@@ -227,7 +225,6 @@ def rates_report(
 
 
 def _cause(load: Load | None, other: Load | None, label: str) -> str:
-    """Return the differences in NVML's reports of two devices, most likely cause first."""
     if load is None or other is None:
         return ""
     causes = []

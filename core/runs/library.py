@@ -159,7 +159,6 @@ class Library:
         ]
 
     def live(self) -> list[Entry]:
-        """Return the runs with a supervisor, newest first."""
         return [entry for entry in self.entries() if entry.live]
 
     def open(self, text: str) -> RunDirectory:
@@ -265,7 +264,6 @@ _NOT_OURS_TO_DELETE = (
 
 
 def entry_of(record: Record) -> Entry:
-    """Return the row of a record."""
     spec: dict[str, Any] = record.spec
     # Before a worker has described its GPU, the machine's only name is the CPU's.
     is_named = spec["device"] == "cpu" or record.environment.get("device")

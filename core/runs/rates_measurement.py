@@ -53,8 +53,6 @@ class RateRound:
 
 @dataclass(frozen=True, slots=True)
 class RateFound:
-    """A rate of the current round."""
-
     device: str
     rate: RateTimed
 

@@ -86,7 +86,6 @@ class RunDirectory(JobDirectory):
 
     @property
     def trace_path(self) -> Path:
-        """Chrome trace of the trace pass, gzipped."""
         return self.path / "trace" / "trace.json.gz"
 
     @property
@@ -128,7 +127,6 @@ class RunDirectory(JobDirectory):
         return self.path / "record.sha256"
 
     def write_record(self, record: Record) -> None:
-        """Replace ``record.json`` atomically."""
         data = encode_record(record)
         # Its digest first, next to the last one: even after a crash in between, the record has one.
         digests = [_digest(data), *self._digests()[:1]]
@@ -153,7 +151,6 @@ class RunDirectory(JobDirectory):
             return []
 
     def tail(self) -> EventTail:
-        """Return a reader of the run's events, from the first."""
         return EventTail(self.events_path)
 
     def is_beginning(self) -> bool:
@@ -219,7 +216,6 @@ def runs_folder(root: Path | None = None) -> Path:
 
 
 def is_run_id(text: str) -> bool:
-    """Return whether it can be an id: the name of a folder, not a path."""
     return text not in ("", ".", "..") and "/" not in text
 
 

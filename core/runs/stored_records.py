@@ -13,9 +13,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 
 
 def replay_events(run: RunDirectory) -> Record:
-    """Rebuild the record from the events; still ``running`` without an end. Raises
-    DamagedFileError.
-    """
+    """Rebuild the record from the events, ``running`` without an end; raises DamagedFileError."""
     builder = _replay(run)
     return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
 
@@ -62,9 +60,7 @@ def _is_all_there_is(run: RunDirectory) -> bool:
 
 
 def _rebuild(run: RunDirectory) -> Record:
-    """Rebuild the record of a run without a supervisor; DamagedFileError if the events do not make
-    one.
-    """
+    """Rebuild the record of a run without a supervisor; raises DamagedFileError."""
     try:
         builder = _replay(run)
         builder.abandon()

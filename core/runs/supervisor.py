@@ -164,7 +164,6 @@ def disturb_round(run: RunDirectory, index: int, why: str) -> None:
 def _on_devices(
     supervision: Supervision, work: Callable[[], Iterator[AnyEvent]], *, wait: bool
 ) -> Iterator[AnyEvent]:
-    """Hold the devices during the work, then end the run."""
     cancel = supervision.cancel
     while not cancel.is_set():
         with ExitStack() as held:
@@ -236,7 +235,6 @@ class Supervision:
         self._noticed: set[str] = set()
 
     def emit(self, event: AnyEvent) -> Iterator[AnyEvent]:
-        """Write an event, add it to the record, and yield it."""
         try:
             self.log.append(event)
         except OSError as error:
@@ -247,7 +245,6 @@ class Supervision:
         yield event
 
     def notice_once(self, message: str) -> Iterator[AnyEvent]:
-        """Log a message the first time only."""
         if message not in self._noticed:
             self._noticed.add(message)
             yield from self.emit(Noticed(message=message))
@@ -269,7 +266,6 @@ class Supervision:
         self._keep_record()
 
     def resume(self) -> None:
-        """Read the run's earlier events."""
         self.builder.take_in(self.run.tail())
         self.builder.resume()
 
@@ -388,7 +384,6 @@ class Supervision:
         return TelemetrySampled(sample=msgspec.to_builtins(sample), device_index=index)
 
     def end(self, status: Outcome | None = None) -> Iterator[AnyEvent]:
-        """Write the run's last event and its final record."""
         if self.builder.resumed:
             status = self.builder.status_of_all()
         elif status is None:
@@ -419,8 +414,6 @@ class Supervision:
 
 
 class _Watch:
-    """Events of one worker that decide its outcome."""
-
     def __init__(self, timed_pid: int | None = None) -> None:
         self.stage = "start"
         self.ended: dict[str, Any] = {}
@@ -549,7 +542,6 @@ def _pass_ended(
 
 
 def main() -> int:
-    """Supervise the run directory named on the command line to its end."""
     return work_until_signal(lambda path, cancel: supervise(RunDirectory(path), cancel=cancel))
 
 

@@ -24,8 +24,6 @@ class KeptRunError(SysbenchError):
 
 
 class Trashed(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in the trash."""
-
     id: str
     deleted_ns: int
     path: str

@@ -136,7 +136,7 @@ class WorkerProcess:
             yield decode_event(line)
 
     def where(self, model_file: str) -> str:
-        """Return the current line of a user's model, ``, at model.py:12 in make``; empty for
+        """Return the current line of a user's model as ``, at model.py:12 in make``; empty for
         others.
         """
         place = place_in_code(self.pid, self._log, Path(model_file).parent) if model_file else ""
@@ -186,7 +186,6 @@ class WorkerProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill what still runs and free the pipes."""
         self.kill()
         self.process.wait()
         if self.process.stdin is not None:

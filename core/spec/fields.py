@@ -181,12 +181,10 @@ def field_named(name: str, value: object = "…") -> Field:
 
 
 def typed_keys() -> tuple[str, ...]:
-    """Return the keys that users set."""
     return tuple(field.name for field in FIELDS if field.is_typed)
 
 
 def group_keys(group: Group) -> tuple[str, ...]:
-    """Return the keys of a group, in the order of the table."""
     return tuple(field.name for field in FIELDS if field.group == group)
 
 

@@ -116,7 +116,6 @@ def canonical_arguments(value: object) -> str:
 
 
 def decoded_arguments(text: str) -> dict[str, Any]:
-    """Decode a checked ``model_args``."""
     return dict(json.loads(text)) if text else {}
 
 
@@ -177,7 +176,6 @@ def _decode(text: str) -> object:
 
 
 def _as_typed(value: object) -> str:
-    """Format a value so that `_read` reads it back."""
     if isinstance(value, str) and _read(value) == value:
         return value
     return json.dumps(value, allow_nan=False)

@@ -28,7 +28,6 @@ def profiles_folder() -> Path:
 
 
 def list_profiles() -> list[str]:
-    """Return the names of the saved profiles, alphabetically."""
     folder = profiles_folder()
     return sorted(path.stem for path in folder.glob("*.toml")) if folder.is_dir() else []
 

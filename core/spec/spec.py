@@ -194,7 +194,6 @@ _ON_CPU = [row.name for row in _EAGER if not row.cuda_only]
 
 
 def _listed(names: Sequence[str], conjunction: str) -> str:
-    """Join as ``a, b or c``."""
     *first, last = names
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
@@ -296,7 +295,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         check_together(self)
 
     def _complete_attention(self) -> None:
-        """Fill the dimensions of bare attention, which has a width and heads only."""
         if self.model not in ("", CUSTOM):
             raise SpecError("model", self.model, "left out: bare attention takes d_model and heads")
         if not self.d_model:
@@ -321,7 +319,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             msgspec.structs.force_setattr(self, "workload", OWN_MODEL)
 
     def _complete_model(self) -> None:
-        """Fill the dimensions from the preset, or the name from the dimensions."""
         dimensions = {name: getattr(self, name) for name in DIMENSION_NAMES if getattr(self, name)}
         if self.model in ("", CUSTOM) and dimensions:
             missing = [name for name in DIMENSION_NAMES if name not in dimensions]
@@ -375,17 +372,14 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def has_model(self) -> bool:
-        """Whether its steps run a model, or only the attention of one."""
         return self.workload in ("transformer", "attention", OWN_MODEL)
 
     @property
     def is_own(self) -> bool:
-        """Whether the model is the user's."""
         return is_own(self.model)
 
     @property
     def has_steps(self) -> bool:
-        """Whether the workload has steps; the others measure values and types."""
         return self.workload not in NUMERIC_WORKLOADS
 
     @property
@@ -408,7 +402,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def default_passes(self) -> tuple[PassName, ...]:
-        """Passes that run unless others are requested."""
         return tuple(
             row.name
             for row in PASSES.values()
