@@ -119,7 +119,7 @@ def noise_check(device: str, torch: str | None, now_ns: int, root: Path | None =
             name="noise floor",
             status="missing",
             found="not measured on this device",
-            costs="ab cannot tell in advance what it can detect",
+            costs="the smallest difference that ab can detect is unknown",
             remedy=again,
         )
     days = age_days(floor, now_ns)

@@ -29,7 +29,7 @@ from sysbench.core.machine.children import PROBE, PYTHON_VARIABLE, child_environ
 from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, open_to_append, read_regular
 
 NEEDED = {"torch": "2.9", "msgspec": "0.21", "numpy": "1.26", "psutil": "5.9"}
-"""Minimum versions of what workers import besides this package, as in pyproject.toml."""
+"""Minimum versions of the packages that workers import, as in pyproject.toml."""
 REPORTED = (*NEEDED, "triton", "nvtx", "nvidia-ml-py")
 OLDEST = (3, 11)
 PROGRAM = "sysbench.core"

@@ -349,7 +349,7 @@ class Gpm:
             self._request.metrics[place].metricId = metric
 
     def read(self, handle: Any) -> Activity:
-        """Return the activity since the previous reading, None at first; raises pynvml.NVMLError."""
+        """Return the activity since the previous reading, None at first; raises NVMLError."""
         now_ns = time.monotonic_ns()
         if self._taken_ns is not None and now_ns - self._taken_ns < MIN_GPM_NS:
             return self._last

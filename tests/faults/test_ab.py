@@ -175,7 +175,7 @@ def test_a_deleted_run_ends_the_experiment(script: Script) -> None:
     assert "is gone" in err
 
 
-def test_sides_that_compute_something_else_are_told_apart_after_two_rounds(
+def test_sides_that_compute_different_things_are_detected_after_two_rounds(
     script: Script,
 ) -> None:
     report = document(*SPEC, "--set-b", "seed=1")

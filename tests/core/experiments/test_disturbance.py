@@ -20,7 +20,7 @@ loads = st.floats(0, 100)
 
 
 def seen(load: float | None, *tenants: str, n: int = 0, **fields: object) -> Round:
-    """A round in which other processes took so many percent of the cores."""
+    """A round in which other processes used ``load`` percent of the cores."""
     (row,) = factories.rounds([10.0])
     busy = None if load is None else load + 20
     own = None if load is None else 20.0
@@ -37,7 +37,7 @@ def before(*percents: float) -> list[Round]:
     [
         ((10, 10, 10), 60, True),
         ((10, 10, 10), 24, False),  # less than the jump
-        ((10, 60, 10), 60, False),  # a neighbour that comes and goes is usual
+        ((10, 60, 10), 60, False),  # a process that comes and goes is usual
         ((10, 60, 10), 61, True),
         ((60, 60, 60), 10, False),  # one that left disturbs nothing
         ((10,), 90, False),  # one round says nothing of what is usual

@@ -46,7 +46,7 @@ def home(sysbench_home: Path) -> Path:
 def stored(
     medians_ms: Sequence[float], spec: RunSpec = SPEC, *, seconds: float = 4.0, cpu: str = ""
 ) -> RunDirectory:
-    """A finished run of so many rounds."""
+    """A finished run with ``rounds`` rounds."""
     run = create_run(spec, ["timing"])
     made = factories.record_of_rounds(medians_ms, spec)
     ended = PassRecord("timing", "finished", "finished", seconds * len(medians_ms), 10.0)
@@ -160,7 +160,7 @@ def test_runs_of_another_machine_are_no_plan() -> None:
     assert plan_of(SPEC, SPEC, 15).round_seconds is None
 
 
-def test_a_damaged_floor_is_told(home: Path) -> None:
+def test_a_damaged_floor_is_reported(home: Path) -> None:
     home.mkdir(exist_ok=True)
     noise_path().write_bytes(b"[{")
     with pytest.raises(DamagedFileError, match="measure again"):

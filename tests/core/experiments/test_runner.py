@@ -113,7 +113,7 @@ def test_a_neighbour_that_stays_counts_after_the_most_repeats_and_is_noted(
     report = experiment_report(directory)
     counts = [row.counts for row in rounds(report)]
     assert counts == [True, True] + [False] * MAX_REPEATS + [True, True]
-    assert "1 round count with a neighbour" in condition(report, "neighbour stayed")
+    assert "1 round count despite another process" in condition(report, "neighbour stayed")
 
 
 def test_a_mark_that_a_kill_prevented_is_made_on_resuming(loads: list[float]) -> None:

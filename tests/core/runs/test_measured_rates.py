@@ -1,4 +1,4 @@
-"""Rates of this machine's CPU, measured for real, kept, and taken up as the roof of a run."""
+"""Measured rates of this machine's CPU: stored, and used as the roof of a run."""
 
 from __future__ import annotations
 
@@ -160,24 +160,22 @@ rounds = iter(range(100))
 measure.python_child = lambda *_, **__: [sys.executable, "-SEc", WORKER % next(rounds)]
 items = measure.measure_rates(["cuda:0", "cuda:1"])
 found = [item for item in items if isinstance(item, DeviceRates)]
-told = {}
+texts = {}
 for rates in found:
     sisters = [other for other in found if other is not rates]
-    told[rates.device] = sentences(report_of(rates, before=None, sisters=sisters))
-print(json.dumps(told))
+    texts[rates.device] = sentences(report_of(rates, before=None, sisters=sisters))
+print(json.dumps(texts))
 """
 
 
-def test_a_sister_that_nvml_shows_capped_is_told_to_be_slower_for_that(
-    on_stub: RunPython, sysbench_home: Path
-) -> None:
-    told = on_stub(BESIDE_A_CAPPED_SISTER, NVML_STUB_GPUS="2", NVML_STUB_CAPPED="1:450")
-    (slower,) = told["cuda:1"]
+def test_a_capped_sister_is_reported_as_the_cause(on_stub: RunPython, sysbench_home: Path) -> None:
+    texts = on_stub(BESIDE_A_CAPPED_SISTER, NVML_STUB_GPUS="2", NVML_STUB_CAPPED="1:450")
+    (slower,) = texts["cuda:1"]
     assert slower.startswith("product bf16: slower than cuda:0 by 1")
     assert "capped at 450 W, cuda:0 at 700 W" in slower
     assert "its clock was limited by: power cap" in slower
     assert "SM clock 1410 MHz in the median, cuda:0 1755" in slower
-    assert told["cuda:0"][0].startswith("product bf16: faster than cuda:1 by 1")
+    assert texts["cuda:0"][0].startswith("product bf16: faster than cuda:1 by 1")
 
 
 def test_a_cancelled_measurement_ends_its_process_and_has_no_half_round(

@@ -1,4 +1,4 @@
-"""How far predictions were off: kept by real runs, said before the next, safe when damaged."""
+"""Errors of predictions: stored by real runs, shown before the next, safe when damaged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def record(tiny_run: RunDirectory) -> Record:
 
 
 def other(record: Record, run: str, predicted: float = 1.0, **spec: object) -> Record:
-    """The record as another run's, predicted so many times what was measured."""
+    """The record as another run's, predicted ``factor`` times the measurement."""
     assert record.memory is not None
     memory = msgspec.structs.replace(
         record.memory,
@@ -56,7 +56,7 @@ def test_a_finished_run_has_left_its_error(tiny_run: RunDirectory, record: Recor
     assert note.startswith("Last prediction of train in fp32 here: within 0.0 %")
 
 
-def test_the_worst_of_the_last_six_is_told(record: Record, tmp_path: Path) -> None:
+def test_the_worst_of_the_last_six_is_reported(record: Record, tmp_path: Path) -> None:
     for number, predicted in enumerate([3.0, 1.0, 1.01, 0.98, 1.0, 1.005, 1.0]):
         save_error(other(record, f"run-{number}", predicted), tmp_path)
     note = error_note(device_name(record.environment), SPEC, tmp_path)
@@ -102,7 +102,7 @@ def test_runs_that_end_at_once_lose_nothing(record: Record, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", '[{"run": 3}]', NOTHING_MEASURED, "\xff"])
-def test_a_damaged_file_is_told_and_begun_anew(record: Record, tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_reported_and_replaced(record: Record, tmp_path: Path, text: str) -> None:
     path = errors_path(tmp_path)
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(DamagedFileError, match="prediction_errors"):

@@ -69,7 +69,7 @@ def test_a_capped_sister_is_slower_and_the_cause_is_named() -> None:
     assert other.startswith("product bf16: faster than cuda:1 by 12.3 %")
 
 
-def test_a_difference_that_the_processes_do_not_bear_out_is_not_told() -> None:
+def test_a_difference_that_the_processes_do_not_support_is_not_reported() -> None:
     alike = rates_report(
         rates(), before=rates(scale=1.0005), sisters=[rates("cuda:1", scale=0.999)]
     )

@@ -169,7 +169,7 @@ def test_a_configuration_is_found_in_the_cache_and_never_downloaded(
     assert (found.model, Path(found.model_file).parent.name) == ("hf:org/name", "bb")
 
 
-def test_a_library_that_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_a_missing_library_is_reported_before_anything_starts(tmp_path: Path) -> None:
     file = tmp_path / "needs.py"
     body = "import json, beside, folder.part, {}\ntry: import optional\nexcept ImportError: ...\n"
     file.write_text(body.format("torch"))
