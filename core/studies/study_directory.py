@@ -19,7 +19,7 @@ import msgspec
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.experiments.baselines import list_baselines
 from sysbench.core.experiments.experiment import list_experiments
-from sysbench.core.machine.interpreter import chosen_before, ready_python
+from sysbench.core.machine.interpreter import ready_python, require_chosen
 from sysbench.core.record.blocks import PassName
 from sysbench.core.record.events import Outcome
 from sysbench.core.record.record import Record
@@ -118,7 +118,7 @@ class StudyDirectory(JobDirectory):
             InterpreterError: Workers cannot run in the interpreter that it would take.
         """
         python = self.python()
-        ready_python(None if python is None else chosen_before(python))
+        ready_python(None if python is None else require_chosen(python))
         return super().start(*options)
 
     def append(self, entry: CellEntry) -> None:

@@ -14,7 +14,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.fields import field_named
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.studies.schema import parse_points
 from sysbench.core.studies.study_file import Axis, Point, Study
@@ -159,7 +159,7 @@ class _Maker:
         passes = self.study.passes
         try:
             device = self._device(settings.get("device", "auto"))
-            spec = resolved(parse_spec(settings | {"device": device}), self._device)
+            spec = resolve(parse_spec(settings | {"device": device}), self._device)
         except SpecError as error:
             identity = _hash(msgspec.json.encode((settings, passes), order="sorted"))
             return Cell(

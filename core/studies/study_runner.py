@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.machine.interpreter import chosen_before, ready_python, use_python
+from sysbench.core.machine.interpreter import ready_python, require_chosen, use_python
 from sysbench.core.record.events import AnyEvent
 from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
@@ -223,7 +223,7 @@ def keep_python(directory: StudyDirectory) -> None:
         InterpreterError: The run names a Python that nobody chose here.
     """
     if (python := directory.python()) is not None:
-        use_python(chosen_before(python))
+        use_python(require_chosen(python))
 
 
 def cell_entry(

@@ -10,7 +10,7 @@ from sysbench.core.findings.kernels_rules import COVERAGE_LIMIT, PERTURBATION_LI
 from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
 from sysbench.core.record.memory import RESIDUAL
 from sysbench.core.record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
-from sysbench.core.record.timing import holding
+from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.spec.own_model import is_own
 from sysbench.core.tables.cells import decimal_cell, literal
 from sysbench.core.tables.timing_tables import interval_words, throttled_words
@@ -212,7 +212,7 @@ def _of_telemetry(telemetry: Telemetry) -> Iterator[tuple[str, str]]:
 
 def _of_clock(record: Record) -> Iterator[tuple[str, str]]:
     """The SM clock beside the step, what held it in samples, and for how long by the counters."""
-    reasons = holding(record.telemetry.clock_reasons) if record.telemetry else []
+    reasons = limiting_reasons(record.telemetry.clock_reasons) if record.telemetry else []
     counted = throttled_words(record.timing) if record.timing else None
     parts = [
         sm_clock_words(record),

@@ -163,7 +163,7 @@ def measured(name: str, folder: Path) -> Row:
     from sysbench.core.record.events import AnyEvent, DeviceDescribed, ResultReported
     from sysbench.core.record.record import Kernels, Memory
     from sysbench.core.runs.worker_process import Job
-    from sysbench.core.spec.profiles import resolved
+    from sysbench.core.spec.profiles import resolve
     from sysbench.core.spec.spec import parse_spec
     from sysbench.core.worker.boot import prepare_torch
     from sysbench.core.worker.passes import memory_pass as memory
@@ -175,7 +175,7 @@ def measured(name: str, folder: Path) -> Row:
     path.write_text(json.dumps(values))
     settings: dict[str, object] = {"model": f"hf:{path}", "device": "cpu", "threads": 1, "batch": 2}
     settings["context"] = 0 if kind.startswith(WITHOUT_CONTEXT) else 64
-    spec = resolved(parse_spec(settings))
+    spec = resolve(parse_spec(settings))
     prepare_torch(spec)
     events: list[AnyEvent] = []
     for one in (trace, memory):

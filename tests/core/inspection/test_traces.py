@@ -83,11 +83,11 @@ def test_a_peak_that_is_given_goes_before_the_table(tmp_path: Path) -> None:
     ("properties", "kernel", "reason"),
     [
         ([H100], "a_gemm", "do not give the precision"),
-        ([H100 | {"id": 1}, {"id": 2, "name": "Tesla T4"}], BF16, "has not told its name"),
+        ([H100 | {"id": 1}, {"id": 2, "name": "Tesla T4"}], BF16, "did not report its name"),
         ([{"id": 0, "name": "Abacus"}], BF16, "Abacus is not in the table"),
-        ([{"id": 0, "name": "x" * 10_000}], BF16, "has not told its name"),
-        ([{"id": [], "name": {}}, 3, None], BF16, "has not told its name"),
-        ({"id": 0}, BF16, "has not told its name"),
+        ([{"id": 0, "name": "x" * 10_000}], BF16, "did not report its name"),
+        ([{"id": [], "name": {}}, 3, None], BF16, "did not report its name"),
+        ({"id": 0}, BF16, "did not report its name"),
     ],
 )
 def test_a_roof_is_never_guessed(

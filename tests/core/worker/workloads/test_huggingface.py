@@ -12,7 +12,7 @@ import pytest
 
 from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.predict.dry_run_client import canonical_spec
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.workloads.make_workload import make_workload
@@ -24,7 +24,7 @@ def configured(folder: Path, values: dict[str, Any], **settings: Any) -> RunSpec
     path = folder / "config.json"
     path.write_text(json.dumps(values))
     small = {"device": "cpu", "threads": 1, "batch": 2, "context": 16}
-    return resolved(parse_spec({"model": f"hf:{path}", **small, **settings}))
+    return resolve(parse_spec({"model": f"hf:{path}", **small, **settings}))
 
 
 def test_without_transformers_the_message_has_the_command_that_installs_it(

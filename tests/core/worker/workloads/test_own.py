@@ -17,7 +17,7 @@ from sysbench.core.predict.requests import AllocatorPeak, replay_requests
 from sysbench.core.record.events import AnyEvent, DeviceDescribed, ResultReported, WorkerFailed
 from sysbench.core.record.record import Kernels, Memory
 from sysbench.core.runs.worker_process import Job
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.boot import run_pass
 from sysbench.core.worker.dry_run.child import exact_prediction
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own(folder: Path) -> Callable[..., RunSpec]:
     def spec(factory: str, file: str = "mine.py", **settings: Any) -> RunSpec:
         small = {"batch": 2, "context": 8, "device": "cpu", "threads": 1, "steps": 2, "warmup": 1}
-        return resolved(parse_spec({"model": f"{folder / file}:{factory}", **small, **settings}))
+        return resolve(parse_spec({"model": f"{folder / file}:{factory}", **small, **settings}))
 
     return spec
 

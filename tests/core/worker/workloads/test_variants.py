@@ -17,7 +17,7 @@ from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
 from sysbench.core.runs.worker_process import Job
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.passes import memory_pass as memory
@@ -72,7 +72,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunS
 
     def spec(factory: str, **settings: Any) -> RunSpec:
         small = {"batch": 2, "context": 16, "device": "cpu", "threads": 1}
-        return resolved(parse_spec({"model": f"{file}:{factory}", **small, **settings}))
+        return resolve(parse_spec({"model": f"{file}:{factory}", **small, **settings}))
 
     yield spec
     sys.path[:] = path
