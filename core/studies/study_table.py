@@ -311,6 +311,7 @@ def _fill_each(
         formats=(*("" for _ in axes), *first.formats, *("" for _ in last)) if first.formats else (),
         headings=first.headings,
         units=first.units,
+        about=first.about,
     )
 
 

@@ -103,7 +103,14 @@ class _Gap:
     code: str | None = None
 
 
-GAP_COLUMNS = fields_of(_Gap, "what", "count", "place", "reason", "code")
+GAP_COLUMNS = fields_of(
+    _Gap,
+    what="graph break, recompile limit, or another gap",
+    count="number of occurrences",
+    place="file and line",
+    reason="reason that the compiler gives",
+    code="source line",
+)
 
 
 def gaps_table(block: Compile) -> Table:
@@ -152,14 +159,30 @@ class _Generated:
 
 
 GENERATED_COLUMNS: tuple[Column[_Generated], ...] = (
-    *fields_of(_Generated, "exclusive_ns", "calls"),
-    Column("per_call_bytes", lambda row: row.kernel.bytes_per_call),
-    Column("name", lambda row: row.kernel.name),
-    Column("phase", lambda row: row.kernel.phase),
-    Column("module", lambda row: row.kernel.module or WHOLE_MODEL),
-    Column("ops", lambda row: ", ".join(row.kernel.ops)),
-    Column("sources", lambda row: "; ".join(row.kernel.sources)),
-    Column("file", lambda row: row.kernel.file),
+    *fields_of(
+        _Generated,
+        exclusive_ns="time of this row alone; overlaps count once",
+        calls="number of calls",
+    ),
+    Column(
+        "per_call_bytes",
+        lambda row: row.kernel.bytes_per_call,
+        about="bytes that one call reads and writes",
+    ),
+    Column("name", lambda row: row.kernel.name, about="name of the row"),
+    Column("phase", lambda row: row.kernel.phase, about="phase of the step"),
+    Column(
+        "module",
+        lambda row: row.kernel.module or WHOLE_MODEL,
+        about="path of the module; * is every layer",
+    ),
+    Column("ops", lambda row: ", ".join(row.kernel.ops), about="operators in the fused kernel"),
+    Column(
+        "sources",
+        lambda row: "; ".join(row.kernel.sources),
+        about="lines of the model in the kernel",
+    ),
+    Column("file", lambda row: row.kernel.file, about="file of the generated code"),
 )
 
 

@@ -41,16 +41,32 @@ def passes_table(record: Record) -> Table:
     return tabulate(
         record.passes,
         (
-            *fields_of(PassRecord, "name", "outcome", "step_ms"),
-            Column("over_bare", over_bare),
-            *fields_of(PassRecord, "seconds", "detail"),
+            *fields_of(
+                PassRecord,
+                name="name of the row",
+                outcome="how the pass ended",
+                step_ms="median step of the pass",
+            ),
+            Column("over_bare", over_bare, about="step over that of the timing pass, minus one"),
+            *fields_of(
+                PassRecord,
+                seconds="duration of the pass on the host's clock",
+                detail="details of how the pass ended",
+            ),
         ),
         name="passes",
         title="Passes: what watching the step costs it",
     )
 
 
-FINDING_COLUMNS = fields_of(Finding, "severity", "verdict", "why", "next", "rule")
+FINDING_COLUMNS = fields_of(
+    Finding,
+    severity="problem, warning, note or good",
+    verdict="the finding in one sentence",
+    why="numbers that support the finding",
+    next="what to do about it",
+    rule="rule that found it",
+)
 
 
 def findings_table(record: Record) -> Table:

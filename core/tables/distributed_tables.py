@@ -5,6 +5,7 @@ from __future__ import annotations
 from sysbench.core.record.distributed import CollectiveRow, HostRow, MemoryRow, RankRow
 from sysbench.core.record.record import Distributed, Spread
 from sysbench.core.tables.table import Cell, Column, Table, facts, fields_of, tabulate
+from sysbench.core.tables.timing_tables import STATISTICS
 
 SPLIT = ("compute", "waiting", "transfer", "exposed", "communication")
 _WORDS = {
@@ -61,7 +62,11 @@ def split_table(block: Distributed) -> Table:
     whole_ms = block.step.mean_ms
 
     def statistic(key: str) -> Column[str]:
-        return Column(key, lambda part: getattr(series[part], key) if series[part] else None)
+        return Column(
+            key,
+            lambda part: getattr(series[part], key) if series[part] else None,
+            about=STATISTICS[key],
+        )
 
     def share(part: str) -> float | None:
         spread = series[part]
@@ -70,12 +75,14 @@ def split_table(block: Distributed) -> Table:
     return tabulate(
         series,
         (
-            Column("part", lambda part: part),
+            Column("part", lambda part: part, about="part of the step"),
             statistic("mean_ms"),
-            Column("share", share),
+            Column("share", share, about="share of the mean step"),
             *map(statistic, ("median_ms", "ci_low_ms", "ci_high_ms")),
             Column(
-                "note", lambda part: _WORDS[part] if series[part] else block.missing.get(part, "")
+                "note",
+                lambda part: _WORDS[part] if series[part] else block.missing.get(part, ""),
+                about="what the part contains, or why it is missing",
             ),
         ),
         name="distributed-split",
@@ -83,7 +90,13 @@ def split_table(block: Distributed) -> Table:
     )
 
 
-COLLECTIVE_COLUMNS = fields_of(CollectiveRow, "kind", "calls", "bytes", "sent_bytes")
+COLLECTIVE_COLUMNS = fields_of(
+    CollectiveRow,
+    kind="kind of the row",
+    calls="number of calls",
+    bytes="input or output of one rank, whichever is larger",
+    sent_bytes="bytes that one rank sends",
+)
 
 
 def collective_table(block: Distributed) -> Table:
@@ -98,8 +111,16 @@ def collective_table(block: Distributed) -> Table:
 
 RANK_COLUMNS = fields_of(
     RankRow,
-    *("rank", "step_ms", "compute_ms", "waiting_ms", "transfer_ms", "exposed_ms"),
-    *("communication_ms", "last_share", "device", "threads"),
+    rank="number of the process",
+    step_ms="median step of the rank",
+    compute_ms="step time without waiting and transfer",
+    waiting_ms="time from the rank's arrival at a collective to the last rank's arrival",
+    transfer_ms="time from the last rank's arrival at a collective to its end",
+    exposed_ms="communication during which the rank computed nothing",
+    communication_ms="time in collectives: waiting and transfer",
+    last_share="share of the collectives that this rank reached last",
+    device="device of the row",
+    threads="compute threads of the process",
 )
 
 
@@ -107,7 +128,10 @@ def rank_table(block: Distributed) -> Table:
     """One row a rank, with its host if there are several; a rank that waits is not a slow one."""
     return tabulate(
         block.rows,
-        (*RANK_COLUMNS, *(fields_of(RankRow, "host") if block.hosts else ())),
+        (
+            *RANK_COLUMNS,
+            *(fields_of(RankRow, host="number of the host in this run") if block.hosts else ()),
+        ),
         name="distributed-ranks",
         title="Ranks: medians per step; last is the share of collectives that it reached last",
     )
@@ -115,8 +139,14 @@ def rank_table(block: Distributed) -> Table:
 
 MEMORY_COLUMNS = fields_of(
     MemoryRow,
-    *("rank", "moment", "parameter_bytes", "gradient_bytes", "optimizer_bytes"),
-    *("total_bytes", "allocated_bytes", "peak_allocated_bytes"),
+    rank="number of the process",
+    moment="moment at which the bytes were read",
+    parameter_bytes="bytes of parameters",
+    gradient_bytes="bytes of gradients",
+    optimizer_bytes="bytes of the optimizer's state",
+    total_bytes="bytes of all of them",
+    allocated_bytes="bytes in blocks that are in use",
+    peak_allocated_bytes="highest number of allocated bytes",
 )
 
 
@@ -130,7 +160,14 @@ def optimizer_table(block: Distributed) -> Table:
     )
 
 
-HOST_COLUMNS = fields_of(HostRow, "host", "node", "ranks", "clock_ahead_ms", "clock_error_ms")
+HOST_COLUMNS = fields_of(
+    HostRow,
+    host="number of the host in this run",
+    node="digits that stand for the cluster's node in records",
+    ranks="number of ranks",
+    clock_ahead_ms="offset of the host's clock from host 0",
+    clock_error_ms="maximum error of the offset",
+)
 
 
 def host_table(block: Distributed) -> Table:

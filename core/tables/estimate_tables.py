@@ -24,9 +24,14 @@ def predicted_ledger_table(prediction: Prediction) -> Table:
     return tabulate(
         prediction.ledger,
         (
-            *fields_of(LedgerRow, "name", "bytes"),
-            Column("share", lambda row: row.bytes / peak),
-            Column("block_bytes", lambda row: block_bytes.get(row.name), is_optional=True),
+            *fields_of(LedgerRow, name="name of the row", bytes="bytes at the predicted peak"),
+            Column("share", lambda row: row.bytes / peak, about="share of the peak"),
+            Column(
+                "block_bytes",
+                lambda row: block_bytes.get(row.name),
+                is_optional=True,
+                about="size of the allocator's block",
+            ),
         ),
         name="ledger",
         title=f"Peak memory, predicted, in {prediction.peak_phase} ({prediction.peak_place})",
@@ -39,12 +44,27 @@ def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float
     Args:
         roof: Phase to the milliseconds of `roof_ms`; empty where no roof is known.
     """
-    roofline = Column[PhasePrediction]("roofline_ms", lambda phase: roof[phase.phase])
+    roofline = Column[PhasePrediction](
+        "roofline_ms",
+        lambda phase: roof[phase.phase],
+        about="minimum time by the roofline, at the device's peak rates",
+    )
     return tabulate(
         prediction.phases,
         (
-            *fields_of(PhasePrediction, "phase", "peak_bytes", "place", "flops"),
-            Column("block_bytes", lambda phase: phase.block_bytes, is_optional=True),
+            *fields_of(
+                PhasePrediction,
+                phase="phase of the step",
+                peak_bytes="bytes alive at the peak",
+                place="module or operator at the peak",
+                flops="FLOPs; a multiply-add is two",
+            ),
+            Column(
+                "block_bytes",
+                lambda phase: phase.block_bytes,
+                is_optional=True,
+                about="size of the allocator's block",
+            ),
             *((roofline,) if roof else ()),
         ),
         name="phases",
@@ -79,9 +99,14 @@ def grid_table(cells: Sequence[FitCell]) -> Table:
     return tabulate(
         cells,
         (
-            *(Column[FitCell](key, _setting(key)) for key in keys),
-            *fields_of(FitCell, "peak_bytes", "peak_phase", "fits"),
-            Column("note", lambda cell: cell.why, is_optional=True),
+            *(Column[FitCell](key, _setting(key), about="value of this axis") for key in keys),
+            *fields_of(
+                FitCell,
+                peak_bytes="bytes alive at the peak",
+                peak_phase="phase of the peak",
+                fits="true if the predicted peak fits in memory",
+            ),
+            Column("note", lambda cell: cell.why, is_optional=True, about="why there is no value"),
         ),
         name="grid",
         title=f"Peak memory, predicted, by {' and '.join(keys)}",
@@ -93,12 +118,23 @@ def savings_table(savings: Savings) -> Table:
     return tabulate(
         savings.savings,
         (
-            Column("change", _change),
-            *fields_of(Saving, "saved_bytes"),
-            Column("share", lambda saving: saving.saved_bytes / savings.peak_bytes),
-            *fields_of(Saving, "peak_bytes", "peak_phase"),
-            Column("reserved_bytes", lambda saving: saving.reserved_bytes, is_optional=True),
-            *fields_of(Saving, "price"),
+            Column("change", _change, about="setting that changes"),
+            *fields_of(Saving, saved_bytes="reduction of the predicted peak"),
+            Column(
+                "share",
+                lambda saving: saving.saved_bytes / savings.peak_bytes,
+                about="share of the peak",
+            ),
+            *fields_of(
+                Saving, peak_bytes="bytes alive at the peak", peak_phase="phase of the peak"
+            ),
+            Column(
+                "reserved_bytes",
+                lambda saving: saving.reserved_bytes,
+                is_optional=True,
+                about="bytes reserved from the driver",
+            ),
+            *fields_of(Saving, price="cost of the change"),
         ),
         name="savings",
         title="What one change would save of the peak, predicted",

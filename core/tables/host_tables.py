@@ -17,26 +17,51 @@ def steps_table(marked: MarkedSteps) -> Table:
     causes = dict.fromkeys(cause for row in rows for cause, ns in row.idle.items() if ns)
 
     def idle_column(cause: str) -> Column[StepRow]:
-        return Column(f"{cause}_ns", lambda row: row.idle.get(cause, 0), heading=cause)
+        return Column(
+            f"{cause}_ns",
+            lambda row: row.idle.get(cause, 0),
+            heading=cause,
+            about="idle time with this cause",
+        )
 
     span_ns = marked.span_ns or 1
     work = "kernels" if marked.clock == "device" else "operators"
     return tabulate(
         rows,
         (
-            Column("step", lambda row: "outside" if row.number is None else row.number),
-            Column("kind", lambda row: row.kind or None, is_optional=True),
-            Column("tokens", lambda row: row.tokens, is_optional=True),
-            Column("requests", lambda row: row.requests, is_optional=True),
-            Column("time_ns", lambda row: row.ns),
-            Column("share", lambda row: row.ns / span_ns),
-            *fields_of(StepRow, "busy_ns", "communication_ns"),
+            Column(
+                "step",
+                lambda row: "outside" if row.number is None else row.number,
+                about="number of the step",
+            ),
+            Column("kind", lambda row: row.kind or None, is_optional=True, about="kind of the row"),
+            Column("tokens", lambda row: row.tokens, is_optional=True, about="tokens of the step"),
+            Column(
+                "requests",
+                lambda row: row.requests,
+                is_optional=True,
+                about="requests that the step served",
+            ),
+            Column(
+                "time_ns", lambda row: row.ns, about="time of the step's work, or of its marker"
+            ),
+            Column("share", lambda row: row.ns / span_ns, about="share of the table's total"),
+            *fields_of(
+                StepRow,
+                busy_ns="time in which at least one kernel ran",
+                communication_ns="time in which a collective ran",
+            ),
             *map(idle_column, causes),
-            *fields_of(StepRow, "unattributed_ns"),
-            Column("kernels", lambda row: row.kernels, heading=work),
-            *fields_of(StepRow, "host_ns"),
-            Column("odd", lambda row: ODD if row.is_odd else None, is_optional=True),
-            *fields_of(StepRow, "name"),
+            *fields_of(StepRow, unattributed_ns="busy time without a named event in the trace"),
+            Column("kernels", lambda row: row.kernels, heading=work, about="kernels launched"),
+            *fields_of(StepRow, host_ns="time on the host"),
+            Column(
+                "odd",
+                lambda row: ODD if row.is_odd else None,
+                is_optional=True,
+                about="marks a step that differs from others of its kind",
+            ),
+            *fields_of(StepRow, name="name of the row"),
         ),
         name="steps",
         title=f"Steps by {marked.family}, {_clock_words(marked)}: with outside "
@@ -73,31 +98,40 @@ NOTE = (
     "it was open, as backward is; host late: the GPU idle meanwhile, as nothing was launched yet"
 )
 COLUMNS: tuple[Column[HostRange], ...] = (
-    field_of(HostRange, "total_ns", priority=1),
-    field_of(HostRange, "own_ns", priority=2),
-    field_of(HostRange, "meanwhile_ns", heading="any thread ms", priority=5),
-    field_of(HostRange, "launched", priority=7),
-    field_of(HostRange, "calls", priority=3),
-    field_of(HostRange, "host_ns", priority=8),
+    field_of(HostRange, "total_ns", priority=1, about="busy time of work launched inside"),
+    field_of(HostRange, "own_ns", priority=2, about="time without the rows inside it"),
+    field_of(
+        HostRange,
+        "meanwhile_ns",
+        heading="any thread ms",
+        priority=5,
+        about="device time, launches of any thread included",
+    ),
+    field_of(HostRange, "launched", priority=7, about="kernels, copies and fills launched"),
+    field_of(HostRange, "calls", priority=3, about="number of calls"),
+    field_of(HostRange, "host_ns", priority=8, about="time on the host"),
     Column(
         "late_ns",
         lambda row: row.late_ns or None,
         heading="host late ms",
         is_optional=True,
         priority=6,
+        about="device idle because the host was late to launch",
     ),
-    field_of(HostRange, "name", priority=4, is_flexible=True),
+    field_of(HostRange, "name", priority=4, is_flexible=True, about="name of the row"),
 )
 CALL_COLUMNS: tuple[Column[KernelSummary], ...] = (
-    field_of(KernelSummary, "total_ns", priority=1),
-    field_of(KernelSummary, "share", priority=2),
-    field_of(KernelSummary, "instances", heading="calls", priority=3),
-    field_of(KernelSummary, "mean_ns", priority=5),
-    field_of(KernelSummary, "median_ns", priority=6),
-    field_of(KernelSummary, "min_ns", priority=7),
-    field_of(KernelSummary, "max_ns", priority=8),
-    field_of(KernelSummary, "std_ns", priority=9),
-    field_of(KernelSummary, "name", priority=4, is_flexible=True),
+    field_of(KernelSummary, "total_ns", priority=1, about="sum of the call times"),
+    field_of(KernelSummary, "share", priority=2, about="share of the table's total"),
+    field_of(
+        KernelSummary, "instances", heading="calls", priority=3, about="number of occurrences"
+    ),
+    field_of(KernelSummary, "mean_ns", priority=5, about="time over calls"),
+    field_of(KernelSummary, "median_ns", priority=6, about="median call"),
+    field_of(KernelSummary, "min_ns", priority=7, about="shortest call"),
+    field_of(KernelSummary, "max_ns", priority=8, about="longest call"),
+    field_of(KernelSummary, "std_ns", priority=9, about="standard deviation of the calls"),
+    field_of(KernelSummary, "name", priority=4, is_flexible=True, about="name of the row"),
 )
 
 
@@ -133,10 +167,7 @@ def functions_table(kernels: Kernels, side: HostSide) -> Table:
 def calls_table(side: HostSide) -> Table:
     """Calls of CUDA's or HIP's runtime and driver, as ``cuda_api_sum`` has them."""
     return tabulate(
-        side.calls,
-        CALL_COLUMNS,
-        name="api",
-        title="Calls of the runtime by the host: cuda_api_sum",
+        side.calls, CALL_COLUMNS, name="api", title="Calls of the runtime by the host: cuda_api_sum"
     )
 
 

@@ -45,23 +45,35 @@ def windowed(kernels: Kernels) -> str:
 
 
 KERNEL_COLUMNS: tuple[Column[KernelRow], ...] = (
-    field_of(KernelRow, "exclusive_ns", priority=1),
-    field_of(KernelRow, "share", priority=2),
-    field_of(KernelRow, "calls", priority=6),
-    field_of(KernelRow, "mean_ns", priority=9),
-    field_of(KernelRow, "category", priority=3),
-    field_of(KernelRow, "fused", in_detail=True),
-    field_of(KernelRow, "phase", priority=7),
-    field_of(KernelRow, "name", priority=4, is_flexible=True),
-    field_of(KernelRow, "module", priority=5),
-    field_of(KernelRow, "op", priority=8),
-    field_of(KernelRow, "total_ns", priority=12),
-    field_of(KernelRow, "min_ns", priority=10),
-    field_of(KernelRow, "max_ns", priority=11),
-    field_of(KernelRow, "of_roof", priority=9),
-    field_of(KernelRow, "flops", priority=14),
-    field_of(KernelRow, "moved_bytes", priority=15),
-    Column("ops", lambda row: ", ".join(row.ops) or None, in_detail=True),
+    field_of(
+        KernelRow, "exclusive_ns", priority=1, about="time of this row alone; overlaps count once"
+    ),
+    field_of(KernelRow, "share", priority=2, about="share of the traced step"),
+    field_of(KernelRow, "calls", priority=6, about="number of calls"),
+    field_of(KernelRow, "mean_ns", priority=9, about="time over calls"),
+    field_of(KernelRow, "category", priority=3, about="kind of work or memory"),
+    field_of(
+        KernelRow,
+        "fused",
+        in_detail=True,
+        about="true if the compiler made one kernel of several operators",
+    ),
+    field_of(KernelRow, "phase", priority=7, about="phase of the step"),
+    field_of(KernelRow, "name", priority=4, is_flexible=True, about="name of the row"),
+    field_of(KernelRow, "module", priority=5, about="path of the module; * is every layer"),
+    field_of(KernelRow, "op", priority=8, about="operator that launched it"),
+    field_of(KernelRow, "total_ns", priority=12, about="sum of the call times"),
+    field_of(KernelRow, "min_ns", priority=10, about="shortest call"),
+    field_of(KernelRow, "max_ns", priority=11, about="longest call"),
+    field_of(KernelRow, "of_roof", priority=9, about="roofline time over measured time"),
+    field_of(KernelRow, "flops", priority=14, about="FLOPs; a multiply-add is two"),
+    field_of(KernelRow, "moved_bytes", priority=15, about="input and output bytes, each once"),
+    Column(
+        "ops",
+        lambda row: ", ".join(row.ops) or None,
+        in_detail=True,
+        about="operators in the fused kernel",
+    ),
 )
 """The kernel table: one row here is one column, null in rows of time without work."""
 
@@ -172,15 +184,27 @@ def category_table(kernels: Kernels) -> Table:
     rest = {"idle": sum(idle.ns for idle in kernels.idle), "unattributed": kernels.unattributed_ns}
 
     def phase_column(phase: str) -> Column[str]:
-        return Column(f"{phase}_ns", lambda category: by_phase[category].get(phase))
+        return Column(
+            f"{phase}_ns",
+            lambda category: by_phase[category].get(phase),
+            about="time of this row alone in the phase",
+        )
 
     return tabulate(
         sorted(totals, key=lambda category: -totals[category]),
         (
-            Column("category", lambda category: category),
-            Column("exclusive_ns", lambda category: totals[category]),
-            Column("share", lambda category: totals[category] / step_ns),
-            Column("calls", lambda category: calls[category]),
+            Column("category", lambda category: category, about="kind of work or memory"),
+            Column(
+                "exclusive_ns",
+                lambda category: totals[category],
+                about="time of this row alone; overlaps count once",
+            ),
+            Column(
+                "share",
+                lambda category: totals[category] / step_ns,
+                about="share of the traced step",
+            ),
+            Column("calls", lambda category: calls[category], about="number of calls"),
             *map(phase_column, phases),
         ),
         name="categories",
@@ -193,9 +217,17 @@ def category_table(kernels: Kernels) -> Table:
 
 
 QUESTION_COLUMNS: tuple[Column[Answer], ...] = (
-    Column("question", lambda answer: answer.question),
-    Column("answer", lambda answer: answer.sentence),
-    Column("missing", lambda answer: "; ".join(answer.commands)),
+    Column("question", lambda answer: answer.question, about="a question of the write-ups"),
+    Column(
+        "answer",
+        lambda answer: answer.sentence,
+        about="the answer, computed from the table rows that it names",
+    ),
+    Column(
+        "missing",
+        lambda answer: "; ".join(answer.commands),
+        about="commands that measure what the answer lacks",
+    ),
 )
 
 
@@ -227,15 +259,36 @@ def roof_words(roof: Roof | None, reason: str = "") -> str:
 
 
 ROOFLINE_COLUMNS: tuple[Column[RoofPoint], ...] = (
-    Column("group", lambda point: point.label),
-    Column("phase", lambda point: point.phase),
-    Column("total_ns", lambda point: point.ns),
-    Column("share", lambda point: point.share),
-    Column("intensity", lambda point: point.intensity, heading="FLOP/byte"),
-    Column("tflops", lambda point: point.flops_per_second / 1e12),
-    Column("gigabytes_per_second", lambda point: point.bytes_per_second / 1e9),
-    *fields_of(RoofPoint, "of_roof", "bound", "flops", "moved_bytes"),
-    Column("known_share", lambda point: point.known),
+    Column(
+        "group", lambda point: point.label, about="group of rows: a category or a kind of kernel"
+    ),
+    Column("phase", lambda point: point.phase, about="phase of the step"),
+    Column("total_ns", lambda point: point.ns, about="time of the group's rows with known bytes"),
+    Column("share", lambda point: point.share, about="share of the table's total"),
+    Column(
+        "intensity",
+        lambda point: point.intensity,
+        heading="FLOP/byte",
+        about="FLOPs per byte moved",
+    ),
+    Column(
+        "tflops", lambda point: point.flops_per_second / 1e12, about="FLOPs over time, in TFLOP/s"
+    ),
+    Column(
+        "gigabytes_per_second",
+        lambda point: point.bytes_per_second / 1e9,
+        about="bytes over time, in GB/s",
+    ),
+    *fields_of(
+        RoofPoint,
+        of_roof="roofline time over measured time",
+        bound="limit: compute or memory",
+        flops="FLOPs; a multiply-add is two",
+        moved_bytes="input and output bytes, each once",
+    ),
+    Column(
+        "known_share", lambda point: point.known, about="share of the time whose bytes are known"
+    ),
 )
 
 
@@ -270,7 +323,11 @@ class _CountedPhase:
 
 FLOPS_COLUMNS = fields_of(
     _CountedPhase,
-    *("phase", "counted_flops", "model_flops", "over_model", "causal_model_flops"),
+    phase="phase of the step",
+    counted_flops="FLOPs counted from operator shapes",
+    model_flops="closed form of the model, attention in full",
+    over_model="counted over closed form, minus one",
+    causal_model_flops="closed form without the masked half of attention",
 )
 
 

@@ -25,10 +25,24 @@ from sysbench.core.record.record import Memory, ModuleMemory, Record
 from sysbench.core.tables.table import Column, Row, Table, facts, field_of, fields_of, tabulate
 
 ORIGIN_COLUMNS: tuple[Column[Origin], ...] = (
-    *fields_of(Origin, "bytes"),
-    Column("block_bytes", lambda row: row.block_bytes, is_optional=True),
-    *fields_of(Origin, "blocks", "category", "phase"),
-    Column("stack", lambda row: " < ".join(row.stack)),
+    *fields_of(Origin, bytes="requested bytes"),
+    Column(
+        "block_bytes",
+        lambda row: row.block_bytes,
+        is_optional=True,
+        about="size of the allocator's block",
+    ),
+    *fields_of(
+        Origin,
+        blocks="number of blocks",
+        category="kind of work or memory",
+        phase="phase of the step",
+    ),
+    Column(
+        "stack",
+        lambda row: " < ".join(row.stack),
+        about="stack of the request, innermost frame first",
+    ),
 )
 """``block_bytes`` are the allocator's blocks, ``bytes`` the requests."""
 
@@ -44,14 +58,25 @@ def origins_table(memory: Memory) -> Table:
 
 
 LARGEST_COLUMNS: tuple[Column[Allocation], ...] = (
-    field_of(Allocation, "bytes"),
-    field_of(Allocation, "block_bytes", is_optional=True, priority=3),
-    field_of(Allocation, "category", priority=1),
-    field_of(Allocation, "phase", priority=2),
-    field_of(Allocation, "module", priority=4),
-    field_of(Allocation, "born_ms", priority=5),
-    field_of(Allocation, "died_ms", priority=6),
-    Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
+    field_of(Allocation, "bytes", about="requested bytes"),
+    field_of(
+        Allocation,
+        "block_bytes",
+        is_optional=True,
+        priority=3,
+        about="size of the allocator's block",
+    ),
+    field_of(Allocation, "category", priority=1, about="kind of work or memory"),
+    field_of(Allocation, "phase", priority=2, about="phase of the step"),
+    field_of(Allocation, "module", priority=4, about="path of the module; * is every layer"),
+    field_of(Allocation, "born_ms", priority=5, about="time of the allocation in the recording"),
+    field_of(Allocation, "died_ms", priority=6, about="time of the free in the recording"),
+    Column(
+        "stack",
+        lambda row: " < ".join(row.stack),
+        is_flexible=True,
+        about="stack of the request, innermost frame first",
+    ),
 )
 
 
@@ -74,7 +99,7 @@ def largest_table(memory: Memory) -> Table:
     counts = {id(row): alike[cells] for cells, row in first.items()}
     return tabulate(
         first.values(),
-        (Column("blocks", lambda row: counts[id(row)]), *kept),
+        (Column("blocks", lambda row: counts[id(row)], about="number of blocks"), *kept),
         name="largest",
         title=title,
     )
@@ -90,11 +115,25 @@ def largest_alike_table(memory: Memory) -> Table:
     return tabulate(
         rows,
         (
-            Column("blocks", lambda pair: pair[1]),
-            Column("bytes", lambda pair: pair[0][0], heading="each"),
-            Column("block_bytes", lambda pair: pair[0][1], is_optional=True),
-            Column("sum_bytes", lambda pair: pair[0][0] * pair[1], heading="all"),
-            Column("stack", lambda pair: " < ".join(pair[0][5])),
+            Column("blocks", lambda pair: pair[1], about="number of blocks"),
+            Column("bytes", lambda pair: pair[0][0], heading="each", about="requested bytes"),
+            Column(
+                "block_bytes",
+                lambda pair: pair[0][1],
+                is_optional=True,
+                about="size of the allocator's block",
+            ),
+            Column(
+                "sum_bytes",
+                lambda pair: pair[0][0] * pair[1],
+                heading="all",
+                about="bytes of all blocks of the row",
+            ),
+            Column(
+                "stack",
+                lambda pair: " < ".join(pair[0][5]),
+                about="stack of the request, innermost frame first",
+            ),
         ),
         name="largest",
         title=f"Largest of {len(memory.largest)} allocations alive at the peak",
@@ -165,7 +204,17 @@ def recording_notes(memory: Memory) -> list[str]:
     return notes
 
 
-DEVICE_COLUMNS = fields_of(DeviceMemory, *DeviceMemory.__struct_fields__)
+DEVICE_COLUMNS = fields_of(
+    DeviceMemory,
+    device="device of the row",
+    events="allocations and frees in the recording",
+    peak_allocated_bytes="highest number of allocated bytes",
+    peak_reserved_bytes="highest number of reserved bytes",
+    end_allocated_bytes="bytes held by tensors at the end",
+    baseline_bytes="bytes allocated before the recording",
+    baseline_blocks="blocks older than the recording",
+    is_described="true for the device of the other tables",
+)
 
 
 def devices_table(memory: Memory) -> Table:
@@ -190,10 +239,19 @@ def ledger_table(memory: Memory) -> Table:
     return tabulate(
         names,
         (
-            Column("name", lambda name: name),
-            Column("peak_bytes", lambda name: at_peak.get(name, 0)),
-            Column("share", lambda name: at_peak.get(name, 0) / peak),
-            *(Column(_bytes_column(instant), others[instant].get) for instant in others),
+            Column("name", lambda name: name, about="name of the row"),
+            Column(
+                "peak_bytes", lambda name: at_peak.get(name, 0), about="bytes alive at the peak"
+            ),
+            Column("share", lambda name: at_peak.get(name, 0) / peak, about="share of the peak"),
+            *(
+                Column(
+                    _bytes_column(instant),
+                    others[instant].get,
+                    about="bytes of the row at this instant",
+                )
+                for instant in others
+            ),
         ),
         name="ledger",
         title=f"Memory ledger: what is resident at the peak of {memory.whole}",
@@ -220,13 +278,17 @@ def card_table(memory: Memory) -> Table:
     others = {name: _amounts(rows) for name, rows in memory.card_columns.items() if name != "peak"}
 
     def instant_column(instant: str) -> Column[LedgerRow]:
-        return Column(_bytes_column(instant), lambda row: others[instant].get(row.name))
+        return Column(
+            _bytes_column(instant),
+            lambda row: others[instant].get(row.name),
+            about="bytes of the row at this instant",
+        )
 
     return tabulate(
         memory.card,
         (
-            *fields_of(LedgerRow, "name", "bytes"),
-            Column("share", lambda row: row.bytes / total),
+            *fields_of(LedgerRow, name="name of the row", bytes="bytes that the driver counts"),
+            Column("share", lambda row: row.bytes / total, about="share of the table's total"),
             *map(instant_column, others),
         ),
         name="card",
@@ -248,13 +310,31 @@ class _PoolAt:
 
 
 POOL_COLUMNS: tuple[Column[_PoolAt], ...] = (
-    Column("instant", lambda row: row.instant),
-    Column("pool", lambda row: row.pool.name),
-    Column("reserved_bytes", lambda row: row.pool.reserved_bytes),
-    Column("allocated_bytes", lambda row: row.pool.allocated_bytes),
-    Column("free_bytes", lambda row: row.pool.free_bytes),
-    Column("largest_free_bytes", lambda row: row.pool.largest_free_bytes),
-    Column("largest_share", lambda row: row.largest_share),
+    Column("instant", lambda row: row.instant, about="moment in the step"),
+    Column(
+        "pool",
+        lambda row: row.pool.name,
+        about="pool of the allocator: ordinary, private, or of a CUDA graph",
+    ),
+    Column(
+        "reserved_bytes",
+        lambda row: row.pool.reserved_bytes,
+        about="bytes reserved from the driver",
+    ),
+    Column(
+        "allocated_bytes",
+        lambda row: row.pool.allocated_bytes,
+        about="bytes in blocks that are in use",
+    ),
+    Column(
+        "free_bytes", lambda row: row.pool.free_bytes, about="reserved bytes that are not in use"
+    ),
+    Column(
+        "largest_free_bytes", lambda row: row.pool.largest_free_bytes, about="largest free piece"
+    ),
+    Column(
+        "largest_share", lambda row: row.largest_share, about="largest free piece over all free"
+    ),
 )
 
 
@@ -269,7 +349,11 @@ def pools_table(memory: Memory) -> Table:
 
 
 RECONCILIATION_COLUMNS = fields_of(
-    ReconciledRow, "name", "predicted_bytes", "measured_bytes", "error"
+    ReconciledRow,
+    name="name of the row",
+    predicted_bytes="bytes by the closed form or the dry run",
+    measured_bytes="bytes found by the memory pass",
+    error="predicted over measured, minus one",
 )
 
 
@@ -290,10 +374,18 @@ def resident_table(memory: Memory) -> Table:
     return tabulate(
         memory.closed_forms,
         (
-            Column("form", lambda form: form.name),
-            *fields_of(ClosedForm, "bytes", "error"),
-            Column("is_the_peak", lambda form: form.name == memory.resident_set),
-            *fields_of(ClosedForm, "meaning"),
+            Column("form", lambda form: form.name, about="parts that the sum counts"),
+            *fields_of(
+                ClosedForm,
+                bytes="bytes of the closed form",
+                error="predicted over measured, minus one",
+            ),
+            Column(
+                "is_the_peak",
+                lambda form: form.name == memory.resident_set,
+                about="true if this sum is the measured peak",
+            ),
+            *fields_of(ClosedForm, meaning="what the sum includes"),
         ),
         name="resident",
         title=f"What was resident: {named} · P weights, A saved for backward, C autocast's copies",
@@ -302,28 +394,41 @@ def resident_table(memory: Memory) -> Table:
 
 MODULE_COLUMNS = fields_of(
     ModuleMemory,
-    *("module", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes"),
+    module="path of the module; * is every layer",
+    parameter_bytes="bytes of parameters",
+    gradient_bytes="bytes of gradients",
+    optimizer_bytes="bytes of the optimizer's state",
+    activation_bytes="saved for backward, alive at the peak",
 )
 
 
 def module_table(memory: Memory) -> Table:
     """Bytes by module, own and children's."""
     return tabulate(
-        memory.modules,
-        MODULE_COLUMNS,
-        name="modules",
-        title="Memory by module, own and children's",
+        memory.modules, MODULE_COLUMNS, name="modules", title="Memory by module, own and children's"
     )
 
 
 CHANGE_COLUMNS: tuple[Column[RowChange], ...] = (
-    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
-    *fields_of(RowChange, "a_bytes", "b_bytes"),
+    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes, about="B minus A"),
+    *fields_of(RowChange, a_bytes="bytes of A at its peak", b_bytes="bytes of B at its peak"),
 )
 STACK_CHANGE_COLUMNS: tuple[Column[OriginChange], ...] = (
-    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
-    *fields_of(OriginChange, "a_bytes", "b_bytes", "a_blocks", "b_blocks", "category", "phase"),
-    Column("stack", lambda row: " < ".join(row.stack)),
+    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes, about="B minus A"),
+    *fields_of(
+        OriginChange,
+        a_bytes="bytes of A at its peak",
+        b_bytes="bytes of B at its peak",
+        a_blocks="blocks of A at its peak",
+        b_blocks="blocks of B at its peak",
+        category="kind of work or memory",
+        phase="phase of the step",
+    ),
+    Column(
+        "stack",
+        lambda row: " < ".join(row.stack),
+        about="stack of the request, innermost frame first",
+    ),
 )
 
 
@@ -332,7 +437,7 @@ def difference_tables(difference: MemoryDifference) -> list[Table]:
     return [
         tabulate(
             difference.rows,
-            (*CHANGE_COLUMNS, *fields_of(RowChange, "name")),
+            (*CHANGE_COLUMNS, *fields_of(RowChange, name="name of the row")),
             name="ledger-difference",
             title="Ledgers at the two peaks: what differs",
         ),
@@ -340,8 +445,12 @@ def difference_tables(difference: MemoryDifference) -> list[Table]:
             difference.modules,
             (
                 *CHANGE_COLUMNS,
-                Column("kind", lambda row: row.kind.removesuffix("_bytes")),
-                Column("module", lambda row: row.name),
+                Column(
+                    "kind", lambda row: row.kind.removesuffix("_bytes"), about="kind of the row"
+                ),
+                Column(
+                    "module", lambda row: row.name, about="path of the module; * is every layer"
+                ),
             ),
             name="module-difference",
             title="Modules, own and children's: what differs",
@@ -386,7 +495,13 @@ def would_fit_table(oom: Oom) -> Table:
     """The largest value of each key with which the predicted peak fits, other keys unchanged."""
     return tabulate(
         oom.would_fit,
-        fields_of(WouldFit, "key", "asked", "largest", "peak_bytes"),
+        fields_of(
+            WouldFit,
+            key="setting",
+            asked="requested value",
+            largest="largest value that fits by the closed form",
+            peak_bytes="bytes alive at the peak",
+        ),
         name="oom_would_fit",
         title="What would fit, by the closed form, all else as asked",
     )
@@ -396,7 +511,7 @@ def stack_table(oom: Oom) -> Table:
     """Frames of the failed request, innermost first."""
     return tabulate(
         oom.stack,
-        (Column("frame", lambda frame: frame),),
+        (Column("frame", lambda frame: frame, about="file, line and function"),),
         name="oom_stack",
         title="Where the memory was asked for, innermost frame first",
     )
@@ -408,8 +523,8 @@ def oom_ledger_table(oom: Oom) -> Table:
     return tabulate(
         oom.ledger,
         (
-            *fields_of(LedgerRow, "name", "bytes"),
-            Column("share", lambda row: row.bytes / total),
+            *fields_of(LedgerRow, name="name of the row", bytes="bytes at the failed request"),
+            Column("share", lambda row: row.bytes / total, about="share of the table's total"),
         ),
         name="oom_ledger",
         title="Memory ledger at the refusal: sums to what was allocated",

@@ -70,7 +70,19 @@ def clock_table(nsys: NsysFacts) -> Table:
     return msgspec.structs.replace(table, rows=(*table.rows, *lacking))
 
 
-DEVICE_COLUMNS = fields_of(NsysDevice, *NsysDevice.__struct_fields__)
+DEVICE_COLUMNS = fields_of(
+    NsysDevice,
+    device="device of the row",
+    name="name of the row",
+    kernels="kernels launched",
+    copies="copies and fills",
+    span_ns="from the first kernel to the last",
+    busy_ns="time in which at least one kernel ran",
+    summed_ns="sum of kernel times; overlaps count once per kernel",
+    busy_with_copies_ns="time in which a kernel, copy or fill ran",
+    communication_ns="time in which a collective ran",
+    exposed_communication_ns="communication in which no other kernel ran",
+)
 
 
 def device_table(nsys: NsysFacts) -> Table:
@@ -84,15 +96,15 @@ def device_table(nsys: NsysFacts) -> Table:
 
 
 SUMMARY_COLUMNS = (
-    field_of(KernelSummary, "total_ns", priority=1),
-    field_of(KernelSummary, "share", priority=2),
-    field_of(KernelSummary, "instances", priority=3),
-    field_of(KernelSummary, "mean_ns", priority=5),
-    field_of(KernelSummary, "median_ns", priority=6),
-    field_of(KernelSummary, "min_ns", priority=7),
-    field_of(KernelSummary, "max_ns", priority=8),
-    field_of(KernelSummary, "std_ns", priority=9),
-    field_of(KernelSummary, "name", priority=4, is_flexible=True),
+    field_of(KernelSummary, "total_ns", priority=1, about="sum of the call times"),
+    field_of(KernelSummary, "share", priority=2, about="share of the table's total"),
+    field_of(KernelSummary, "instances", priority=3, about="number of occurrences"),
+    field_of(KernelSummary, "mean_ns", priority=5, about="time over calls"),
+    field_of(KernelSummary, "median_ns", priority=6, about="median call"),
+    field_of(KernelSummary, "min_ns", priority=7, about="shortest call"),
+    field_of(KernelSummary, "max_ns", priority=8, about="longest call"),
+    field_of(KernelSummary, "std_ns", priority=9, about="standard deviation of the calls"),
+    field_of(KernelSummary, "name", priority=4, is_flexible=True, about="name of the row"),
 )
 
 
@@ -102,16 +114,23 @@ def summary_table(rows: Sequence[KernelSummary], *, name: str, title: str) -> Ta
 
 
 RANGE_COLUMNS = (
-    field_of(NvtxRange, "projected_ns", priority=1),
-    field_of(NvtxRange, "range_ns", priority=7),
-    field_of(NvtxRange, "instances", priority=2),
-    field_of(NvtxRange, "operations", priority=6),
-    field_of(NvtxRange, "kernels", priority=4),
-    field_of(NvtxRange, "kernel_ns", priority=5),
-    field_of(NvtxRange, "process_kernels", priority=8),
-    field_of(NvtxRange, "process_kernel_ns", priority=9),
-    field_of(NvtxRange, "range", priority=3, is_flexible=True),
-    field_of(NvtxRange, "style", priority=10),
+    field_of(
+        NvtxRange, "projected_ns", priority=1, about="from its first GPU work to its last, summed"
+    ),
+    field_of(NvtxRange, "range_ns", priority=7, about="time of the range on the host"),
+    field_of(NvtxRange, "instances", priority=2, about="number of occurrences"),
+    field_of(NvtxRange, "operations", priority=6, about="work items launched by its own thread"),
+    field_of(NvtxRange, "kernels", priority=4, about="kernels launched"),
+    field_of(NvtxRange, "kernel_ns", priority=5, about="sum of its kernel times"),
+    field_of(NvtxRange, "process_kernels", priority=8, about="kernels of any thread in that time"),
+    field_of(
+        NvtxRange,
+        "process_kernel_ns",
+        priority=9,
+        about="time of kernels of any thread in that time",
+    ),
+    field_of(NvtxRange, "range", priority=3, is_flexible=True, about="text of the NVTX range"),
+    field_of(NvtxRange, "style", priority=10, about="push and pop, or start and end"),
 )
 
 

@@ -23,10 +23,16 @@ def numerics_tables(block: Numerics) -> list[Table]:
 
 
 ACCUMULATION_COLUMNS: tuple[Column[Accumulated], ...] = (
-    *fields_of(Accumulated, "name", "device", "accumulator", "addend"),
-    Column("sum", lambda row: row.value, format="{:.4f}"),
-    Column("exact", lambda row: row.exact),
-    Column("off_by", lambda row: row.error, format="{:.4f}"),
+    *fields_of(
+        Accumulated,
+        name="name of the row",
+        device="device of the row",
+        accumulator="type of the sum",
+        addend="type of the addend",
+    ),
+    Column("sum", lambda row: row.value, format="{:.4f}", about="sum after the loop"),
+    Column("exact", lambda row: row.exact, about="sum without rounding"),
+    Column("off_by", lambda row: row.error, format="{:.4f}", about="sum minus the exact sum"),
 )
 
 
@@ -56,7 +62,9 @@ def dtypes_table(rows: list[TensorDtype]) -> Table:
         by_cast[row.autocast, row.lower][row.tensor] = row
 
     def tensor_column(name: str) -> Column[Mapping[str, TensorDtype]]:
-        return Column(name, lambda cast: _short(cast[tensors[name]].dtype))
+        return Column(
+            name, lambda cast: _short(cast[tensors[name]].dtype), about="type of this tensor"
+        )
 
     def of_first(value: Callable[[TensorDtype], str]) -> Callable[[Mapping[str, TensorDtype]], str]:
         return lambda cast: value(cast[first])
@@ -64,10 +72,14 @@ def dtypes_table(rows: list[TensorDtype]) -> Table:
     return tabulate(
         by_cast.values(),
         (
-            Column("autocast", of_first(lambda row: row.autocast)),
-            Column("lower", of_first(lambda row: _short(row.lower))),
+            Column("autocast", of_first(lambda row: row.autocast), about="device type of autocast"),
+            Column(
+                "lower",
+                of_first(lambda row: _short(row.lower)),
+                about="low-precision type of autocast",
+            ),
             *map(tensor_column, tensors),
-            Column("source", of_first(lambda row: row.source)),
+            Column("source", of_first(lambda row: row.source), about="where the types were read"),
         ),
         name="dtypes",
         title="Types of a toy model's tensors under autocast",

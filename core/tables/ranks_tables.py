@@ -23,15 +23,49 @@ def ranks_table(ranks: Ranks) -> Table:
     return tabulate(
         ranks.rows,
         (
-            *fields_of(FileRankRow, "rank"),
-            *(fields_of(FileRankRow, "device") if has_devices else ()),
-            *fields_of(FileRankRow, "span_ns", "compute_ns", "waiting_ns", "transfer_ns"),
-            *(fields_of(FileRankRow, "undivided_ns") if has_undivided else ()),
-            *fields_of(FileRankRow, "idle_ns", "exposed_ns"),
-            Column("exposed_share", lambda row: row.exposed_ns / (row.span_ns or 1), unit="share"),
-            *fields_of(FileRankRow, "last", "late_ns", "bounded_ns"),
-            *fields_of(FileRankRow, "collectives", "matched"),
-            *fields_of(FileRankRow, "clock_ahead_ns", "clock_error_ns", "clock_spread_ns", "file"),
+            *fields_of(FileRankRow, rank="number of the process"),
+            *(fields_of(FileRankRow, device="device of the row") if has_devices else ()),
+            *fields_of(
+                FileRankRow,
+                span_ns="from the first kernel to the last",
+                compute_ns="time in which the rank computed or copied",
+                waiting_ns="exposed communication until the last rank's arrival",
+                transfer_ns="exposed communication after the last rank's arrival",
+            ),
+            *(
+                fields_of(FileRankRow, undivided_ns="exposed communication that no other file has")
+                if has_undivided
+                else ()
+            ),
+            *fields_of(
+                FileRankRow,
+                idle_ns="time in which nothing ran",
+                exposed_ns="communication during which no other kernel ran",
+            ),
+            Column(
+                "exposed_share",
+                lambda row: row.exposed_ns / (row.span_ns or 1),
+                unit="share",
+                about="exposed communication over the span",
+            ),
+            *fields_of(
+                FileRankRow,
+                last="collectives that this rank reached last",
+                late_ns="time in which others waited for this rank",
+                bounded_ns="part of it that is certain despite clock errors",
+            ),
+            *fields_of(
+                FileRankRow,
+                collectives="collectives in the rank's file",
+                matched="collectives that the other files contain as well",
+            ),
+            *fields_of(
+                FileRankRow,
+                clock_ahead_ns="offset of the rank's clock from the reference rank",
+                clock_error_ns="maximum error of the offset",
+                clock_spread_ns="the same, if collectives end together",
+                file="file name",
+            ),
         ),
         name="ranks",
         title=RANKS_TITLE,
@@ -42,7 +76,15 @@ def rank_steps_table(ranks: Ranks) -> Table:
     """One row a step and rank."""
     return tabulate(
         ranks.steps,
-        fields_of(RankStepRow, "step", "rank", "ns", "exposed_ns", "waiting_ns", "transfer_ns"),
+        fields_of(
+            RankStepRow,
+            step="number of the step",
+            rank="number of the process",
+            ns="time of the step",
+            exposed_ns="communication during which no other kernel ran",
+            waiting_ns="exposed communication until the last rank's arrival",
+            transfer_ns="exposed communication after the last rank's arrival",
+        ),
         name="steps",
         title="Steps by rank: exposed communication, of it waiting and transfer",
     )
@@ -56,10 +98,15 @@ def exposed_table(ranks: Ranks) -> Table:
 
     def of_rank(rank: int) -> Column[tuple[int, dict[int, int]]]:
         return Column(
-            f"rank{rank}_exposed_ns", lambda item: item[1].get(rank), heading=f"rank {rank}"
+            f"rank{rank}_exposed_ns",
+            lambda item: item[1].get(rank),
+            heading=f"rank {rank}",
+            about="exposed communication of the rank",
         )
 
-    step: Column[tuple[int, dict[int, int]]] = Column("step", lambda item: item[0])
+    step: Column[tuple[int, dict[int, int]]] = Column(
+        "step", lambda item: item[0], about="number of the step"
+    )
     return tabulate(
         by_step.items(),
         (step, *(of_rank(row.rank) for row in ranks.rows)),
@@ -73,14 +120,34 @@ def matched_table(ranks: Ranks) -> Table:
     return tabulate(
         ranks.collectives,
         (
-            *fields_of(MatchedCollective, "calls", "kind", "ranks"),
-            Column("bytes", lambda row: row.bytes, is_optional=True),
-            *fields_of(MatchedCollective, "waiting_ns", "most_waiting_ns", "transfer_ns"),
-            Column(
-                "algorithm_gbs", lambda row: row.algorithm_gbs, heading="alg GB/s", is_optional=True
+            *fields_of(
+                MatchedCollective,
+                calls="number of calls",
+                kind="kind of the row",
+                ranks="number of ranks",
             ),
-            Column("bus_gbs", lambda row: row.bus_gbs, heading="bus GB/s", is_optional=True),
-            Column("group", lambda row: row.group, is_optional=True),
+            Column("bytes", lambda row: row.bytes, is_optional=True, about="bytes of one call"),
+            *fields_of(
+                MatchedCollective,
+                waiting_ns="exposed communication until the last rank's arrival",
+                most_waiting_ns="longest wait of a rank for the last one",
+                transfer_ns="exposed communication after the last rank's arrival",
+            ),
+            Column(
+                "algorithm_gbs",
+                lambda row: row.algorithm_gbs,
+                heading="alg GB/s",
+                is_optional=True,
+                about="bytes over transfer time",
+            ),
+            Column(
+                "bus_gbs",
+                lambda row: row.bus_gbs,
+                heading="bus GB/s",
+                is_optional=True,
+                about="bus bandwidth as in nccl-tests",
+            ),
+            Column("group", lambda row: row.group, is_optional=True, about="group of ranks"),
         ),
         name="collectives",
         title="Matched collectives: mean waiting for the last rank, then transfer, ms",
@@ -92,12 +159,34 @@ def rank_memory_table(ranks: Ranks) -> Table:
     return tabulate(
         ranks.memory,
         (
-            *fields_of(RankMemoryRow, "rank", "peak_bytes"),
-            Column("reserved_bytes", lambda row: row.reserved_bytes, is_optional=True),
-            *fields_of(RankMemoryRow, "end_bytes", "baseline_bytes"),
-            Column("largest_bytes", lambda row: row.largest_bytes, is_optional=True),
-            Column("largest", lambda row: row.largest, heading="held by", is_optional=True),
-            *fields_of(RankMemoryRow, "file"),
+            *fields_of(
+                RankMemoryRow, rank="number of the process", peak_bytes="bytes alive at the peak"
+            ),
+            Column(
+                "reserved_bytes",
+                lambda row: row.reserved_bytes,
+                is_optional=True,
+                about="bytes reserved from the driver",
+            ),
+            *fields_of(
+                RankMemoryRow,
+                end_bytes="bytes alive at the end of the recording",
+                baseline_bytes="bytes allocated before the recording",
+            ),
+            Column(
+                "largest_bytes",
+                lambda row: row.largest_bytes,
+                is_optional=True,
+                about="bytes that this place holds at the peak",
+            ),
+            Column(
+                "largest",
+                lambda row: row.largest,
+                heading="held by",
+                is_optional=True,
+                about="place in the code that holds the most bytes at the peak",
+            ),
+            *fields_of(RankMemoryRow, file="file name"),
         ),
         name="memory",
         title="Memory of each rank's recording",

@@ -54,6 +54,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         units: Units by column, where a column's name does not end in it.
         sort_keys: Values by which a column of texts is sorted, row by row.
         looks: How columns are shown where there is no room for all.
+        about: A sentence about each column; none for a column that is named by the data.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     units: dict[str, str] = {}
     sort_keys: dict[str, Row] = {}
     looks: dict[str, ColumnLook] = {}
+    about: dict[str, str] = {}
 
     def look(self, column: str) -> ColumnLook:
         """How the column is shown where there is no room for all."""
@@ -110,6 +112,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
 
+FACT_COLUMNS = {
+    QUANTITY: "key of the record",
+    "value": "its value, in the unit of the row",
+    "note": "why there is no value, or what it includes",
+}
+"""The columns of `facts`, each with a sentence about it."""
+
+
 def facts(
     name: str, title: str, values: Mapping[str, Cell], missing: Mapping[str, str] | None = None
 ) -> Table:
@@ -118,7 +128,7 @@ def facts(
     rows = tuple(
         (key, value, reasons.get(key, "") if value is None else "") for key, value in values.items()
     )
-    return Table(name=name, title=title, columns=(QUANTITY, "value", "note"), rows=rows)
+    return Table(name=name, title=title, columns=tuple(FACT_COLUMNS), rows=rows, about=FACT_COLUMNS)
 
 
 def select(table: Table, names: Sequence[str]) -> Table:
@@ -203,6 +213,7 @@ class Column(Generic[Source]):
         format: How numbers are written instead, such as ``{:.4f}``; empty: by the unit.
         is_optional: Whether a table leaves the column out when no row has anything there.
         priority, is_flexible, in_detail: See `ColumnLook`.
+        about: A sentence about the column for `?` and the reference, without a full stop.
     """
 
     name: str
@@ -214,14 +225,13 @@ class Column(Generic[Source]):
     priority: int = 0
     is_flexible: bool = False
     in_detail: bool = False
+    about: str = ""
 
     @property
     def look(self) -> ColumnLook:
         """How it is shown where there is no room for all."""
         return ColumnLook(
-            priority=self.priority,
-            is_flexible=self.is_flexible,
-            in_detail=self.in_detail,
+            priority=self.priority, is_flexible=self.is_flexible, in_detail=self.in_detail
         )
 
 
@@ -238,13 +248,16 @@ def field_of(source: type[Source], name: str, **facts: Any) -> Column[Source]:
     return Column(name, attrgetter(name), **facts)
 
 
-def fields_of(source: type[Source], *names: str) -> tuple[Column[Source], ...]:
+def fields_of(source: type[Source], /, **abouts: str) -> tuple[Column[Source], ...]:
     """One column for each of these attributes of the source rows, under its own name.
+
+    Args:
+        abouts: A sentence about each column, by the attribute's name.
 
     Raises:
         AttributeError: The type has no such attribute; raised when the columns are declared.
     """
-    return tuple(field_of(source, name) for name in names)
+    return tuple(field_of(source, name, about=about) for name, about in abouts.items())
 
 
 def tabulate(
@@ -280,6 +293,7 @@ def tabulate(
         headings={column.name: column.heading for column in columns if column.heading},
         units={column.name: column.unit for column in columns if column.unit},
         looks={column.name: column.look for column in columns if column.look != ColumnLook()},
+        about={column.name: column.about for column in columns if column.about},
     )
     blank = {
         column.name

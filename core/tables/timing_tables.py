@@ -168,21 +168,29 @@ class Scale(msgspec.Struct, frozen=True):
         )
 
 
-_STATISTICS = (
-    "median_ms",
-    "ci_low_ms",
-    "ci_high_ms",
-    "mad_ms",
-    "mean_ms",
-    "std_ms",
-    "min_ms",
-    "max_ms",
-    "n",
-    "iqr_ms",
-    "p10_ms",
-    "p90_ms",
-    "drift",
-)
+STATISTICS = {
+    "median_ms": "median of the samples, or of the rounds' medians",
+    "ci_low_ms": "lower end of the median's 95 % interval",
+    "ci_high_ms": "upper end of the median's 95 % interval",
+    "mad_ms": "1.4826 × median absolute deviation: the standard deviation of normal samples",
+    "mean_ms": "arithmetic mean of the samples",
+    "std_ms": "standard deviation of the samples",
+    "min_ms": "shortest sample",
+    "max_ms": "longest sample",
+    "n": "number of samples",
+    "iqr_ms": "interquartile range: width of the middle half of the samples",
+    "p10_ms": "10th percentile of the samples",
+    "p90_ms": "90th percentile of the samples",
+    "drift": "median of the second half of the samples over that of the first, minus one",
+}
+"""The statistics of a series, each with a sentence about its column."""
+SERIES_STATISTICS = {
+    "min": "lowest value during the steps",
+    "median": "median value during the steps",
+    "max": "highest value during the steps",
+    "n": "number of samples",
+}
+"""The statistics of a telemetry series, each with a sentence about its column."""
 
 
 INSIDE = "95 % interval inside one process"
@@ -251,11 +259,19 @@ def timing_table(timing: Timing) -> Table:
     headings = {} if timing.interval_of == "steps" else {"ci_low_ms": "low", "ci_high_ms": "high"}
 
     def statistic(key: str) -> Column[str]:
-        return Column(key, lambda phase: getattr(series[phase], key), headings.get(key, ""))
+        return Column(
+            key,
+            lambda phase: getattr(series[phase], key),
+            headings.get(key, ""),
+            about=STATISTICS[key],
+        )
 
     return tabulate(
         series,
-        (Column("phase", lambda phase: phase), *map(statistic, _STATISTICS)),
+        (
+            Column("phase", lambda phase: phase, about="the step, or a part of it"),
+            *map(statistic, STATISTICS),
+        ),
         name="timing",
         title=f"Timing: ms per step, {clock}, no profiler; {interval_words(timing)}",
     )
@@ -270,22 +286,43 @@ def rounds_table(timing: Timing) -> Table:
     return tabulate(
         timing.rounds,
         (
-            Column("round", lambda one: one.index),
-            *fields_of(Round, "median_ms", "ci_low_ms", "ci_high_ms"),
-            Column("n", lambda one: one.steps),
-            Column("counts", lambda one: one.counts),
-            Column("why_not", why, is_optional=True),
-            Column("sm_clock_mhz", lambda one: one.sm_clock_mhz, "SM MHz", is_optional=True),
-            Column(
-                "temperature_celsius", lambda one: one.temperature_celsius, "°C", is_optional=True
+            Column("round", lambda one: one.index, about="number of the round, one fresh process"),
+            *fields_of(
+                Round,
+                median_ms="median step of this process",
+                ci_low_ms="lower end of the median's 95 % interval",
+                ci_high_ms="upper end of the median's 95 % interval",
             ),
-            Column("clock_reasons", lambda one: ", ".join(one.clock_reasons), is_optional=True),
+            Column("n", lambda one: one.steps, about="number of samples"),
+            Column("counts", lambda one: one.counts, about="true if the round counts"),
+            Column("why_not", why, is_optional=True, about="reason why the round does not count"),
+            Column(
+                "sm_clock_mhz",
+                lambda one: one.sm_clock_mhz,
+                "SM MHz",
+                is_optional=True,
+                about="median SM clock during the steps",
+            ),
+            Column(
+                "temperature_celsius",
+                lambda one: one.temperature_celsius,
+                "°C",
+                is_optional=True,
+                about="median temperature during the steps",
+            ),
+            Column(
+                "clock_reasons",
+                lambda one: ", ".join(one.clock_reasons),
+                is_optional=True,
+                about="reasons for a lower GPU clock",
+            ),
             Column(
                 "cpu_percent",
                 lambda one: one.cpu_percent,
                 "host CPU %",
                 format="{:.0f}",
                 is_optional=True,
+                about="busy share of all host cores",
             ),
             Column(
                 "own_cpu_percent",
@@ -293,11 +330,27 @@ def rounds_table(timing: Timing) -> Table:
                 "own CPU %",
                 format="{:.0f}",
                 is_optional=True,
+                about="share of the cores that the round's own processes used",
             ),
-            Column("tenants", lambda one: ", ".join(one.tenants), is_optional=True),
-            Column("experiment", lambda one: one.experiment, is_optional=True),
-            Column("side", lambda one: one.side, is_optional=True),
-            Column("block", lambda one: one.block, is_optional=True),
+            Column(
+                "tenants",
+                lambda one: ", ".join(one.tenants),
+                is_optional=True,
+                about="other processes on the device",
+            ),
+            Column(
+                "experiment",
+                lambda one: one.experiment,
+                is_optional=True,
+                about="experiment of the round",
+            ),
+            Column("side", lambda one: one.side, is_optional=True, about="A or B"),
+            Column(
+                "block",
+                lambda one: one.block,
+                is_optional=True,
+                about="number of the block of interleaved rounds",
+            ),
         ),
         name="rounds",
         title=f"Rounds: one process each; {INSIDE}",
@@ -361,12 +414,17 @@ def telemetry_table(block: Telemetry) -> Table:
     """One row per series, over the measured part of the timing pass."""
 
     def statistic(key: str, priority: int = 0) -> Column[str]:
-        return Column(key, lambda name: block.series[name].get(key), priority=priority)
+        return Column(
+            key,
+            lambda name: block.series[name].get(key),
+            priority=priority,
+            about=SERIES_STATISTICS[key],
+        )
 
     return tabulate(
         block.series,
         (
-            Column[str](QUANTITY, lambda name: name, is_flexible=True),
+            Column[str](QUANTITY, lambda name: name, is_flexible=True, about="device and quantity"),
             statistic("min", priority=2),
             statistic("median"),
             statistic("max", priority=1),

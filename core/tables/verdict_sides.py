@@ -47,16 +47,49 @@ def sides_table(sides: Sequence[Side]) -> Table:
     else:
         spread = f"with their range: fewer than {_LEAST_ROUNDS} have no 95 % interval"
     columns: tuple[Column[Side], ...] = (
-        Column("side", lambda side: side.name),
-        Column("median_ms", lambda side: _median(side.medians_ms)),
-        Column("ci_low_ms", lambda side: _ends(side.medians_ms, fewest)[0], heading="low ms"),
-        Column("ci_high_ms", lambda side: _ends(side.medians_ms, fewest)[1], heading="high ms"),
-        Column("rounds", lambda side: len(side.medians_ms)),
-        Column("left_out", lambda side: len(side.rounds) - len(side.medians_ms)),
-        Column("loss_start", lambda side: side.loss, heading="first loss", format="{:.6g}"),
-        Column("run", lambda side: side.run),
+        Column("side", lambda side: side.name, about="A or B"),
+        Column(
+            "median_ms",
+            lambda side: _median(side.medians_ms),
+            about="median of the rounds that count",
+        ),
+        Column(
+            "ci_low_ms",
+            lambda side: _ends(side.medians_ms, fewest)[0],
+            heading="low ms",
+            about="lower end of the median's 95 % interval",
+        ),
+        Column(
+            "ci_high_ms",
+            lambda side: _ends(side.medians_ms, fewest)[1],
+            heading="high ms",
+            about="upper end of the median's 95 % interval",
+        ),
+        Column("rounds", lambda side: len(side.medians_ms), about="rounds that count"),
+        Column(
+            "left_out",
+            lambda side: len(side.rounds) - len(side.medians_ms),
+            about="rounds that do not count",
+        ),
+        Column(
+            "loss_start",
+            lambda side: side.loss,
+            heading="first loss",
+            format="{:.6g}",
+            about="loss of the first step",
+        ),
+        Column("run", lambda side: side.run, about="id of the run"),
     )
     return tabulate(sides, columns, name="sides", title=f"Step: median of the rounds {spread}")
+
+
+FACTOR_COLUMNS = {
+    "factor": "setting or fact that differs",
+    "A": "value of side A",
+    "B": "value of side B",
+    "what": "whether it may be the cause",
+}
+"""The columns of `factor_table`, each with a sentence about it."""
 
 
 def factor_table(
@@ -83,16 +116,22 @@ def factor_table(
         columns = (*columns, "what")
         what = [CAUSE] * len(factors) + [PROCEDURE] * len(procedure)
         rows = [(*row, kind) for row, kind in zip(rows, what, strict=True)]
-    return Table(name="factors", title=title, columns=columns, rows=tuple(rows))
+    return Table(
+        name="factors", title=title, columns=columns, rows=tuple(rows), about=FACTOR_COLUMNS
+    )
 
 
 def conditions_table(conditions: Sequence[Condition]) -> Table:
     """What the rounds show of the machine; a mark where that deserves a look."""
     columns: tuple[Column[Condition], ...] = (
-        Column("condition", lambda row: f"{row.name} (!)" if row.warns else row.name),
-        Column("A", lambda row: row.a),
-        Column("B", lambda row: row.b),
-        Column("seen", lambda row: row.text),
+        Column(
+            "condition",
+            lambda row: f"{row.name} (!)" if row.warns else row.name,
+            about="condition; (!) if it differs",
+        ),
+        Column("A", lambda row: row.a, about="value of side A"),
+        Column("B", lambda row: row.b, about="value of side B"),
+        Column("seen", lambda row: row.text, about="observation in both sides"),
     )
     return tabulate(conditions, columns, name="conditions", title="Conditions of the rounds")
 
@@ -104,11 +143,19 @@ def left_out_table(sides: Sequence[Side]) -> Table:
         key=lambda pair: pair[1].started_ns,
     )
     columns: tuple[Column[tuple[str, Round]], ...] = (
-        Column("side", lambda pair: pair[0]),
-        Column("round", lambda pair: pair[1].index),
-        Column("block", lambda pair: None if pair[1].block is None else pair[1].block + 1),
-        Column("median_ms", lambda pair: pair[1].median_ms),
-        Column("why", lambda pair: pair[1].disturbed or pair[1].outcome),
+        Column("side", lambda pair: pair[0], about="A or B"),
+        Column("round", lambda pair: pair[1].index, about="number of the round, one fresh process"),
+        Column(
+            "block",
+            lambda pair: None if pair[1].block is None else pair[1].block + 1,
+            about="number of the block of interleaved rounds",
+        ),
+        Column("median_ms", lambda pair: pair[1].median_ms, about="median step of this process"),
+        Column(
+            "why",
+            lambda pair: pair[1].disturbed or pair[1].outcome,
+            about="reason why the round does not count",
+        ),
     )
     return tabulate(rows, columns, name="left_out", title="Rounds that do not count")
 
