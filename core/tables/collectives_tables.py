@@ -1,4 +1,4 @@
-"""Table of the collectives that a file has."""
+"""Table of collectives."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ COLUMNS: tuple[Column[TracedCollective], ...] = (
 
 
 def collectives_table(rows: Sequence[TracedCollective]) -> Table:
-    """Collectives by kind, bytes and group, the longest first; times over the whole window."""
+    """Collectives by kind, bytes and group, longest first. Times are over the whole window."""
     return tabulate(
         rows,
         COLUMNS,

@@ -1,4 +1,4 @@
-"""Tables of torch.compile: the facts, the gaps, the generated kernels."""
+"""Tables of torch.compile: facts, gaps and generated kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ EXTENTS = {
 
 
 def compile_tables(record: Record, worth: BreakEven | None = None) -> list[Table]:
-    """The tables that have rows."""
     if record.compile is None:
         return []
     tables = [compile_table(record.compile, worth), gaps_table(record.compile)]
@@ -30,7 +29,7 @@ def compile_tables(record: Record, worth: BreakEven | None = None) -> list[Table
 
 
 def compile_table(block: Compile, worth: BreakEven | None = None) -> Table:
-    """The facts: extent, seconds of compiling, and steps until it pays."""
+    """What was compiled, how long it took, and the break-even step count."""
     values: dict[str, Cell] = {
         "compiled": EXTENTS[block.extent] if block.extent else None,
         "mode": block.mode,
@@ -58,7 +57,7 @@ def compile_table(block: Compile, worth: BreakEven | None = None) -> Table:
 
 
 def caches_in_words(block: Compile) -> str:
-    """The caches behind ``compile_seconds``: ``with empty caches, 3.2 s with full ones``."""
+    """Describe the caches of ``compile_seconds``: ``with empty caches, 3.2 s with full ones``."""
     if block.cold_seconds is not None:
         how = "with empty caches"
         if block.warm_seconds is not None:
@@ -94,7 +93,7 @@ def _worth(worth: BreakEven) -> dict[str, Cell]:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """A part that was not compiled once and whole."""
+    """A part that did not become one whole graph, compiled once."""
 
     what: str
     count: int
@@ -114,7 +113,7 @@ GAP_COLUMNS = fields_of(
 
 
 def gaps_table(block: Compile) -> Table:
-    """The parts not compiled once and whole; no rows for a run without gaps."""
+    """Graph breaks, recompiles and eager parts."""
     return tabulate(
         _gaps(block),
         GAP_COLUMNS,
@@ -144,7 +143,7 @@ def _gaps(block: Compile) -> Iterator[_Gap]:
 
 @dataclass(frozen=True, slots=True)
 class _Generated:
-    """A kernel that the compiler made, and the rows of the trace that are this kernel."""
+    """A generated kernel and its rows in the trace."""
 
     kernel: GeneratedKernel
     traced: list[KernelRow]
@@ -187,7 +186,7 @@ GENERATED_COLUMNS: tuple[Column[_Generated], ...] = (
 
 
 def generated_table(kernels: Kernels) -> Table:
-    """Kernels that the compiler made, decoded, with their time in the traced step."""
+    """Generated kernels with their time in the traced step."""
     fused = [kernel for kernel in kernels.generated if kernel.fused]
     rows = [_Generated(kernel, _traced(kernel, kernels, fused)) for kernel in fused]
     return tabulate(
@@ -201,7 +200,8 @@ def generated_table(kernels: Kernels) -> Table:
 def _traced(
     kernel: GeneratedKernel, kernels: Kernels, fused: Sequence[GeneratedKernel]
 ) -> list[KernelRow]:
-    """The rows of the trace that are this kernel; none if another of its name may own them."""
+    """Return the trace rows of this kernel; empty if another kernel of the same name may own
+    them."""
     namesakes = [
         other for other in fused if (other.name, other.phase) == (kernel.name, kernel.phase)
     ]

@@ -1,4 +1,4 @@
-"""The difference of two runs as tables: one row a node, indented, the biggest change first."""
+"""Tables of the difference of two runs: one indented row per node, largest change first."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 @dataclass(frozen=True, slots=True)
 class PlacedDifference(Generic[AnyNode]):
-    """A node of a difference as a row, with its depth below the whole."""
-
     node: AnyNode
     depth: int = 0
 
@@ -33,8 +31,9 @@ class PlacedDifference(Generic[AnyNode]):
 class Cut:
     """The part of a difference to show.
 
-    ``depth`` levels below the whole, all where it is None. Rows that changed by less than
-    ``least`` of all changes, or not at all, are summed to one; with 0 every row stays.
+    Attributes:
+        depth: Levels below the root; None for all.
+        least: Share of all changes below which rows are summed into one; 0 keeps all rows.
     """
 
     depth: int | None = None
@@ -73,10 +72,7 @@ BYTE_COLUMNS: tuple[Column[PlacedDifference[ByteNode]], ...] = (
 
 
 def change_tables(difference: Difference, cut: Cut | None = None) -> list[Table]:
-    """What changed, as tables: time, then memory; none of one in which nothing did.
-
-    The rows of each level add up to the row above them.
-    """
+    """Return tables of changed times and bytes. The rows of each level add up to the row above."""
     cut = cut or Cut()
     tables = []
     if difference.time and (times := _rows(difference.time, cut)):
@@ -110,5 +106,4 @@ def _state(node: DifferenceNode) -> str:
 
 
 def difference_label(node: DifferenceNode) -> str:
-    """The node's name; of a renamed one A's and B's."""
     return f"{node.a_name} → {node.name}" if node.a_name else node.name

@@ -1,4 +1,4 @@
-"""Tables of several ranks: parts of the step, collectives, waiting and memory by rank."""
+"""Tables of a run with several ranks: parts of the step, collectives, memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORDS = {
 
 
 def distributed_tables(block: Distributed) -> list[Table]:
-    """All tables of the block, in reading order; some may be without rows."""
+    """Return all tables in reading order; some may be empty."""
     return [
         rank_steps_table(block),
         split_table(block),
@@ -31,7 +31,7 @@ def distributed_tables(block: Distributed) -> list[Table]:
 
 
 def rank_steps_table(block: Distributed) -> Table:
-    """The strategy of the ranks, their backend and interconnect."""
+    """Strategy, backend and interconnect."""
     values: dict[str, Cell] = {
         "ranks": block.ranks,
         "parallel": block.parallel,
@@ -56,7 +56,7 @@ def rank_steps_table(block: Distributed) -> Table:
 
 
 def split_table(block: Distributed) -> Table:
-    """Parts of the step; their means add up, their medians need not."""
+    """Parts of the step. Means add up, medians need not."""
     series: dict[str, Spread | None] = {"step": block.step}
     series |= {name: getattr(block, name) for name in SPLIT}
     whole_ms = block.step.mean_ms
@@ -100,7 +100,7 @@ COLLECTIVE_COLUMNS = fields_of(
 
 
 def collective_table(block: Distributed) -> Table:
-    """Collectives by kind: calls and bytes per step."""
+    """Calls and bytes per step, by kind of collective."""
     return tabulate(
         block.collectives,
         COLLECTIVE_COLUMNS,
@@ -125,7 +125,7 @@ RANK_COLUMNS = fields_of(
 
 
 def rank_table(block: Distributed) -> Table:
-    """One row a rank, with its host if there are several; a rank that waits is not a slow one."""
+    """One row per rank, with its host if there are several."""
     return tabulate(
         block.rows,
         (
@@ -151,7 +151,7 @@ MEMORY_COLUMNS = fields_of(
 
 
 def optimizer_table(block: Distributed) -> Table:
-    """Bytes that each rank holds around the optimizer's step."""
+    """Bytes per rank around the optimizer step."""
     return tabulate(
         block.memory,
         MEMORY_COLUMNS,
@@ -171,7 +171,7 @@ HOST_COLUMNS = fields_of(
 
 
 def host_table(block: Distributed) -> Table:
-    """One row a host with the difference of its clock; no rows where there is one only."""
+    """Clock offset of each host; empty for a single host."""
     return tabulate(
         block.hosts,
         HOST_COLUMNS,

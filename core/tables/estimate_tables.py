@@ -1,4 +1,4 @@
-"""The tables of `estimate`: a prediction's ledger and phases, and a grid of predictions."""
+"""Tables of `estimate`: predicted ledger, phases and grid."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sysbench.core.tables.table import Column, Table, facts, fields_of, tabulate
 
 
 def predicted_ledger_table(prediction: Prediction) -> Table:
-    """The ledger at the peak; the rows of ``bytes`` sum to it.
+    """The ledger at the predicted peak; ``bytes`` adds up to it.
 
-    ``block_bytes`` are the blocks of CUDA's allocator for the same tensors, where they are known.
+    ``block_bytes`` are CUDA allocator blocks, if known.
     """
     blocks = prediction.block_ledger if isinstance(prediction, ExactPrediction) else None
     block_bytes = {row.name: row.bytes for row in blocks or ()}
@@ -39,10 +39,10 @@ def predicted_ledger_table(prediction: Prediction) -> Table:
 
 
 def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float]) -> Table:
-    """Each phase's own peak and work.
+    """Peak and work of each phase.
 
     Args:
-        roof: Phase to the milliseconds of `roof_ms`; empty where no roof is known.
+        roof: Milliseconds of `roof_ms` by phase; empty without a roof.
     """
     roofline = Column[PhasePrediction](
         "roofline_ms",
@@ -73,7 +73,6 @@ def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float
 
 
 def fit_words(key: str) -> str:
-    """Name of the key in a sentence about its largest value."""
     return "number of layers" if key == "layers" else key
 
 
@@ -94,7 +93,7 @@ def fit_table(fit: Fit) -> Table:
 
 
 def grid_table(cells: Sequence[FitCell]) -> Table:
-    """A row per cell, the axes' columns first."""
+    """One row per cell, axes first."""
     keys = tuple(cells[0].settings)
     return tabulate(
         cells,
@@ -114,7 +113,7 @@ def grid_table(cells: Sequence[FitCell]) -> Table:
 
 
 def savings_table(savings: Savings) -> Table:
-    """A row per change that saves anything, the most first."""
+    """One row per change that saves memory, largest first."""
     return tabulate(
         savings.savings,
         (

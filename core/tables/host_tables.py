@@ -1,4 +1,4 @@
-"""Tables of the host of a file: ranges of users, Python functions, calls of the runtime."""
+"""Tables of the host: user annotations, Python functions, runtime calls."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sysbench.core.record.steps import HostRange, HostSide, MarkedSteps, StepRow
 from sysbench.core.tables.table import Cell, Column, Table, field_of, fields_of, tabulate
 
 ODD = "odd"
-"""Mark of a step unlike the others of its kind."""
+"""Marks a step that differs from others of its kind."""
 
 
 def steps_table(marked: MarkedSteps) -> Table:
-    """Every step, then what lies outside of them: each column of times adds up to the span's."""
+    """All steps, then the time outside of them; time columns add up to the span."""
     rows = [*marked.rows, marked.outside]
     causes = dict.fromkeys(cause for row in rows for cause, ns in row.idle.items() if ns)
 
@@ -76,7 +76,7 @@ def _clock_words(marked: MarkedSteps) -> str:
 
 
 def steps_notes(marked: MarkedSteps) -> list[str]:
-    """The odd steps by their numbers, markers that were left out, and the choice."""
+    """Name odd steps, ignored markers and the selection."""
     notes = []
     odd = [row for row in marked.rows if row.is_odd]
     if odd:
@@ -141,8 +141,7 @@ def _work(kernels: Kernels) -> str:
 
 
 def annotations_table(kernels: Kernels, side: HostSide) -> Table:
-    """Ranges that the program opened, and the time in none of them: own times add up to the busy
-    time of the tables' window."""
+    """Annotations and the time outside of them; ``own_ns`` adds up to the busy time."""
     whose = "Annotations, as projected onto the device" if side.projected else "Annotations"
     return tabulate(
         side.annotations,
@@ -154,7 +153,7 @@ def annotations_table(kernels: Kernels, side: HostSide) -> Table:
 
 
 def functions_table(kernels: Kernels, side: HostSide) -> Table:
-    """Python functions outside of torch that launched work, by the first line of the function."""
+    """Python functions outside of torch that launched work, by first line."""
     return tabulate(
         side.functions,
         COLUMNS,
@@ -165,7 +164,7 @@ def functions_table(kernels: Kernels, side: HostSide) -> Table:
 
 
 def calls_table(side: HostSide) -> Table:
-    """Calls of CUDA's or HIP's runtime and driver, as ``cuda_api_sum`` has them."""
+    """CUDA or HIP runtime and driver calls, as in ``cuda_api_sum``."""
     return tabulate(
         side.calls, CALL_COLUMNS, name="api", title="Calls of the runtime by the host: cuda_api_sum"
     )

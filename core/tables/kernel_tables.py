@@ -1,4 +1,4 @@
-"""Tables of a traced step: kernels, categories, idle time, roofline, answers."""
+"""Tables of a traced step: kernels, categories, roofline, answers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,15 @@ ADDITIVE = ("exclusive_ns", "share", "calls")
 
 
 def noun(kernels: Kernels) -> str:
-    """The word for a row: a kernel of the device, or an operator of the host."""
     return "kernel" if kernels.source == "kernels" else "operator"
 
 
 def averaged(kernels: Kernels) -> str:
-    """``, mean of 3 steps``; nothing where one step was traced."""
+    """``, mean of 3 steps``; empty for one step."""
     return f", mean of {kernels.steps} steps" if kernels.steps > 1 else ""
 
 
 def windowed(kernels: Kernels) -> str:
-    """The words for the sum of the rows."""
     return "one traced step" if kernels.whole == "step" else "traced span"
 
 
@@ -75,11 +73,11 @@ KERNEL_COLUMNS: tuple[Column[KernelRow], ...] = (
         about="operators in the fused kernel",
     ),
 )
-"""The kernel table: one row here is one column, null in rows of time without work."""
+"""Columns of the kernel table."""
 
 
 def kernel_table(kernels: Kernels) -> Table:
-    """All rows, longest first, then idle and unattributed time: shares sum to one."""
+    """All kernels, longest first, then idle and unattributed time; shares add up to one."""
     return tabulate(
         sorted(kernels.rows, key=lambda row: -row.exclusive_ns),
         KERNEL_COLUMNS,
@@ -91,7 +89,6 @@ def kernel_table(kernels: Kernels) -> Table:
 
 
 def _not_running(kernels: Kernels) -> Iterator[dict[str, Cell]]:
-    """The rest of the step: idle time by cause, and unattributed time."""
     for idle in kernels.idle:
         yield {
             "exclusive_ns": idle.ns,
@@ -109,13 +106,11 @@ def _not_running(kernels: Kernels) -> Iterator[dict[str, Cell]]:
 
 
 def top_kernels(kernels: Kernels, keep: int, *, placed: bool = False) -> Table:
-    """The ``keep`` names that take longest, over all modules; the others as one row; idle and
-    unattributed time; and the step, the sum of all.
+    """Return the ``keep`` longest kernel names, the others as one row, idle and unattributed time,
+    and the total.
 
     Args:
-        kernels: The table.
-        keep: Rows of names.
-        placed: Name the operator and the module in which each took longest, and how many more.
+        placed: Add the operator and module in which each took longest.
     """
     by_name = group_by_name(kernels, placed=placed)
     table = kernel_table(by_name)
@@ -126,12 +121,10 @@ def top_kernels(kernels: Kernels, keep: int, *, placed: bool = False) -> Table:
 
 
 def group_by_name(kernels: Kernels, *, placed: bool = True) -> Kernels:
-    """The kernels with one row for each name, category and phase, over all modules.
+    """Merge kernels of the same name, category and phase.
 
     Args:
-        kernels: The table.
-        placed: Name the operator and the module in which each took longest, and how many more;
-            else both are empty.
+        placed: Add the operator and module in which each took longest; otherwise both are empty.
     """
     groups: dict[tuple[str, str, str], list[KernelRow]] = defaultdict(list)
     for row in kernels.rows:
@@ -141,7 +134,7 @@ def group_by_name(kernels: Kernels, *, placed: bool = True) -> Kernels:
 
 
 def _longest(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
-    """Where a kernel took longest: ``blocks.*.attention +2``."""
+    """Return where a kernel took longest: ``blocks.*.attention +2``."""
     times: defaultdict[str, float] = defaultdict(float)
     for row in group:
         if of(row):
@@ -171,7 +164,7 @@ def _merged(group: Sequence[KernelRow], *, placed: bool) -> KernelRow:
 
 
 def category_table(kernels: Kernels) -> Table:
-    """Categories by phase, longest first, with idle and unattributed time."""
+    """Categories by phase, longest first, then idle and unattributed time."""
     phases = list(dict.fromkeys([*kernels.phases_ns, *(row.phase for row in kernels.categories)]))
     by_phase: dict[str, dict[str, float]] = defaultdict(dict)
     calls: dict[str, float] = defaultdict(float)
@@ -232,7 +225,7 @@ QUESTION_COLUMNS: tuple[Column[Answer], ...] = (
 
 
 def question_table(answers: Sequence[Answer]) -> Table:
-    """One row a question; ``missing`` has the commands that would measure absent values."""
+    """One row per question; ``missing`` lists commands that measure absent values."""
     return tabulate(
         answers,
         QUESTION_COLUMNS,
@@ -245,7 +238,7 @@ CONVENTION = "bytes: every input and output of an operator once"
 
 
 def roof_words(roof: Roof | None, reason: str = "") -> str:
-    """The two ceilings and their sources, or the reason for their absence."""
+    """Describe both ceilings with their sources, or why there is no roof."""
     if roof is None:
         return f"no roof: {reason}" if reason else "no roof"
     precision = f" {roof.precision}" if roof.precision else ""
@@ -293,10 +286,10 @@ ROOFLINE_COLUMNS: tuple[Column[RoofPoint], ...] = (
 
 
 def roofline_table(kernels: Kernels) -> Table:
-    """Groups of work by phase, the longest first: the points of the roofline plot.
+    """Groups of work by phase, longest first.
 
-    ``known_share`` is the part of the group's time whose bytes are known; the other columns
-    but ``share`` are of that part.
+    ``known_share`` is the share of time whose bytes are known; other columns but ``share`` cover
+    that part only.
     """
     return tabulate(
         roof_points(kernels, by_phase=True),
@@ -309,8 +302,6 @@ def roofline_table(kernels: Kernels) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _CountedPhase:
-    """FLOPs of one phase: counted, and by closed form in both conventions."""
-
     phase: str
     counted_flops: float
     model_flops: float
@@ -332,8 +323,8 @@ FLOPS_COLUMNS = fields_of(
 
 
 def flops_table(record: Record) -> Table:
-    """FLOPs of matrix products by phase: counted from the shapes that ran, and by closed form
-    with attention in full and without its masked half. Empty where none were counted."""
+    """FLOPs of matrix products by phase: counted from shapes, and by closed form with and without
+    the masked half of attention."""
     counted = record.kernels.counted_flops if record.kernels else None
     prediction = record.prediction or {}
     if not counted or not prediction:

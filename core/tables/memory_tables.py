@@ -1,4 +1,4 @@
-"""Tables of memory: ledger, card, modules, largest, out of memory, difference of two runs."""
+"""Tables of memory: ledger, process memory, modules, allocations, out of memory, differences."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ ORIGIN_COLUMNS: tuple[Column[Origin], ...] = (
         about="stack of the request, innermost frame first",
     ),
 )
-"""``block_bytes`` are the allocator's blocks, ``bytes`` the requests."""
+"""``block_bytes`` are allocator blocks, ``bytes`` the requests."""
 
 
 def origins_table(memory: Memory) -> Table:
-    """Bytes alive at the peak by the stack of their request, innermost frame first."""
+    """Bytes alive at the peak by request stack, innermost frame first."""
     return tabulate(
         memory.origins,
         ORIGIN_COLUMNS,
@@ -81,10 +81,9 @@ LARGEST_COLUMNS: tuple[Column[Allocation], ...] = (
 
 
 def largest_table(memory: Memory) -> Table:
-    """The largest allocations alive at the peak, innermost frame first.
+    """The largest allocations alive at the peak.
 
-    Where the recording has no times, nothing tells those of one size and place apart: they are one
-    row, with their count.
+    Without times, allocations of the same size and place are one row with a count.
     """
     title = "Largest allocations alive at the peak"
     if "times" not in memory.missing:
@@ -106,7 +105,7 @@ def largest_table(memory: Memory) -> Table:
 
 
 def largest_alike_table(memory: Memory) -> Table:
-    """The same without times: allocations of one size and place are one row, with their count."""
+    """The largest allocations, with equal ones as one row."""
     alike = Counter(
         (row.bytes, row.block_bytes, row.category, row.phase, row.module, tuple(row.stack))
         for row in memory.largest
@@ -141,12 +140,11 @@ def largest_alike_table(memory: Memory) -> Table:
 
 
 def largest_first(largest: Sequence[Allocation]) -> list[Allocation]:
-    """By bytes as requested; of equals the order stays."""
     return sorted(largest, key=lambda row: -row.bytes)
 
 
 def memory_table(memory: Memory) -> Table:
-    """The byte totals, each under its own name: none of them is "the" memory."""
+    """The byte totals, each under its own name."""
     values = {
         "peak_allocated_bytes": memory.peak_allocated_bytes,
         **_requested(memory, "peak"),
@@ -168,7 +166,7 @@ def memory_table(memory: Memory) -> Table:
 
 
 def _requested(memory: Memory, when: str) -> dict[str, int | None]:
-    """Bytes of the requests, where the blocks that were handed out are larger."""
+    """Requested bytes, if they differ from the allocated blocks."""
     key = f"{when}_requested_bytes"
     requested: int | None = getattr(memory, key)
     differs = requested not in (None, getattr(memory, f"{when}_allocated_bytes"))
@@ -176,14 +174,13 @@ def _requested(memory: Memory, when: str) -> dict[str, int | None]:
 
 
 def _predicted_reserve(memory: Memory) -> dict[str, int | None]:
-    """The predicted segments of a caching allocator, where there is one."""
     if memory.source != "cuda-snapshot":
         return {}
     return {"predicted_reserved_bytes": memory.predicted_reserved_bytes}
 
 
 def recording_notes(memory: Memory) -> list[str]:
-    """Limits of the recording, a sentence each."""
+    """Limits of the recording, one sentence each."""
     notes = []
     if memory.baseline_blocks:
         count, baseline = memory.baseline_blocks, format_bytes(memory.baseline_bytes)
@@ -218,7 +215,7 @@ DEVICE_COLUMNS = fields_of(
 
 
 def devices_table(memory: Memory) -> Table:
-    """Every device of a snapshot that has several."""
+    """One row per device of the snapshot."""
     return tabulate(
         memory.devices,
         DEVICE_COLUMNS,
@@ -228,10 +225,7 @@ def devices_table(memory: Memory) -> Table:
 
 
 def ledger_table(memory: Memory) -> Table:
-    """The ledger at the peak, and the same names at the other recorded instants.
-
-    The rows of ``peak_bytes`` sum to the peak allocated.
-    """
+    """The ledger at the peak and at other instants; ``peak_bytes`` adds up to the peak."""
     others = {name: _amounts(rows) for name, rows in memory.columns.items() if name != "peak"}
     at_peak = _amounts(memory.ledger)
     names = dict.fromkeys(name for amounts in (at_peak, *others.values()) for name in amounts)
@@ -263,15 +257,13 @@ def _amounts(rows: list[LedgerRow]) -> dict[str, int]:
 
 
 def _bytes_column(instant: str) -> str:
-    """``end_of_forward_bytes``."""
     return f"{re.sub('[ -]', '_', instant)}_bytes"
 
 
 def card_table(memory: Memory) -> Table:
-    """From the allocator to what the driver reports; on the CPU, to the resident set.
+    """From the allocator to what the driver reports, or to the resident set on a CPU.
 
-    ``bytes`` are at the peak; the other columns are as in `ledger_table`, null where nothing
-    was read.
+    ``bytes`` are at the peak. Other columns are as in `ledger_table`, null if nothing was read.
     """
     counted_by = "the driver" if memory.source == "cuda-snapshot" else "the operating system"
     total = sum(row.bytes for row in memory.card) or 1
@@ -298,8 +290,6 @@ def card_table(memory: Memory) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _PoolAt:
-    """One pool of the allocator at one instant."""
-
     instant: str
     pool: Pool
 
@@ -339,7 +329,7 @@ POOL_COLUMNS: tuple[Column[_PoolAt], ...] = (
 
 
 def pools_table(memory: Memory) -> Table:
-    """The caching allocator's pools at every instant: how much is free, and in what pieces."""
+    """Free bytes of the caching allocator's pools, and their largest piece."""
     return tabulate(
         (_PoolAt(instant, pool) for instant, pools in memory.pools.items() for pool in pools),
         POOL_COLUMNS,
@@ -358,8 +348,7 @@ RECONCILIATION_COLUMNS = fields_of(
 
 
 def reconciliation_table(memory: Memory) -> Table:
-    """Every row of the predicted ledger against the measured bytes at the instant with the most
-    bytes of tensors; then the bytes added by libraries, and the peak."""
+    """Each row of the predicted ledger against measured bytes; then library memory and the peak."""
     return tabulate(
         memory.reconciliation,
         RECONCILIATION_COLUMNS,
@@ -369,7 +358,7 @@ def reconciliation_table(memory: Memory) -> Table:
 
 
 def resident_table(memory: Memory) -> Table:
-    """The closed forms against the measured peak; ``is_the_peak`` marks the match."""
+    """Closed forms against the measured peak; ``is_the_peak`` marks the match."""
     named = memory.resident_set or "none of these"
     return tabulate(
         memory.closed_forms,
@@ -403,7 +392,6 @@ MODULE_COLUMNS = fields_of(
 
 
 def module_table(memory: Memory) -> Table:
-    """Bytes by module, own and children's."""
     return tabulate(
         memory.modules, MODULE_COLUMNS, name="modules", title="Memory by module, own and children's"
     )
@@ -433,7 +421,7 @@ STACK_CHANGE_COLUMNS: tuple[Column[OriginChange], ...] = (
 
 
 def difference_tables(difference: MemoryDifference) -> list[Table]:
-    """Three tables, the largest change first; without rows where nothing differs."""
+    """Return three tables, largest change first; empty if nothing differs."""
     return [
         tabulate(
             difference.rows,
@@ -473,7 +461,7 @@ NO_LIMIT = "the spec sets no memory_limit"
 
 
 def oom_tables(record: Record) -> list[Table]:
-    """Tables of the out-of-memory pass with the most detail; none without such a pass."""
+    """Return tables of the out-of-memory pass with the most detail."""
     pass_and_oom = out_of_memory(record)
     if pass_and_oom is None:
         return []
@@ -484,7 +472,7 @@ def oom_tables(record: Record) -> list[Table]:
 
 
 def oom_table(name: str, oom: Oom) -> Table:
-    """The failed request, its place, and the memory there was."""
+    """The failed request, its place, and the available memory."""
     values = {"pass": name} | ({} if oom.rank is None else {"rank": oom.rank})
     values |= {key: getattr(oom, key) for key in FACTS}
     title = "Out of memory: what was asked for, and what there was"
@@ -492,7 +480,7 @@ def oom_table(name: str, oom: Oom) -> Table:
 
 
 def would_fit_table(oom: Oom) -> Table:
-    """The largest value of each key with which the predicted peak fits, other keys unchanged."""
+    """Largest value of each key that fits, other keys unchanged."""
     return tabulate(
         oom.would_fit,
         fields_of(
@@ -508,7 +496,6 @@ def would_fit_table(oom: Oom) -> Table:
 
 
 def stack_table(oom: Oom) -> Table:
-    """Frames of the failed request, innermost first."""
     return tabulate(
         oom.stack,
         (Column("frame", lambda frame: frame, about="file, line and function"),),
@@ -518,7 +505,7 @@ def stack_table(oom: Oom) -> Table:
 
 
 def oom_ledger_table(oom: Oom) -> Table:
-    """The ledger at the failed request; the rows sum to the allocated bytes."""
+    """The ledger at the failed request; rows add up to the allocated bytes."""
     total = sum(row.bytes for row in oom.ledger) or 1
     return tabulate(
         oom.ledger,
@@ -532,7 +519,7 @@ def oom_ledger_table(oom: Oom) -> Table:
 
 
 def oom_origins_table(oom: Oom) -> Table:
-    """Bytes alive at the failed request, by the stack of their request."""
+    """Bytes alive at the failed request, by request stack."""
     return tabulate(
         oom.origins,
         ORIGIN_COLUMNS,
@@ -542,7 +529,7 @@ def oom_origins_table(oom: Oom) -> Table:
 
 
 def oom_largest_table(oom: Oom) -> Table:
-    """The largest allocations alive at the failed request, without the column of their death."""
+    """The largest allocations alive at the failed request."""
     return tabulate(
         largest_first(oom.largest),
         [column for column in LARGEST_COLUMNS if column.name != "died_ms"],

@@ -1,4 +1,4 @@
-"""Tables of an Nsight Systems recording: NVIDIA's own sums, clocks, devices, ranges."""
+"""Tables of an Nsight Systems recording: NVIDIA's sums, clocks, devices, ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sysbench.core.tables.table import Row, Table, facts, field_of, fields_of, t
 
 
 def record_tables(nsys: Nsys) -> list[Table]:
-    """All tables of the nsys pass, in reading order; some may be without rows."""
+    """Return all tables of the nsys pass in reading order; some may be empty."""
     attributed = msgspec.structs.replace(
         kernel_table(nsys.kernels),
         name="nsys-kernels",
@@ -23,7 +23,7 @@ def record_tables(nsys: Nsys) -> list[Table]:
 
 
 def nsys_tables(nsys: NsysFacts) -> list[Table]:
-    """The tables of an export, without its kernels by phase, module and operator."""
+    """Return the tables of an export, without attributed kernels."""
     return [
         clock_table(nsys),
         device_table(nsys),
@@ -47,7 +47,7 @@ def nsys_tables(nsys: NsysFacts) -> list[Table]:
 
 
 def clock_table(nsys: NsysFacts) -> Table:
-    """The three clocks, the kernels outside every range, and the data that the export lacks."""
+    """Wall, span and busy time, kernels outside of ranges, and missing data."""
     clocks, nvtx = nsys.clocks, nsys.nvtx
     share = clocks.busy_ns / clocks.span_ns if clocks.busy_ns and clocks.span_ns else None
     table = facts(
@@ -86,7 +86,6 @@ DEVICE_COLUMNS = fields_of(
 
 
 def device_table(nsys: NsysFacts) -> Table:
-    """A row a device."""
     return tabulate(
         nsys.devices,
         DEVICE_COLUMNS,
@@ -109,7 +108,7 @@ SUMMARY_COLUMNS = (
 
 
 def summary_table(rows: Sequence[KernelSummary], *, name: str, title: str) -> Table:
-    """Times by name; shares sum to one."""
+    """Times by name; shares add up to one."""
     return tabulate(rows, SUMMARY_COLUMNS, name=name, title=title)
 
 
@@ -135,8 +134,7 @@ RANGE_COLUMNS = (
 
 
 def range_table(nsys: NsysFacts) -> Table:
-    """NVTX ranges by their projection, then those in which only other threads launched; all calls
-    of an operator as one where each has a name of its own."""
+    """NVTX ranges by projected time, then those in which only other threads launched work."""
     nvtx = nsys.nvtx
     alike = ", the calls of an operator as one" if nvtx.folded else ""
     return tabulate(

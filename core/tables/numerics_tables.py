@@ -9,11 +9,9 @@ from sysbench.core.record.numerics import Accumulated, Numerics, TensorDtype
 from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-"""Names of the write-ups."""
 
 
 def numerics_tables(block: Numerics) -> list[Table]:
-    """The tables that the block has rows for."""
     tables = []
     if block.accumulations:
         tables.append(accumulation_table(block.accumulations))
@@ -37,7 +35,6 @@ ACCUMULATION_COLUMNS: tuple[Column[Accumulated], ...] = (
 
 
 def accumulation_table(rows: list[Accumulated]) -> Table:
-    """One row a loop."""
     return tabulate(
         rows,
         ACCUMULATION_COLUMNS,
@@ -47,14 +44,13 @@ def accumulation_table(rows: list[Accumulated]) -> Table:
 
 
 def tensor_columns(rows: list[TensorDtype]) -> dict[str, str]:
-    """The columns of `dtypes_table` that are tensors, each with its tensor."""
     tensors = dict.fromkeys(row.tensor for row in rows)
     return {tensor.removesuffix(" output"): tensor for tensor in tensors}
 
 
 def dtypes_table(rows: list[TensorDtype]) -> Table:
-    """One row for each device type's autocast and its requested type; ``source`` is that of the
-    tensors, see `sysbench.core.record.numerics.TensorDtype`."""
+    """One row per autocast device type and requested type; ``source`` as in
+    `sysbench.core.record.numerics.TensorDtype`."""
     tensors = tensor_columns(rows)
     first = rows[0].tensor if rows else ""
     by_cast: dict[tuple[str, str], dict[str, TensorDtype]] = defaultdict(dict)

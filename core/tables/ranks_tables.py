@@ -1,4 +1,4 @@
-"""Tables of a folder's ranks."""
+"""Tables of the ranks in a folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RANKS_TITLE = (
 
 
 def ranks_table(ranks: Ranks) -> Table:
-    """One row a rank, the lowest first."""
+    """One row per rank."""
     has_undivided = any(row.undivided_ns for row in ranks.rows)
     has_devices = any(row.device is not None for row in ranks.rows)
     return tabulate(
@@ -73,7 +73,7 @@ def ranks_table(ranks: Ranks) -> Table:
 
 
 def rank_steps_table(ranks: Ranks) -> Table:
-    """One row a step and rank."""
+    """One row per step and rank."""
     return tabulate(
         ranks.steps,
         fields_of(
@@ -91,7 +91,8 @@ def rank_steps_table(ranks: Ranks) -> Table:
 
 
 def exposed_table(ranks: Ranks) -> Table:
-    """Exposed communication, a row a step and a column a rank; null where a rank lacks the step."""
+    """Exposed communication: one row per step, one column per rank; null if the rank lacks the
+    step."""
     by_step: dict[int, dict[int, int]] = {}
     for row in ranks.steps:
         by_step.setdefault(row.step, {})[row.rank] = row.exposed_ns
@@ -116,7 +117,7 @@ def exposed_table(ranks: Ranks) -> Table:
 
 
 def matched_table(ranks: Ranks) -> Table:
-    """Collectives that the files have in common, the longest first."""
+    """Collectives found in all files, longest first."""
     return tabulate(
         ranks.collectives,
         (
@@ -155,7 +156,7 @@ def matched_table(ranks: Ranks) -> Table:
 
 
 def rank_memory_table(ranks: Ranks) -> Table:
-    """One row a rank."""
+    """One row per rank."""
     return tabulate(
         ranks.memory,
         (
@@ -194,7 +195,7 @@ def rank_memory_table(ranks: Ranks) -> Table:
 
 
 def ranks_tables(ranks: Ranks) -> dict[str, list[Table]]:
-    """The tables by section; those without rows are left out."""
+    """Return non-empty tables by section."""
     sections = {
         "ranks": [ranks_table(ranks)],
         "steps": [exposed_table(ranks), rank_steps_table(ranks)],
@@ -206,7 +207,7 @@ def ranks_tables(ranks: Ranks) -> dict[str, list[Table]]:
 
 
 def ranks_notes(ranks: Ranks) -> list[str]:
-    """How well the clocks are known, which ranks have no file, and what else is not told."""
+    """Describe clock alignment, absent ranks and other limits."""
     notes = []
     errors = [row.clock_error_ns for row in ranks.rows if row.clock_error_ns is not None]
     spreads = [row.clock_spread_ns for row in ranks.rows if row.clock_spread_ns is not None]

@@ -1,7 +1,6 @@
-"""Every section of a report: one row each, with its tables; and all tables of a record.
+"""Registry of report sections, each with its tables.
 
-A table belongs to a section by a line in the section's function. Modules of tables are imported
-when a section is made: the command line reads the names alone.
+Table modules are imported when a section is made, because the command line needs only names.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionSource:
-    """The data that tables are made from.
+    """Input of the tables.
 
     Attributes:
-        record: Of a run, or of a foreign file, whose spec is empty.
+        record: Of a run or of an imported file, whose spec is empty.
         others: Runs of the same spec with another kind of step, for the questions.
         worth: Break-even of compiling against an eager run.
-        tree: The traced step layer by layer.
+        tree: The traced step by layer.
     """
 
     record: Record
@@ -41,10 +40,9 @@ class Section:
     """One section of a report.
 
     Attributes:
-        make: Yields the section's tables in reading order, some perhaps without rows; none
-            of a block that the record has not.
-        block: Field of the record that the section is about; empty where every run has it.
-        of_files: Whether a foreign file may have it too.
+        make: Yields the section's tables in reading order; some may be empty.
+        block: Record field of the section; empty if every run has it.
+        of_files: True if imported files may have it.
     """
 
     make: Callable[[SectionSource], Iterator[Table]]
@@ -52,7 +50,6 @@ class Section:
     of_files: bool = False
 
     def tables(self, source: SectionSource) -> list[Table]:
-        """The section's tables that have rows, in reading order."""
         return [table for table in self.make(source) if table.rows]
 
 
@@ -235,28 +232,28 @@ SECTIONS = {
 """In the order of ``--section``."""
 
 INSPECTED = tuple(name for name, section in SECTIONS.items() if section.of_files)
-"""The sections that a foreign file may have."""
+"""Sections that an imported file may have."""
 
 TREE_LEAST = 0.005
-"""Share of the step under which nodes of the exported tree are summed up: the kernel table has
-every row."""
+"""Share of the step below which tree nodes are summed."""
 
 READING_ORDER = (
     *("findings", "passes", "oom", "timing", "rounds", "questions", "steps", "categories"),
     *("collectives", "annotations", "tree", "kernels", "roofline", "python", "api", "memory"),
     *("nsys", "numerics", "compile", "distributed", "telemetry", "environment"),
 )
-"""Sections as a report has them, and single tables that are read apart from their section. A
-section that is not here comes before the last."""
+"""Sections in reading order, and tables that are read apart from their section. Unlisted sections
+come before the last."""
 
 
 def tables_of(
     record: Record, others: Sequence[Record] = (), worth: BreakEven | None = None
 ) -> list[Table]:
-    """Every table that the record has data for, in reading order.
+    """Return every table that the record has data for, in reading order.
 
-    ``others`` are runs of the same spec with another kind of step, for the questions;
-    ``worth`` is the break-even of compiling against an eager run.
+    Args:
+        others: Runs of the same spec with another kind of step, for the questions.
+        worth: Break-even of compiling against an eager run.
     """
     from sysbench.core.tables.context import spec_table
 
@@ -284,10 +281,10 @@ def _place(section: str, table: Table) -> int:
 
 
 def table_named(record: Record, name: str) -> Table:
-    """One table by its name: ``timing``, ``kernels``, ``ledger``, …
+    """Return one table by name: ``timing``, ``kernels``, ``ledger``, …
 
     Raises:
-        NotFoundError: The record has no such table; names those it has.
+        NotFoundError: The record has no such table; the message lists the tables it has.
     """
     tables = {table.name: table for table in tables_of(record)}
     if name not in tables:

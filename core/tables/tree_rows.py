@@ -1,4 +1,4 @@
-"""The tree of a traced step as a table: one row a node, indented."""
+"""The tree of a traced step as a table with one indented row per node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ODD_WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node of the tree as a row: its depth, and whether tracing perturbed its times."""
+    """A node of the tree with its depth; ``perturbed`` if tracing slowed the step."""
 
     node: TreeNode
     depth: int = 0
@@ -97,10 +97,9 @@ TREE_COLUMNS = (
 
 
 def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
-    """All nodes, parents before children; the leaves' ``inclusive_ns`` add up to the step.
+    """All nodes, parents first; ``inclusive_ns`` of the leaves adds up to the step.
 
-    ``own_ns`` leaves out the modules inside; ``activation_bytes`` are saved for backward.
-    With ``perturbed`` the times in labels are marked.
+    ``own_ns`` excludes modules inside. ``perturbed`` marks times in labels.
     """
     nodes = list(walk(root))
     odd = f"; {ODD_WORDS}" if any(node.layers for _, node in nodes) else ""
@@ -113,7 +112,7 @@ def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
 
 
 def label(node: TreeNode, *, perturbed: bool) -> str:
-    """The node's name; for folded layers also their count and the spread of their times."""
+    """Return the node's name; folded layers add their count and spread."""
     return (
         f"{node.name} ({layer_words(node.layers, perturbed=perturbed)})"
         if node.layers
@@ -122,7 +121,7 @@ def label(node: TreeNode, *, perturbed: bool) -> str:
 
 
 def layer_words(layers: LayerSpread, *, perturbed: bool) -> str:
-    """``36×, 2.61–2.66–2.74 ms, slowest 17``: least, median and most of one layer."""
+    """``36×, 2.61–2.66–2.74 ms, slowest 17``: minimum, median and maximum of one layer."""
     figures = [decimal_cell(ns / 1e6, 2) for ns in (layers.min_ns, layers.median_ns, layers.max_ns)]
     times = f"{'–'.join(figures)} ms"
     shown = mark_perturbed(times) if perturbed else times

@@ -1,4 +1,4 @@
-"""Worth of a run's numbers: coverage, perturbation by each pass, accuracy of the prediction."""
+"""How far a run's numbers can be trusted: coverage, perturbation, prediction error."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ from sysbench.core.tables.cells import decimal_cell, literal
 from sysbench.core.tables.timing_tables import interval_words, throttled_words
 
 PERTURBED_MARK = "~"
-"""Stands before a time perturbed by tracing; the screens dim it as well."""
+"""Prefix of a time perturbed by tracing."""
 
 
 def explains_too_little(kernels: Kernels) -> bool:
-    """True if the rows explain less of the step than `COVERAGE_LIMIT`."""
+    """Return whether the rows explain less than `COVERAGE_LIMIT` of the step."""
     return kernels.coverage.explained < COVERAGE_LIMIT
 
 
 def is_perturbed(kernels: Kernels) -> bool:
-    """True if the traced step is off the bare one by more than `PERTURBATION_LIMIT`.
+    """Return whether traced and untraced step differ by more than `PERTURBATION_LIMIT`.
 
-    Its times are void then. Below, it is not told apart from what processes differ by.
+    Smaller differences also occur between processes.
     """
     change = 0.0 if kernels.perturbation is None else kernels.perturbation - 1
     return abs(change) > PERTURBATION_LIMIT
 
 
 def mark_perturbed(text: str) -> str:
-    """A perturbed time with its mark."""
     return f"{PERTURBED_MARK}{text}" if any(map(str.isdigit, text)) else text
 
 
 def coverage_words(kernels: Kernels) -> list[str]:
-    """The share that the tables explain, and the counts behind it over all traced steps."""
+    """Describe the explained share and the counts that it comes from, over all traced steps."""
     coverage = kernels.coverage
     words = [f"explains {percent(coverage.explained)} of the {kernels.whole}"]
     if kernels.source == "operators":
@@ -56,7 +55,7 @@ def coverage_words(kernels: Kernels) -> list[str]:
 
 
 def coverage_warning(kernels: Kernels) -> str:
-    """A warning for tables that explain too little; else empty."""
+    """Return a warning if the tables explain too little, else empty."""
     if not explains_too_little(kernels):
         return ""
     if kernels.lacks_kernels:
@@ -76,7 +75,7 @@ def coverage_warning(kernels: Kernels) -> str:
 
 
 def steps_words(record: Record) -> list[str]:
-    """The step bare, traced and memory-traced, each with its change over the bare one."""
+    """Describe the untraced, traced and memory-traced step, with their changes."""
     bare = record.timing.step.median_ms if record.timing else None
     words = [] if bare is None else [f"bare {decimal_cell(bare, 2)} ms"]
     for name, label in (("trace", "traced"), ("memory", "memory-traced")):
@@ -89,7 +88,7 @@ def steps_words(record: Record) -> list[str]:
 
 
 def perturbation_note(kernels: Kernels) -> str:
-    """The meaning of a marked time; empty when times hold."""
+    """Explain marked times; empty if none are marked."""
     if kernels.perturbation is None or not is_perturbed(kernels):
         return ""
     return (
@@ -101,7 +100,7 @@ def perturbation_note(kernels: Kernels) -> str:
 
 
 def trust_lines(record: Record) -> list[tuple[str, str]]:
-    """Pairs of a check and its finding, in reading order."""
+    """Return checks with their results, in reading order."""
     lines: list[tuple[str, str]] = []
     if record.timing:
         lines += _of_timing(record.timing)
@@ -153,7 +152,7 @@ def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
 
 
 def _round_words(timing: Timing) -> str:
-    """``4 of 5 count; inside one process ±0.8 % at most; round 3, the middle one, is shown``."""
+    """``4 of 5 count; inside one process ±0.8 % at most; …``."""
     able = counting(timing.rounds)
     parts = [f"{len(able)} of {len(timing.rounds)} count"]
     if widths := [one.half_width for one in able if one.half_width is not None]:
@@ -211,7 +210,7 @@ def _of_telemetry(telemetry: Telemetry) -> Iterator[tuple[str, str]]:
 
 
 def _of_clock(record: Record) -> Iterator[tuple[str, str]]:
-    """The SM clock beside the step, what held it in samples, and for how long by the counters."""
+    """Describe the SM clock and what limited it."""
     reasons = holding(record.telemetry.clock_reasons) if record.telemetry else []
     counted = throttled_words(record.timing) if record.timing else None
     parts = [

@@ -1,4 +1,4 @@
-"""The two sides of a verdict as tables: their rounds, their conditions, what was left out."""
+"""Tables of the two sides of a verdict: rounds, conditions, excluded rounds."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Side:
     Attributes:
         name: ``A`` or ``B``.
         run: Id of its run.
-        rounds: Its processes, those that do not count included.
-        loss: Loss of the very first step; None without one.
+        rounds: All its processes, also excluded ones.
+        loss: Loss of the first step, if known.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Side:
 
 
 def sides_table(sides: Sequence[Side]) -> Table:
-    """A row for each side: the median of its rounds, and how far they lie apart."""
+    """One row per side: median and spread of its rounds."""
     fewest = min((len(side.medians_ms) for side in sides), default=0)
     if fewest >= _LEAST_ROUNDS:
         spread = "with its 95 % interval"
@@ -89,7 +89,7 @@ FACTOR_COLUMNS = {
     "B": "value of side B",
     "what": "whether it may be the cause",
 }
-"""The columns of `factor_table`, each with a sentence about it."""
+"""Columns of `factor_table`, each with a sentence."""
 
 
 def factor_table(
@@ -99,13 +99,11 @@ def factor_table(
     title: str = "What differs",
     names: tuple[str, str] = ("A", "B"),
 ) -> Table:
-    """The settings and facts in which two runs differ.
+    """Settings and facts in which two runs differ.
 
     Args:
-        factors: Those that may be causes.
-        procedure: Those that are none; with these a column says which is which.
-        title: Of the table.
-        names: Of the two sides.
+        factors: Possible causes.
+        procedure: Differences that cannot be causes; adds a column that separates both.
     """
     rows: list[tuple[str, ...]] = [
         (row.name, one_figure(row.name, row.a), one_figure(row.name, row.b))
@@ -122,7 +120,7 @@ def factor_table(
 
 
 def conditions_table(conditions: Sequence[Condition]) -> Table:
-    """What the rounds show of the machine; a mark where that deserves a look."""
+    """Machine conditions during the rounds; (!) marks notable ones."""
     columns: tuple[Column[Condition], ...] = (
         Column(
             "condition",
@@ -137,7 +135,7 @@ def conditions_table(conditions: Sequence[Condition]) -> Table:
 
 
 def left_out_table(sides: Sequence[Side]) -> Table:
-    """Every round that does not count, with its reason, in the order of measuring."""
+    """Excluded rounds with their reasons, in order of measurement."""
     rows = sorted(
         ((side.name, row) for side in sides for row in side.rounds if not row.counts),
         key=lambda pair: pair[1].started_ns,
@@ -165,7 +163,7 @@ def _median(medians_ms: Sequence[float]) -> float | None:
 
 
 def _ends(medians_ms: Sequence[float], fewest: int) -> tuple[float | None, float | None]:
-    """The interval where all sides have one, else the range; nothing of one round."""
+    """Return the interval if all sides have one, else the range; None for one round."""
     if len(medians_ms) < 2:
         return None, None
     if fewest < _LEAST_ROUNDS:
