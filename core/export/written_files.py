@@ -1,4 +1,4 @@
-"""Writes exports atomically; an existing file is replaced only with ``force``."""
+"""Write exports atomically; existing files are replaced only with ``force``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sysbench.core.trace.module_tree import kernel_tree
 
 
 def refuse_existing(paths: list[Path], *, force: bool) -> None:
-    """Raise SpecError if one of the targets is there already, unless forced."""
+    """Raise SpecError if a target exists, unless forced."""
     for path in paths:
         if path.is_dir():
             raise SpecError("output", str(path), "is a folder; name a file")
@@ -38,12 +38,10 @@ def refuse_existing(paths: list[Path], *, force: bool) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under ``path`` only when it is complete.
-
-    A link in its place is replaced, and what it leads to stays.
+    """Write a file that appears at ``path`` once it is complete; a link is replaced, not followed.
 
     Raises:
-        SpecError: The folder cannot be made, as where the one around it is missing, or written to.
+        SpecError: The folder cannot be created or written to.
     """
     # A name that nobody can foresee, and no file or link that is there: the folder may be shared.
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
@@ -62,7 +60,6 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write(path: Path, data: bytes) -> Path:
-    """One complete file."""
     with replacing(path) as file:
         file.write(data)
     return path
@@ -72,7 +69,7 @@ def copy(source: IO[bytes], path: Path, most_bytes: int | None = None) -> Path:
     """Copy the rest of an open file to a new path.
 
     Raises:
-        DamagedFileError: There are more than ``most_bytes`` of it; nothing is left of them.
+        DamagedFileError: It has more than ``most_bytes``; nothing is written.
     """
     copied = 0
     with replacing(path) as file:
@@ -85,12 +82,11 @@ def copy(source: IO[bytes], path: Path, most_bytes: int | None = None) -> Path:
 
 
 def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
-    """Copy the gzip'd trace; to a name that ends in ``.json`` it is unpacked.
+    """Copy the compressed trace; a name that ends in ``.json`` gets it uncompressed.
 
     Raises:
         NotFoundError: The run has no trace.
-        DamagedFileError: The trace is not gzip'd JSON, lies outside the run, or unpacks to far more
-            than a trace does.
+        DamagedFileError: The trace is not gzip'd JSON, lies outside the run, or expands too much.
     """
     source = run.trace_path
     if not source.is_file():
@@ -113,8 +109,8 @@ def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
 
 SMALL_BYTES = 2**30
 MOST_PACKING = 100
-"""Times that a trace of more than `SMALL_BYTES` may be larger than packed. Real ones are up to 30
-times; a file that is made to fill a disk is 1000 times."""
+"""Largest compression ratio of a trace above `SMALL_BYTES`. Real ones reach 30; a gzip bomb has
+1000."""
 
 
 def _check_head(packed: IO[bytes], source: Path) -> None:
@@ -131,11 +127,11 @@ _PROTOCOL_4 = b"\x80\x04"
 
 
 def write_snapshot(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
-    """Copy the snapshot, a pickle of protocol 4; it is never loaded here.
+    """Copy the snapshot, a pickle of protocol 4, without loading it.
 
     Raises:
-        NotFoundError: The run has no snapshot, and why.
-        DamagedFileError: The file is not a pickle that memory_viz reads, or lies outside the run.
+        NotFoundError: The run has no snapshot; the message has the reason.
+        DamagedFileError: Not a pickle that memory_viz reads, or outside the run.
     """
     source = run.snapshot_path
     if not source.is_file():
@@ -157,10 +153,10 @@ def _why_absent(run: RunDirectory) -> str:
 
 
 def run_as_page(run: RunDirectory) -> str:
-    """The report as one HTML file.
+    """Return the report as one HTML file.
 
     Raises:
-        DamagedFileError: The record, or the trace pass's table, cannot be read.
+        DamagedFileError: The record or the trace table cannot be read.
     """
     record = load_record(run)
     kernels = layer_rows(run, record)
@@ -171,12 +167,11 @@ def run_as_page(run: RunDirectory) -> str:
 
 
 def write_page(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
-    """Write the report as one HTML file."""
     return [write(path, run_as_page(run).encode())]
 
 
 def write_tables(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
-    """Write a CSV file a table into a folder, or one tidy file to a name in ``.csv``."""
+    """Write one CSV file per table into a folder, or one tidy file to a name in ``.csv``."""
     record = load_record(run)
     tables = tables_of(record, runs_with_other_steps(record), compile_break_even(record))
     if path.suffix == ".csv":
@@ -188,12 +183,10 @@ def write_tables(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
 
 
 def write_markdown(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
-    """Write the whole report as Markdown."""
     record = load_record(run)
     text = record_as_markdown(record, runs_with_other_steps(record), compile_break_even(record))
     return [write(path, text.encode())]
 
 
 def write_record(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
-    """Write the record as JSON."""
     return [write(path, encode_record(load_record(run)))]

@@ -30,7 +30,7 @@ from sysbench.core.storage import write_atomically
 from sysbench.core.trace.rank_summary import encode_rank
 
 LARGEST_TABLES_BYTES = 64 * 2**20
-"""A file with larger tables is hostile: real ones have a few megabytes."""
+"""Larger tables mean a hostile file: real ones have a few megabytes."""
 
 
 def main(
@@ -41,7 +41,7 @@ def main(
     steps: str = "",
     capture: str = "",
 ) -> int:
-    """Decode the file into the entry and report the outcome; returns the exit code."""
+    """Decode the file into the entry and report the outcome; return the exit code."""
     die_with_parent(os.getppid())
     die_with_input()
     limit_data_memory(int(limit_bytes))

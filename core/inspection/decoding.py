@@ -1,4 +1,4 @@
-"""The parent's side of the decoding of a file."""
+"""Run the decoding of a file in a child process."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ MOST_BYTES = 16 * 2**30
 
 
 class DecodingCancelled(SysbenchError):
-    """The decoding was ended before it was done."""
+    """The decoding was cancelled."""
 
     exit_code = 130
 
 
 class Decoding:
-    """Decodes one file in a child process with a memory limit; at most once.
+    """Decodes one file once, in a child process with a memory limit.
 
     Attributes:
-        entry: Folder of the tables, once `run` has returned.
+        entry: Folder of the tables, complete after `run`.
     """
 
     def __init__(
@@ -46,17 +46,16 @@ class Decoding:
         steps: tuple[int, int] | None = None,
         capture: Path | None = None,
     ) -> None:
-        """
-        Args:
-            path: The file.
-            limit_bytes: Memory limit of the child; 0 for half of this machine's memory and at
-                most 16 GiB: a million events take 1 GiB.
-            device: The device of a file with several; None for the busiest.
-            steps: First and last number of the marked steps that the tables are of; None for all.
-            capture: The trace in which the graphs were captured that the file replays.
+        """Args:
+            limit_bytes: Memory limit of the child; 0 for `default_limit_bytes`. A million events
+            take
+                1 GiB.
+            device: Device to read if the file has several; None for the busiest.
+            steps: First and last marked step to read; None for all.
+            capture: Trace that captured the graphs which the file replays.
 
         Raises:
-            ForeignFileError: It cannot be read, or its format is not recognised.
+            ForeignFileError: The file cannot be read or its format is unknown.
         """
         self.path = path.absolute()
         format_of(self.path)  # refuses an unreadable file before a child is started
@@ -72,7 +71,7 @@ class Decoding:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, show: Callable[[Progressed], None]) -> Inspection:
-        """Wait for the tables; returns at once for a file that was decoded before.
+        """Wait for the tables; return at once if the file was decoded before.
 
         Raises:
             ForeignFileError: The file cannot be read; the message has the reason.
@@ -109,7 +108,7 @@ class Decoding:
                 raise ForeignFileError(self._sudden_end(code))
 
     def cancel(self) -> None:
-        """End the process; `run` then raises. May be called from another thread, at any time."""
+        """End the process; `run` then raises. May be called from another thread."""
         with self._lock:
             self._cancelled = True
             if self._process is not None:
@@ -133,14 +132,14 @@ class Decoding:
 
 
 def default_limit_bytes() -> int:
-    """The memory that a decoding may take where the user does not say: half of this machine's."""
+    """Return half of this machine's memory, at most `MOST_BYTES`."""
     return min(MOST_BYTES, memory_capacity_bytes() // 2)
 
 
 def follow_decoding(
     process: subprocess.Popen[bytes], show: Callable[[Progressed], None]
 ) -> Finished | Refused | None:
-    """Show the progress until the process writes no more; returns its last message, if any."""
+    """Show progress until the process ends; return its final message, if any."""
     end: Finished | Refused | None = None
     assert process.stdout is not None
     for line in process.stdout:

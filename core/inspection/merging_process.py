@@ -31,20 +31,18 @@ from sysbench.core.trace.trace_json import EVENTS_KEY, LONGEST_PENDING_BYTES
 
 CHUNK_BYTES = 2**20
 PIDS_OF_RANK = 2**16
-"""Numbers of processes that a rank has; a file with more lines than that is hostile."""
+"""Process numbers reserved per rank; a file with more processes is hostile."""
 IDS_OF_RANK = 2**40
-"""Perfetto reads ids as doubles: 4,096 ranks of so many ids each are exact."""
+"""Perfetto reads ids as doubles, which are exact up to 4,096 ranks of 2**40 ids."""
 EVENTS_AT_ONCE = 1000
 
 
 class Written(Protocol):
-    """The one method of a binary file that is needed here."""
-
     def write(self, data: bytes, /) -> int: ...
 
 
 class RankSource(NamedTuple):
-    """One rank's file and how far its clock is ahead."""
+    """One rank's file and its clock offset."""
 
     path: Path
     rank: int
@@ -52,7 +50,7 @@ class RankSource(NamedTuple):
 
 
 def main(output: str, limit_bytes: str, *files: str) -> int:
-    """Write the merged file, whole or not at all; returns the exit code."""
+    """Write the merged file atomically; return the exit code."""
     die_with_parent(os.getppid())
     die_with_input()
     limit_data_memory(int(limit_bytes))
@@ -103,7 +101,7 @@ def _write(file: Written, sources: list[RankSource], progress: ProgressSender) -
 
 
 class _Change:
-    """Shifts one rank's events and gives them numbers of their own."""
+    """Shifts one rank's events and renumbers its processes and ids."""
 
     def __init__(self, rank: int, shift: Decimal) -> None:
         self._rank = rank
@@ -113,7 +111,6 @@ class _Change:
         self._named: set[int] = set()
 
     def changed(self, event: dict[str, Any]) -> dict[str, Any]:
-        """The event in the merged file."""
         if isinstance(event.get("ts"), int | Decimal):
             event["ts"] = self._shift + event["ts"]
         pid = event["pid"] = self._pid(event.get("pid"))
@@ -129,7 +126,7 @@ class _Change:
         return event
 
     def names(self) -> Iterator[dict[str, Any]]:
-        """Events that name the processes to which the file gives no name."""
+        """Name the processes that the file does not name."""
         for pid, number in self._pids.items():
             if number not in self._named:
                 args = {"name": f"rank {self._rank}: {pid}"}
@@ -150,10 +147,10 @@ class _Change:
 
 
 def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str, Any]]:
-    """The events of a chrome trace with all that they have; numbers with a fraction are decimals.
+    """Yield all events of a chrome trace unchanged; fractions become decimals.
 
     Raises:
-        DamagedFileError: It is none, or cut off.
+        DamagedFileError: Not a chrome trace, or truncated.
     """
     decoder = json.JSONDecoder(parse_float=Decimal, strict=False)
     size = path.stat().st_size
@@ -196,7 +193,7 @@ def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str
 
 
 def _list_begin(text: str) -> int | None:
-    """The place after the list's opening bracket."""
+    """Return the position after the list's opening bracket."""
     if text.lstrip().startswith("["):
         return text.index("[") + 1
     found = EVENTS_KEY.search(text.encode("utf-8", "surrogatepass"))
@@ -204,7 +201,7 @@ def _list_begin(text: str) -> int | None:
 
 
 def _skipped(text: str, begin: int) -> int:
-    """The place of the next event or bracket."""
+    """Return the position of the next event or bracket."""
     while begin < len(text) and text[begin] in " \t\r\n,":
         begin += 1
     return begin

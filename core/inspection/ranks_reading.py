@@ -1,7 +1,7 @@
-"""From a folder to the tables of its ranks: one decoder after another, each with its limit.
+"""Read the ranks of a folder, one decoding process after another.
 
-Of a file only its summary stays in memory, whatever the size of the file: 0.7 MB for 20,000 kernels
-with 2,000 collectives, 160 MiB at most, and of all files together about `MOST_BYTES`.
+Only a summary per file stays in memory: 0.7 MB for 20,000 kernels with 2,000 collectives, 160 MiB
+at most, and about `MOST_BYTES` for all files.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ if TYPE_CHECKING:
     from sysbench.core.trace.rank_summary import RankTrace
 
 MOST_BYTES = 2**31
-"""Of all summaries as they are stored; in memory they take about as much."""
+"""Limit of all stored summaries; in memory they take about as much."""
 
 
 class FolderDecoding:
-    """The files of a folder, decoded one after another, as the ranks of one job."""
+    """Decodes the files of a folder in turn, as ranks of one job."""
 
     def __init__(self, folder: Path, limit_bytes: int = 0, device: int | None = None) -> None:
-        """
-        Args:
-            folder: Holds a chrome trace or an nsys export of each rank, a memory snapshot, or both.
-            limit_bytes: Memory that the decoding of one file may take; 0 as in `Decoding`.
-            device: The device of files with several; None for the busiest of each.
+        """Args:
+        folder: Holds a chrome trace, an nsys export or a memory snapshot of each rank.
+        limit_bytes: Memory limit per file; 0 as in `Decoding`.
+        device: Device of files with several; None for the busiest.
         """
         self.folder = folder
         self._limit_bytes, self._device = limit_bytes, device
@@ -50,14 +49,14 @@ class FolderDecoding:
         self._lock = threading.Lock()
 
     def run(self, show: Callable[[Path, Progressed], None]) -> Ranks:
-        """Wait for the ranks side by side; files that were decoded before are not decoded again.
+        """Wait for the ranks; files that were decoded before are not decoded again.
 
         Args:
-            show: Called with the file that is being decoded, and its progress.
+            show: Called with the file being decoded and its progress.
 
         Raises:
-            FolderError: The files are not those of one job's ranks.
-            ForeignFileError: One of them cannot be read.
+            FolderError: The files are not the ranks of one job.
+            ForeignFileError: A file cannot be read.
             DecodingCancelled: `cancel` was called.
         """
         # numpy comes with it, which a screen should not wait for.
@@ -86,7 +85,7 @@ class FolderDecoding:
         return _side_by_side(files, summaries, memories)
 
     def cancel(self) -> None:
-        """End the decoding; `run` then raises. May be called from another thread, at any time."""
+        """End the decoding; `run` then raises. May be called from another thread."""
         with self._lock:
             self._cancelled = True
             if self._current is not None:
@@ -105,10 +104,10 @@ def _side_by_side(
     summaries: Mapping[Path, RankTrace],
     memories: Mapping[Path, RankMemoryRow],
 ) -> Ranks:
-    """The ranks of files that were read.
+    """Combine the ranks of decoded files.
 
     Raises:
-        FolderError: The files are not those of one job's ranks.
+        FolderError: The files are not the ranks of one job.
     """
     from sysbench.core.ranks.ranks_block import ranks_block
 
@@ -146,7 +145,7 @@ def _side_by_side(
 
 
 def _memory_row(path: Path, memory: Memory) -> RankMemoryRow:
-    """The row of a file whose rank is not known yet."""
+    """Return the row of a file whose rank is not known yet."""
     named = [origin for origin in memory.origins if origin.stack]
     top = max(named, key=lambda origin: origin.bytes, default=None)
     return RankMemoryRow(

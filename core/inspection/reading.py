@@ -1,4 +1,4 @@
-"""From a file to its tables, in this process: meant for a child with a memory limit."""
+"""Read a file into tables; meant for a child process with a memory limit."""
 
 from __future__ import annotations
 
@@ -46,18 +46,17 @@ from sysbench.core.trace.trace_events import Kind, Trace
 from sysbench.core.trace.trace_reader import read_trace
 
 MOSTLY = 0.95
-"""Part of the time of products whose FLOPs must be known, or the table says how much it is."""
+"""Share of matrix product time with known FLOPs below which a note is added."""
 MOST_OF_ROOF = 1.02
-"""Part of the roof up to which a row is not remarked: clocks and data sheets are rounded."""
+"""Share of the roof above which a row is noted; clocks and data sheets are rounded."""
 
 
 def under_file_roof(kernels: Kernels, device: str | None, given: Peak | None = None) -> Kernels:
-    """The table with each row's part of the roof; without a roof the reason is kept.
+    """Add each row's share of the roof, or the reason why there is no roof.
 
     Args:
-        kernels: Of a foreign file.
         device: Driver's name of the table's device.
-        given: Takes precedence over the table of GPUs.
+        given: Replaces the value from the table of GPUs.
     """
     on_device = kernels.source == "kernels"
     precision = precision_from_kernel_names(kernels)
@@ -74,10 +73,10 @@ def under_file_roof(kernels: Kernels, device: str | None, given: Peak | None = N
 
 
 def with_known_share(kernels: Kernels) -> Kernels:
-    """The table with what its FLOPs leave out, and what is above the roof, where that is much.
+    """Note missing FLOPs and rows above the roof, if they matter.
 
-    A replay of a graph has no operators and so no shapes; the peak may be of another variant of
-    the card, and bytes that stayed in a cache come faster than memory gives them.
+    Graph replays have no operators and so no shapes. Rows exceed the roof if the GPU is another
+    variant or bytes stayed in a cache.
     """
     reasons = {}
     products = [row for row in kernels.rows if row.category in COUNTED_CATEGORIES]
@@ -101,7 +100,7 @@ def with_known_share(kernels: Kernels) -> Kernels:
 
 
 def under_peak(inspection: Inspection, given: Peak) -> Inspection:
-    """The inspection with its kernels against the roof that was given."""
+    """Return the inspection with its kernels against a given roof."""
     if inspection.kernels is None:
         return inspection
     kernels = under_file_roof(inspection.kernels, inspection.device, given)
@@ -109,20 +108,19 @@ def under_peak(inspection: Inspection, given: Peak) -> Inspection:
 
 
 Progress = Callable[[str, int, int], None]
-"""Called with the stage, the amount done and the total: ``decode`` in bytes, ``rows`` of an nsys
-export in rows, ``analyse`` with 0 of 0."""
+"""Called with stage, amount done and total: ``decode`` in bytes, ``rows`` of an nsys export in
+rows, ``analyse`` with 0 of 0."""
 
 NO_REQUESTS = (
     "the trace has no requests for memory: torch.profiler records them with profile_memory=True"
 )
 MOST_RANGES = 20_000
-"""Rows of NVTX ranges kept of an nsys export. If each call of an operator has a distinct name, a
-second of training makes 3,000 rows."""
+"""NVTX range rows kept of an nsys export. If every call has a distinct name, a second of training
+makes 3,000 rows."""
 
 
 class Tables(NamedTuple):
-    """An inspection, its kernels layer by layer where it has any, and the file as one rank of
-    several where it has collectives."""
+    """An inspection, its kernels by layer, and its input to a comparison of ranks."""
 
     inspection: Inspection
     layers: Kernels | None
@@ -136,19 +134,17 @@ def read_tables(
     steps: tuple[int, int] | None = None,
     capture: Path | None = None,
 ) -> Tables:
-    """All tables of a file. Neither time nor memory is limited here.
+    """Read all tables of a file, without limits on time or memory.
 
     Args:
-        path: The file.
-        progress: Called as it is read.
-        device: The device that the tables are of; None for the busiest.
-        steps: First and last number of the marked steps that the tables are of; None for all that
-            the file has.
-        capture: The trace in which the graphs were captured that this one replays.
+        progress: Called while reading.
+        device: Device to read; None for the busiest.
+        steps: First and last marked step to read; None for all.
+        capture: Trace that captured the graphs which this one replays.
 
     Raises:
-        DamagedFileError: It cannot be read; the message has the reason.
-        MemoryError: It takes more than this process may have.
+        DamagedFileError: The file cannot be read; the message has the reason.
+        MemoryError: It needs more than this process may use.
     """
     kind = format_of(path)
     if capture and (kind != "chrome-trace" or format_of(capture) != kind):
@@ -173,7 +169,7 @@ def _read_trace(
     steps: tuple[int, int] | None,
     capture: Path | None,
 ) -> Tables:
-    """Times of kernels; without a device also the allocations of operators, if it has any."""
+    """Read kernel times; without a device also the allocations of operators."""
     try:
         trace = read_trace(path, lambda done, total: progress("decode", done, total))
     except DamagedFileError as error:
@@ -230,10 +226,10 @@ def _read_trace(
 
 
 def _captured(path: Path, progress: Progress) -> Trace:
-    """The trace of a capture.
+    """Read the trace of a capture.
 
     Raises:
-        DamagedFileError: It cannot be read, or nothing was captured in it.
+        DamagedFileError: It cannot be read, or contains no capture.
     """
     trace = read_trace(path, lambda done, total: progress("decode", done, total))
     if not any(map(BEGIN_CAPTURE.search, trace.names)):
@@ -242,7 +238,7 @@ def _captured(path: Path, progress: Progress) -> Trace:
 
 
 def _runtime_calls(trace: Trace, ledger: TimeLedger) -> list[KernelSummary]:
-    """The host's calls of the runtime and the driver, of the chosen steps where some are."""
+    """Summarise runtime and driver calls, of the selected steps if any."""
     host = trace.host
     is_call = host.kind == Kind.RUNTIME
     if ledger.host_window is not None:
@@ -258,10 +254,10 @@ def _empty(path: Path) -> str:
 
 
 def file_device_name(trace: Trace, device: int | None) -> str | None:
-    """The device's name by the file; None where the file does not say it.
+    """Return the device's name in the file, if known.
 
-    AMD's traces number devices otherwise in events than in their properties: where all names
-    agree, the number does not matter.
+    AMD's traces number devices differently in events and properties; if all names agree, the number
+    does not matter.
     """
     if device is None:
         return None
@@ -287,13 +283,13 @@ def _profiled(
 
 
 def _profiled_memory(path: Path) -> Memory | None:
-    """The memory block of the requests to the CPU's allocator; None if the file has none."""
+    """Read requests to the CPU allocator; None if there are none."""
     history = read_profiled_allocations(path)
     return describe_profiled(history) if len(history) else None
 
 
 def _counted_memory(path: Path, device: int | None) -> Memory | None:
-    """The memory block of a GPU's allocator; None where the trace has none."""
+    """Read counters of a GPU allocator; None if there are none."""
     counted = read_counted_allocations(path, device)
     return describe_counted(counted) if counted else None
 
@@ -346,5 +342,5 @@ def _read_export(
 
 
 def _name(path: Path) -> str:
-    """The path as text that JSON can hold: names on disk are bytes."""
+    """Return the path as text for JSON: names on disk are bytes."""
     return str(path).encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Fills a study's tables from the records of its cells."""
+"""Fill a study's tables from the records of its cells."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ CONTEXT = {
     "precision": "spec.precision",
     "attention": "spec.attention",
 }
-"""Columns that the write-ups left out of their tables, with their formulas."""
+"""Columns to add to every table, with their formulas."""
 INSTRUCTIONS, MACHINE, SDPA = "instruction set", "machine", "sdpa kernel"
-"""Columns of tables of memory with cells of a CPU, whose libraries choose their workspace by the
-instruction set; of tables with cells of a cluster; and of those where torch chose the kernel."""
+"""Columns of memory tables with CPU cells, whose libraries choose their workspace by instruction
+set; of tables with cluster cells; and of those in which torch chose the kernel."""
 ALLOCATED = ("memory.", "measures.largest_bytes", "measures.largest_category")
-"""Prefixes of the formulas of a table of memory."""
+"""Prefixes of memory formulas."""
 OF_MEMORY = ("ledger", "largest")
-"""Tables per cell that are of memory."""
+"""Tables per cell that are about memory."""
 WITHOUT_STEPS = ("accumulation", "autocast-dtypes", "all-reduce")
-"""Workloads in which batch, context, precision and attention decide nothing."""
+"""Workloads that ignore batch, context, precision and attention."""
 VARIES = "varies"
 FELL_BACK = "fell back to eager"
 ENDS = ("low", "high", "tested")
-"""Ends of the names of three columns after a ratio column: its interval, and its test."""
+"""Suffixes of the three columns after a ratio column: its interval, and its test."""
 MARK = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A filled table of a study: as data, and as people read it.
+    """A filled table of a study, as data and for people.
 
     Attributes:
-        layout: Its place in the study's file.
-        table: Its rows, every number in a column of its own.
-        ratios: Each cell of a ratio column, by its row and the column's name.
-        medians: The two medians of such a cell, with their units.
+        layout: Its definition.
+        table: Rows; every number has its own column.
+        ratios: By row and column name.
+        medians: The two medians of each ratio, with units.
     """
 
     layout: TableLayout
@@ -71,7 +71,8 @@ class Filling:
 
     @property
     def shown(self) -> Table:
-        """The table for people: a ratio is one text, ``1.52 (1.47–1.58)``; untested, marked."""
+        """The table for people: a ratio is one text, ``1.52 (1.47–1.58)``; untested ones are
+        marked."""
         names = _ratio_names(self.layout)
         marks = self._marks()
         table, hidden = self.table, {further for name in names for further in _further(name)}
@@ -88,11 +89,10 @@ class Filling:
 
     @property
     def legend(self) -> tuple[str, ...]:
-        """Meaning of the marks of `shown`, a line for each."""
         return tuple(f"{mark} {why}" for why, mark in self._marks().items())
 
     def _marks(self) -> dict[str, str]:
-        """A mark for each reason why ratios of the table have no interval."""
+        """Assign a mark to each reason why a ratio has no interval."""
         untested = (ratio for ratio in self.ratios.values() if ratio.low is None)
         reasons = dict.fromkeys(ratio.why for ratio in untested if ratio.state != "counted")
         return {why: MARK * number for number, why in enumerate(reasons, 1)}
@@ -101,11 +101,10 @@ class Filling:
 def fillings(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[Filling]:
-    """Fill all tables of the study, in its order; a cell without a value stays empty.
+    """Fill all tables of the study; cells without a value stay empty.
 
     Args:
         study: With its variant and overrides applied.
-        cells: From `expand`.
         records: By the cell's id. Repeats become their median.
     """
     for layout in study.tables:
@@ -116,7 +115,7 @@ def fillings(
 
 
 def outcome(record: Record) -> str:
-    """Text of a cell whose run has no such number: ``OOM 512 MiB``, ``failed``, …"""
+    """Return the text of a cell without a number: ``OOM 512 MiB``, ``failed``, …"""
     if record.status == "finished":
         return ""
     if record.status != "oom":
@@ -128,7 +127,6 @@ def outcome(record: Record) -> str:
 def _fill_columns(
     study: Study, layout: TableLayout, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Filling:
-    """Fill a table whose columns are formulas."""
     columns, lines = layout.columns, layout.lines or (Line(name=""),)
     shown = {column.name for column in columns} | {column.value for column in columns}
     axes = [axis for axis in study.axes if axis.name in layout.rows]
@@ -184,7 +182,7 @@ def _fill_columns(
 def _context(
     study: Study, layout: TableLayout, records: Mapping[str, Record]
 ) -> Iterator[tuple[str, str]]:
-    """Name and formula of the columns that every table has if it can."""
+    """Return names and formulas of the context columns that the table can have."""
     has_steps = study.fixed.get("workload") not in WITHOUT_STEPS
     yield from (pair for pair in CONTEXT.items() if has_steps or pair[0] == "hardware")
     is_of_memory = any(formula.startswith(ALLOCATED) for formula in layout.formulas)
@@ -198,7 +196,6 @@ def _ratio_names(layout: TableLayout) -> list[str]:
 
 
 def _further(name: str) -> list[str]:
-    """Names of the further columns of a ratio column."""
     return [f"{name} {end}" for end in ENDS]
 
 
@@ -242,7 +239,7 @@ def _rounds(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Reco
 
 
 def _content(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Record]) -> Content:
-    """The median of the cells' numbers or the first of their texts, else why there is none."""
+    """Return the median of the cells' numbers or their first text, else why there is none."""
     own = _own(part, cells)
     if is_fact(part.value):
         return _fact(own, part.value, records)
@@ -262,7 +259,7 @@ def _content(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Rec
 
 
 def _fact(cells: Sequence[Cell], formula: str, records: Mapping[str, Record]) -> Content:
-    """The common value of the cells, from their specs or, for the machine, their records."""
+    """Return the common value of the cells, from their specs or records."""
     distinct: dict[Content, None] = {}
     for cell in cells:
         if formula.startswith("spec.") and cell.spec is not None:
@@ -278,8 +275,8 @@ def _fact(cells: Sequence[Cell], formula: str, records: Mapping[str, Record]) ->
 def _fill_each(
     study: Study, layout: TableLayout, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Table:
-    """Stack the same table of every cell. A cell without it is an empty row; one that finished is
-    left out. Repeats are one cell, whose times are those of its rounds."""
+    """Stack the same table of every cell. A cell without it is an empty row, or left out if it
+    finished. Repeats are one cell with the times of all rounds."""
     axes = [axis.name for axis in study.axes if len(axis.points) > 1]
     by_cell = _merge_repeats(study, cells, records)
     all_records = list(by_cell.values())
@@ -318,7 +315,7 @@ def _fill_each(
 def _merge_repeats(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> dict[str, Record]:
-    """By the identity of the cell: its record, the repeats as one run with rounds."""
+    """Merge repeats into one record with rounds, by cell identity."""
     repeats: dict[str, dict[int, Record]] = {}
     for cell in cells:
         if cell.id in records:
