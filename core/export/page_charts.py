@@ -61,7 +61,7 @@ def memory_chart(timeline: Timeline) -> str:
     return tag(
         "figure",
         _svg(*_scale(highest), *areas, *_phases(timeline, x), _cursor()),
-        tag("p", text(_tooltip(timeline, peak, names)), class_="told quiet"),
+        tag("p", text(_tooltip(timeline, peak, names)), class_="tooltip quiet"),
         _legend(names),
         data_points=json.dumps(points),
     )

@@ -38,7 +38,7 @@ def line_chart(figure: Figure) -> str:
             role="img",
             aria_label=figure.title,
         ),
-        tag("p", text(_tooltip(figure, drawn, figure.places[-1])), class_="told quiet"),
+        tag("p", text(_tooltip(figure, drawn, figure.places[-1])), class_="tooltip quiet"),
         _legend(drawn),
         data_points=json.dumps(points),
     )

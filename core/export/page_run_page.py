@@ -82,8 +82,8 @@ def _sections(
     yield "trust", section("What the numbers include", *lines, anchor="trust")
     if record.timing:
         chart = steps_chart(record.timing.samples_ms, inside(record.timing).median_ms)
-        standing = middle(record.timing.rounds)
-        of_round = f" of round {standing.index}" if standing else ""
+        middle_round = middle(record.timing.rounds)
+        of_round = f" of round {middle_round.index}" if middle_round else ""
         title = f"Steps{of_round}, and their median"
         yield "step-times", section(title, chart, anchor="step-times")
     if record.memory:

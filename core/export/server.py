@@ -73,7 +73,7 @@ def _served(run: RunDirectory) -> dict[str, Served]:
         "snapshot.pickle": run.snapshot_path,
     }
     page = Served("text/html; charset=utf-8", run_as_page(run).encode())
-    # A run of somebody else may hold links to files that are nobody's business.
+    # A run of another user may contain links to private files.
     inside = run.path.resolve()
     present = {
         name: path

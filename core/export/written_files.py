@@ -31,8 +31,8 @@ def refuse_existing(paths: list[Path], *, force: bool) -> None:
         if path.is_dir():
             raise SpecError("output", str(path), "is a folder; name a file")
         if path.exists() and not path.is_file():
-            raise SpecError("output", str(path), "is no regular file, and is not replaced")
-        if os.path.lexists(path) and not force:  # a link that leads nowhere is there too
+            raise SpecError("output", str(path), "is not a regular file and is not replaced")
+        if os.path.lexists(path) and not force:  # also true for a broken link
             raise SpecError("output", str(path), "exists already; --force replaces it")
 
 
@@ -43,10 +43,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         SpecError: The folder cannot be created or written to.
     """
-    # A name that nobody can foresee, and no file or link that is there: the folder may be shared.
+    # An unpredictable new name, because the folder may be shared.
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        # One folder at most: a path with a mistake in it is no tree to make.
+        # One folder at most, so that a typo does not create a tree.
         path.parent.mkdir(exist_ok=True)
         file = part.open("xb")
     except OSError as error:
@@ -120,7 +120,7 @@ def _check_head(packed: IO[bytes], source: Path) -> None:
     except (OSError, EOFError, zlib.error) as error:
         raise DamagedFileError(f"{source} is not a gzip'd trace: {error}") from error
     if head[:1] not in (b"{", b"["):
-        raise DamagedFileError(f"{source} is not a chrome trace: it does not begin like JSON")
+        raise DamagedFileError(f"{source} is not a chrome trace: it does not start like JSON")
 
 
 _PROTOCOL_4 = b"\x80\x04"

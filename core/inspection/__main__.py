@@ -1,8 +1,8 @@
 """The decoding process: ``python -m sysbench.core.inspection FILE ENTRY LIMIT [DEVICE [STEPS
 [CAPTURE]]]``.
 
-LIMIT is of memory in bytes, STEPS such as 2-5. It writes messages to standard output and the tables
-into the entry's folder. It exits when standard input closes.
+LIMIT is the memory limit in bytes, STEPS such as 2-5. Messages go to standard output, tables into the
+entry's folder. The process exits when standard input closes.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ def main(
         chosen = (int(first), int(last)) if steps else None
         joined = Path(capture) if capture else None
         tables = read_tables(path, ProgressSender().send, number, chosen, joined)
-        # The name of the entry stands for the state of the file that was to be read.
+        # The entry's name contains the file's state at the start.
         if inspection_entry(path, number, chosen, joined).path != Path(entry):
-            raise ForeignFileError(f"{path} changed while it was read: look again when it is whole")
+            raise ForeignFileError(
+                f"{path} changed while it was read: try again when it is complete"
+            )
         _write(tables, InspectionEntry(Path(entry)))
-    except Exception as error:  # A foreign file can raise anything; the log has it all.
+    except Exception as error:  # an imported file can raise anything; see the log
         traceback.print_exc()
         send_message(refusal(error, path, int(limit_bytes)))
         return 1
@@ -70,7 +72,9 @@ def _write(tables: Tables, entry: InspectionEntry) -> None:
     layers = msgspec.json.encode(tables.layers) if tables.layers else b""
     if len(inspection) + len(layers) > LARGEST_TABLES_BYTES:
         size = format_bytes(len(inspection) + len(layers))
-        raise ForeignFileError(f"{tables.inspection.file} has {size} of tables: no real file does")
+        raise ForeignFileError(
+            f"{tables.inspection.file} has {size} of tables, too many for a real file"
+        )
     if tables.rank:
         write_atomically(entry.rank_path, encode_rank(tables.rank))
     if layers:

@@ -46,10 +46,10 @@ class Decoding:
         steps: tuple[int, int] | None = None,
         capture: Path | None = None,
     ) -> None:
-        """Args:
+        """
+        Args:
             limit_bytes: Memory limit of the child; 0 for `default_limit_bytes`. A million events
-            take
-                1 GiB.
+                take 1 GiB.
             device: Device to read if the file has several; None for the busiest.
             steps: First and last marked step to read; None for all.
             capture: Trace that captured the graphs which the file replays.
@@ -58,7 +58,7 @@ class Decoding:
             ForeignFileError: The file cannot be read or its format is unknown.
         """
         self.path = path.absolute()
-        format_of(self.path)  # refuses an unreadable file before a child is started
+        format_of(self.path)  # raises before a child is started
         other = capture.absolute() if capture else None
         if other:
             format_of(other)
@@ -126,7 +126,7 @@ class Decoding:
     def _sudden_end(self, code: int) -> str:
         log = self.entry.log_path
         if code == -signal.SIGKILL:
-            return f"{self.path}: its decoding was killed, as a system does that runs out of memory"
+            return f"{self.path}: its decoding was killed, probably for lack of memory"
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return f"{self.path}: its decoding ended with {how}; see {log}"
 
@@ -144,7 +144,7 @@ def follow_decoding(
     assert process.stdout is not None
     for line in process.stdout:
         if not line.endswith(b"\n"):
-            break  # it died while it wrote
+            break  # the process died while writing
         match decode_message(line):
             case Progressed() as step:
                 show(step)

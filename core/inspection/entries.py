@@ -77,9 +77,7 @@ class InspectionEntry:
             return None
 
     def read_rank(self) -> RankTrace | None:
-        from sysbench.core.trace.rank_summary import (
-            decode_rank,  # numpy, for which files alone do not ask
-        )
+        from sysbench.core.trace.rank_summary import decode_rank  # lazy: numpy
 
         try:
             return decode_rank(self.rank_path.read_bytes(), self.rank_path)

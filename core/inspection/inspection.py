@@ -136,7 +136,7 @@ def decode_message(line: bytes) -> Message:
     try:
         return _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedFileError(f"the decoding process wrote what is no message: {error}") from error
+        raise DamagedFileError(f"the decoding process wrote an invalid message: {error}") from error
 
 
 def send_message(message: Message) -> None:

@@ -95,7 +95,7 @@ def _head(path: Path) -> bytes:
             raise ForeignFileError(f"{path} is not a regular file; save it to one first")
         with path.open("rb") as file:
             return file.read(HEAD_BYTES)
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
         reason = error.strerror if isinstance(error, OSError) else error
         raise ForeignFileError(f"{path} cannot be read: {reason}") from error
 

@@ -2,9 +2,9 @@
 
 ``python -m sysbench.core.inspection.merging_process OUT LIMIT {FILE RANK AHEAD}…``
 
-LIMIT is of memory in bytes, AHEAD by how many nanoseconds a file's clock is ahead. Every event
-keeps its content; what would be mistaken between files is told apart: processes are numbered anew
-and named by rank, and so are the ids of arrows. Messages go to standard output.
+LIMIT is the memory limit in bytes, AHEAD the clock offset of a file in nanoseconds. Events keep
+their content; processes and arrow ids are renumbered, and processes are named by rank. Messages go
+to standard output.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main(output: str, limit_bytes: str, *files: str) -> int:
             else:
                 _write(file, sources, ProgressSender())
         unfinished.replace(target)
-    except Exception as error:  # as of a decoder: a foreign file can raise anything
+    except Exception as error:  # an imported file can raise anything
         with suppress(OSError):
             unfinished.unlink()
         send_message(refusal(error, target, int(limit_bytes)))
@@ -182,7 +182,7 @@ def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str
                         return  # the list form may lack its closing bracket
                     raise DamagedFileError(f"{path} is cut off") from error
                 text, begin = text[begin:] + utf8.decode(more), 0
-                # An event that is longer than the chunk is not parsed once a chunk.
+                # Read more at a time, so that a long event is not parsed again for every chunk.
                 wanted = max(CHUNK_BYTES, len(text))
                 if len(text) > LONGEST_PENDING_BYTES:
                     raise DamagedFileError(f"{path} is no chrome trace there: {error}") from error

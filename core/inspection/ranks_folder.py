@@ -77,7 +77,7 @@ def rank_files(folder: Path) -> RankFiles:
             found_format = format_of(path)
         except ForeignFileError:
             if path.name.endswith(PACKED):
-                raise  # most likely a rank's, cut off: without it the others would mislead
+                raise  # probably a truncated rank, without which the others would mislead
             left_out.append(path.name)
             continue
         if found_format == "chrome-trace" and _is_other_json(path):
@@ -89,11 +89,11 @@ def rank_files(folder: Path) -> RankFiles:
     if exports and traces:
         raise FolderError(
             f"{folder} mixes nsys exports ({exports[0].name}) with chrome traces "
-            f"({traces[0].name}): one folder, one kind of times"
+            f"({traces[0].name}): all files of a folder must be of one kind"
         )
     traces = traces or exports
     if not traces and not snapshots:
-        raise FolderError(f"{folder} is a folder without any file that is {READABLE}")
+        raise FolderError(f"{folder} is a folder that contains no {READABLE}")
     if max(len(traces), len(snapshots)) < 2:
         only = (traces or snapshots)[0]
         raise FolderError(f"{folder} has one rank only: inspect {only} itself")
@@ -110,7 +110,7 @@ def _is_other_json(path: Path) -> bool:
             packed = file.peek()[:2] == GZIP
             text = (gzip.GzipFile(fileobj=file) if packed else file).read(HEAD_BYTES + 1)
     except (OSError, EOFError, zlib.error):
-        return False  # its decoder tells why
+        return False  # its decoder reports why
     is_object = text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"{")
     return is_object and len(text) <= HEAD_BYTES and not EVENTS_KEY.search(text)
 
@@ -134,12 +134,12 @@ def by_rank(files: Iterable[tuple[Path, int | None]]) -> dict[int, Path]:
         FolderError: A file has no rank, or two files have the same.
     """
     found: dict[int, Path] = {}
-    for path, told in files:
-        rank = rank_in_name(path) if told is None else told
+    for path, rank_in_file in files:
+        rank = rank_in_name(path) if rank_in_file is None else rank_in_file
         if rank is None:
             raise FolderError(
-                f"{path} does not say its rank (no distributedInfo in it), and neither does its "
-                "name: call the files rank0…, rank1…"
+                f"{path} contains no rank (no distributedInfo), and neither does its name: "
+                "name the files rank0…, rank1…"
             )
         if rank in found:
             raise FolderError(
@@ -180,8 +180,8 @@ def merge_traces(
         raise FolderError(f"{folder} has no traces to merge")
     if output.absolute().parent.resolve() == folder.resolve():
         raise FolderError(
-            f"{output} lies in the folder itself, where it would be taken for a rank: write it "
-            "elsewhere"
+            f"{output} is in the folder itself, where it would count as a rank: choose "
+            "another folder"
         )
     paths = {folder_text(path.name): path for path in folder.iterdir()}
     files = [

@@ -37,10 +37,11 @@ class FolderDecoding:
     """Decodes the files of a folder in turn, as ranks of one job."""
 
     def __init__(self, folder: Path, limit_bytes: int = 0, device: int | None = None) -> None:
-        """Args:
-        folder: Holds a chrome trace, an nsys export or a memory snapshot of each rank.
-        limit_bytes: Memory limit per file; 0 as in `Decoding`.
-        device: Device of files with several; None for the busiest.
+        """
+        Args:
+            folder: Holds a chrome trace, an nsys export or a memory snapshot of each rank.
+            limit_bytes: Memory limit per file; 0 as in `Decoding`.
+            device: Device of files with several; None for the busiest.
         """
         self.folder = folder
         self._limit_bytes, self._device = limit_bytes, device
@@ -59,8 +60,7 @@ class FolderDecoding:
             ForeignFileError: A file cannot be read.
             DecodingCancelled: `cancel` was called.
         """
-        # numpy comes with it, which a screen should not wait for.
-        from sysbench.core.trace.rank_summary import MOST_CALLS, MOST_INTERVALS
+        from sysbench.core.trace.rank_summary import MOST_CALLS, MOST_INTERVALS  # lazy: numpy
 
         folder, files = self.folder, rank_files(self.folder)
         summaries: dict[Path, RankTrace] = {}
@@ -109,15 +109,17 @@ def _side_by_side(
     Raises:
         FolderError: The files are not the ranks of one job.
     """
-    from sysbench.core.ranks.ranks_block import ranks_block
+    from sysbench.core.ranks.ranks_block import ranks_block  # lazy: numpy
 
     folder = files.folder
     traces = by_rank((path, summaries[path].rank) for path in files.traces)
     snapshots = by_rank((path, None) for path in files.snapshots)
     sizes = {summary.world_size for summary in summaries.values()} - {None}
     if len(sizes) > 1:
-        told = " and ".join(str(size) for size in sorted(sizes, key=str))
-        raise FolderError(f"{folder} mixes jobs of {told} ranks: one folder, one job")
+        sizes_text = " and ".join(str(size) for size in sorted(sizes, key=str))
+        raise FolderError(
+            f"{folder} mixes jobs of {sizes_text} ranks; put each job into its own folder"
+        )
     if len({summary.source for summary in summaries.values()}) > 1:
         without = next(p for p, summary in summaries.items() if summary.source == "operators")
         raise FolderError(f"{without} has no work of a device, and other ranks have")

@@ -85,7 +85,7 @@ def with_known_share(kernels: Kernels) -> Kernels:
     if kernels.counted_flops is not None and known_ns < MOSTLY * whole_ns:
         reasons["flops.share"] = (
             f"FLOPs are known for {percent(known_ns / whole_ns)} of the time of products and "
-            "attention: their sums leave out the rest"
+            "attention: sums leave out the rest"
         )
         if kernels.coverage.graph_kernels and "capture" not in kernels.missing:
             reasons["flops.share"] += " (--capture FILE has those of graph replays)"
@@ -94,7 +94,7 @@ def with_known_share(kernels: Kernels) -> Kernels:
         rows = "row reaches more" if len(above) == 1 else "rows reach more"
         reasons["of_roof"] = (
             f"{len(above)} {rows}, up to {percent(max(above), 0)} of the roof: bytes "
-            "came from a cache, or the peak is of another card (--peak)"
+            "came from a cache, or the peak is of another GPU (--peak)"
         )
     return msgspec.structs.replace(kernels, missing=kernels.missing | reasons)
 
@@ -112,7 +112,7 @@ Progress = Callable[[str, int, int], None]
 rows, ``analyse`` with 0 of 0."""
 
 NO_REQUESTS = (
-    "the trace has no requests for memory: torch.profiler records them with profile_memory=True"
+    "the trace has no memory requests: torch.profiler records them with profile_memory=True"
 )
 MOST_RANGES = 20_000
 """NVTX range rows kept of an nsys export. If every call has a distinct name, a second of training
@@ -174,7 +174,7 @@ def _read_trace(
         trace = read_trace(path, lambda done, total: progress("decode", done, total))
     except DamagedFileError as error:
         memory = None
-        with suppress(DamagedFileError):  # the first reason is the better one
+        with suppress(DamagedFileError):  # the first reason is more useful
             memory = _profiled_memory(path)
         if memory is None:
             raise
@@ -182,14 +182,14 @@ def _read_trace(
     progress("analyse", 0, 0)
     ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     work = noted_work(trace, ledger)
-    told = {}
+    missing = {}
     if capture:
         joined = join_replays(trace, ledger, _captured(capture, progress))
-        ledger, told = with_captured(ledger, joined), {"capture": joined.words}
+        ledger, missing = with_captured(ledger, joined), {"capture": joined.words}
         work = both_works(work, captured_work(joined, ledger))
     name = file_device_name(trace, ledger.device)
     table = with_costs(kernel_rows(ledger), work)
-    table = msgspec.structs.replace(table, missing=table.missing | told)
+    table = msgspec.structs.replace(table, missing=table.missing | missing)
     folded = with_known_share(under_file_roof(table, name))
     rows = collective_rows(ledger, trace.collectives)
     calls = _runtime_calls(trace, ledger)
@@ -197,7 +197,7 @@ def _read_trace(
     layers = with_costs(kernel_rows(ledger, by_layer=True), work)
     rank = None
     if steps is None:
-        with suppress(DamagedFileError):  # too much to compare, yet the file's own tables stand
+        with suppress(DamagedFileError):  # too large to compare; the tables remain valid
             rank = rank_trace(trace, ledger, read_origin(path))
     is_on_cpu = ledger.source == "operators" and trace.has_requests
     memory = _profiled_memory(path) if is_on_cpu else None
@@ -209,7 +209,7 @@ def _read_trace(
     if trace.has_requests:
         try:
             counted = _counted_memory(path, ledger.device)
-        except DamagedFileError as error:  # the kernels were read, and stand without it
+        except DamagedFileError as error:  # the kernels remain valid without it
             why_none = str(error)
     inspection = Inspection(
         kind="chrome-trace",
@@ -233,7 +233,7 @@ def _captured(path: Path, progress: Progress) -> Trace:
     """
     trace = read_trace(path, lambda done, total: progress("decode", done, total))
     if not any(map(BEGIN_CAPTURE.search, trace.names)):
-        raise DamagedFileError(f"{path} has no capture of a graph: no call in it begins one")
+        raise DamagedFileError(f"{path} has no capture of a graph: it has no call that starts one")
     return trace
 
 

@@ -174,25 +174,24 @@ class _Follower:
             return False
         try:
             written = run.events_path.stat().st_mtime
-        except OSError:  # it never began
+        except OSError:  # it never started
             return False
-        # Clocks of machines differ either way.
+        # Clocks of machines may differ in both directions.
         return abs(time.time() - written) < self.lag_seconds
 
     def _submit(self, cells: Sequence[Cell]) -> str:
         runs: list[RunDirectory] = []
         for cell in cells:
-            assert cell.spec is not None  # refused cells are not among what is to do
+            assert cell.spec is not None  # refused cells are not run
             run = create_run(cell.spec, cell.passes, self.directory.root)
-            # Before the job is queued: a runner that is killed in between leaves no job that
-            # a later one does not know.
+            # Written before the job is queued, so that a later runner knows every job.
             self.directory.append(CellEntry(cell=cell.id, status="running", run=run.id))
             runs.append(run)
         try:
             words = self.place.submit(runs)
         except BaseException:
-            # Of several arrays the first ones may be queued, and so may one whose sbatch timed out.
-            with suppress(ClusterError):  # nothing is known, so nothing is removed
+            # Some arrays may be queued already, also one whose sbatch timed out.
+            with suppress(ClusterError):  # unknown state: remove nothing
                 queued = self.place.jobs()
                 for run in runs:
                     if run.id not in queued:
@@ -212,7 +211,7 @@ class _Follower:
                 jobs = self.place.jobs()
                 heard = time.monotonic()
             except ClusterError:
-                # Silence says nothing on the jobs.
+                # Jobs may go on while the scheduler is silent.
                 if time.monotonic() - heard > SILENCE_SECONDS:
                     raise
             else:
@@ -235,7 +234,7 @@ class _Follower:
             run, now = self._run(id), time.monotonic()
             has_end = has_ended(run)
             if not has_end and self.cancel.is_set():
-                # It is taken up by the next start, if it left anything.
+                # The next start reads its results, if any.
                 _forget_unbegun(run)
                 del self.waiting[id]
                 continue

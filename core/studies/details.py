@@ -51,7 +51,7 @@ def accounting_table(record: Record, others: Sequence[Record] = ()) -> Table:
         rows = [
             ("q, k, v and the output, each", f"B S d w = {shape}", tensor),
             ("one matrix of scores", f"B h S² w = {scores}", score_bytes(spec)),
-            ("asked for when it failed", failed.oom.phase, failed.oom.requested_bytes),
+            ("failed request", failed.oom.phase, failed.oom.requested_bytes),
             ("allocated then", "", failed.oom.allocated_bytes),
             ("free then", "", failed.oom.free_bytes),
         ]

@@ -47,7 +47,7 @@ REFUSED = {
     **dict.fromkeys(
         ("requeue", "no-requeue"), "a cell is measured once from its start; start the study again"
     ),
-    "signal": "a job that ends is told by SIGTERM",
+    "signal": "jobs are ended by SIGTERM",
 }
 GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
 
@@ -89,7 +89,7 @@ def parse_options(texts: Sequence[str]) -> SlurmOptions:
             parallel = int(value)
             continue
         if name == "nodes" and not (str(value).isdecimal() and int(value)):
-            # With a range a cell would be measured on more nodes or on fewer, as it happens.
+            # With a range the number of nodes would vary between cells.
             raise SpecError(OPTION, f"{name}={value}", "a number of nodes, the same for each cell")
         sbatch[name] = value
     return SlurmOptions(sbatch, parallel)
@@ -179,11 +179,13 @@ class Slurm:
         if not by_name:
             return {}
         states: dict[str, JobState] = {}
-        told = _ask("squeue", "--noheader", "--array", *_MINE, "--format=%j|%K|%t")
-        for line in told.splitlines():
+        output = _ask("squeue", "--noheader", "--array", *_MINE, "--format=%j|%K|%t")
+        for line in output.splitlines():
             name, index, state = (part.strip() for part in line.rsplit("|", 2))
             runs = by_name.get(name, ())
-            number = int(index) if index.isdecimal() else 0  # one run makes a job without an array
+            number = (
+                int(index) if index.isdecimal() else 0
+            )  # a single run is a job without an array
             if number < len(runs):
                 states[runs[number]] = "waiting" if state == "PD" else "running"
         return states
@@ -212,10 +214,10 @@ class Slurm:
             job_name=name,
             wckey=None,
             array_parallelism=self.options.parallel,
-            # A step of srun would get one processor, whatever the job asks for.
+            # A step of srun would get one processor.
             use_srun=False,
-            # bash ends at SIGTERM, and the job with it, unless it has a trap: the supervisor would
-            # have no time to write the end. A file in the working directory is no module.
+            # Without a trap bash ends at SIGTERM, and the supervisor has no time to write its end.
+            # -P: files in the working directory are not modules.
             setup=["trap : TERM", "export PYTHONSAFEPATH=1"],
             additional_parameters={
                 **{"no-requeue": True, "time": MINUTES},
@@ -258,7 +260,7 @@ def refuse_while_queued(directory: StudyDirectory) -> None:
     """
     slurm = Slurm(directory)
     if not slurm.submissions() or shutil.which("squeue") is None:
-        return  # no job of this study can be under way where there is no Slurm
+        return  # without Slurm there are no jobs
     count = len(slurm.jobs())
     if count:
         raise DeviceBusyError(

@@ -217,13 +217,13 @@ def find_study(name: str, root: Path | None = None) -> StudyDirectory:
     """
     studies = list_studies(root)
     named = [directory for directory in studies if directory.id.rpartition("-")[0] == name]
-    begins = [directory for directory in studies if directory.id.startswith(name)]
-    for directory in (*named, *begins):
+    by_prefix = [directory for directory in studies if directory.id.startswith(name)]
+    for directory in (*named, *by_prefix):
         return directory
-    begun = ", ".join(directory.id for directory in studies[:6]) or "none"
+    started = ", ".join(directory.id for directory in studies[:6]) or "none"
     raise NotFoundError(
-        f"study {name!r} was not begun here: start it with `sysbench-tui study {name}`; "
-        f"begun: {begun}"
+        f"study {name!r} was not started here: start it with `sysbench-tui study {name}`; "
+        f"started: {started}"
     )
 
 

@@ -173,7 +173,7 @@ class _Runner:
     def _cell(self, cell: Cell, number: int) -> Generator[StudyEvent, None, CellEntry]:
         """Run one cell to its end; store and return its entry."""
         spec = cell.spec
-        assert spec is not None  # refused cells are not among what is to do
+        assert spec is not None  # refused cells are not run
         too_large = self._too_large(cell)
         if too_large is not None:
             self.directory.append(too_large)
@@ -281,7 +281,7 @@ def adopt(
         try:
             record = load_record(run)
         except DamagedFileError:
-            continue  # nothing to keep: the cell runs again
+            continue  # no result: the cell runs again
         if record.status in FINAL_STATUSES:
             directory.append(cell_entry(cell, cell.spec, record, None, teaches=teaches))
 
@@ -289,7 +289,7 @@ def adopt(
 def _run_all(path: Path, cancel: Cancellation) -> Iterator[StudyEvent]:
     directory = StudyDirectory(path)
     keep_python(directory)
-    # Where it ran before, devices need not be here.
+    # A study that ran elsewhere may lack its devices here.
     study = msgspec.structs.replace(directory.study(), elsewhere=False)
     return run_study(directory, expand(study), cancel=cancel)
 

@@ -152,7 +152,7 @@ def _fill_columns(
                     row[column.name] = line.name
                 elif column.ratio is None:
                     row[column.name] = _content(part, own, records)
-                # A text, such as that of a run that fell back, is not compared.
+                # Texts, such as a fallback, are not compared.
                 elif all(is_number(row[name]) for name in column.ratio):
                     sides = [layout.part(line, layout.column(name)) for name in column.ratio]
                     ratio = ratio_of(*(_rounds(side, own, records) for side in sides))
@@ -294,7 +294,7 @@ def _fill_each(
             continue
         labels = [cell.point[axis] for axis in axes]
         instructions = [instruction_set(record) if record else None for _ in last]
-        # Columns that are left out where nothing is known may differ from cell to cell.
+        # Optional columns may differ between cells.
         own = islice(table.mappings(), layout.most or None) if table and has_rows else [{}]
         rows += ((*labels, *map(values.get, first.columns), *instructions) for values in own)
     return Table(

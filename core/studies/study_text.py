@@ -208,7 +208,7 @@ def _options(study: Study) -> Iterator[str]:
     try:
         original = with_variant(load_study(Path(study.file)), study.variant)
     except SysbenchError:
-        # The file is gone or was replaced: the overrides are unknown.
+        # The file was deleted or replaced: the overrides are unknown.
         return
     if study.repeat != original.repeat:
         yield from ("--repeat", str(study.repeat))

@@ -88,11 +88,11 @@ _SERIES_WORDS = {
 
 def series_words(key: str) -> str:
     """Return a telemetry series for people: ``GPU 0 power, W``; unknown ones stay."""
-    found = _SERIES.fullmatch(key)
-    if found is None or found[3] not in _SERIES_WORDS:
+    match = _SERIES.fullmatch(key)
+    if match is None or match[3] not in _SERIES_WORDS:
         return key
-    whose = "host" if found[2] is None else f"GPU {found[2]}"
-    return f"{whose} {_SERIES_WORDS[found[3]]}"
+    owner = "host" if match[2] is None else f"GPU {match[2]}"
+    return f"{owner} {_SERIES_WORDS[match[3]]}"
 
 
 def heading_of(table: Table, column: str) -> str:
@@ -143,7 +143,7 @@ class Contents:
     def ends(self) -> tuple[float, ...]:
         """Minimum and maximum; empty without numbers."""
         ends = (min(self.numbers), max(self.numbers)) if self.numbers else ()
-        if any(map(isnan, ends)):  # as they are where the first number is none
+        if any(map(isnan, ends)):  # min and max are unreliable if the first number is NaN
             numbers = [number for number in self.numbers if not isnan(number)]
             return (min(numbers), max(numbers)) if numbers else ()
         return ends
@@ -169,7 +169,7 @@ def row_writer(
     units = [unit_of(table, name) for name in table.columns]
     largest: dict[str, float] = defaultdict(float)
     for unit, contents in zip(units, columns.values(), strict=True):
-        scale = unit.removeprefix(SIGNED)  # a change has the decimals of what changed
+        scale = unit.removeprefix(SIGNED)  # a change has as many decimals as the value
         largest[scale] = max(chain([largest[scale]], map(abs, contents.ends)))
     formats = table.formats or ("",) * len(table.columns)
     writers = [

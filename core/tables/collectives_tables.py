@@ -8,8 +8,8 @@ from sysbench.core.record.steps import TracedCollective
 from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 NOTE = (
-    "one file does not tell waiting for another rank from moving data: bandwidths are at least "
-    "these"
+    "one file does not separate waiting for other ranks from moving data: bandwidths are lower "
+    "bounds"
 )
 
 COLUMNS: tuple[Column[TracedCollective], ...] = (

@@ -14,7 +14,7 @@ from sysbench.core.trace.provenance import row_key
 
 EXTENTS = {
     "whole": "whole: every frame became a graph",
-    "part": "in part: what else ran eagerly is in the table of gaps",
+    "part": "in part: the rest ran eagerly, see the table of gaps",
     "none": "nothing: this is an eager run",
 }
 

@@ -56,7 +56,7 @@ def passes_table(record: Record) -> Table:
             ),
         ),
         name="passes",
-        title="Passes: what watching the step costs it",
+        title="Passes: what measuring costs the step",
     )
 
 

@@ -11,10 +11,10 @@ SPLIT = ("compute", "waiting", "transfer", "exposed", "communication")
 _WORDS = {
     "step": "the whole step",
     "compute": "step without exposed",
-    "waiting": "standing still for the slowest rank",
-    "transfer": "standing still while data moves",
+    "waiting": "waiting for the slowest rank",
+    "transfer": "waiting while data moves",
     "exposed": "waiting + transfer",
-    "communication": "data moves, behind computing or not",
+    "communication": "data moves, overlapped with computing or not",
 }
 
 
@@ -52,7 +52,9 @@ def rank_steps_table(block: Distributed) -> Table:
             "bus_gigabytes_per_second": reduced.bus_gigabytes_per_second,
             "bandwidth_formula": reduced.formula,
         }
-    return facts("distributed", "Several ranks: who works together, and over what", values, missing)
+    return facts(
+        "distributed", "Several ranks: strategy, backend and interconnect", values, missing
+    )
 
 
 def split_table(block: Distributed) -> Table:
@@ -176,5 +178,5 @@ def host_table(block: Distributed) -> Table:
         block.hosts,
         HOST_COLUMNS,
         name="distributed-hosts",
-        title="Hosts: by how much each clock was ahead of host 0's, and the most that is wrong by",
+        title="Hosts: offset of each clock from host 0, and its maximum error",
     )

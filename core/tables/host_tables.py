@@ -72,7 +72,7 @@ def steps_table(marked: MarkedSteps) -> Table:
 def _clock_words(marked: MarkedSteps) -> str:
     if marked.clock == "host":
         return "their markers on the host"
-    return "what each launched"
+    return "work launched by each"
 
 
 def steps_notes(marked: MarkedSteps) -> list[str]:
@@ -81,21 +81,21 @@ def steps_notes(marked: MarkedSteps) -> list[str]:
     odd = [row for row in marked.rows if row.is_odd]
     if odd:
         numbers = ", ".join(str(row.number) for row in odd)
-        are = "step is" if len(odd) == 1 else "steps are"
-        notes.append(f"odd among its kind, {are}: {numbers}")
+        are = "step" if len(odd) == 1 else "steps"
+        notes.append(f"odd {are}: {numbers}")
     if marked.left_out:
-        markers = "marker begins" if marked.left_out == 1 else "markers begin"
-        notes.append(f"{marked.left_out:,} {markers} inside another one and is no step of its own")
+        markers = "marker starts" if marked.left_out == 1 else "markers start"
+        notes.append(f"{marked.left_out:,} {markers} inside another one and is ignored")
     if marked.chosen:
         notes.append(f"all other tables are of {marked.chosen_words}, per step")
     else:
-        notes.append("--step N, or --steps N-M, makes all other tables those of a choice")
+        notes.append("--step N, or --steps N-M, restricts all other tables to these steps")
     return notes
 
 
 NOTE = (
-    "own: of work launched in it and in no range inside; any thread: launched by others too while "
-    "it was open, as backward is; host late: the GPU idle meanwhile, as nothing was launched yet"
+    "own: without nested ranges; any thread: with work that other threads launched in that time, "
+    "such as backward; host late: GPU idle because the host had launched nothing yet"
 )
 COLUMNS: tuple[Column[HostRange], ...] = (
     field_of(HostRange, "total_ns", priority=1, about="busy time of work launched inside"),

@@ -210,7 +210,7 @@ def category_table(kernels: Kernels) -> Table:
 
 
 QUESTION_COLUMNS: tuple[Column[Answer], ...] = (
-    Column("question", lambda answer: answer.question, about="a question of the write-ups"),
+    Column("question", lambda answer: answer.question, about="question"),
     Column(
         "answer",
         lambda answer: answer.sentence,
@@ -230,7 +230,7 @@ def question_table(answers: Sequence[Answer]) -> Table:
         answers,
         QUESTION_COLUMNS,
         name="questions",
-        title="Questions of the write-ups, answered from the rows",
+        title="Questions, answered from the rows",
     )
 
 

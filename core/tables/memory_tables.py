@@ -185,14 +185,14 @@ def recording_notes(memory: Memory) -> list[str]:
     if memory.baseline_blocks:
         count, baseline = memory.baseline_blocks, format_bytes(memory.baseline_bytes)
         blocks = "block is" if count == 1 else "blocks are"
-        why = "" if memory.events_dropped else " (it began late, or its ring of events wrapped)"
+        why = "" if memory.events_dropped else " (it started late, or its event buffer overflowed)"
         notes.append(f"{count:,} {blocks} older than the recording: {baseline}{why}")
     if memory.peak_reserved_bytes is not None and (
         memory.peak_reserved_bytes < memory.peak_allocated_bytes
     ):
-        notes.append("what was reserved is known of the end alone")
+        notes.append("reserved memory is only known at the end")
     if memory.events_dropped:
-        notes.append(f"the ring of events wrapped: the first {memory.events_dropped:,} are lost")
+        notes.append(f"the event buffer overflowed: the first {memory.events_dropped:,} are lost")
     if memory.devices:
         shown = next(device for device in memory.devices if device.is_described)
         busiest = shown.events == max(device.events for device in memory.devices)
@@ -248,7 +248,7 @@ def ledger_table(memory: Memory) -> Table:
             ),
         ),
         name="ledger",
-        title=f"Memory ledger: what is resident at the peak of {memory.whole}",
+        title=f"Memory ledger: bytes at the peak of {memory.whole}",
     )
 
 
@@ -284,7 +284,7 @@ def card_table(memory: Memory) -> Table:
             *map(instant_column, others),
         ),
         name="card",
-        title=f"Card ledger: from the allocator to what {counted_by} counts",
+        title=f"Process memory: from the allocator to what {counted_by} counts",
     )
 
 
@@ -334,7 +334,7 @@ def pools_table(memory: Memory) -> Table:
         (_PoolAt(instant, pool) for instant, pools in memory.pools.items() for pool in pools),
         POOL_COLUMNS,
         name="pools",
-        title="Allocator pools: a request larger than the largest free piece asks the driver",
+        title="Allocator pools: a request above the largest free piece needs more memory",
     )
 
 
@@ -475,7 +475,7 @@ def oom_table(name: str, oom: Oom) -> Table:
     """The failed request, its place, and the available memory."""
     values = {"pass": name} | ({} if oom.rank is None else {"rank": oom.rank})
     values |= {key: getattr(oom, key) for key in FACTS}
-    title = "Out of memory: what was asked for, and what there was"
+    title = "Out of memory: requested and available memory"
     return facts("oom", title, values, {"limit_bytes": NO_LIMIT} | oom.missing)
 
 
@@ -491,7 +491,7 @@ def would_fit_table(oom: Oom) -> Table:
             peak_bytes="bytes alive at the peak",
         ),
         name="oom_would_fit",
-        title="What would fit, by the closed form, all else as asked",
+        title="What would fit, by the closed form, other keys unchanged",
     )
 
 
@@ -500,7 +500,7 @@ def stack_table(oom: Oom) -> Table:
         oom.stack,
         (Column("frame", lambda frame: frame, about="file, line and function"),),
         name="oom_stack",
-        title="Where the memory was asked for, innermost frame first",
+        title="Stack of the failed request, innermost frame first",
     )
 
 
@@ -514,7 +514,7 @@ def oom_ledger_table(oom: Oom) -> Table:
             Column("share", lambda row: row.bytes / total, about="share of the table's total"),
         ),
         name="oom_ledger",
-        title="Memory ledger at the refusal: sums to what was allocated",
+        title="Memory ledger at the failed request: adds up to the allocated bytes",
     )
 
 
@@ -524,7 +524,7 @@ def oom_origins_table(oom: Oom) -> Table:
         oom.origins,
         ORIGIN_COLUMNS,
         name="oom_origins",
-        title="Alive at the refusal, by category, phase and stack (bytes as requested)",
+        title="Alive at the failed request, by category, phase and stack (bytes as requested)",
     )
 
 
@@ -534,5 +534,5 @@ def oom_largest_table(oom: Oom) -> Table:
         largest_first(oom.largest),
         [column for column in LARGEST_COLUMNS if column.name != "died_ms"],
         name="oom_largest",
-        title="Largest allocations alive at the refusal",
+        title="Largest allocations alive at the failed request",
     )

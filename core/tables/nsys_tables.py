@@ -142,5 +142,5 @@ def range_table(nsys: NsysFacts) -> Table:
         RANGE_COLUMNS,
         name="nvtx",
         title="NVTX ranges: their work on the GPU, from its first to its last "
-        f"(nvtx_gpu_proj_sum{alike}), and the kernels of all threads meanwhile",
+        f"(nvtx_gpu_proj_sum{alike}), and the kernels of all threads in that time",
     )

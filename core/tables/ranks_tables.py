@@ -213,16 +213,16 @@ def ranks_notes(ranks: Ranks) -> list[str]:
     spreads = [row.clock_spread_ns for row in ranks.rows if row.clock_spread_ns is not None]
     if len(errors) > 1:
         notes.append(
-            f"clocks aligned to rank {ranks.reference}'s by collectives: off by "
-            f"{max(errors) / 1e6:.3g} ms at most, by {max(spreads) / 1e6:.3g} ms if these end on "
-            "all ranks together"
+            f"clocks aligned to rank {ranks.reference} by collectives: error "
+            f"{max(errors) / 1e6:.3g} ms at most, {max(spreads) / 1e6:.3g} ms if these end on "
+            "all ranks at the same time"
         )
     if ranks.absent:
         names = ", ".join(map(str, ranks.absent[:16]))
         more = f" and {len(ranks.absent) - 16} more" if len(ranks.absent) > 16 else ""
         notes.append(
-            f"of {ranks.world_size} ranks without a file: {names}{more}; waiting for them counts "
-            "as transfer"
+            f"of {ranks.world_size} ranks, these have no file: {names}{more}; waiting for them "
+            "counts as transfer"
         )
     notes += ranks.missing.values()
     if ranks.left_out:

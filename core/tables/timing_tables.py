@@ -121,8 +121,8 @@ class Scale(msgspec.Struct, frozen=True):
             return cls(low, high, is_log=True, is_binary=is_binary)
         if with_zero:
             low, high = min(low, 0.0), max(high, 0.0)
-        room = 0.0 if low < high else abs(high) / 2 or 1.0
-        return cls(low - room, high + room, is_log=False, is_binary=is_binary)
+        margin = 0.0 if low < high else abs(high) / 2 or 1.0
+        return cls(low - margin, high + margin, is_log=False, is_binary=is_binary)
 
     def part(self, value: float) -> float:
         """Return the position of a value: 0 at the low end, 1 at the high."""
@@ -134,7 +134,7 @@ class Scale(msgspec.Struct, frozen=True):
         """Return 1 to ``limit`` round values; ``limit`` is at least 2."""
         ticks = self._log_ticks() if self.is_log else []
         if len(ticks) < 2:
-            # A step may be 2.5 times the part that it rounds, and then two parts hold none of it.
+            # A step may be 2.5 times the unrounded part, so that two parts contain nrow.
             ticks = self._even_ticks(limit) or self._even_ticks(2 * limit)
         return ticks[:: math.ceil(len(ticks) / limit)]
 
@@ -217,7 +217,7 @@ def ending_words(
         reason: Why measuring stopped; empty while it runs.
         half_width: Interval inside one process as a share of the median, if known.
         until: Goal as a share.
-        steps: Requested number of steps, which replaces the goal; 0 for none.
+        steps: Requested number of steps, which replaces the goal; 0 for nrow.
     """
     goal = f"±{100 * until:.2g} %"
     words = stop_words(reason)
@@ -247,7 +247,7 @@ def timing_table(timing: Timing) -> Table:
         series["issue (host)"] = timing.issue
     clock = "CUDA events" if timing.clock == "cuda-events" else "host clock"
 
-    # Below six rounds the ends are no 95 % interval, and must not be headed so.
+    # With fewer than six rounds the ends are not a 95 % interval.
     headings = {} if timing.interval_of == "steps" else {"ci_low_ms": "low", "ci_high_ms": "high"}
 
     def statistic(key: str) -> Column[str]:
@@ -272,45 +272,45 @@ def timing_table(timing: Timing) -> Table:
 def rounds_table(timing: Timing) -> Table:
     """One row per round: median, interval inside the process, and machine state."""
 
-    def why(one: Round) -> str:
-        return one.disturbed or ("" if one.outcome == "finished" else one.outcome)
+    def why(row: Round) -> str:
+        return row.disturbed or ("" if row.outcome == "finished" else row.outcome)
 
     return tabulate(
         timing.rounds,
         (
-            Column("round", lambda one: one.index, about="number of the round, one fresh process"),
+            Column("round", lambda row: row.index, about="number of the round, one fresh process"),
             *fields_of(
                 Round,
                 median_ms="median step of this process",
                 ci_low_ms="lower end of the median's 95 % interval",
                 ci_high_ms="upper end of the median's 95 % interval",
             ),
-            Column("n", lambda one: one.steps, about="number of samples"),
-            Column("counts", lambda one: one.counts, about="true if the round counts"),
+            Column("n", lambda row: row.steps, about="number of samples"),
+            Column("counts", lambda row: row.counts, about="true if the round counts"),
             Column("why_not", why, is_optional=True, about="reason why the round does not count"),
             Column(
                 "sm_clock_mhz",
-                lambda one: one.sm_clock_mhz,
+                lambda row: row.sm_clock_mhz,
                 "SM MHz",
                 is_optional=True,
                 about="median SM clock during the steps",
             ),
             Column(
                 "temperature_celsius",
-                lambda one: one.temperature_celsius,
+                lambda row: row.temperature_celsius,
                 "°C",
                 is_optional=True,
                 about="median temperature during the steps",
             ),
             Column(
                 "clock_reasons",
-                lambda one: ", ".join(one.clock_reasons),
+                lambda row: ", ".join(row.clock_reasons),
                 is_optional=True,
                 about="reasons for a lower GPU clock",
             ),
             Column(
                 "cpu_percent",
-                lambda one: one.cpu_percent,
+                lambda row: row.cpu_percent,
                 "host CPU %",
                 format="{:.0f}",
                 is_optional=True,
@@ -318,7 +318,7 @@ def rounds_table(timing: Timing) -> Table:
             ),
             Column(
                 "own_cpu_percent",
-                lambda one: one.own_cpu_percent,
+                lambda row: row.own_cpu_percent,
                 "own CPU %",
                 format="{:.0f}",
                 is_optional=True,
@@ -326,20 +326,20 @@ def rounds_table(timing: Timing) -> Table:
             ),
             Column(
                 "tenants",
-                lambda one: ", ".join(one.tenants),
+                lambda row: ", ".join(row.tenants),
                 is_optional=True,
                 about="other processes on the device",
             ),
             Column(
                 "experiment",
-                lambda one: one.experiment,
+                lambda row: row.experiment,
                 is_optional=True,
                 about="experiment of the round",
             ),
-            Column("side", lambda one: one.side, is_optional=True, about="A or B"),
+            Column("side", lambda row: row.side, is_optional=True, about="A or B"),
             Column(
                 "block",
-                lambda one: one.block,
+                lambda row: row.block,
                 is_optional=True,
                 about="number of the block of interleaved rounds",
             ),
@@ -354,10 +354,10 @@ def speed_table(timing: Timing, telemetry: Telemetry | None = None) -> Table:
 
     With several rounds the rates follow from the median of all; other values are of ``of_round``.
     """
-    standing = middle(timing.rounds)
+    middle_round = middle(timing.rounds)
     of_rounds: dict[str, Cell] = {}
-    if standing is not None:
-        of_rounds = {"interval": interval_words(timing), "of_round": standing.index}
+    if middle_round is not None:
+        of_rounds = {"interval": interval_words(timing), "of_round": middle_round.index}
     values: dict[str, Cell] = {
         **of_rounds,
         "first_step_ms": timing.first_step_ms,
