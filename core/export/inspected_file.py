@@ -20,7 +20,7 @@ from sysbench.core.inspection.entries import InspectionEntry
 from sysbench.core.inspection.inspection import Inspection, encode_inspection
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.tables.kernel_tables import top_kernels
-from sysbench.core.tables.sections import INSPECTED, SECTIONS, TREE_LEAST, SectionSource
+from sysbench.core.tables.sections import INSPECTED, MIN_TREE_SHARE, SECTIONS, SectionSource
 from sysbench.core.tables.table import Table
 from sysbench.core.trace.module_tree import TreeNode, from_share, kernel_tree
 
@@ -93,7 +93,7 @@ def write_inspection(
     record = inspection.as_record()
     layers = layer_rows(entry.as_run, record)
     tree = kernel_tree(layers, record.memory) if layers else None
-    short = from_share(tree, TREE_LEAST) if tree else None
+    short = from_share(tree, MIN_TREE_SHARE) if tree else None
     tables = [table for group in inspection_tables(inspection, short).values() for table in group]
     ending = "-csv" if kind == "csv" else f".{kind}"
     default = f"{Path(inspection.file).name}{ending}"

@@ -99,7 +99,7 @@ def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
         packed.seek(0)
         if out.suffix != ".json":
             return [copy(packed, out)]
-        most_bytes = max(SMALL_BYTES, MOST_PACKING * os.fstat(packed.fileno()).st_size)
+        most_bytes = max(SMALL_BYTES, MAX_COMPRESSION_RATIO * os.fstat(packed.fileno()).st_size)
         try:
             with gzip.open(packed) as unpacked:
                 return [copy(cast(IO[bytes], unpacked), out, most_bytes)]
@@ -108,7 +108,7 @@ def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
 
 
 SMALL_BYTES = 2**30
-MOST_PACKING = 100
+MAX_COMPRESSION_RATIO = 100
 """Largest compression ratio of a trace above `SMALL_BYTES`. Real ones reach 30; a gzip bomb has
 1000."""
 

@@ -1,8 +1,8 @@
 """The decoding process: ``python -m sysbench.core.inspection FILE ENTRY LIMIT [DEVICE [STEPS
 [CAPTURE]]]``.
 
-LIMIT is the memory limit in bytes, STEPS such as 2-5. Messages go to standard output, tables into the
-entry's folder. The process exits when standard input closes.
+LIMIT is the memory limit in bytes, STEPS such as 2-5. Messages go to standard output, tables into
+the entry's folder. The process exits when standard input closes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sysbench.core.machine.children import die_with_input, die_with_parent, limi
 from sysbench.core.storage import write_atomically
 from sysbench.core.trace.rank_summary import encode_rank
 
-LARGEST_TABLES_BYTES = 64 * 2**20
+MAX_TABLES_BYTES = 64 * 2**20
 """Larger tables mean a hostile file: real ones have a few megabytes."""
 
 
@@ -70,7 +70,7 @@ def _write(tables: Tables, entry: InspectionEntry) -> None:
     """Write the tables into the entry; the inspection comes last and completes it."""
     inspection = encode_inspection(tables.inspection)
     layers = msgspec.json.encode(tables.layers) if tables.layers else b""
-    if len(inspection) + len(layers) > LARGEST_TABLES_BYTES:
+    if len(inspection) + len(layers) > MAX_TABLES_BYTES:
         size = format_bytes(len(inspection) + len(layers))
         raise ForeignFileError(
             f"{tables.inspection.file} has {size} of tables, too many for a real file"

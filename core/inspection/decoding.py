@@ -22,7 +22,7 @@ from sysbench.core.machine.children import python_child
 from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.storage import make_folder
 
-MOST_BYTES = 16 * 2**30
+MAX_BYTES = 16 * 2**30
 
 
 class DecodingCancelled(SysbenchError):
@@ -132,8 +132,8 @@ class Decoding:
 
 
 def default_limit_bytes() -> int:
-    """Return half of this machine's memory, at most `MOST_BYTES`."""
-    return min(MOST_BYTES, memory_capacity_bytes() // 2)
+    """Return half of this machine's memory, at most `MAX_BYTES`."""
+    return min(MAX_BYTES, memory_capacity_bytes() // 2)
 
 
 def follow_decoding(

@@ -19,9 +19,9 @@ from sysbench.core.storage import home
 if TYPE_CHECKING:
     from sysbench.core.trace.rank_summary import RankTrace
 
-KEPT = 32
+MAX_ENTRIES = 32
 """Number of newest entries to keep."""
-MOST_KEPT_BYTES = 2**31
+MAX_KEPT_BYTES = 2**31
 """Size limit of all entries but the newest, mostly for rank summaries."""
 
 CORE = Path(__file__).parents[1]
@@ -116,11 +116,11 @@ def entries_folder() -> Path:
 
 
 def forget_oldest() -> None:
-    """Delete all but the `KEPT` newest entries, and older ones above `MOST_KEPT_BYTES` in total."""
+    """Delete old entries above `MAX_ENTRIES` and, but for the newest, `MAX_KEPT_BYTES`."""
     held_bytes = 0
     for place, (_, path) in enumerate(sorted(_aged(), reverse=True)):
         held_bytes += _bytes_of(path)
-        if place and (place >= KEPT or held_bytes > MOST_KEPT_BYTES):
+        if place and (place >= MAX_ENTRIES or held_bytes > MAX_KEPT_BYTES):
             shutil.rmtree(path, ignore_errors=True)
 
 

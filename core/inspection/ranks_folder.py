@@ -35,7 +35,7 @@ RANK_IN_NAME = (
 """Rank in names of torchrun scripts, of TensorBoard's handler with a worker name, of SGLang, and of
 nsys with a variable in ``-o``: ``report.3.sqlite``."""
 PACKED = (".json.gz", ".pickle.gz")
-MOST_FILES = 128
+MAX_FILES = 128
 """Limit, because each file is decoded by its own process in turn."""
 
 
@@ -59,7 +59,7 @@ def rank_files(folder: Path) -> RankFiles:
     """Find the files of a folder by format, without hidden files and subfolders.
 
     Raises:
-        FolderError: Fewer than two files of a kind, more than `MOST_FILES`, or incompatible kinds.
+        FolderError: Fewer than two files of a kind, more than `MAX_FILES`, or incompatible kinds.
         ForeignFileError: A folder of a run, or the folder or a compressed file cannot be read.
     """
     if any((around / "run.json").is_file() for around in (folder, folder.absolute().parent)):
@@ -97,9 +97,9 @@ def rank_files(folder: Path) -> RankFiles:
     if max(len(traces), len(snapshots)) < 2:
         only = (traces or snapshots)[0]
         raise FolderError(f"{folder} has one rank only: inspect {only} itself")
-    if len(traces) + len(snapshots) > MOST_FILES:
+    if len(traces) + len(snapshots) > MAX_FILES:
         count = counted(len(traces) + len(snapshots), "file")
-        raise FolderError(f"{folder} has {count} to read: at most {MOST_FILES} are compared")
+        raise FolderError(f"{folder} has {count} to read: at most {MAX_FILES} are compared")
     return RankFiles(folder, traces, bool(exports), snapshots, left_out)
 
 

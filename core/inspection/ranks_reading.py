@@ -1,7 +1,7 @@
 """Read the ranks of a folder, one decoding process after another.
 
 Only a summary per file stays in memory: 0.7 MB for 20,000 kernels with 2,000 collectives, 160 MiB
-at most, and about `MOST_BYTES` for all files.
+at most, and about `MAX_BYTES` for all files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sysbench.core.record.record import Memory
 if TYPE_CHECKING:
     from sysbench.core.trace.rank_summary import RankTrace
 
-MOST_BYTES = 2**31
+MAX_BYTES = 2**31
 """Limit of all stored summaries; in memory they take about as much."""
 
 
@@ -73,7 +73,7 @@ class FolderDecoding:
             if summary is not None:
                 summaries[path] = summary
                 held_bytes += decoding.entry.rank_path.stat().st_size
-                if held_bytes > MOST_BYTES:
+                if held_bytes > MAX_BYTES:
                     raise FolderError(f"{folder} has more ranks of that size than can be compared")
             elif path in files.traces:
                 raise FolderError(

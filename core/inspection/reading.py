@@ -45,9 +45,9 @@ from sysbench.core.trace.time_ledger import TimeLedger, chosen_device, time_ledg
 from sysbench.core.trace.trace_events import Kind, Trace
 from sysbench.core.trace.trace_reader import read_trace
 
-MOSTLY = 0.95
+MIN_KNOWN_SHARE = 0.95
 """Share of matrix product time with known FLOPs below which a note is added."""
-MOST_OF_ROOF = 1.02
+MAX_ROOF_SHARE = 1.02
 """Share of the roof above which a row is noted; clocks and data sheets are rounded."""
 
 
@@ -82,14 +82,14 @@ def with_known_share(kernels: Kernels) -> Kernels:
     products = [row for row in kernels.rows if row.category in COUNTED_CATEGORIES]
     whole_ns = fsum(row.exclusive_ns for row in products)
     known_ns = fsum(row.exclusive_ns for row in products if row.flops is not None)
-    if kernels.counted_flops is not None and known_ns < MOSTLY * whole_ns:
+    if kernels.counted_flops is not None and known_ns < MIN_KNOWN_SHARE * whole_ns:
         reasons["flops.share"] = (
             f"FLOPs are known for {percent(known_ns / whole_ns)} of the time of products and "
             "attention: sums leave out the rest"
         )
         if kernels.coverage.graph_kernels and "capture" not in kernels.missing:
             reasons["flops.share"] += " (--capture FILE has those of graph replays)"
-    above = [row.of_roof for row in kernels.rows if row.of_roof and row.of_roof > MOST_OF_ROOF]
+    above = [row.of_roof for row in kernels.rows if row.of_roof and row.of_roof > MAX_ROOF_SHARE]
     if above:
         rows = "row reaches more" if len(above) == 1 else "rows reach more"
         reasons["of_roof"] = (
@@ -114,7 +114,7 @@ rows, ``analyse`` with 0 of 0."""
 NO_REQUESTS = (
     "the trace has no memory requests: torch.profiler records them with profile_memory=True"
 )
-MOST_RANGES = 20_000
+MAX_RANGES = 20_000
 """NVTX range rows kept of an nsys export. If every call has a distinct name, a second of training
 makes 3,000 rows."""
 
@@ -315,8 +315,8 @@ def _read_export(
     export = export_of(contents, device, steps)
     rows, elsewhere, missing = export.nvtx.rows, export.nvtx.elsewhere, export.missing
     folded = export.nvtx.folded
-    if (row_count := max(len(rows), len(elsewhere), len(folded))) > MOST_RANGES:
-        missing = missing | {"nvtx.rows": f"the first {MOST_RANGES:,} of {row_count:,}"}
+    if (row_count := max(len(rows), len(elsewhere), len(folded))) > MAX_RANGES:
+        missing = missing | {"nvtx.rows": f"the first {MAX_RANGES:,} of {row_count:,}"}
     inspection = Inspection(
         kind="nsys-export",
         file=_name(path),
@@ -324,9 +324,9 @@ def _read_export(
         kernels=export.folded,
         nvtx=msgspec.structs.replace(
             export.nvtx,
-            rows=rows[:MOST_RANGES],
-            elsewhere=elsewhere[:MOST_RANGES],
-            folded=folded[:MOST_RANGES],
+            rows=rows[:MAX_RANGES],
+            elsewhere=elsewhere[:MAX_RANGES],
+            folded=folded[:MAX_RANGES],
         ),
         clocks=export.clocks,
         kernel_summary=export.kernel_summary,

@@ -29,9 +29,9 @@ from sysbench.core.studies.study_directory import StudyDirectory
 from sysbench.core.studies.study_file import Study
 
 OPTION = "--slurm"
-MOST_TASKS = 1000
+MAX_TASKS = 1000
 """Jobs per array, Slurm's default limit (``MaxArraySize``)."""
-MOST_AT_ONCE = 256
+MAX_AT_ONCE = 256
 ANSWER_SECONDS = 60.0
 LOGS = "slurm"
 MINUTES = "60"
@@ -62,7 +62,7 @@ class SlurmOptions:
     """
 
     sbatch: Mapping[str, str | bool]
-    parallel: int = MOST_AT_ONCE
+    parallel: int = MAX_AT_ONCE
 
     @property
     def has_gpu(self) -> bool:
@@ -79,13 +79,13 @@ def parse_options(texts: Sequence[str]) -> SlurmOptions:
         SpecError: Unknown option, missing value, or an option that the runner sets itself.
     """
     sbatch: dict[str, str | bool] = {}
-    parallel = MOST_AT_ONCE
+    parallel = MAX_AT_ONCE
     for name, value in _pairs(texts):
         if name in REFUSED:
             raise SpecError(OPTION, f"{name}={value}", f"no {name}: {REFUSED[name]}")
         if name == "parallel":
-            if not str(value).isdecimal() or not 1 <= int(value) <= MOST_TASKS:
-                raise SpecError(OPTION, f"{name}={value}", f"jobs at once, 1 to {MOST_TASKS}")
+            if not str(value).isdecimal() or not 1 <= int(value) <= MAX_TASKS:
+                raise SpecError(OPTION, f"{name}={value}", f"jobs at once, 1 to {MAX_TASKS}")
             parallel = int(value)
             continue
         if name == "nodes" and not (str(value).isdecimal() and int(value)):
@@ -169,7 +169,7 @@ class Slurm:
 
     def submit(self, runs: Sequence[RunDirectory]) -> str:
         """Queue the supervisors as one array per thousand runs."""
-        chunks = (runs[start : start + MOST_TASKS] for start in range(0, len(runs), MOST_TASKS))
+        chunks = (runs[start : start + MAX_TASKS] for start in range(0, len(runs), MAX_TASKS))
         jobs = [self._submit_array(chunk) for chunk in chunks]
         return f"Slurm job {', '.join(jobs)}"
 

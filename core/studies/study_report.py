@@ -30,7 +30,7 @@ from sysbench.core.tables.context import environment_table
 from sysbench.core.tables.table import QUANTITY, Cell, Row, Table
 from sysbench.core.tables.timing_tables import Figure
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Maximum number of values of one fact to list; more are counted."""
 
 
@@ -52,7 +52,7 @@ def shared_environment(records: Collection[Record]) -> Table:
 def _merged(values: Sequence[tuple[Cell, Cell]]) -> tuple[Cell, Cell]:
     if len(values) == 1:
         return values[0]
-    if len(values) > MOST_NAMED:
+    if len(values) > MAX_NAMED:
         return f"varies: {len(values)} values", ""
     return " | ".join(UNKNOWN if value is None else str(value) for value, _ in values), ""
 
@@ -87,9 +87,9 @@ def commands_table(
     )
 
 
-MOST_BEST = 24
+MAX_BEST = 24
 """Maximum number of sentences on best cells; JSON has all."""
-MOST_TIMELINES = 24
+MAX_TIMELINES = 24
 """Maximum number of timelines on one page."""
 
 
@@ -183,7 +183,7 @@ def make_report(
         environment=shared_environment(list(records.values())),
         commands=commands_table(study, cells, progress.statuses, entries),
         sentences=(
-            *(sentence_of(one, values[one.value]) for one in best[:MOST_BEST]),
+            *(sentence_of(one, values[one.value]) for one in best[:MAX_BEST]),
             *sentences_of(study, cells, records),
         ),
         cautions=tuple(cautions_of(study, cells, records)),
@@ -193,7 +193,7 @@ def make_report(
 def _timelines(cells: Sequence[grid.Cell], records: Mapping[str, Record]) -> dict[str, Timeline]:
     memories = ((cell, records[cell.id].memory) for cell in cells if cell.id in records)
     drawn = ((cell.words, memory.timeline) for cell, memory in memories if memory is not None)
-    return dict(islice(drawn, MOST_TIMELINES))
+    return dict(islice(drawn, MAX_TIMELINES))
 
 
 def _oom(record: Record) -> Oom | None:

@@ -27,8 +27,8 @@ from sysbench.core.studies.study_file import Axis, Study, TableLayout
 from sysbench.core.studies.study_grid import Cell, with_variant
 from sysbench.core.studies.study_table import fillings, outcome
 
-MOST_PER_COLUMN = 12
-MOST_DIGITS = 4
+MAX_PER_COLUMN = 12
+MAX_DIGITS = 4
 
 
 def sentences_of(
@@ -40,7 +40,7 @@ def sentences_of(
         naming = [name for name in _naming(filling.layout) if name in filling.table.columns]
         for column in filling.layout.columns:
             tested = [key for key in filling.ratios if key[1] == column.name]
-            for key in tested[:MOST_PER_COLUMN]:
+            for key in tested[:MAX_PER_COLUMN]:
                 place = ", ".join(str(rows[key[0]][name]) for name in naming)
                 assert column.ratio is not None
                 text = _of_ratio(column.ratio, filling.ratios[key], filling.medians[key])
@@ -69,10 +69,10 @@ def _writer(low: float, high: float) -> Callable[[float], str]:
     digits = next(
         (
             digits
-            for digits in range(2, MOST_DIGITS)
+            for digits in range(2, MAX_DIGITS)
             if all(float(f"{end:.{digits}f}") != 1 for end in (low, high))
         ),
-        MOST_DIGITS,
+        MAX_DIGITS,
     )
     return lambda value: f"{value:.{digits}f}"
 

@@ -29,16 +29,16 @@ from sysbench.core.trace.roofline import RoofPoint, roof_points
 ADDITIVE = ("exclusive_ns", "share", "calls")
 
 
-def noun(kernels: Kernels) -> str:
+def row_noun(kernels: Kernels) -> str:
     return "kernel" if kernels.source == "kernels" else "operator"
 
 
-def averaged(kernels: Kernels) -> str:
+def mean_label(kernels: Kernels) -> str:
     """``, mean of 3 steps``; empty for one step."""
     return f", mean of {kernels.steps} steps" if kernels.steps > 1 else ""
 
 
-def windowed(kernels: Kernels) -> str:
+def window_label(kernels: Kernels) -> str:
     return "one traced step" if kernels.whole == "step" else "traced span"
 
 
@@ -82,8 +82,8 @@ def kernel_table(kernels: Kernels) -> Table:
         sorted(kernels.rows, key=lambda row: -row.exclusive_ns),
         KERNEL_COLUMNS,
         name="kernels",
-        title=f"{noun(kernels).capitalize()}s: {windowed(kernels)} of {kernels.step_ms:.2f} ms"
-        f"{averaged(kernels)}",
+        title=f"{row_noun(kernels).capitalize()}s: {window_label(kernels)} of "
+        f"{kernels.step_ms:.2f} ms{mean_label(kernels)}",
         further=_not_running(kernels),
     )
 

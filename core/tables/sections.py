@@ -234,7 +234,7 @@ SECTIONS = {
 INSPECTED = tuple(name for name, section in SECTIONS.items() if section.of_files)
 """Sections that an imported file may have."""
 
-TREE_LEAST = 0.005
+MIN_TREE_SHARE = 0.005
 """Share of the step below which tree nodes are summed."""
 
 READING_ORDER = (
@@ -272,7 +272,7 @@ def _short_tree(record: Record) -> TreeNode | None:
         return None
     from sysbench.core.trace.module_tree import from_share, kernel_tree
 
-    return from_share(kernel_tree(record.kernels, record.memory), TREE_LEAST)
+    return from_share(kernel_tree(record.kernels, record.memory), MIN_TREE_SHARE)
 
 
 def _place(section: str, table: Table) -> int:

@@ -289,9 +289,9 @@ def _row_of(columns: Sequence[Column[Source]], cells: Mapping[str, Cell]) -> Row
 
 GAP = 2
 """Cells between two columns."""
-LEAST_TEXT = 12
+MIN_TEXT = 12
 """Minimum width of a truncated text."""
-SHORT_TEXT = 24
+MAX_SHORT_TEXT = 24
 """Maximum width of a text that is never truncated."""
 FLEXIBLE_SHARE = 0.28
 EXTRA, WHOLE = 10, 60
@@ -326,11 +326,11 @@ def fit_columns(
         flexible_share: Minimum share of the width for the flexible column.
     """
     least = {
-        name: size if name in numbers or size <= SHORT_TEXT else min(size, LEAST_TEXT)
+        name: size if name in numbers or size <= MAX_SHORT_TEXT else min(size, MIN_TEXT)
         for name, size in widths.items()
     }
     if flexible in widths:
-        least[flexible] = min(widths[flexible], max(LEAST_TEXT, int(width * flexible_share)))
+        least[flexible] = min(widths[flexible], max(MIN_TEXT, int(width * flexible_share)))
     given = {name: table.look(name).priority for name in widths}
     ranks = {**(given if priorities is None else priorities), flexible: 0}
     whole = max(0, min(widths.get(flexible, 0), WHOLE) - least.get(flexible, 0))

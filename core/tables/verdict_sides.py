@@ -14,7 +14,7 @@ from sysbench.core.tables.cells import one_figure
 from sysbench.core.tables.table import Column, Table, tabulate
 
 CAUSE, PROCEDURE = "may be the cause", "only how long it was measured"
-_LEAST_ROUNDS = 6  # fewer have no 95 % interval of their median
+_MIN_ROUNDS = 6  # fewer have no 95 % interval of their median
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Side:
 def sides_table(sides: Sequence[Side]) -> Table:
     """One row per side: median and spread of its rounds."""
     fewest = min((len(side.medians_ms) for side in sides), default=0)
-    if fewest >= _LEAST_ROUNDS:
+    if fewest >= _MIN_ROUNDS:
         spread = "with its 95 % interval"
     else:
-        spread = f"with their range: fewer than {_LEAST_ROUNDS} have no 95 % interval"
+        spread = f"with their range: fewer than {_MIN_ROUNDS} have no 95 % interval"
     columns: tuple[Column[Side], ...] = (
         Column("side", lambda side: side.name, about="A or B"),
         Column(
@@ -166,6 +166,6 @@ def _ends(medians_ms: Sequence[float], fewest: int) -> tuple[float | None, float
     """Return the interval if all sides have one, else the range; None for one round."""
     if len(medians_ms) < 2:
         return None, None
-    if fewest < _LEAST_ROUNDS:
+    if fewest < _MIN_ROUNDS:
         return min(medians_ms), max(medians_ms)
     return median_interval(medians_ms)
