@@ -93,7 +93,7 @@ def rank_files(folder: Path) -> RankFiles:
         )
     traces = traces or exports
     if not traces and not snapshots:
-        raise FolderError(f"{folder} is a folder that contains no {READABLE}")
+        raise FolderError(f"{folder} is a folder without {READABLE}")
     if max(len(traces), len(snapshots)) < 2:
         only = (traces or snapshots)[0]
         raise FolderError(f"{folder} has one rank only: inspect {only} itself")

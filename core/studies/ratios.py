@@ -375,7 +375,7 @@ def sentence_of(best: Best, value: Value) -> str:
 def _least(
     value: Value, points: Mapping[str, Sequence[Cell]], records: Mapping[str, Record]
 ) -> tuple[str, int, str, Ratio] | None:
-    """Return the label with the least median, the number of others, the next label and the
+    """Return the label with the least median, the count of other labels, the next label and the
     ratio."""
     rounds = {
         label: rounds_of(cells, records, value.number, is_counted=False)

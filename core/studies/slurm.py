@@ -279,7 +279,7 @@ def _submitit() -> Any:
         if shutil.which(program) is None:
             raise ClusterError(f"{program} is not on this machine: submit from a node of a cluster")
     try:
-        import submitit
+        import submitit  # lazy: optional dependency
         import submitit.helpers
     except ImportError as error:
         raise ClusterError(

@@ -126,8 +126,7 @@ def run_study(
         InterpreterError: Workers cannot run in the chosen interpreter.
         SpecError: A pass that this machine cannot run.
     """
-    # Whatever runs there imports this module.
-    from sysbench.core.studies.slurm import refuse_while_queued
+    from sysbench.core.studies.slurm import refuse_while_queued  # lazy: import cycle
 
     with directory.hold():
         refuse_while_queued(directory)

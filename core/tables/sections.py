@@ -54,8 +54,8 @@ class Section:
 
 
 def _timing(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import context
-    from sysbench.core.tables import timing_tables as timing
+    from sysbench.core.tables import context  # lazy: the CLI reads names only
+    from sysbench.core.tables import timing_tables as timing  # lazy: the CLI reads names only
 
     if source.record.timing:
         yield timing.timing_table(source.record.timing)
@@ -64,14 +64,14 @@ def _timing(source: SectionSource) -> Iterator[Table]:
 
 
 def _rounds(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import timing_tables as timing
+    from sysbench.core.tables import timing_tables as timing  # lazy: the CLI reads names only
 
     if source.record.timing:
         yield timing.rounds_table(source.record.timing)
 
 
 def _kernels(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import kernel_tables as kernels
+    from sysbench.core.tables import kernel_tables as kernels  # lazy: the CLI reads names only
 
     if source.record.kernels:
         yield kernels.kernel_table(source.record.kernels)
@@ -79,57 +79,59 @@ def _kernels(source: SectionSource) -> Iterator[Table]:
 
 
 def _steps(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import host_tables as steps
+    from sysbench.core.tables import host_tables as steps  # lazy: the CLI reads names only
 
     if source.record.kernels and source.record.kernels.marked_steps:
         yield steps.steps_table(source.record.kernels.marked_steps)
 
 
 def _collectives(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import collectives_tables as collectives
+    from sysbench.core.tables import (
+        collectives_tables as collectives,
+    )  # lazy: the CLI reads names only
 
     if source.record.kernels:
         yield collectives.collectives_table(source.record.kernels.collectives)
 
 
 def _annotations(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import host_tables as host
+    from sysbench.core.tables import host_tables as host  # lazy: the CLI reads names only
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.annotations_table(source.record.kernels, side)
 
 
 def _python(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import host_tables as host
+    from sysbench.core.tables import host_tables as host  # lazy: the CLI reads names only
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.functions_table(source.record.kernels, side)
 
 
 def _api(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import host_tables as host
+    from sysbench.core.tables import host_tables as host  # lazy: the CLI reads names only
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.calls_table(side)
 
 
 def _tree(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import tree_rows as tree
+    from sysbench.core.tables import tree_rows as tree  # lazy: the CLI reads names only
 
     if source.tree:
         yield tree.tree_table(source.tree)
 
 
 def _questions(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import kernel_tables as kernels
-    from sysbench.core.trace.questions import questions_of
+    from sysbench.core.tables import kernel_tables as kernels  # lazy: the CLI reads names only
+    from sysbench.core.trace.questions import questions_of  # lazy: the CLI reads names only
 
     if source.record.kernels:
         yield kernels.question_table(questions_of(source.record, source.others))
 
 
 def _roofline(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import kernel_tables as kernels
+    from sysbench.core.tables import kernel_tables as kernels  # lazy: the CLI reads names only
 
     if source.record.kernels:
         yield kernels.roofline_table(source.record.kernels)
@@ -137,8 +139,8 @@ def _roofline(source: SectionSource) -> Iterator[Table]:
 
 
 def _memory(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import memory_tables as allocations
-    from sysbench.core.tables import memory_tables as memory
+    from sysbench.core.tables import memory_tables as allocations  # lazy: the CLI reads names only
+    from sysbench.core.tables import memory_tables as memory  # lazy: the CLI reads names only
 
     if block := source.record.memory:
         yield memory.memory_table(block)
@@ -154,13 +156,13 @@ def _memory(source: SectionSource) -> Iterator[Table]:
 
 
 def _oom(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import memory_tables as memory
+    from sysbench.core.tables import memory_tables as memory  # lazy: the CLI reads names only
 
     yield from memory.oom_tables(source.record)
 
 
 def _nsys(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import nsys_tables as nsys
+    from sysbench.core.tables import nsys_tables as nsys  # lazy: the CLI reads names only
 
     if block := source.record.nsys:
         # The kernels of a file are a section already; those of a run are of its trace pass.
@@ -168,40 +170,42 @@ def _nsys(source: SectionSource) -> Iterator[Table]:
 
 
 def _telemetry(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import timing_tables as timing
+    from sysbench.core.tables import timing_tables as timing  # lazy: the CLI reads names only
 
     if source.record.telemetry:
         yield timing.telemetry_table(source.record.telemetry)
 
 
 def _compile(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import compile_tables as compile
+    from sysbench.core.tables import compile_tables as compile  # lazy: the CLI reads names only
 
     yield from compile.compile_tables(source.record, source.worth)
 
 
 def _distributed(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import distributed_tables as distributed
+    from sysbench.core.tables import (
+        distributed_tables as distributed,
+    )  # lazy: the CLI reads names only
 
     if source.record.distributed:
         yield from distributed.distributed_tables(source.record.distributed)
 
 
 def _numerics(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import numerics_tables as numerics
+    from sysbench.core.tables import numerics_tables as numerics  # lazy: the CLI reads names only
 
     if source.record.numerics:
         yield from numerics.numerics_tables(source.record.numerics)
 
 
 def _findings(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import context
+    from sysbench.core.tables import context  # lazy: the CLI reads names only
 
     yield context.findings_table(source.record)
 
 
 def _environment(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import context
+    from sysbench.core.tables import context  # lazy: the CLI reads names only
 
     yield context.environment_table(source.record)
 
@@ -255,7 +259,7 @@ def tables_of(
         others: Runs of the same spec with another kind of step, for the questions.
         worth: Break-even of compiling against an eager run.
     """
-    from sysbench.core.tables.context import spec_table
+    from sysbench.core.tables.context import spec_table  # lazy: the CLI reads names only
 
     source = SectionSource(record=record, others=others, worth=worth, tree=_short_tree(record))
     tables = [
@@ -270,7 +274,10 @@ def tables_of(
 def _short_tree(record: Record) -> TreeNode | None:
     if record.kernels is None:
         return None
-    from sysbench.core.trace.module_tree import from_share, kernel_tree
+    from sysbench.core.trace.module_tree import (
+        from_share,
+        kernel_tree,
+    )  # lazy: the CLI reads names only
 
     return from_share(kernel_tree(record.kernels, record.memory), MIN_TREE_SHARE)
 

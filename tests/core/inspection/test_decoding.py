@@ -112,12 +112,12 @@ class TestEntries:
         assert not second
 
     def test_the_rows_of_an_export_are_told(self, long_export: Path) -> None:
-        told: list[Progressed] = []
-        Decoding(long_export).run(told.append)
-        assert [step.stage for step in told[-2:]] == ["rows", "analyse"]
-        shares = [step.share for step in told[:-1]]
+        progress: list[Progressed] = []
+        Decoding(long_export).run(progress.append)
+        assert [step.stage for step in progress[-2:]] == ["rows", "analyse"]
+        shares = [step.share for step in progress[:-1]]
         assert len(shares) > 1 and None not in shares
-        assert {step.total for step in told[:-1]} == {300_000 + 4}
+        assert {step.total for step in progress[:-1]} == {300_000 + 4}
 
     def test_a_changed_file_is_decoded_anew(self, trace: Path) -> None:
         before = inspected(trace)
