@@ -48,7 +48,7 @@ class PageServer:
         """
         token = secrets.token_urlsafe(16)
         base = f"/{token}/"
-        served = {f"{base}{name}": content for name, content in _served(run).items()}
+        served = {f"{base}{name}": content for name, content in _page_and_artifacts(run).items()}
         try:
             self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(served))
         except (OSError, OverflowError) as error:
@@ -65,7 +65,7 @@ class PageServer:
         self._server.server_close()
 
 
-def _served(run: RunDirectory) -> dict[str, Served]:
+def _page_and_artifacts(run: RunDirectory) -> dict[str, Served]:
     """Return the page, the record and existing artifacts by name."""
     files = {
         "record.json": run.record_path,

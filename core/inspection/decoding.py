@@ -105,7 +105,7 @@ class Decoding:
             case Refused(message=message):
                 raise ForeignFileError(message)
             case None:
-                raise ForeignFileError(self._sudden_end(code))
+                raise ForeignFileError(self._describe_crash(code))
 
     def cancel(self) -> None:
         """End the process; `run` then raises. May be called from another thread."""
@@ -123,7 +123,7 @@ class Decoding:
             raise ForeignFileError(f"{self.entry.path} was removed while it was written: try again")
         return inspection
 
-    def _sudden_end(self, code: int) -> str:
+    def _describe_crash(self, code: int) -> str:
         log = self.entry.log_path
         if code == -signal.SIGKILL:
             return f"{self.path}: its decoding was killed, probably for lack of memory"

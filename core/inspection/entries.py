@@ -118,13 +118,13 @@ def entries_folder() -> Path:
 def forget_oldest() -> None:
     """Delete old entries above `MAX_ENTRIES` and, but for the newest, `MAX_KEPT_BYTES`."""
     held_bytes = 0
-    for place, (_, path) in enumerate(sorted(_aged(), reverse=True)):
-        held_bytes += _bytes_of(path)
+    for place, (_, path) in enumerate(sorted(_entries_by_age(), reverse=True)):
+        held_bytes += _folder_bytes(path)
         if place and (place >= MAX_ENTRIES or held_bytes > MAX_KEPT_BYTES):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _bytes_of(folder: Path) -> int:
+def _folder_bytes(folder: Path) -> int:
     total = 0
     with suppress(FileNotFoundError):  # another process deletes entries too
         for path in folder.rglob("*"):
@@ -132,7 +132,7 @@ def _bytes_of(folder: Path) -> int:
     return total
 
 
-def _aged() -> Iterator[tuple[int, Path]]:
+def _entries_by_age() -> Iterator[tuple[int, Path]]:
     for path in entries_folder().iterdir():
         with suppress(FileNotFoundError):  # another process deletes entries too
             yield path.stat().st_mtime_ns, path

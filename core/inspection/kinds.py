@@ -49,13 +49,13 @@ def format_of(path: Path) -> Format:
     if head.startswith(PICKLE):
         return "memory-snapshot"
     packed = head.startswith(GZIP)
-    text = _unpacked(path) if packed else head
+    text = _unpack_head(path) if packed else head
     if packed and text.startswith(PICKLE):
         return "memory-snapshot"
     if packed and text.startswith(SQLITE):
         raise ForeignFileError(f"{path} is packed; unpack it (gunzip -k) and inspect that")
-    if path.name in OWN and (run := _run_around(path)):
-        raise ForeignFileError(f"{path} is a file of a run, {_to_see(run)}")
+    if path.name in OWN and (run := _containing_run(path)):
+        raise ForeignFileError(f"{path} is a file of a run, {_show_advice(run)}")
     if ROCPROF in text:
         raise ForeignFileError(
             f"{path} is a result of rocprofv3, which is not read: what is read is {READABLE}"
@@ -75,7 +75,7 @@ def format_of(path: Path) -> Format:
 def program_of(path: Path) -> str | None:
     """Return the program that wrote a chrome trace without torch.profiler events, if known."""
     text = _head(path)
-    text = _unpacked(path) if text.startswith(GZIP) else text
+    text = _unpack_head(path) if text.startswith(GZIP) else text
     return next((program for program, words in PROGRAMS if any(w in text for w in words)), None)
 
 
@@ -83,10 +83,10 @@ def _head(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            run = _run_around(path / "any file")
+            run = _containing_run(path / "any file")
             ranks = shlex.join(("sysbench-tui", "inspect", str(path)))
             what = (
-                f"a folder of a run, {_to_see(run)}"
+                f"a folder of a run, {_show_advice(run)}"
                 if run
                 else f"a folder; name a file in it, or see it as the ranks of a job:\n  {ranks}"
             )
@@ -100,13 +100,13 @@ def _head(path: Path) -> bytes:
         raise ForeignFileError(f"{path} cannot be read: {reason}") from error
 
 
-def _run_around(path: Path) -> Path | None:
+def _containing_run(path: Path) -> Path | None:
     """Return the folder of the run or pass that contains the file."""
     folders = path.absolute().parents[:2]
     return next((folder for folder in folders if (folder / "run.json").is_file()), None)
 
 
-def _to_see(run: Path) -> str:
+def _show_advice(run: Path) -> str:
     """Return the command that shows a run, and its files for inspection."""
     files = sorted(file for pattern in ARTIFACTS for file in run.glob(f"*/{pattern}"))
     names = ", ".join(str(file.relative_to(run)) for file in files)
@@ -114,7 +114,7 @@ def _to_see(run: Path) -> str:
     return f"{text}\nand of which can be inspected: {names}" if names else text
 
 
-def _unpacked(path: Path) -> bytes:
+def _unpack_head(path: Path) -> bytes:
     try:
         with gzip.open(path) as file:
             return file.read(HEAD_BYTES)

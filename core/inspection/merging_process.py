@@ -170,7 +170,7 @@ def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str
             raise DamagedFileError(f"{path} has no list of traceEvents")
         wanted = CHUNK_BYTES
         while True:
-            begin = _skipped(text, begin)
+            begin = _skip_separators(text, begin)
             try:
                 if text.startswith("]", begin):
                     return
@@ -200,7 +200,7 @@ def _list_begin(text: str) -> int | None:
     return len(text.encode()[: found.end()].decode()) if found else None
 
 
-def _skipped(text: str, begin: int) -> int:
+def _skip_separators(text: str, begin: int) -> int:
     """Return the position of the next event or bracket."""
     while begin < len(text) and text[begin] in " \t\r\n,":
         begin += 1

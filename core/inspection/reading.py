@@ -175,16 +175,16 @@ def _read_trace(
     except DamagedFileError as error:
         memory = None
         with suppress(DamagedFileError):  # the first reason is more useful
-            memory = _profiled_memory(path)
+            memory = _read_cpu_memory(path)
         if memory is None:
             raise
-        return Tables(_profiled(path, memory, missing={"kernels": str(error)}), None)
+        return Tables(_allocations_inspection(path, memory, missing={"kernels": str(error)}), None)
     progress("analyse", 0, 0)
     ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     work = noted_work(trace, ledger)
     missing = {}
     if capture:
-        joined = join_replays(trace, ledger, _captured(capture, progress))
+        joined = join_replays(trace, ledger, _read_capture(capture, progress))
         ledger, missing = with_captured(ledger, joined), {"capture": joined.words}
         work = both_works(work, captured_work(joined, ledger))
     name = file_device_name(trace, ledger.device)
@@ -200,15 +200,15 @@ def _read_trace(
         with suppress(DamagedFileError):  # too large to compare; the tables remain valid
             rank = rank_trace(trace, ledger, read_origin(path))
     is_on_cpu = ledger.source == "operators" and trace.has_requests
-    memory = _profiled_memory(path) if is_on_cpu else None
+    memory = _read_cpu_memory(path) if is_on_cpu else None
     if memory:
-        return Tables(_profiled(path, memory, kernels=folded), layers, rank)
+        return Tables(_allocations_inspection(path, memory, kernels=folded), layers, rank)
     if not len(ledger.work):
-        raise DamagedFileError(_empty(path))
+        raise DamagedFileError(_describe_empty(path))
     counted, why_none = None, NO_REQUESTS
     if trace.has_requests:
         try:
-            counted = _counted_memory(path, ledger.device)
+            counted = _read_gpu_memory(path, ledger.device)
         except DamagedFileError as error:  # the kernels remain valid without it
             why_none = str(error)
     inspection = Inspection(
@@ -225,7 +225,7 @@ def _read_trace(
     return Tables(inspection, layers, rank)
 
 
-def _captured(path: Path, progress: Progress) -> Trace:
+def _read_capture(path: Path, progress: Progress) -> Trace:
     """Read the trace of a capture.
 
     Raises:
@@ -247,7 +247,7 @@ def _runtime_calls(trace: Trace, ledger: TimeLedger) -> list[KernelSummary]:
     return summary(trace.names, calls.name, calls.end - calls.start)
 
 
-def _empty(path: Path) -> str:
+def _describe_empty(path: Path) -> str:
     program = program_of(path)
     whose = f"of {program}, whose events are not read" if program else ""
     return f"{path} is a chrome trace {whose or 'without any kernel or operator'}"
@@ -266,7 +266,7 @@ def file_device_name(trace: Trace, device: int | None) -> str | None:
     return trace.devices.get(device) or only
 
 
-def _profiled(
+def _allocations_inspection(
     path: Path,
     memory: Memory,
     kernels: Kernels | None = None,
@@ -282,13 +282,13 @@ def _profiled(
     )
 
 
-def _profiled_memory(path: Path) -> Memory | None:
+def _read_cpu_memory(path: Path) -> Memory | None:
     """Read requests to the CPU allocator; None if there are none."""
     history = read_profiled_allocations(path)
     return describe_profiled(history) if len(history) else None
 
 
-def _counted_memory(path: Path, device: int | None) -> Memory | None:
+def _read_gpu_memory(path: Path, device: int | None) -> Memory | None:
     """Read counters of a GPU allocator; None if there are none."""
     counted = read_counted_allocations(path, device)
     return describe_counted(counted) if counted else None

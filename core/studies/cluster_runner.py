@@ -166,7 +166,7 @@ class _Follower:
 
         adopt(self.directory, self.cells, is_live, teaches=False)
         for run in ended:
-            _forget_unbegun(run)
+            _remove_unstarted(run)
 
     def _is_fresh(self, run: RunDirectory) -> bool:
         """Return whether the run may have an end that is not visible here yet."""
@@ -195,7 +195,7 @@ class _Follower:
                 queued = self.place.jobs()
                 for run in runs:
                     if run.id not in queued:
-                        _forget_unbegun(run)
+                        _remove_unstarted(run)
             raise
         self.waiting |= {run.id: cell for run, cell in zip(runs, cells, strict=True)}
         return words
@@ -235,7 +235,7 @@ class _Follower:
             has_end = has_ended(run)
             if not has_end and self.cancel.is_set():
                 # The next start reads its results, if any.
-                _forget_unbegun(run)
+                _remove_unstarted(run)
                 del self.waiting[id]
                 continue
             if not has_end and now - self.gone.setdefault(id, now) < self.lag_seconds:
@@ -285,7 +285,7 @@ def has_ended(run: RunDirectory) -> bool:
         return False
 
 
-def _forget_unbegun(run: RunDirectory) -> None:
+def _remove_unstarted(run: RunDirectory) -> None:
     """Remove the directory of a run whose job never started, so that its cell waits again."""
     try:
         if [path.name for path in run.path.iterdir()] != [run.header_path.name]:

@@ -80,12 +80,12 @@ def rounds_of(
             continue
         by_pass[cell.repeat] = number
         machines.add(node(record.environment) or "")
-        processes += [one for single in _single(record) if is_number(one := figure(single))]
+        processes += [one for single in _split_rounds(record) if is_number(one := figure(single))]
     waiting = sum(cell.id not in records for cell in cells)
     return Rounds(by_pass, processes, is_counted, waiting, frozenset(machines))
 
 
-def _single(record: Record) -> Iterator[Record]:
+def _split_rounds(record: Record) -> Iterator[Record]:
     """Split a record into one per round that counts."""
     timing = record.timing
     if timing is None or timing.interval_of != "rounds":
@@ -331,7 +331,7 @@ def best_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) 
                     label: repeats.get(frozenset((place | {axis.name: label}).items()), [])
                     for label in axis.labels
                 }
-                found = _least(value, points, records)
+                found = _best_label(value, points, records)
                 if found is None:
                     continue
                 label, others, next_label, ratio = found
@@ -372,7 +372,7 @@ def sentence_of(best: Best, value: Value) -> str:
     )
 
 
-def _least(
+def _best_label(
     value: Value, points: Mapping[str, Sequence[Cell]], records: Mapping[str, Record]
 ) -> tuple[str, int, str, Ratio] | None:
     """Return the label with the least median, the count of other labels, the next label and the

@@ -201,8 +201,8 @@ def _matches(labels: Mapping[str, str], combination: Mapping[str, Sequence[str]]
 def _kept(axis: Axis, wanted: Sequence[str] | None) -> list[Point]:
     if wanted is None:
         return list(axis.points)
-    full = {_short(point.label): point.label for point in axis.points}
-    names = {full.get(name, name) for name in _joined(wanted, {*full, *full.values()})}
+    full = {_short_label(point.label): point.label for point in axis.points}
+    names = {full.get(name, name) for name in _join_labels(wanted, {*full, *full.values()})}
     unknown = names - set(axis.labels)
     if unknown:
         value = f"{axis.name}={sorted(unknown)[0]}"
@@ -210,7 +210,7 @@ def _kept(axis: Axis, wanted: Sequence[str] | None) -> list[Point]:
     return [point for point in axis.points if point.label in names]
 
 
-def _joined(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]:
+def _join_labels(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]:
     """Join parts of labels that contain commas."""
     rest = list(parts)
     while rest:
@@ -220,7 +220,7 @@ def _joined(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]:
         del rest[:size]
 
 
-def _short(label: str) -> str:
+def _short_label(label: str) -> str:
     """Return ``large`` for ``cs336-2025/large``."""
     return label.rpartition("/")[2]
 

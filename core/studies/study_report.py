@@ -45,11 +45,11 @@ def shared_environment(records: Collection[Record]) -> Table:
         name="environment",
         title="Environment of the cells",
         columns=(QUANTITY, "value", "note"),
-        rows=tuple((name, *_merged(list(values))) for name, values in values_by_fact.items()),
+        rows=tuple((name, *_merge_values(list(values))) for name, values in values_by_fact.items()),
     )
 
 
-def _merged(values: Sequence[tuple[Cell, Cell]]) -> tuple[Cell, Cell]:
+def _merge_values(values: Sequence[tuple[Cell, Cell]]) -> tuple[Cell, Cell]:
     if len(values) == 1:
         return values[0]
     if len(values) > MAX_NAMED:

@@ -75,7 +75,7 @@ class Filling:
         marked."""
         names = _ratio_names(self.layout)
         marks = self._marks()
-        table, hidden = self.table, {further for name in names for further in _further(name)}
+        table, hidden = self.table, {further for name in names for further in _extra_columns(name)}
         for name in names:
             place = table.index(name)
             write = table.formats[place].format
@@ -151,7 +151,7 @@ def _fill_columns(
                 if column.is_label:
                     row[column.name] = line.name
                 elif column.ratio is None:
-                    row[column.name] = _content(part, own, records)
+                    row[column.name] = _cell_content(part, own, records)
                 # Texts, such as a fallback, are not compared.
                 elif all(is_number(row[name]) for name in column.ratio):
                     sides = [layout.part(line, layout.column(name)) for name in column.ratio]
@@ -163,11 +163,11 @@ def _fill_columns(
                             f"{_with_unit(sides[1], ratio.second)}"
                         )
                         tested = (ratio.low, ratio.high, ratio.tested)
-                        row |= zip(_further(column.name), tested, strict=True)
+                        row |= zip(_extra_columns(column.name), tested, strict=True)
                         row[column.name] = ratio.value
             rows.append(row)
     formats = {column.name: _format(layout.part(lines[0], column)) for column in columns}
-    tested_names = (further for name in _ratio_names(layout) for further in _further(name))
+    tested_names = (further for name in _ratio_names(layout) for further in _extra_columns(name))
     names = (*leading, *formats, *context, *tested_names)
     table = Table(
         name=layout.name,
@@ -195,7 +195,7 @@ def _ratio_names(layout: TableLayout) -> list[str]:
     return [column.name for column in layout.columns if column.ratio is not None]
 
 
-def _further(name: str) -> list[str]:
+def _extra_columns(name: str) -> list[str]:
     return [f"{name} {end}" for end in ENDS]
 
 
@@ -228,7 +228,7 @@ def _read(part: StudyColumn, record: Record) -> Content:
 
 def _rounds(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Record]) -> Rounds:
     if is_fact(part.value):
-        value = _content(part, cells, records)
+        value = _cell_content(part, cells, records)
         return Rounds({0: value}, (value,), is_counted=True) if is_number(value) else Rounds()
     return rounds_of(
         _own(part, cells),
@@ -238,7 +238,9 @@ def _rounds(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Reco
     )
 
 
-def _content(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Record]) -> Content:
+def _cell_content(
+    part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Content:
     """Return the median of the cells' numbers or their first text, else why there is none."""
     own = _own(part, cells)
     if is_fact(part.value):

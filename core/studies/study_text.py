@@ -37,7 +37,7 @@ def sentences_of(
     """Yield a sentence per ratio, then counts of cells without a number."""
     for filling in fillings(study, cells, records):
         rows = list(filling.table.mappings())
-        naming = [name for name in _naming(filling.layout) if name in filling.table.columns]
+        naming = [name for name in _label_columns(filling.layout) if name in filling.table.columns]
         for column in filling.layout.columns:
             tested = [key for key in filling.ratios if key[1] == column.name]
             for key in tested[:MAX_PER_COLUMN]:
@@ -77,7 +77,7 @@ def _writer(low: float, high: float) -> Callable[[float], str]:
     return lambda value: f"{value:.{digits}f}"
 
 
-def _naming(layout: TableLayout) -> list[str]:
+def _label_columns(layout: TableLayout) -> list[str]:
     """Return the columns that distinguish a row."""
     facts = {f"spec.{axis}" for axis in layout.rows}
     own = [column.name for column in layout.columns if column.is_label or column.value in facts]
@@ -113,10 +113,10 @@ def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Recor
 
 def factors(a: RunSpec, b: RunSpec) -> list[str]:
     """Return the keys in which two specs differ; the dimensions of a model count as one."""
-    return _folded(differing_keys(msgspec.structs.asdict(a), msgspec.structs.asdict(b)))
+    return _fold_keys(differing_keys(msgspec.structs.asdict(a), msgspec.structs.asdict(b)))
 
 
-def _folded(keys: Sequence[str]) -> list[str]:
+def _fold_keys(keys: Sequence[str]) -> list[str]:
     """Replace parts, such as a dimension, by their whole."""
     return list(dict.fromkeys(field_named(key).part_of or key for key in keys))
 
@@ -130,7 +130,7 @@ def _of_axis(axis: Axis, fixed: Mapping[str, object]) -> str | None:
         unset = fixed.get(key, getattr(default, key))
         return {repr(point.settings.get(key, unset)) for point in axis.points}
 
-    changing = _folded([key for key in keys if len(values(key)) > 1])
+    changing = _fold_keys([key for key in keys if len(values(key)) > 1])
     if len(changing) < 2:
         return None
     return (

@@ -173,7 +173,7 @@ def row_writer(
         largest[scale] = max(chain([largest[scale]], map(abs, contents.ends)))
     formats = table.formats or ("",) * len(table.columns)
     writers = [
-        partial(_formatted, written=written)
+        partial(_format_cell, written=written)
         if written
         else _writer(unit, contents, largest[unit.removeprefix(SIGNED)])
         for unit, contents, written in zip(units, columns.values(), formats, strict=True)
@@ -181,7 +181,7 @@ def row_writer(
     return lambda row: [write(cell) for write, cell in zip(writers, row, strict=True)]
 
 
-def _formatted(cell: Cell, written: str) -> str:
+def _format_cell(cell: Cell, written: str) -> str:
     if cell is None:
         return DASH
     return written.format(cell) if is_number(cell) else literal(str(cell))
@@ -215,10 +215,10 @@ def literal(text: str) -> str:
     """Return untrusted text on one line with control characters escaped."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _visible(char) for char in text)
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
-def _visible(char: str) -> str:
+def _escape(char: str) -> str:
     return repr(char)[1:-1]
 
 

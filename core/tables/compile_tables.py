@@ -188,7 +188,7 @@ GENERATED_COLUMNS: tuple[Column[_Generated], ...] = (
 def generated_table(kernels: Kernels) -> Table:
     """Generated kernels with their time in the traced step."""
     fused = [kernel for kernel in kernels.generated if kernel.fused]
-    rows = [_Generated(kernel, _traced(kernel, kernels, fused)) for kernel in fused]
+    rows = [_Generated(kernel, _trace_rows(kernel, kernels, fused)) for kernel in fused]
     return tabulate(
         sorted(rows, key=lambda row: -(row.exclusive_ns or 0.0)),
         GENERATED_COLUMNS,
@@ -197,7 +197,7 @@ def generated_table(kernels: Kernels) -> Table:
     )
 
 
-def _traced(
+def _trace_rows(
     kernel: GeneratedKernel, kernels: Kernels, fused: Sequence[GeneratedKernel]
 ) -> list[KernelRow]:
     """Return the trace rows of this kernel; empty if another kernel of the same name may own

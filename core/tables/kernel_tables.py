@@ -129,11 +129,11 @@ def group_by_name(kernels: Kernels, *, placed: bool = True) -> Kernels:
     groups: dict[tuple[str, str, str], list[KernelRow]] = defaultdict(list)
     for row in kernels.rows:
         groups[row.name, row.category, row.phase].append(row)
-    rows = [_merged(group, placed=placed) for group in groups.values()]
+    rows = [_merge_rows(group, placed=placed) for group in groups.values()]
     return msgspec.structs.replace(kernels, rows=rows)
 
 
-def _longest(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
+def _longest_label(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
     """Return where a kernel took longest: ``blocks.*.attention +2``."""
     times: defaultdict[str, float] = defaultdict(float)
     for row in group:
@@ -143,13 +143,13 @@ def _longest(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
     return f"{first} +{len(times) - 1}" if len(times) > 1 else first
 
 
-def _merged(group: Sequence[KernelRow], *, placed: bool) -> KernelRow:
+def _merge_rows(group: Sequence[KernelRow], *, placed: bool) -> KernelRow:
     calls = sum(row.calls for row in group)
     total_ns = sum(row.total_ns for row in group)
     return msgspec.structs.replace(
         group[0],
-        module=_longest(group, attrgetter("module")) if placed else "",
-        op=_longest(group, attrgetter("op")) if placed else "",
+        module=_longest_label(group, attrgetter("module")) if placed else "",
+        op=_longest_label(group, attrgetter("op")) if placed else "",
         calls=calls,
         total_ns=total_ns,
         exclusive_ns=sum(row.exclusive_ns for row in group),

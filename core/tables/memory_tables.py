@@ -147,10 +147,10 @@ def memory_table(memory: Memory) -> Table:
     """The byte totals, each under its own name."""
     values = {
         "peak_allocated_bytes": memory.peak_allocated_bytes,
-        **_requested(memory, "peak"),
+        **_requested_bytes(memory, "peak"),
         "peak_reserved_bytes": memory.peak_reserved_bytes,
         "end_allocated_bytes": memory.end_allocated_bytes,
-        **_requested(memory, "end"),
+        **_requested_bytes(memory, "end"),
         "driver_used_bytes": memory.driver_used_bytes,
         "baseline_bytes": memory.baseline_bytes,
         "baseline_blocks": memory.baseline_blocks,
@@ -165,7 +165,7 @@ def memory_table(memory: Memory) -> Table:
     return facts("memory", f"Memory of {memory.whole}, {source}", values, memory.missing)
 
 
-def _requested(memory: Memory, when: str) -> dict[str, int | None]:
+def _requested_bytes(memory: Memory, when: str) -> dict[str, int | None]:
     """Requested bytes, if they differ from the allocated blocks."""
     key = f"{when}_requested_bytes"
     requested: int | None = getattr(memory, key)

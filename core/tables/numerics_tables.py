@@ -59,7 +59,7 @@ def dtypes_table(rows: list[TensorDtype]) -> Table:
 
     def tensor_column(name: str) -> Column[Mapping[str, TensorDtype]]:
         return Column(
-            name, lambda cast: _short(cast[tensors[name]].dtype), about="type of this tensor"
+            name, lambda cast: _short_dtype(cast[tensors[name]].dtype), about="type of this tensor"
         )
 
     def of_first(value: Callable[[TensorDtype], str]) -> Callable[[Mapping[str, TensorDtype]], str]:
@@ -71,7 +71,7 @@ def dtypes_table(rows: list[TensorDtype]) -> Table:
             Column("autocast", of_first(lambda row: row.autocast), about="device type of autocast"),
             Column(
                 "lower",
-                of_first(lambda row: _short(row.lower)),
+                of_first(lambda row: _short_dtype(row.lower)),
                 about="low-precision type of autocast",
             ),
             *map(tensor_column, tensors),
@@ -82,5 +82,5 @@ def dtypes_table(rows: list[TensorDtype]) -> Table:
     )
 
 
-def _short(dtype: str) -> str:
+def _short_dtype(dtype: str) -> str:
     return SHORT.get(dtype, dtype)

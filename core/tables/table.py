@@ -335,22 +335,22 @@ def fit_columns(
     ranks = {**(given if priorities is None else priorities), flexible: 0}
     whole = max(0, min(widths.get(flexible, 0), WHOLE) - least.get(flexible, 0))
     for name in drop:
-        if _taken(widths[each] for each in least) > width:
+        if _row_width(widths[each] for each in least) > width:
             least.pop(name, None)
     while least:
         last = max(least, key=lambda name: ranks.get(name, 0))
         rank = ranks.get(last, 0)
-        if _taken(least.values()) + (whole if rank >= EXTRA else 0) <= width:
+        if _row_width(least.values()) + (whole if rank >= EXTRA else 0) <= width:
             break
         if not rank:
             return {name: widths[name] for name in least}
         del least[last]
     fitted = {name: widths[name] for name in least}
-    for _ in range(_taken(fitted.values()) - width):
+    for _ in range(_row_width(fitted.values()) - width):
         longer = (name for name in fitted if fitted[name] > least[name])
         fitted[max(longer, key=fitted.__getitem__)] -= 1
     return fitted
 
 
-def _taken(widths: Iterable[int]) -> int:
+def _row_width(widths: Iterable[int]) -> int:
     return sum(width + GAP for width in widths)
