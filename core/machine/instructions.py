@@ -65,5 +65,3 @@ def has_own_products(instructions: str | None, dtype: str) -> bool:
     if instructions not in NAMES or dtype not in MIN_INSTRUCTIONS:
         return False
     return NAMES.index(instructions) >= NAMES.index(MIN_INSTRUCTIONS[dtype])
-
-

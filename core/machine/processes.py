@@ -79,5 +79,3 @@ def limit_data_memory(limit_bytes: int) -> None:
     wanted = psutil.Process().memory_info().data + limit_bytes
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-

@@ -74,9 +74,9 @@ def test_a_peak_that_is_given_goes_before_the_table(tmp_path: Path) -> None:
     unnamed = read(write(tmp_path / "unnamed.json", product("a_gemm")))
     assert reached(unnamed) is None
     assert unnamed.kernels is not None and "--peak" in unnamed.kernels.missing["roof"]
-    told = under_peak(unnamed, Peak(tflops=1000.0))
-    assert reached(told) == reached(given)
-    assert told.kernels is not None and "roof" not in told.kernels.missing
+    with_peak = under_peak(unnamed, Peak(tflops=1000.0))
+    assert reached(with_peak) == reached(given)
+    assert with_peak.kernels is not None and "roof" not in with_peak.kernels.missing
 
 
 @pytest.mark.parametrize(
