@@ -102,7 +102,7 @@ def _exit_with_reader(descriptor: int) -> None:
 
 
 def _run_program(job: Job, report: Report) -> int:
-    """Run a pass that needs no torch here: its program starts the worker that measures."""
+    """Run a pass that does not need torch here: its program starts the measuring worker."""
     from sysbench.core.worker.boot import measure_of
 
     try:
@@ -115,7 +115,7 @@ def _run_program(job: Job, report: Report) -> int:
 
 
 def _run_ranks(job: Job, report: Report) -> int:
-    """Run a pass of several processes: this one starts them, and measures nothing itself."""
+    """Run a pass of several processes; this one starts them and measures nothing."""
     report(StageEntered(stage="import"))
     with uncollected():
         from sysbench.core.worker.failures import report_failure

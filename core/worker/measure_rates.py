@@ -50,11 +50,11 @@ Amount = tuple[float, str]
 
 
 class Unavailable(Exception):
-    """This device has no such rate; the message has the reason."""
+    """The device has no such rate; the message has the reason."""
 
 
 class Bench:
-    """The measurements of one device."""
+    """Measures the rates of one device."""
 
     def __init__(self, request: RateRequest) -> None:
         self.device = torch.device(request.device)
@@ -65,16 +65,15 @@ class Bench:
 
     @property
     def on_cuda(self) -> bool:
-        """Whether the device is a GPU."""
         return self.device.type == "cuda"
 
     def seconds(self, call: Callable[[], object]) -> float:
-        """Median seconds of a call, in blocks that end with a synchronisation of the device."""
+        """Median seconds of a call; each block of calls ends with a device synchronisation."""
         timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
         return float(timer.blocked_autorange(min_run_time=self._seconds).median)
 
     def product(self, kind: RateKind) -> Amount:
-        """The best rate of ``n × n`` by ``n × n`` over the sizes, 2 n³ FLOP each."""
+        """Best rate of ``n × n`` matrix products over all sizes, 2 n³ FLOP each."""
         has_it = self._capability() >= kind.capability if self.on_cuda else kind.on_cpu
         if not has_it:
             raise Unavailable("this device has no such products")
@@ -98,7 +97,7 @@ class Bench:
                 return
 
     def memory(self, what: str) -> Amount:
-        """The best rate of one pass over float32 arrays that no cache holds, in bytes/s."""
+        """Best rate of one pass over float32 arrays larger than the caches, in bytes/s."""
         moved, ways = self._passes()[what]
         count = self.arrays[0].nbytes
         return max(
@@ -107,7 +106,7 @@ class Bench:
         )
 
     def _passes(self) -> dict[str, tuple[int, dict[str, Callable[[], object]]]]:
-        """Arrays that a pass moves, and operators that do it; the least of them is not counted."""
+        """Number of arrays moved, and operators that move them, by kind of pass."""
         x, y, z = self.arrays
         rows, row = x.view(-1, ROW), torch.ones(1, ROW, device=self.device)
         firsts = torch.zeros(len(rows), dtype=torch.int64, device=self.device)
@@ -133,7 +132,7 @@ class Bench:
 
     @cached_property
     def arrays(self) -> list[torch.Tensor]:
-        """Three of float32, written: a page that was never written has no memory behind it."""
+        """Three float32 arrays, written: pages that were never written have no memory."""
         count = self._array_bytes() // 4 // LONG_ROW * LONG_ROW
         return [torch.ones(count, device=self.device) for _ in range(3)]
 
@@ -237,7 +236,6 @@ MEASURES: dict[str, Callable[[Bench], Amount]] = {
 
 
 def answers(request: RateRequest) -> Iterator[RateAnswer]:
-    """Measure every kind of rate."""
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     bench = Bench(request)
@@ -263,7 +261,6 @@ def answers(request: RateRequest) -> Iterator[RateAnswer]:
 
 
 def main() -> int:
-    """Answer one request."""
     # Standard output is for answers: whatever torch prints goes to standard error.
     output = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)

@@ -29,7 +29,7 @@ PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 def use_plain_paths() -> None:
     """Give this process plain paths to Inductor's cache, to torch and to Python.
 
-    Call it before torch is imported: torch takes its own folder from the import.
+    Call it before torch is imported.
 
     Raises:
         WorkerFailed: No folder can hold the links.
@@ -51,7 +51,7 @@ def use_plain_paths() -> None:
 
 
 def have_plain_paths(job: Job, report: Report) -> bool:
-    """`use_plain_paths` where the job compiles; false if that failed, which is reported."""
+    """Call `use_plain_paths` if the job compiles; report a failure and return False."""
     if not job.spec.compiles:
         return True
     try:
@@ -65,7 +65,7 @@ def have_plain_paths(job: Job, report: Report) -> bool:
 
 
 def is_plain(path: str) -> bool:
-    """Whether a shell's rules take a path for one word as it stands."""
+    """Whether a shell reads the path as one word without quoting."""
     try:
         return not path or shlex.split(path) == [path]
     except ValueError:  # a quote that nothing closes
@@ -73,13 +73,10 @@ def is_plain(path: str) -> bool:
 
 
 def plain(path: Path) -> Path:
-    """The same folder by a path that is plain; itself where it is already.
-
-    Args:
-        path: Absolute; need not exist yet.
+    """Return a plain path to the same folder, which need not exist yet.
 
     Raises:
-        WorkerFailed: No folder can hold the link that it takes.
+        WorkerFailed: No folder can hold the link.
     """
     awkward = next((one for one in (path, *path.parents) if not is_plain(one.name)), None)
     if awkward is None:

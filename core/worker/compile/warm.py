@@ -27,9 +27,9 @@ TIMEOUT_SECONDS = 1700.0
 
 
 def with_warm_seconds(job: Job, block: Compile) -> Compile:
-    """The block with the seconds that a fresh process needed to compile from the same cache.
+    """Add the seconds that a fresh process needs to compile from the same cache.
 
-    Call it when this process's model is freed: a full device has no room for both.
+    Call it after this process freed its model: a full device has no space for both.
     """
     held_bytes = _let_go(job.spec)
     result = job.path / RESULT
@@ -50,7 +50,7 @@ def with_warm_seconds(job: Job, block: Compile) -> Compile:
 
 
 def _let_go(spec: RunSpec) -> int:
-    """Free what this process holds of the device; returns the bytes that it still holds."""
+    """Free this process's device memory; return the bytes that remain."""
     import torch
 
     # Captured CUDA graphs keep their pools after their model is gone.
@@ -69,7 +69,7 @@ def _without(block: Compile, reason: str) -> Compile:
 
 
 def main() -> None:
-    """Compile the spec on standard input once, and write the compile block to the named file."""
+    """Compile the spec on standard input once and write the compile block to the named file."""
     die_with_parent(os.getppid())
     use_plain_paths()
     # Late: torch is imported from a plain path.

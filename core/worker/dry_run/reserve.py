@@ -20,7 +20,7 @@ from sysbench.core.spec.spec import RunSpec
 
 
 class ShortInModel(Exception):
-    """The model of the allocator runs out of memory in a step that ran."""
+    """The allocator model runs out of memory in a step that ran."""
 
     def __init__(self, shortage: Shortage) -> None:
         requested = format_bytes(shortage.requested_bytes)
@@ -32,10 +32,9 @@ class ShortInModel(Exception):
 
 
 def with_own_prediction(memory: Memory, spec: RunSpec) -> Memory:
-    """Add the prediction of the dry run of the user's model to the block, or the reason for none.
+    """Add the dry run's prediction of a user's model, or the reason why there is none.
 
-    It runs in this process after everything was measured: the built-in models have a closed
-    form, which the record takes instead.
+    Runs in this process after the measurement. Built-in models use the closed form.
     """
     why = unsupported_reason(spec)
     if why is None:
@@ -61,7 +60,7 @@ def _with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
 
 
 def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
-    """The block with what a model of the allocator reserves; ``missing`` says why there is none."""
+    """Add the modelled reserved bytes; ``missing`` has the reason if there are none."""
     if not spec.on_cuda or spec.is_own:
         return memory
     why = why_not_predicted(spec)
@@ -103,7 +102,7 @@ def _held(prediction: ExactPrediction, spec: RunSpec) -> int:
 
 
 def _capacity_bytes(spec: RunSpec) -> int:
-    """What this process's allocator can reserve: a full device gives cached segments back."""
+    """Bytes that this process's allocator can reserve; a full device frees cached segments."""
     device = torch.device(spec.device)
     free, _ = torch.cuda.mem_get_info(device)
     here = free + torch.cuda.memory_reserved(device)

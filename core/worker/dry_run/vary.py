@@ -31,7 +31,7 @@ def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
 
 @contextmanager
 def fake_process_group(ranks: int) -> Iterator[None]:
-    """A group of that many ranks in the block, this one the first; none for a single one."""
+    """Fake process group of that size, with this process as rank 0; none for one rank."""
     if ranks == 1:
         yield
         return
@@ -54,10 +54,10 @@ def fake_process_group(ranks: int) -> Iterator[None]:
 
 
 def shard(model: nn.Module, ranks: int) -> None:
-    """Divide the model among the ranks, by its blocks and then the rest, as `ranks.fsdp2` does.
+    """Shard the model by blocks, then the rest, as `ranks.fsdp2` does.
 
     Raises:
-        ModelError: No blocks repeat in it.
+        ModelError: The model has no repeated blocks.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -84,9 +84,9 @@ class _NoTransfer:
 
 @contextmanager
 def track_resizes(tracker: StorageTracker, ranks: int) -> Iterator[None]:
-    """Follow in the block what ``fully_shard`` does to storages without an operation.
+    """Track allocations that ``fully_shard`` makes without an operation.
 
-    It returns the memory of gathered weights, and requests it again, by resizing their storage.
+    It frees and reallocates gathered weights by resizing their storage.
     """
     if ranks == 1:
         yield
@@ -108,7 +108,7 @@ def track_resizes(tracker: StorageTracker, ranks: int) -> Iterator[None]:
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """This rank's shard of a tensor that is divided; others as they are."""
+    """This rank's shard of a sharded tensor; other tensors unchanged."""
     shard_of: Tensor = getattr(tensor, "_local_tensor", tensor)
     return shard_of
 
@@ -118,10 +118,10 @@ SCALE = 2.0
 
 
 def adapt(model: nn.Module, rank: int) -> None:
-    """Freeze the model and put adapters of that rank beside its linear layers, but not its head.
+    """Freeze the model and add LoRA adapters to its linear layers, except the head.
 
-    A linear layer with as many rows as a table of embeddings is a head. Adapters have the dtype of
-    the layer. Weights outside linear layers, such as those of experts in one tensor, stay frozen.
+    A linear layer with as many rows as an embedding is a head. Adapters have the layer's dtype.
+    Weights outside linear layers, such as fused experts, stay frozen.
 
     Raises:
         ModelError: The model has no such layer.
@@ -148,7 +148,7 @@ def adapt(model: nn.Module, rank: int) -> None:
 
 
 def _shape(layer: nn.Module) -> tuple[int, int] | None:
-    """Widths of input and output of a linear layer that is called as a module; None of others."""
+    """Input and output widths of a linear layer; None for other modules."""
     if type(layer) is nn.Linear:
         return layer.in_features, layer.out_features
     if type(layer).__name__ == "Conv1D" and isinstance(layer.weight, Tensor):
@@ -163,10 +163,10 @@ def _added(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
 
 
 def vary(model: nn.Module, variant: TrainingVariant) -> None:
-    """Change the model in place; `sharding.fake_process_group` has to be around it.
+    """Change the model in place, inside `fake_process_group`.
 
     Raises:
-        ModelError: The model has nothing that the variant could change.
+        ModelError: The variant does not apply to the model.
     """
     if variant.lora_rank:
         adapt(model, variant.lora_rank)
@@ -175,5 +175,5 @@ def vary(model: nn.Module, variant: TrainingVariant) -> None:
 
 
 def trained_of(model: nn.Module) -> int:
-    """Count of the parameters that need gradients."""
+    """Number of parameters that need gradients."""
     return sum(one.numel() for one in model.parameters() if one.requires_grad)

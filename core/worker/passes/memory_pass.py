@@ -36,9 +36,9 @@ from sysbench.core.worker.workloads.stepped_workload import EnterPhase, SteppedW
 def report_oom_snapshot(
     job: Job, recorder: CudaRecorder | CpuRecorder, notes: Notes, report: Report
 ) -> None:
-    """Write the artifacts of a recording that ended early, and report the live allocations.
+    """Write the artifacts of an interrupted recording and report the live allocations.
 
-    Errors here become a notice: they must not replace the out-of-memory error.
+    Errors here become a notice, so that they do not replace the out-of-memory error.
     """
     report(StageEntered(stage="export"))
     try:
@@ -68,11 +68,10 @@ STEPS = WARMUP_STEPS + 1
 
 
 def measure(job: Job, report: Report) -> None:
-    """Record the allocator over build, warm-up and one steady step, and report the ledger.
+    """Record the allocator over build, warm-up and one steady step; report the ledger.
 
-    Leaves ``snapshot.pickle`` (CUDA) or ``allocations.json.gz`` (CPU, a chrome trace) and
-    ``notes.json`` in the job's folder. An out-of-memory error propagates as torch raises it,
-    after the live allocations have been reported.
+    Writes ``snapshot.pickle`` (CUDA) or ``allocations.json.gz`` (CPU) and ``notes.json``. An
+    out-of-memory error propagates after the live allocations have been reported.
     """
     report(StageEntered(stage="build"))
     recorder = CudaRecorder(job) if job.spec.on_cuda else CpuRecorder(job)
@@ -114,7 +113,7 @@ def _noted(tagger: Tagger, recorder: CudaRecorder | CpuRecorder) -> Notes:
 def _record(
     job: Job, recorder: CudaRecorder | CpuRecorder, tagger: Tagger, report: Report
 ) -> float:
-    """Build, warm up, take the steady step; returns its milliseconds."""
+    """Build, warm up and run the steady step; return its milliseconds."""
     with without_limit(job.spec):
         if not job.spec.on_cuda:
             _rehearse(job.spec)
@@ -173,10 +172,9 @@ def _step(workload: SteppedWorkload, tagger: Tagger, index: int, enter: EnterPha
 
 
 def _rehearse(spec: RunSpec) -> None:
-    """Run a step of the smallest built-in model, unrecorded, and import what an own one imports.
+    """Run an unrecorded step of a minimal model, so that torch imports what it needs.
 
-    Torch imports parts of itself at their first use. The CPU's recorder traces Python calls,
-    and would take longer over those imports than over the steps.
+    The CPU recorder traces Python calls: imports would take longer than the steps.
     """
     if spec.is_own:
         import_own_model(spec)

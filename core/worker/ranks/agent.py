@@ -36,15 +36,15 @@ some seconds late."""
 
 
 class Began(msgspec.Struct, frozen=True, tag=True):
-    """The agent is there: what fails from now on is not the start of a process on its host."""
+    """The agent has started; later failures are not failures to start it."""
 
 
 class AgentEnded(msgspec.Struct, frozen=True, tag=True):
     """The ranks of this host have ended.
 
     Attributes:
-        codes: Exit codes of those that failed.
-        failures: Failures that ranks reported.
+        codes: Exit codes of ranks that failed.
+        failures: Failures reported by ranks.
     """
 
     codes: dict[int, int]
@@ -52,7 +52,7 @@ class AgentEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 def main() -> int:
-    """Run this host's ranks to their end; returns the exit code."""
+    """Run this host's ranks to their end; return the exit code."""
     folder, host, hosts = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     # What anybody prints goes into the pass's log.
     said = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def own_address() -> str:
-    """The address of this host on the way to another one of the job; empty where none is named."""
+    """Address of this host on the route to another host of the job; empty if there is none."""
     peer = os.environ.get(PEER_VARIABLE) or os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or ""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chosen:
         chosen.connect((peer, 9))  # nothing is sent: the kernel chooses a route

@@ -56,10 +56,9 @@ Failure = OutOfMemory | WorkerFailed
 
 
 def measure(job: Job, report: Report) -> bool:
-    """Run the job on ``job.spec.ranks`` processes of this host, or of all nodes of its job.
+    """Run the job on ``job.spec.ranks`` processes of this host or of all nodes of its job.
 
-    Returns:
-        False if a rank failed; the first failure has been reported then.
+    Returns False if a rank failed, after reporting the first failure.
 
     Raises:
         ClusterError: The nodes are not known.
@@ -92,7 +91,7 @@ def measure(job: Job, report: Report) -> bool:
 
 
 class Agents:
-    """The agents of all hosts, from their start to the end of the last.
+    """Runs the agents of all hosts until the last one ends.
 
     Args:
         hosts: Names of the nodes, this one first.
@@ -108,8 +107,7 @@ class Agents:
         self._over = threading.Event()
 
     def run(self) -> tuple[dict[int, int], dict[int, Failure], dict[int, WorkerFailed]]:
-        """Exit codes of ranks that failed, failures that they reported, and hosts that were lost,
-        each as a failure of its first rank."""
+        """Return exit codes of failed ranks, reported failures, and lost hosts by first rank."""
         pulse = threading.Thread(target=self._pulse, daemon=True)
         pulse.start()
         running: dict[RankPlace, subprocess.Popen[bytes]] = {}
@@ -150,7 +148,7 @@ class Agents:
         return codes, failures, lost
 
     def _lost(self, place: RankPlace, code: int, *, has_begun: bool) -> WorkerFailed:
-        """The failure of an agent that ended without a word on its ranks."""
+        """Describe the failure of an agent that ended without a report."""
         which = f"host {place.host} of {place.hosts} ({alias(self._hosts[place.host])})"
         by = signal.Signals(-code).name if code < 0 else f"code {code}"
         words = f"the agent of {which} ended with {by}, and its ranks with it"
@@ -198,7 +196,7 @@ class Agents:
 
 
 def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
-    """End agents, and with them their ranks: by their input, for srun that is killed ends none."""
+    """End agents and their ranks by closing their input; killing srun would not end the ranks."""
     for process in processes:
         assert process.stdin is not None
         with suppress(BrokenPipeError):
@@ -211,7 +209,7 @@ def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
 
 
 def _address_of(node: str) -> str:
-    """The address at which Slurm reaches a node; empty where it does not say."""
+    """Address at which Slurm reaches a node; empty if it does not report one."""
     command = ("scontrol", "--oneliner", "show", "node", node)
     with suppress(OSError, subprocess.SubprocessError):
         told = subprocess.run(
@@ -223,11 +221,11 @@ def _address_of(node: str) -> str:
 
 
 class Listener(threading.Thread):
-    """Thread that forwards the events of rank 0, and keeps the failures of all ranks.
+    """Thread that forwards the events of rank 0 and collects failures of all ranks.
 
     Attributes:
-        failures: The failure that a rank reported, by rank.
-        stage: The stage of rank 0; the others go in step with it.
+        failures: Reported failure by rank.
+        stage: Stage of rank 0, with which the others keep step.
     """
 
     def __init__(self, job: Job, report: Report) -> None:
@@ -246,7 +244,7 @@ class Listener(threading.Thread):
         self._read()  # events written between the last look and the end
 
     def stop(self) -> None:
-        """Return once every event that the ranks have written is read."""
+        """Wait until every event of the ranks has been read."""
         self._ended.set()
         self.join()
 
@@ -275,14 +273,13 @@ def first_failure(
     folder: Path,
     lost: Mapping[int, WorkerFailed] = {},
 ) -> tuple[int, Failure]:
-    """The rank whose failure caused the others', and its failure.
+    """The rank that caused the other ranks' failures, and its failure.
 
     Args:
-        ended: Exit codes of ranks that failed; those that torchrun ended have SIGTERM's.
-        reported: Failures that ranks reported themselves.
+        ended: Exit codes of failed ranks; torchrun ends others with SIGTERM.
         stage: Stage that the ranks had reached.
         folder: Folder of their logs.
-        lost: Failures of hosts that told nothing of their ranks, by the first of those.
+        lost: Failures of hosts without a report, by first rank.
     """
     in_order = sorted(reported, key=lambda rank: reported[rank].t_ns)
     # Most telling first: an error other than a lost peer, a death by a signal that torchrun did

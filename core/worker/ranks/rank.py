@@ -28,17 +28,15 @@ BLAME_SECONDS = 0.5
 
 
 def events_name(rank: int) -> str:
-    """Name of the file of a rank's events, a line each."""
     return f"rank-{rank}.jsonl"
 
 
 def log_name(rank: int) -> str:
-    """Name of the file of a rank's output."""
     return f"rank-{rank}.log"
 
 
 def main() -> int:
-    """Measure as the rank that torchrun's variables name; returns the exit code."""
+    """Measure as the rank that torchrun's variables describe; return the exit code."""
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     _print_into(folder / log_name(rank))
     faulthandler.enable()

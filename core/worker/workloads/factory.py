@@ -27,17 +27,14 @@ SIZES = ("batch", "context")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactoryParts:
-    """A model, and what its steps are made of.
+    """A model and the parts of its steps.
 
     Attributes:
-        model: The module.
-        batch: Makes the inputs of a step, once: a tensor, a tuple of arguments or a mapping of
-            keyword arguments. None: token ids below the rows of the first embedding.
-        loss: From model and batch; None takes the loss of the output, or one made of it.
-        optimizer: From the parameters that need gradients.
-        step: A whole step, which calls its argument with the name of each phase as it begins.
-        takes: Sizes of the spec that somebody took.
-        facts: Further facts for the record.
+        batch: Makes the inputs once: a tensor, a tuple of arguments or a mapping of keyword
+            arguments. None: random token ids below the rows of the first embedding.
+        loss: Called with model and batch; None uses the output's loss or a default.
+        step: A whole step; calls its argument with each phase name.
+        takes: Sizes of the spec that the factory or ``batch`` uses.
     """
 
     model: nn.Module
@@ -51,7 +48,7 @@ class FactoryParts:
 
 @contextmanager
 def guarded(what: str) -> Iterator[None]:
-    """Run the user's code: an exit is an error as any other.
+    """Run the user's code; convert an exit into an error.
 
     Raises:
         ModelError: The code ended the process.
@@ -63,11 +60,11 @@ def guarded(what: str) -> Iterator[None]:
 
 
 def import_factory(spec: RunSpec) -> Callable[..., Any]:
-    """The factory of the spec's model, its module imported.
+    """Import the model's module and return its factory.
 
     Raises:
-        ModelError: The code is another one than when the spec was made, or has no such factory.
-        Exception: Whatever the code raises.
+        ModelError: The code changed since the spec was made, or has no such factory.
+        Exception: Any error of the user's code.
     """
     source, path = source_of(spec.model), Path(spec.model_file)
     if digest_of(source, path) != spec.model_source:
@@ -113,7 +110,7 @@ def _imported(source: ModelSource, path: Path) -> ModuleType:
 
 
 def _factories(module: ModuleType) -> list[str]:
-    """Names of the functions and classes that a module defines itself."""
+    """Functions and classes defined by the module itself."""
     return [
         name
         for name, value in vars(module).items()
@@ -124,12 +121,12 @@ def _factories(module: ModuleType) -> list[str]:
 
 
 def built_parts(spec: RunSpec) -> FactoryParts:
-    """What the spec's factory returns, checked.
+    """Call the spec's factory and check its result.
 
     Raises:
-        SpecError: An argument that the factory does not take.
+        SpecError: The factory does not take an argument.
         ModelError: It returned neither a module nor an object with one.
-        Exception: Whatever the factory raises.
+        Exception: Any error of the factory.
     """
     factory = import_factory(spec)
     name = source_of(spec.model).factory
@@ -163,7 +160,7 @@ def built_parts(spec: RunSpec) -> FactoryParts:
 def _batch_maker(
     batch: Callable[..., Any] | None, spec: RunSpec
 ) -> tuple[Callable[[], Any] | None, frozenset[str]]:
-    """The user's ``batch`` with the sizes that it takes, and these."""
+    """Bind the spec's sizes to the user's ``batch``; also return their names."""
     if batch is None:
         return None, frozenset()
     given, taken = _sizes(batch, "batch()", spec)
@@ -171,7 +168,6 @@ def _batch_maker(
 
 
 def _a(value: object) -> str:
-    """``a tuple``, ``an int``, ``None``."""
     if value is None:
         return "None"
     name = type(value).__name__
@@ -197,10 +193,10 @@ def _arguments(
 def _sizes(
     function: Callable[..., Any], name: str, spec: RunSpec
 ) -> tuple[dict[str, int], frozenset[str]]:
-    """The sizes that a function takes, with the spec's values.
+    """Values of the sizes that a function takes.
 
     Raises:
-        SpecError: The function needs one, and the spec has none.
+        SpecError: A required size is not set.
     """
     parameters = _parameters(function)
     given = {}
