@@ -1,4 +1,4 @@
-"""Start of a process that measures: set up torch by the spec, set limits, run the pass.
+"""Set up torch for the spec, set limits, run the pass.
 
 Importing this module imports torch, so a process reports its first event before that.
 """
@@ -49,7 +49,7 @@ def describe_torch(spec: RunSpec) -> dict[str, Any]:
         try:
             facts["cudnn"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            # Of another version than torch was built for. Few runs need it, and those say so.
+            # cuDNN of another version than torch was built for; runs that need it report that.
             return {"torch": facts, **device, "missing": {"torch.cudnn": str(error)}}
         return {"torch": facts, **device}
     facts["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
@@ -62,7 +62,7 @@ def describe_torch(spec: RunSpec) -> dict[str, Any]:
 
 def _describe_cuda(device: torch.device) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(device)
-    # The null GPU of tests has this mark behind its card's name.
+    # The name of the tests' null GPU ends with this mark.
     is_simulated = properties.name.endswith("(null GPU)")
     return {
         "name": properties.name,

@@ -1,4 +1,4 @@
-"""Conversion of a pass's exception into the event that the worker reports."""
+"""Convert a pass's exception into an event."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ NATIVE_REFUSALS = (
     *("CUDA driver error: out of memory", "Triton Error [CUDA]: out of memory"),
     *("Cuda failure 2 'out of memory'", "Cuda failure 'out of memory'"),
 )
-"""Messages of the C++ library, of the host's libraries and of what calls CUDA directly: libraries,
-expandable segments, Triton's launcher, NCCL."""
+"""Out-of-memory messages of the C++ library, of host libraries and of direct callers of CUDA:
+libraries, expandable segments, Triton's launcher, NCCL."""
 
 WATCHER = os.path.join("core", "worker", "memory", "tagger.py")
-"""The memory pass's watcher stands between the model's code and torch, and asks for nothing."""
+"""Frames of the memory pass between the model's code and torch, which allocate nothing."""
 
-NOT_SAID = "whoever was refused, Python or a library, does not say how much"
+NOT_SAID = "the allocator did not report the requested size"
 STACK_FRAMES = 12
 
 

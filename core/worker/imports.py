@@ -1,4 +1,4 @@
-"""Importing without garbage collection, which would walk what is made again and again."""
+"""Import without garbage collection, which would walk the new objects repeatedly."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.imports import uncollected
 
 M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 * 2**10
-"""The parameter's number in malloc.h, and glibc's initial value of it: mallopt(3)."""
+"""Parameter number in malloc.h and glibc's initial value: mallopt(3)."""
 
 OOM_RESERVE_BYTES = 4 * 2**20
 """Bytes that the memory pass frees when memory runs out, so that it can still report."""
@@ -39,7 +39,7 @@ def limit_memory(spec: RunSpec) -> None:
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, spec.memory_limit / total), device)
         return
-    import resource
+    import resource  # lazy: Unix only
 
     _preallocate_non_tensor_memory()
     _unmap_large_blocks_on_free()
@@ -78,7 +78,7 @@ def lift_memory_limit() -> int | None:
 
     Work after the steps, and failure reports, need memory that no tensor holds.
     """
-    import resource
+    import resource  # lazy: Unix only
 
     cap, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
@@ -101,7 +101,7 @@ def without_limit(spec: RunSpec) -> Iterator[None]:
 def leftover_allocation_notice(spec: RunSpec) -> str | None:
     """Describe memory that torch reserved before the model is built; None if none."""
     if not spec.on_cuda:
-        return None  # a fresh process, whose allocator keeps nothing
+        return None  # a fresh process has no cached blocks
     reserved = torch.cuda.memory_reserved(torch.device(spec.device))
     if not reserved:
         return None

@@ -32,14 +32,14 @@ def nvtx_ranges() -> tuple[MakeRange | None, str]:
     """
     if not any(os.environ.get(variable) for variable in LISTENER_VARIABLES):
         return None, f"no profiler listens for NVTX ranges ({LISTENER_VARIABLES[0]} is not set)"
-    why = "the nvtx package is not heard"
+    why = "the nvtx package records nothing"
     try:
-        import nvtx
+        import nvtx  # lazy: optional
 
         if type(nvtx.get_domain(NVTX_DOMAIN)).__name__ != "DummyDomain":
             return functools.partial(nvtx.annotate, domain=NVTX_DOMAIN), "NVTX by the nvtx package"
     except ImportError:
-        why = "the nvtx package is not installed beside torch"
+        why = "the nvtx package is not installed"
     try:
         torch.cuda.nvtx.mark("sysbench-tui")  # type: ignore[no-untyped-call]
     except RuntimeError as error:

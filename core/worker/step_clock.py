@@ -1,4 +1,4 @@
-"""Clocks of steps and their phases: the host's, or CUDA events, neither disturbs the step."""
+"""Clocks of steps and phases: host time or CUDA events."""
 
 from __future__ import annotations
 

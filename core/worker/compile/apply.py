@@ -19,7 +19,7 @@ from sysbench.core.spec.spec import RunSpec
 
 DISABLING = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 LIMITS = ("recompile limit exceeded", "recompile_limit reached")
-"""What dynamo says of a function that it gives up, the second in torch 2.9."""
+"""Messages of dynamo when it gives up a function; the second one is of torch 2.9."""
 ELSEWHERE = "another function"
 
 Metric = Any
@@ -108,7 +108,7 @@ def _nothing_compiled() -> EagerPart:
     variable = next((name for name in DISABLING if os.environ.get(name) == "1"), None)
     if variable:
         return EagerPart(cause="disabled", place="", reason=f"{variable} is set to 1")
-    return EagerPart(cause="nothing-compiled", place="", reason="nothing was given to the compiler")
+    return EagerPart(cause="nothing-compiled", place="", reason="the compiler was never called")
 
 
 def _failure(metric: Metric, metrics: Sequence[Metric]) -> EagerPart:
@@ -241,7 +241,7 @@ def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
 
 
 def _keep_records() -> None:
-    from torch._dynamo import utils
+    from torch._dynamo import utils  # lazy: torch's compiler takes a second
 
     if hasattr(utils, "set_compilation_metrics_limit"):
         utils.set_compilation_metrics_limit(RECORDS_KEPT)

@@ -26,7 +26,7 @@ def part_ranges(graphs: Iterable[GeneratedGraph], make: MakeRange) -> Iterator[N
 
     Functions that call kernels are recompiled with one extra statement per call.
     """
-    from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.codecache import PyCodeCache  # lazy: torch's compiler takes a second
 
     loaded = {getattr(module, "__file__", ""): module for module in PyCodeCache.modules}
     with ExitStack() as stack:

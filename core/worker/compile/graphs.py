@@ -55,8 +55,8 @@ def watched_graphs(spec: RunSpec, root: nn.Module) -> Iterator[list[GeneratedGra
     if not spec.compiles or (spec.compile != "off" and spec.compile_backend != "inductor"):
         yield graphs
         return
-    from torch._functorch import config as functorch_config
-    from torch._inductor import config as inductor_config
+    from torch._functorch import config as functorch_config  # lazy: torch's compiler takes a second
+    from torch._inductor import config as inductor_config  # lazy: torch's compiler takes a second
 
     wanted: dict[str, object] = {
         "fx_graph_cache": False,
@@ -111,13 +111,13 @@ class _Watcher(logging.Handler):
             return
         try:
             self._graphs.append(_generated_graph(path, self._root))
-        except Exception:  # private to torch, any version may change it: the run goes on without
+        except Exception:  # private to torch and may change: continue without
             logging.getLogger(__name__).exception("the origins of %s are not known", path)
 
 
 def _generated_graph(path: str, root: nn.Module) -> GeneratedGraph:
-    from torch._inductor import debug
-    from torch._inductor.virtualized import V
+    from torch._inductor import debug  # lazy: torch's compiler takes a second
+    from torch._inductor.virtualized import V  # lazy: torch's compiler takes a second
 
     graph: Any = V.graph
     everything: dict[str, list[str]] = getattr(

@@ -1,4 +1,4 @@
-"""Paths that torch's C++ compiling can take.
+"""Paths that torch's C++ compiler command accepts.
 
 Inductor writes the compiler's command as one line and splits it as a shell would, but quotes
 neither its cache folder nor the folders of libraries: with a blank, a quote or a backslash in one
@@ -36,7 +36,7 @@ def use_plain_paths() -> None:
     """
     cache = os.environ.get(CACHE_VARIABLE, "")
     if not is_plain(cache):
-        Path(cache).mkdir(parents=True, exist_ok=True)  # a link to nothing is no folder
+        Path(cache).mkdir(parents=True, exist_ok=True)  # a dangling link is no folder
         os.environ[CACHE_VARIABLE] = str(plain(Path(cache).absolute()))
     for index, entry in enumerate(sys.path):
         if not is_plain(entry) and Path(entry, "torch", "__init__.py").is_file():
@@ -45,7 +45,7 @@ def use_plain_paths() -> None:
     for name in PYTHON_FOLDERS:
         if variables.get(name) and not is_plain(str(variables[name])):
             variables[name] = str(plain(Path(variables[name])))
-    # The cache's place if nothing names one. Last, because links are made in it while it is plain.
+    # The default place of the cache. Last, because links are made in it while it is plain.
     if not is_plain(folder := tempfile.gettempdir()):
         os.environ["TMPDIR"] = tempfile.tempdir = str(plain(Path(folder)))
 
@@ -57,7 +57,7 @@ def have_plain_paths(job: Job, report: Report) -> bool:
     try:
         use_plain_paths()
     except (SysbenchError, OSError) as error:
-        from sysbench.core.worker.failures import report_failure  # imports torch
+        from sysbench.core.worker.failures import report_failure  # lazy: imports torch
 
         report_failure(error, job.spec, report)
         return False
@@ -84,7 +84,7 @@ def plain(path: Path) -> Path:
     # The same for every process, because compiled code is cached by the command that made it.
     name = hashlib.sha256(os.fsencode(awkward)).hexdigest()[:16]
     link = _folder_of_links(path) / name
-    # Whoever comes second finds the same link: it is named after where it leads.
+    # A second process finds the same link: its name is made from its target.
     with suppress(FileExistsError):
         link.symlink_to(awkward)
     return link / path.relative_to(awkward)

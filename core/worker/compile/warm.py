@@ -23,7 +23,7 @@ from sysbench.core.worker.imports import uncollected
 MODULE = "sysbench.core.worker.compile.warm"
 RESULT = "compiled-again.json"
 TIMEOUT_SECONDS = 1700.0
-"""Less than the supervisor's timeout of a worker that compiles."""
+"""Less than the supervisor's timeout for compiling workers."""
 
 
 def with_warm_seconds(job: Job, block: Compile) -> Compile:
@@ -51,7 +51,7 @@ def with_warm_seconds(job: Job, block: Compile) -> Compile:
 
 def _let_go(spec: RunSpec) -> int:
     """Free this process's device memory; return the bytes that remain."""
-    import torch
+    import torch  # lazy: imports torch from a plain path
 
     # Captured CUDA graphs keep their pools after their model is gone.
     torch.compiler.reset()
@@ -72,14 +72,13 @@ def main() -> None:
     """Compile the spec on standard input once and write the compile block to the named file."""
     die_with_parent(os.getppid())
     use_plain_paths()
-    # Late: torch is imported from a plain path.
     with uncollected():
-        import torch
+        import torch  # lazy: torch is imported from a plain path
 
-        from sysbench.core.worker.boot import prepare_torch
-        from sysbench.core.worker.compile.apply import describe_compilation
-        from sysbench.core.worker.limits import limit_memory
-        from sysbench.core.worker.workloads.make_workload import make_workload
+        from sysbench.core.worker.boot import prepare_torch  # lazy: as torch
+        from sysbench.core.worker.compile.apply import describe_compilation  # lazy: as torch
+        from sysbench.core.worker.limits import limit_memory  # lazy: as torch
+        from sysbench.core.worker.workloads.make_workload import make_workload  # lazy: as torch
 
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=RunSpec)
     prepare_torch(spec)

@@ -16,8 +16,8 @@ from sysbench.core.predict.requests import RequestTrace
 _copy = torch.ops.aten._to_copy
 
 REDRAWS = torch.__version__ >= "2.12"  # torch compares this as versions
-"""Whether this torch's truncated normal redraws what falls outside of its bounds, in tensors as
-large as the weight, until nothing does. Before 2.12 it worked in place."""
+"""Whether this torch's truncated normal redraws values outside its bounds, in tensors as large as
+the weight. Before 2.12 it worked in place."""
 
 BEYOND = math.erfc(3 / math.sqrt(2))
 """Share of a normal distribution outside of three deviations: the built-in model's bounds."""
@@ -101,7 +101,7 @@ def redraws_of(count: int) -> int:
 
 
 def _redraw(weight: Tensor, redraws: int) -> None:
-    # The names and their lifetimes are torch's: they decide what is alive with what.
+    # Same names and lifetimes as in torch: they decide which tensors are alive together.
     result = weight
     for left in range(redraws, -1, -1):
         mask = (result < 0) | (result > 0)

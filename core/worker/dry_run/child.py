@@ -47,9 +47,7 @@ def exact_prediction(
     Args:
         capability: See `closed_form.predict`.
     """
-    from sysbench.core.worker.dry_run.depth import (
-        dry_run_at_depth,  # `main` times the import of torch
-    )
+    from sysbench.core.worker.dry_run.depth import dry_run_at_depth  # lazy: imports torch
 
     run, how = dry_run_at_depth(spec, capability, variant)
     sizes = (
@@ -58,7 +56,7 @@ def exact_prediction(
         else _built_in(spec)
     )
     prediction = _added_up(spec, run, how, capability, sizes)
-    if variant.shards > 1:  # its transfers have streams of their own, which the dry run has not
+    if variant.shards > 1:  # its transfers use separate streams, which the dry run does not model
         return msgspec.structs.replace(prediction, requests=None, held=None)
     return prediction
 
@@ -148,14 +146,14 @@ def _place(spec: RunSpec, moment: Moment) -> str:
 
 
 def main() -> int:
-    # Standard output is for answers: whatever torch prints goes to standard error.
+    # Standard output is for answers; redirect output of torch to standard error.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     # Importing makes a million objects, none of them garbage. Within a step a collection would
     # free storages at a moment at which a real step frees none.
     gc.disable()
     began = time.perf_counter()
-    import torch
+    import torch  # lazy: timed here
 
     from sysbench.core.worker.dry_run import depth  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Dry runs of deep models: shallow ones extended, where the blocks repeat each other."""
+"""Dry runs of deep models, extended from shallow ones if the blocks repeat."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from sysbench.core.worker.workloads.huggingface import model_class
 from sysbench.core.worker.workloads.model_workload import parts_of
 
 DEPTHS = (SHALLOW - 1, SHALLOW, SHALLOW + 1)
-"""Two that are extended, and a third that has to confirm them."""
+"""Two depths that are extended, and a third that must confirm the result."""
 
 DEPTH = "num_hidden_layers"
-"""Name that configurations have for the number of blocks, or under which they find it."""
+"""Attribute of configurations for the number of blocks, possibly an alias."""
 
 
 class Blocks(NamedTuple):
@@ -74,8 +74,8 @@ def _of_configuration(spec: RunSpec, capability: str | None) -> DryRun | None:
     try:
         return _extended(spec, capability)
     except Exception:
-        # No shallow model can be built, or the blocks differ in what they do. The dry run of the
-        # whole model follows, and raises what is wrong with it.
+        # No shallow model can be built, or the blocks behave differently. The dry run of the
+        # whole model follows and raises any error.
         return None
 
 
@@ -173,5 +173,5 @@ def _facts(block: nn.Module) -> Iterator[tuple[tuple[str, str], Any]]:
         for key, value in vars(module).items():
             if key not in _BASE:
                 is_plain = isinstance(value, (*PLAIN_VALUES, tuple))
-                # Any other object is like itself alone.
+                # Other objects are equal only to themselves.
                 yield (name, key), value if is_plain else (type(value), id(value))

@@ -33,7 +33,7 @@ GROUPED_PRODUCTS = tuple(
     for owner, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
     if hasattr(owner, name)
 )
-"""Products of experts' weights, in the versions of torch that have them."""
+"""Grouped products for mixtures of experts, in versions of torch that have them."""
 
 
 class GroupedProduct(torch.autograd.Function):
@@ -75,9 +75,10 @@ def _unguarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 attention_layer = _unguarded(F.multi_head_attention_forward)
-"""``F.multi_head_attention_forward``, whose operations reach a mode one by one.
+"""``F.multi_head_attention_forward``, whose operations reach a function mode one by one.
 
-torch asks a mode about the function as a whole, and leaves the mode before its body runs.
+The original passes itself to the mode as a whole, and its body would run outside of the mode.
+Copied, since torch has no public way to skip that check.
 """
 
 
@@ -257,7 +258,7 @@ def device_semantics(spec: RunSpec) -> Iterator[None]:
     """Emulate the device for forward and loss; clears autocast's cache at the end."""
     functions = CudaFunctions if spec.on_cuda else CpuFunctions
     mode = functions(autocast_dtype(spec), spec.attention_row)
-    # On the CPU, what the model's code makes without a device is where the model is.
+    # On the CPU, tensors that the model creates without a device are on the model's device.
     default = nullcontext() if spec.on_cuda else torch.device("meta")
     try:
         with default, mode:

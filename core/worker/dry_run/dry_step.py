@@ -1,4 +1,4 @@
-"""Dry run of the real step: every storage of it, with its place and its lifetime."""
+"""Dry run of the real step: all storages with place and lifetime."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class PlainBatches(TorchFunctionMode):
 
 
 CONDITIONS = (Tensor.all, Tensor.__eq__)
-"""Functions whose result transformers reads: all rows have one sequence, all ids count."""
+"""Functions whose result transformers reads: one sequence a row, no padding."""
 
 
 def _runnable(spec: RunSpec) -> RunSpec:

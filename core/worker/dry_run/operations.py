@@ -1,4 +1,4 @@
-"""What an operation on tensors without data costs, and what its kernel would have returned."""
+"""Costs and results of operations on tensors without data."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def moved_bytes(func: Any, args: Sequence[Any], result: Any) -> int:
         and declared.name != "grads"
     ]
     is_new = all(declared.alias_info is None for declared in schema.returns)
-    # An expanded tensor has more elements than its storage: no more is moved than there is.
+    # An expanded tensor has more elements than its storage: count the storage.
     return sum(
         min(leaf.numel() * leaf.itemsize, leaf.untyped_storage().nbytes())
         for leaf in tensors_in((args, written, result if is_new else None))

@@ -26,7 +26,7 @@ class ShortInModel(Exception):
         requested = format_bytes(shortage.requested_bytes)
         reserved = format_bytes(shortage.reserved_bytes)
         super().__init__(
-            f"the model of the allocator has no room for {requested} in {shortage.phase}, with "
+            f"the allocator model cannot place {requested} in {shortage.phase}, with "
             f"{reserved} reserved"
         )
 
@@ -40,7 +40,7 @@ def with_own_prediction(memory: Memory, spec: RunSpec) -> Memory:
     if why is None:
         try:
             return _with_dry_run(memory, spec)
-        except Exception as error:  # of code that cannot do without values
+        except Exception as error:  # code that reads values
             cause = error.__cause__ or error
             why = f"the dry run failed: {type(cause).__name__}: {cause}".splitlines()[0]
     names = ("predicted_peak_bytes", "reconciliation", "predicted_reserved_bytes")
@@ -48,7 +48,7 @@ def with_own_prediction(memory: Memory, spec: RunSpec) -> Memory:
 
 
 def _with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
-    from sysbench.core.worker.dry_run.child import exact_prediction
+    from sysbench.core.worker.dry_run.child import exact_prediction  # lazy: few runs need it
 
     prediction = exact_prediction(canonical_spec(spec))
     return msgspec.structs.replace(
@@ -65,7 +65,7 @@ def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
         return memory
     why = why_not_predicted(spec)
     if spec.workload != "transformer" or spec.checkpoint:
-        why = why or "the dry run has a transformer's step, and none that recomputes"
+        why = why or "the dry run covers transformer steps without recomputation"
     if why is None:
         try:
             return msgspec.structs.replace(memory, predicted_reserved_bytes=_reserved_bytes(spec))
@@ -78,8 +78,7 @@ def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
 
 
 def _reserved_bytes(spec: RunSpec) -> int:
-    # Late: only CUDA runs need the dry run.
-    from sysbench.core.worker.dry_run.child import exact_prediction
+    from sysbench.core.worker.dry_run.child import exact_prediction  # lazy: few runs need it
 
     return _held(exact_prediction(canonical_spec(spec)), spec)
 

@@ -1,4 +1,4 @@
-"""Results of operations on tensors without data, computed once for each kind of operands.
+"""Cache of results of operations on tensors without data, by kind of operands.
 
 Layers repeat, and torch computes shapes in Python: 0.1 to 2 ms an operation.
 """
@@ -44,7 +44,7 @@ class Results:
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
-        self._views: set[Any] = set()  # operations whose schema does not say so
+        self._views: set[Any] = set()  # writes that the operation's schema does not declare
 
     def of(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The operation's result, with new tensors wherever torch makes new ones."""
@@ -85,7 +85,7 @@ def _makes_tensors(func: Any) -> bool:
 def _kind(value: Any) -> Hashable | None:
     """Everything about an operand that a result can depend on; None if unknown."""
     if isinstance(value, Tensor):
-        # A tensor of the host may count by its value; a subclass has rules of its own.
+        # A host tensor may matter by its value; subclasses have their own rules.
         if type(value) not in (Tensor, nn.Parameter) or not value.is_meta:
             return None
         return value.shape, value.stride(), value.dtype

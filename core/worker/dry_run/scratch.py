@@ -1,6 +1,6 @@
-"""Memory that CUDA's kernels request for themselves and return before they are over.
+"""Memory that CUDA kernels request and return internally.
 
-Sizes are those of torch 2.12, seen in recorded allocations; what takes less than 1 KiB is left out.
+Sizes come from allocations recorded with torch 2.12; those below 1 KiB are omitted.
 """
 
 from __future__ import annotations

@@ -60,9 +60,9 @@ class Life:
     born: int = 0
     died: int | None = None
     place: Place | None = None
-    """The block of a parameter, its gradient or its state; else None."""
+    """Place of a parameter, its gradient or its state; else None."""
     number: int = -1
-    """Of its request in the trace."""
+    """Number of its request in the trace."""
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -210,8 +210,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.phase == "backward":
             node = torch._C._current_autograd_node()
             if node is not None and node.name() != "torch::autograd::AccumulateGrad":
-                # The last place entered at or before the node was made: equal starts are empty
-                # places, hence the right end. AccumulateGrad stays where the node before it was.
+                # The last place entered before the node was made; bisect right, because places with
+                # equal starts are empty. AccumulateGrad stays in the place of the previous node.
                 index = bisect_right(self._first_nodes, node._sequence_nr()) - 1
                 self._place = self._forward_places[max(0, index)]
         elif self.phase in OF_PARAMETERS:
@@ -298,8 +298,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def moments(self) -> Iterator[Moment]:
         """Live bytes at each moment, in order of time."""
         rows = {name: row for row, name in enumerate(ROWS)}
-        # One more than moments: a storage may be born or die after the last one. The zip below
-        # drops that entry.
+        # One extra entry for storages that are born or die after the last moment; zip drops it.
         changes: list[list[tuple[Life, int]]] = [[] for _ in range(len(self._moments) + 1)]
         for life in self._lives:
             changes[life.born].append((life, 1))

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Set an attribute to another value in the block."""
+    """Replace an attribute inside ``with``; the only place of the dry run that patches torch.
+
+    FSDP2 refuses meta parameters and resizes storages without an operation: neither has a hook.
+    """
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -35,9 +38,9 @@ def fake_process_group(ranks: int) -> Iterator[None]:
     if ranks == 1:
         yield
         return
-    import torch.distributed as dist
-    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+    import torch.distributed as dist  # lazy: FSDP takes a second
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group  # lazy: FSDP takes a second
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # lazy: FSDP takes a second
 
     dist.init_process_group(
         "fake",
@@ -59,13 +62,13 @@ def shard(model: nn.Module, ranks: int) -> None:
     Raises:
         ModelError: The model has no repeated blocks.
     """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import init_device_mesh  # lazy: FSDP takes a second
+    from torch.distributed.fsdp import fully_shard  # lazy: FSDP takes a second
 
     blocks = blocks_of(model)
     if not blocks:
-        raise ModelError("no blocks repeat in the model, so that none is gathered by itself")
-    with _disable_current_modes(), torch.device("cpu"):  # its numbers are real ones
+        raise ModelError("no blocks repeat in the model, so FSDP cannot gather them one by one")
+    with _disable_current_modes(), torch.device("cpu"):  # the mesh needs real tensors
         mesh = init_device_mesh("cpu", (ranks,))
     for part in (*blocks, model):
         sharded = fully_shard(part, mesh=mesh)
@@ -91,7 +94,7 @@ def track_resizes(tracker: StorageTracker, ranks: int) -> Iterator[None]:
     if ranks == 1:
         yield
         return
-    from torch.distributed.fsdp._fully_shard import _fsdp_param
+    from torch.distributed.fsdp._fully_shard import _fsdp_param  # lazy: FSDP takes a second
 
     def tracked(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         def resize_and_track(tensor: Tensor) -> None:
@@ -114,7 +117,7 @@ def local_shard(tensor: Tensor) -> Tensor:
 
 
 SCALE = 2.0
-"""Factor of the adapters' part: alpha over rank, of no weight for memory."""
+"""LoRA's alpha over rank; does not affect memory."""
 
 
 def adapt(model: nn.Module, rank: int) -> None:
@@ -135,7 +138,7 @@ def adapt(model: nn.Module, rank: int) -> None:
         if (shape := _shape(layer)) is not None and shape[1] not in heads
     ]
     if not layers:
-        raise ModelError("the model has no linear layer beside which an adapter could stand")
+        raise ModelError("the model has no linear layer to adapt")
     for layer, (width_in, width_out) in layers:
         options: dict[str, Any] = {
             "bias": False,

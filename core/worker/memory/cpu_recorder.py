@@ -1,4 +1,4 @@
-"""Recorder of the CPU allocator, by the profiler, which sees every request of torch."""
+"""Recorder of the CPU allocator, using the profiler."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CpuRecorder:
         try:
             self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         except (RuntimeError, MemoryError):
-            if error is None:  # else ``error`` is the cause, and this one only follows from it
+            if error is None:  # otherwise ``error`` is the cause
                 raise
 
     def read(self, column: str, *, of_peak: bool = False) -> None:
@@ -98,7 +98,7 @@ class CpuRecorder:
             WorkerFailed: The profiler itself ran out of memory and kept nothing.
         """
         if self._profile.kineto_results is None:
-            raise WorkerFailed("the profiler ran out of memory, too, and kept nothing")
+            raise WorkerFailed("the profiler also ran out of memory and kept nothing")
         plain = self._path.with_suffix("")
         self._profile.export_chrome_trace(str(plain))  # type: ignore[no-untyped-call]
         data = plain.read_bytes()

@@ -1,4 +1,4 @@
-"""Recorder of CUDA's caching allocator: its history, its counters, and the card by NVML."""
+"""Recorder of CUDA's caching allocator: history, counters, and process memory by NVML."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MAX_EVENTS = 400_000
 """Size of the allocator's ring of events; a full ring drops the oldest."""
 
 PICKLE_PROTOCOL = 4
-"""The newest that pytorch.org/memory_viz reads."""
+"""The newest version that pytorch.org/memory_viz supports."""
 
 SOUNDING_BYTES = (771, 773, 775)
-"""Odd sizes, of no tensor of the step: by them the events of soundings are found again. The first
-may have to wait for memory of the driver; the others tell the time."""
+"""Odd sizes that no tensor has, so that their events can be identified. The first may have to wait
+for memory of the driver; the others are timed."""
 
-NO_PROCESS = "NVML does not tell this process's share of the device"
+NO_PROCESS = "NVML does not report this process's share of the device"
 NO_NVML = "nvidia-ml-py, which asks NVML for this process's share, is not installed beside torch"
 
 
@@ -218,7 +218,7 @@ def _why_no_shares() -> str:
 def _process_shares(device: torch.device) -> dict[int, int]:
     """Device bytes by process id; empty if NVML does not answer."""
     try:
-        import pynvml  # the user's Python may lack it: that costs one column
+        import pynvml  # lazy: optional in the user's Python
     except ImportError:
         return {}
     try:

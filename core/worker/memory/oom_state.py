@@ -11,7 +11,7 @@ import torch
 from sysbench.core.spec.spec import RunSpec
 
 CPU_REASONS = {
-    "free_bytes": "only the memory pass can tell on the CPU",
+    "free_bytes": "on the CPU only the memory pass knows them",
     "allocated_bytes": "the CPU allocator keeps no count; the memory pass does",
     "reserved_bytes": "the CPU allocator reserves nothing ahead",
     "largest_free_bytes": "the CPU allocator asks the system for each block",
@@ -78,7 +78,7 @@ def cuda_state(spec: RunSpec, op: str | None = None) -> AllocatorState:
     allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     free = torch.cuda.mem_get_info(device)[0]
     if spec.memory_limit:
-        # The cap counts reserved bytes, so cached free blocks do not make room for a new one.
+        # The cap counts reserved bytes, so cached free blocks do not allow a new one.
         free = min(free, max(0, spec.memory_limit - reserved))
     index = torch.cuda.current_device() if device.index is None else device.index
     blocks = (

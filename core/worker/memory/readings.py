@@ -1,4 +1,4 @@
-"""Readings of memory while the memory pass runs, for who watches it."""
+"""Live memory readings during the memory pass."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload, ten
 
 BUILD_STEP = -1
 CASTS = (torch.ops.aten._to_copy, torch.ops.aten.to)
-"""How autocast casts a weight: the first under gradients, the other in inference mode."""
+"""Casts of weights by autocast: with gradients, and in inference mode."""
 
 
 class Tagger:
@@ -63,7 +63,7 @@ class Tagger:
         spec = workload.spec
         hides_casts = spec.compile != "off" or takes_fused_paths(workload.model)
         if spec.precision_row.autocast and not hides_casts:
-            # Compiled code casts within its kernels, out of the dispatcher's sight.
+            # Compiled code casts inside its kernels, where the dispatcher does not see it.
             self._casts = _CastWatcher(self._weights, self.tag)
         with ExitStack() as stack:
             stack.enter_context(module_ranges(workload.model, self._computing))

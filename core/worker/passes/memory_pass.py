@@ -47,7 +47,7 @@ def report_oom_snapshot(
         report(StageEntered(stage="analyse"))
         snapshot = snapshot_at_oom(recording, notes)
     except (OSError, MemoryError, RuntimeError, SysbenchError, msgspec.DecodeError) as error:
-        report(Noticed(message=f"what was alive is not known: {type(error).__name__}: {error}"))
+        report(Noticed(message=f"live allocations unknown: {type(error).__name__}: {error}"))
         return
     report(ResultReported(block="oom", data=msgspec.to_builtins(snapshot)))
 
@@ -57,11 +57,11 @@ WARMUP_STEPS = 2
 runs in the memory of a steady step."""
 
 HIDDEN_BY_COMPILING = {
-    "ledger.autocast weight copies": "compiled code casts out of sight: they are activations here",
-    "modules.activation_bytes": "compiled code has no modules inside: see the one that encloses it",
+    "ledger.autocast weight copies": "casts in compiled code are hidden: counted as activations",
+    "modules.activation_bytes": "compiled code has no inner modules; see the enclosing one",
 }
 
-OFF = "the allocator's clock is {:+.1f} µs off the system's: owners were joined with that shift"
+OFF = "the allocator's clock was {:+.1f} µs off; timestamps were corrected before matching owners"
 
 STEADY_STEP = WARMUP_STEPS
 STEPS = WARMUP_STEPS + 1
@@ -96,7 +96,7 @@ def measure(job: Job, report: Report) -> None:
     if job.spec.compile != "off":
         memory = msgspec.structs.replace(memory, missing=memory.missing | HIDDEN_BY_COMPILING)
     report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
-    if job.spec.is_own:  # reported first: playing runs the user's code once more
+    if job.spec.is_own:  # reported before: the dry run executes the user's code again
         memory = with_own_prediction(memory, job.spec)
         report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
 
@@ -117,8 +117,8 @@ def _record(
     with without_limit(job.spec):
         if not job.spec.on_cuda:
             _rehearse(job.spec)
-        # Mapped memory counts against the limit; freeing it makes room for the report.
-        room = bytearray(OOM_RESERVE_BYTES)
+        # Mapped memory counts against the limit; free it so that the report can be written.
+        reserve = bytearray(OOM_RESERVE_BYTES)
     with recorder:
         try:
             readings = Readings(job.spec, report)
@@ -129,7 +129,7 @@ def _record(
             readings.read(None, "build")
             step_ms = _take_steps(workload, recorder, tagger, readings, report)
         except BaseException:
-            del room  # no call here: the CPU's recorder notes calls, which takes memory
+            del reserve  # no function call here: the CPU recorder would allocate to record it
             raise
     report_own_model(workload, report)
     report_sdpa_kernel(workload, report)

@@ -1,4 +1,4 @@
-"""The nsys pass: the worker's steps under ``nsys profile``, and its export read on the spot.
+"""The nsys pass: the worker's steps under ``nsys profile``, and its export.
 
 Nsight Systems starts the profiled program in a new session, and a helper that is soon orphaned.
 So the profiled worker sends its events through a named pipe and ends when that has no reader.
@@ -69,7 +69,7 @@ def measure(job: Job, report: Report) -> bool:
         return False
     if process.returncode or not (job.path / EXPORT).is_file():
         raise WorkerFailed(
-            f"nsys ended with code {process.returncode} and no export; the pass's log says more"
+            f"nsys ended with code {process.returncode} without an export; see the pass's log"
         )
     report(StageEntered(stage="analyse"))
     export = read_export(job.path / EXPORT)
@@ -101,7 +101,7 @@ def _command(job: Job, pipe: Path, report: Report) -> list[str]:
     """
     program = shutil.which("nsys")
     if program is None:
-        raise NotFoundError("nsys is not on PATH any more")
+        raise NotFoundError("nsys is no longer on PATH")
     spec = job.path / "spec.json"
     write_atomically(spec, msgspec.json.encode(job.spec))
     flags, left_out, _ = flags_for(job.spec, installed_options())

@@ -1,4 +1,4 @@
-"""The numerics pass: sums in number formats, and the types that autocast gives a model."""
+"""The numerics pass: sums in number formats, and dtypes under autocast."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload
 WARMUP_STEPS = 3
 TRACED_STEPS = 3
 LONG_SECONDS = 2.0
-"""Fewer steps are traced where three would take longer."""
+"""Trace fewer steps if three would take longer."""
 COPY_BYTES = 8 * 2**20
 
 
@@ -83,7 +83,7 @@ def report_table(
     events = len(trace.host.name) + len(trace.device.name)
     report(WorkStepped(what="trace events", done=events, total=events))
     ledger = time_ledger(trace)
-    item_bytes = job.spec.precision_row.weight_bytes  # of the optimizer's lists of tensors
+    item_bytes = job.spec.precision_row.weight_bytes  # the optimizer's tensor lists
     costs = borrowed_work(trace, ledger, read_trace(shaped), item_bytes)
     shaped.unlink()
     made = made_kernels(graphs, job)

@@ -13,7 +13,7 @@ from sysbench.core.record.distributed import Kind
 from sysbench.core.worker.ranks.watched_collectives import Collectives, Launch
 from sysbench.core.worker.workloads.model_workload import blocks_of
 
-UNSEEN = "on CUDA the streams of fully_shard do not tell when computing waits for them; see a trace"
+UNSEEN = "on CUDA stalls for fully_shard's streams cannot be measured; see a trace"
 
 
 class Fsdp2:

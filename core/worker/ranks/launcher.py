@@ -1,11 +1,11 @@
 """A pass of several ranks: this worker runs torchrun and forwards the events of its ranks.
 
 Each rank writes its events to a separate file. Those of rank 0 go on to the supervisor at once.
-Of the others only failures count, and only the rank that failed first is reported: one rank's
-death makes all others fail a moment later.
+Of the others only failures count, and only the first failed rank is reported: its death makes all
+others fail.
 
-Inside a job of several nodes there is an agent on each: here a child of this worker, so that rank 0
-is as at home for who watches it, and on the others a step of srun.
+Inside a job of several nodes each has an agent: here a child of this worker, on the others a step
+of srun.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SRUN = (
     *("--cpu-bind=none", "--mem=0"),  # the host's ranks share all that the job has there
 )
 OF_THE_JOB = re.compile(r"SLURM_(NTASKS|NPROCS|CPUS_PER_TASK|TRES_PER_TASK|GPUS_PER_TASK|MEM_PER)")
-"""Variables of the job that srun would take for options of its step."""
+"""Variables of the job that srun would read as options of its step."""
 
 Failure = OutOfMemory | WorkerFailed
 
@@ -82,8 +82,8 @@ def measure(job: Job, report: Report) -> bool:
         shutil.rmtree(meeting, ignore_errors=True)
     if not codes and not lost:
         return True
-    for rank, told in reported.items():
-        listener.failures.setdefault(rank, told)
+    for rank, failure in reported.items():
+        listener.failures.setdefault(rank, failure)
     rank, failure = first_failure(codes, listener.failures, listener.stage, job.path, lost)
     _print_tail(rank, job.path / log_name(rank))
     report(failure)
@@ -132,7 +132,7 @@ class Agents:
             try:
                 place, said, code = self._ends.get(timeout=left)
             except queue.Empty:
-                break  # the others had time to tell of it, and may wait for those that are gone
+                break  # the others had time to report, and may wait for lost peers
             del running[place]
             if isinstance(said, AgentEnded):
                 codes |= said.codes
@@ -153,8 +153,8 @@ class Agents:
         by = signal.Signals(-code).name if code < 0 else f"code {code}"
         words = f"the agent of {which} ended with {by}, and its ranks with it"
         if not has_begun:
-            words = f"no agent began on {which}: its start ended with {by}; the log says more"
-        # srun tells of a signal by a code above 128.
+            words = f"no agent started on {which}: its start ended with {by}; see the log"
+        # srun reports signals as codes above 128.
         is_killed = has_begun and (code < 0 or code > 128)
         return WorkerFailed(
             kind="agent", message=words, traceback="", is_cuda_error=False, killed=is_killed
@@ -212,10 +212,10 @@ def _address_of(node: str) -> str:
     """Address at which Slurm reaches a node; empty if it does not report one."""
     command = ("scontrol", "--oneliner", "show", "node", node)
     with suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(
+        output = subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=ANSWER_SECONDS
         ).stdout
-        if match := re.search(r"\bNodeAddr=(\S+)", told):
+        if match := re.search(r"\bNodeAddr=(\S+)", output):
             return socket.gethostbyname(match[1])
     return ""
 
@@ -282,7 +282,7 @@ def first_failure(
         lost: Failures of hosts without a report, by first rank.
     """
     in_order = sorted(reported, key=lambda rank: reported[rank].t_ns)
-    # Most telling first: an error other than a lost peer, a death by a signal that torchrun did
+    # Most informative first: an error other than a lost peer, a death by a signal that torchrun did
     # not send, a lost host, any silent end, and last the earliest of the lost peers.
     causes = [rank for rank in in_order if not LOST_PEER.search(reported[rank].message)]
     silent = [rank for rank in sorted(ended) if rank not in reported]

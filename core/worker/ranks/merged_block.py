@@ -57,9 +57,7 @@ def interconnect_of(spec: RunSpec, hosts: int) -> str:
 
 
 PARTS = ("compute_ns", "exposed_ns", "waiting_ns", "transfer_ns")
-BY_EVENTS = (
-    "transfer is the step of the rank that came last, by its own events: too short for arrivals"
-)
+BY_EVENTS = "transfer is that of the last rank, by its own events: too short to measure arrivals"
 BUS_FORMULA = "algorithm = payload / transfer; bus = algorithm · 2 (n - 1) / n"
 
 

@@ -167,7 +167,7 @@ class ParallelOwnWorkload(OfRanks, Workload):
         return super()._inputs()
 
     def _prepared(self, model: nn.Module) -> nn.Module:
-        # What the factory draws may go by the rank.
+        # The factory may draw different numbers on each rank.
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():
                 dist.broadcast(tensor.detach(), 0)
@@ -242,7 +242,7 @@ def backend_of(spec: RunSpec) -> str:
 
 def join_ranks(rank: int, spec: RunSpec, meeting: Path) -> None:
     """Join the process group through a file, which needs no port."""
-    # Not by a file's URL: torch takes %20 in one for a part of the name, and waits for that file.
+    # Not by a file's URL: torch reads %20 as part of the name and waits for that file.
     store = dist.FileStore(str(meeting), spec.ranks)  # type: ignore[attr-defined]
     store.set_timeout(TIMEOUT)
     dist.init_process_group(
@@ -295,7 +295,7 @@ def _of_all_ranks(spec: RunSpec, timing: Timing) -> Timing:
         unknown = ("tokens_per_second", "model_flops", "tflops")
         missing = timing.missing | dict.fromkeys(unknown, "an all-reduce runs no model")
         return msgspec.structs.replace(timing, **dict.fromkeys(unknown), missing=missing)
-    if timing.tokens_per_second is None:  # a model of the user's may take no tokens
+    if timing.tokens_per_second is None:  # a user's model may have no tokens
         return timing
     tokens = spec.tokens_per_step * spec.ranks / timing.step.median_ms * 1e3
     return msgspec.structs.replace(timing, tokens_per_second=tokens)
@@ -363,7 +363,7 @@ class RanksClock:
     def _timed_here(
         self, step: Step, count: int
     ) -> tuple[TimedSteps, list[RankStep], tuple[ClockReading, ClockReading] | None]:
-        # Anew for each batch, so that a drift between the two clocks does not add up.
+        # Align again for each batch, so that clock drift does not accumulate.
         self._collectives.stamps.align()
         before = self._hosts.read()
         batch = self._own.time(step, count)

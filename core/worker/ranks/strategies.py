@@ -49,8 +49,7 @@ def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> 
         case "ddp":
             return TorchDdp(model, collectives, spec.bucket_mib)
         case "fsdp2":
-            # Late: torch imports much for it that no other strategy needs.
-            from sysbench.core.worker.ranks.fsdp2 import Fsdp2
+            from sysbench.core.worker.ranks.fsdp2 import Fsdp2  # lazy: slow imports of torch
 
             return Fsdp2(model, collectives)
         case other:

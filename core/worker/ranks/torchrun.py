@@ -72,7 +72,7 @@ def torchrun(job: Job, place: RankPlace = ALONE) -> dict[int, int]:
             # Hosts that are silent are noticed by their agents, and not by the time of day, in
             # which hosts may differ.
             *("--rdzv-conf", "store_type=file,keep_alive_max_attempt=1000000"),
-            # Nobody connects to it: hosts are numbered in its order.
+            # Nothing connects to it; it only orders the hosts.
             *("--local-addr", f"127.0.0.1/{place.host:05}" if place.hosts > 1 else "127.0.0.1"),
             *("--log-dir", str(meeting / f"logs-{place.host}"), "--max-restarts", "0"),
             *("-m", "sysbench.core.worker.ranks.rank", str(job.path)),

@@ -48,7 +48,7 @@ def causal_mask(kernel: Kernel, context: int) -> Tensor | BlockMask | None:
         return torch.ones(context, context, dtype=torch.bool).tril()
     if kernel == "sdpa":
         return None
-    from torch.nn.attention.flex_attention import create_block_mask
+    from torch.nn.attention.flex_attention import create_block_mask  # lazy: slow
 
     device = str(torch.get_default_device())
     return create_block_mask(_looks_back, None, None, context, context, device=device)
@@ -84,7 +84,7 @@ def attend(
 @functools.cache
 def _compiled_flex() -> Callable[..., Any]:
     """Uncompiled flex attention would write the scores to memory."""
-    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import flex_attention  # lazy: imports torch's compiler
 
     return torch.compile(flex_attention, dynamic=False)
 

@@ -1,4 +1,4 @@
-"""The user's code: its factory is imported and called, and what it returns is checked."""
+"""Import and call the user's factory, and check its result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sysbench.core.spec.own_model import ARGUMENT, ModelSource, decoded_argument
 from sysbench.core.spec.spec import RunSpec
 
 SIZES = ("batch", "context")
-"""Keys of a spec that a factory or its ``batch`` takes as arguments of that name."""
+"""Spec keys that are passed to arguments of the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def import_factory(spec: RunSpec) -> Callable[..., Any]:
         raise ModelError(f"{path.name} was changed since the run began: run it again")
     root = str(root_of(source, path))
     if root not in sys.path:
-        sys.path.append(root)  # last: nothing here can stand in for an installed library
+        sys.path.append(root)  # last, so that nothing here shadows an installed library
     with guarded(f"importing {path.name}"):
         module = _imported(source, path)
     found: Any = module
@@ -80,7 +80,7 @@ def import_factory(spec: RunSpec) -> Callable[..., Any]:
     if not callable(found):
         others = ", ".join(_factories(module)) or "none"
         raise ModelError(
-            f"{path.name} has no function or class {source.factory}; there is: {others}"
+            f"{path.name} has no function or class {source.factory}; available: {others}"
         )
     factory: Callable[..., Any] = found
     return factory
@@ -100,7 +100,7 @@ def _imported(source: ModelSource, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickles look their module up
+    sys.modules[name] = module  # dataclasses and pickle look up their module
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -145,7 +145,7 @@ def built_parts(spec: RunSpec) -> FactoryParts:
         )
     for key, value in parts.items():
         if value is not None and not callable(value):
-            raise ModelError(f"{key} of what {name}() returned is {_a(value)}, and no function")
+            raise ModelError(f"{key} of what {name}() returned is {_a(value)}, not a function")
     make, taken = _batch_maker(parts["batch"], spec)
     return FactoryParts(
         model=model,

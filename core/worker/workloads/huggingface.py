@@ -23,21 +23,21 @@ from sysbench.core.worker.workloads.factory import FactoryParts
 from sysbench.core.worker.workloads.stepped_workload import weight_dtype
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""Variables by which these libraries ask no server."""
+"""Variables that keep these libraries offline."""
 
 IMPLEMENTATIONS = {"naive": "eager", "sdpa": "sdpa", "flex": "flex_attention"}
-"""Names that transformers has for the code paths of attention."""
+"""Names of attention implementations in transformers."""
 
 AUTO_CLASSES = (
     *("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM"),
     *("AutoModelForImageTextToText", "AutoModelForImageClassification"),
     *("AutoModelForSequenceClassification", "AutoModelForSpeechSeq2Seq", "AutoModel"),
 )
-"""In this order, for a configuration that does not name its architecture."""
+"""Order of preference for a configuration that names no architecture."""
 
 TOKENS = ("batch", "context")
 FRAMES = 64
-"""Frames of audio features, where a configuration does not say how many."""
+"""Default number of audio feature frames."""
 
 
 def configured_parts(spec: RunSpec) -> FactoryParts:
@@ -123,7 +123,7 @@ def _remote_class(reference: str, path: Path) -> Any:
 def _configuration(transformers: Any, path: Path, spec: RunSpec) -> Any:
     values = json.loads(path.read_bytes())
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
-        raise ModelError(f"{path} has no model_type: it is no configuration of a model")
+        raise ModelError(f"{path} has no model_type: it is not a model configuration")
     kind, known = values["model_type"], transformers.CONFIG_MAPPING
     arguments = decoded_arguments(spec.model_args)
     if kind in known:

@@ -1,4 +1,4 @@
-"""The choice of a spec's workload, and of the precision of its products."""
+"""Choose a spec's workload and the precision of its matrix products."""
 
 from __future__ import annotations
 

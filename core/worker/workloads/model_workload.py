@@ -38,8 +38,8 @@ from sysbench.core.worker.workloads.stepped_workload import (
 )
 from sysbench.core.worker.workloads.transformer import Transformer
 
-LEAST_LIKE = 2
-"""Children of one class from which on they are blocks."""
+MIN_ALIKE = 2
+"""Minimum number of children of one class that count as blocks."""
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
@@ -64,7 +64,7 @@ def _alike(container: nn.Module) -> list[nn.Module]:
     alike = [
         child
         for child in children
-        if classes.count(type(child)) >= LEAST_LIKE
+        if classes.count(type(child)) >= MIN_ALIKE
         and next(child.children(), None) is not None
         and next(child.parameters(), None) is not None
     ]
@@ -156,15 +156,15 @@ class Workload(SteppedWorkload):
             SpecError: For the first of them.
         """
         spec, parts = self.spec, self.parts
-        unheeded = [key for key in SIZES if getattr(spec, key) and key not in parts.takes]
-        if unheeded:
-            zeros = " ".join(f"{key}=0" for key in unheeded)
-            names = "an argument named" if len(unheeded) == 1 else "arguments named"
+        unused = [key for key in SIZES if getattr(spec, key) and key not in parts.takes]
+        if unused:
+            zeros = " ".join(f"{key}=0" for key in unused)
+            names = "an argument named" if len(unused) == 1 else "arguments named"
             allowed = (
                 f"write {zeros}: neither the factory nor its batch() has {names} "
-                f"{' and '.join(unheeded)}"
+                f"{' and '.join(unused)}"
             )
-            raise SpecError(unheeded[0], getattr(spec, unheeded[0]), allowed)
+            raise SpecError(unused[0], getattr(spec, unused[0]), allowed)
         brings = parts.optimizer is not None or parts.step is not None
         if spec.step == "train" and brings != (spec.optimizer == "custom"):
             allowed = "custom: the model brings its own" if brings else "a name: it brings none"
@@ -184,7 +184,7 @@ class Workload(SteppedWorkload):
         tables = [one for one in self.parts.model.modules() if isinstance(one, nn.Embedding)]
         if not tables:
             raise ModelError(
-                "the module has no embedding, so its inputs are no token ids: return an object "
+                "the module has no embedding, so its inputs are not token ids: return an object "
                 "with model and batch() instead"
             )
         shape = (self.spec.batch, self.spec.context)
@@ -230,7 +230,7 @@ class Workload(SteppedWorkload):
                 output = self._forward()
                 if self.spec.has_backward:
                     loss = self._loss_of(output, enter)
-            # The graph has what it needs of the output; the name would keep all of it.
+            # The graph keeps what it needs of the output; the name would keep all of it.
             del output
             if self.spec.has_backward:
                 enter("backward")
@@ -276,7 +276,7 @@ class Workload(SteppedWorkload):
         for tensor in self.inputs:
             tensor.grad = None
         if self.optimizer is not None and self.parts.optimizer is not None:
-            self.optimizer.zero_grad()  # it may have parameters besides the model's
+            self.optimizer.zero_grad()  # it may also have parameters outside the model
 
 
 def parts_of(spec: RunSpec) -> FactoryParts:
@@ -287,7 +287,7 @@ def parts_of(spec: RunSpec) -> FactoryParts:
         return FactoryParts(model=model, takes=frozenset(SIZES))
     if source_of(spec.model).door != "hf":
         return built_parts(spec)
-    from sysbench.core.worker.workloads.huggingface import configured_parts
+    from sysbench.core.worker.workloads.huggingface import configured_parts  # lazy: rare
 
     return configured_parts(spec)
 
@@ -297,7 +297,7 @@ def import_own_model(spec: RunSpec) -> None:
     if source_of(spec.model).door != "hf":
         import_factory(spec)
         return
-    from sysbench.core.worker.workloads.huggingface import model_class
+    from sysbench.core.worker.workloads.huggingface import model_class  # lazy: rare
 
     model_class(spec)
 

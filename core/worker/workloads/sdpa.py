@@ -1,8 +1,8 @@
 """The kernel that torch's fused attention dispatches to, asked with the operands of the step.
 
-The choice goes by the card, the version of torch, the dtype after autocast, strides and gradients:
-on Hopper in half precision it is cuDNN's, on an A100 FlashAttention, in float32 the
-memory-efficient one. The name ``sdpa`` tells none of that.
+The choice depends on the GPU, torch's version, the dtype after autocast, strides and gradients:
+cuDNN on Hopper in half precision, FlashAttention on an A100, the memory-efficient kernel in
+float32.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def report_sdpa_kernel(workload: SteppedWorkload, report: Report) -> None:
     try:
         kernel = sdpa_kernel_of(workload)
     except StepError as error:
-        report(Noticed(message=f"which kernel sdpa was is not known: {error.__cause__}"))
+        report(Noticed(message=f"sdpa kernel unknown: {error.__cause__}"))
         return
     if kernel is not None:
         report(DeviceDescribed(facts={"settings": {SDPA_KERNEL: kernel}}))

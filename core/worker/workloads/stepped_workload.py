@@ -70,7 +70,7 @@ class SteppedWorkload(ABC):
         Raises:
             StepError: The step failed.
         """
-        failure = StepError("start")  # made now: out of memory, it could not be made any more
+        failure = StepError("start")  # made now: it could not be allocated when out of memory
 
         def begin(phase: str) -> None:
             failure.phase = phase

@@ -16,7 +16,7 @@ SIZE = Dimensions(vocab=32, d_model=16, d_ff=24, layers=5, heads=2)
 BATCH, CONTEXT = 2, 9
 
 
-def stepped(checkpoint: int, *, autocast: bool = False) -> tuple[Tensor, list[Tensor], int]:
+def run_step(checkpoint: int, *, autocast: bool = False) -> tuple[Tensor, list[Tensor], int]:
     """Loss, gradients, and the bytes that forward saved."""
     torch.manual_seed(3)
     model = Transformer(SIZE, CONTEXT, "naive", checkpoint=checkpoint)
@@ -42,8 +42,8 @@ def stepped(checkpoint: int, *, autocast: bool = False) -> tuple[Tensor, list[Te
 def test_loss_and_gradients_are_bit_for_bit_those_of_a_plain_step(
     checkpoint: int, autocast: bool
 ) -> None:
-    loss, gradients, kept = stepped(checkpoint, autocast=autocast)
-    plain_loss, plain_gradients, all_kept = stepped(0, autocast=autocast)
+    loss, gradients, kept = run_step(checkpoint, autocast=autocast)
+    plain_loss, plain_gradients, all_kept = run_step(0, autocast=autocast)
     assert torch.equal(loss, plain_loss)
     assert len(gradients) == len(plain_gradients)
     for one, other in zip(gradients, plain_gradients, strict=True):
