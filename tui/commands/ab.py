@@ -1,4 +1,4 @@
-"""`ab`: two specs measured in turn, by fresh processes, until the verdict stands."""
+"""`ab`: measure two specs alternately in fresh processes until the comparison is decided."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Measure A and B in fresh processes, in blocks of four rounds (ABBA or BAAB at random),\n"
         "until B is faster, slower, or the same within the smallest difference that matters.\n"
-        "The plan and the progress go to stderr, the report to stdout. What was measured is kept:\n"
-        "both sides are ordinary runs, and an experiment that was stopped goes on with --resume."
+        "The plan and the progress go to stderr, the report to stdout. Both sides are ordinary\n"
+        "runs, and --resume continues an experiment that was stopped."
     )
     parser.epilog = examples(
         ("sysbench-tui ab eager.toml compiled.toml", "two files"),
         ("sysbench-tui ab last --set-b compile=default", "the newest run's spec, one change"),
-        ("sysbench-tui ab tiny", "A against A: what the machine's noise does"),
+        ("sysbench-tui ab tiny", "A against A: shows the machine's noise"),
         ("sysbench-tui ab base.toml new.toml --gate 3% --md", "for a pull request"),
-        ("sysbench-tui ab --resume last", "go on with what was stopped or killed"),
+        ("sysbench-tui ab --resume last", "continue after a stop or a kill"),
     )
     spec_help = "a TOML file, a saved profile, a model, or a run (its id, a part of it, `last`)"
     a = parser.add_argument(
         "a", nargs="?", metavar="A", help=f"{spec_help}; a run's spec is measured again"
     )
-    b = parser.add_argument(
-        "b", nargs="?", metavar="B", help="the spec that is judged (default: A)"
-    )
+    b = parser.add_argument("b", nargs="?", metavar="B", help="spec to compare with A (default: A)")
     complete_with(a, "side")
     complete_with(b, "side")
     meaning = "change one key of both specs; repeatable (`run --help` lists the keys)"
     add_settings(parser, "--set", meaning)
     add_settings(parser, "--set-b", "change one key of B only; repeatable")
     parser.add_argument(
-        "--python-b", metavar="PATH", help="another Python for B, such as one with another torch"
+        "--python-b",
+        metavar="PATH",
+        help="Python interpreter for B, for example with another torch",
     )
     parser.add_argument(
         "--smallest",
@@ -62,21 +62,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-minutes",
         type=_minutes,
         metavar="M",
-        help=f"start no block of four rounds after that (default: {MAX_MINUTES:g})",
+        help=f"start no block of four rounds after M minutes (default: {MAX_MINUTES:g})",
     )
     parser.add_argument(
         "--gate",
         type=share_of_one,
         metavar="SHARE",
-        help="stop once B is known to be slower by more than this, or not to be: exit 3 or 0",
+        help="stop when B is known to be slower by more than this (exit 3) or not (exit 0)",
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the order of the rounds")
-    parser.add_argument("--resume", metavar="ID", help="go on with an experiment, or `last`")
-    parser.add_argument("--detach", action="store_true", help="start it and return at once")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="random seed for the order of the rounds"
+    )
+    parser.add_argument("--resume", metavar="ID", help="continue this experiment, or `last`")
+    parser.add_argument(
+        "--detach", action="store_true", help="start the experiment and return at once"
+    )
     parser.add_argument(
         "--no-wait", action="store_true", help="fail if another run holds the device"
     )
-    parser.add_argument("--md", action="store_true", help="the report in Markdown")
+    parser.add_argument("--md", action="store_true", help="print the report as Markdown")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -169,7 +173,7 @@ def _resumed(arguments: argparse.Namespace) -> ExperimentDirectory:
     for name, value in kept.items():
         if value is not None:
             raise SpecError(
-                name, value, "left out: --resume keeps both specs, their order and Python"
+                name, value, "not with --resume, which keeps both specs, their order and Python"
             )
     directory = find_experiment(arguments.resume)
     given = {

@@ -12,14 +12,14 @@ from sysbench.core.formatting import parse_bytes, parse_ratio
 
 WORDS = "words"
 """Name of the words that a command takes wherever they stand between its options."""
-RUN_HELP = "id of a run, a unique part of it, `last`, `last~1` before it, or its directory's path"
+RUN_HELP = "id of a run, a unique part of it, `last`, `last~1` (the one before), or its directory"
 PYTHON_HELP = (
-    "the Python that has torch: an interpreter, or the folder of a virtual environment (default: "
-    "$SYSBENCH_PYTHON, else this program's own; an active virtual environment if only it has torch)"
+    "Python interpreter or virtual environment that has torch (default: $SYSBENCH_PYTHON, else this "
+    "program's own; an active virtual environment if only it has torch)"
 )
 EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
 READING_CODES = (
-    "exit codes: 0 done, whatever it says; 1 a file cannot be read or written, 2 bad input,\n"
+    "exit codes: 0 done, for any result; 1 a file cannot be read or written, 2 bad input,\n"
     "130 interrupted"
 )
 GATE_CODES = (
@@ -77,8 +77,8 @@ def add_settings(parser: Arguments, flag: str, meaning: str) -> None:
 def add_table_formats(parser: argparse.ArgumentParser) -> None:
     """Add ``--md`` and ``--csv``, which exclude each other."""
     printed = parser.add_mutually_exclusive_group()
-    printed.add_argument("--md", action="store_true", help="the tables in Markdown")
-    printed.add_argument("--csv", action="store_true", help="the tables as CSV, not rounded")
+    printed.add_argument("--md", action="store_true", help="print the tables as Markdown")
+    printed.add_argument("--csv", action="store_true", help="print the tables as CSV, not rounded")
 
 
 def add_wide(parser: argparse.ArgumentParser, tables: str) -> None:
@@ -86,7 +86,7 @@ def add_wide(parser: argparse.ArgumentParser, tables: str) -> None:
     parser.add_argument(
         "--wide",
         action="store_true",
-        help=f"cut no name of {tables}; else they fit the terminal, or in a pipe 120 columns",
+        help=f"do not truncate {tables} (default: terminal width, or 120 columns in a pipe)",
     )
 
 
@@ -97,7 +97,7 @@ def refuse_wide_report(arguments: argparse.Namespace) -> None:
         SpecError: It was given without a section.
     """
     if arguments.wide and arguments.section is None:
-        raise SpecError("--wide", "given", "belongs to --section NAME: its tables are in full")
+        raise SpecError("--wide", "given", "requires --section NAME")
 
 
 def add_no_pager(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +105,7 @@ def add_no_pager(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-pager",
         action="store_true",
-        help="on a terminal: print what is longer than it, instead of opening $PAGER, or less",
+        help="print long output directly instead of opening $PAGER or less",
     )
 
 
@@ -123,7 +123,7 @@ def refuse_file_choice(arguments: argparse.Namespace) -> None:
     """
     for name in ("device", "steps", "capture"):
         if getattr(arguments, name) is not None:
-            raise SpecError(f"--{name}", "given", "belongs to a file of others")
+            raise SpecError(f"--{name}", "given", "only for imported files")
 
 
 def add_file_choice(parser: argparse.ArgumentParser) -> None:
@@ -132,19 +132,19 @@ def add_file_choice(parser: argparse.ArgumentParser) -> None:
         "--device",
         type=int,
         metavar="N",
-        help="of a file of several devices, whose tables (default: the busiest)",
+        help="device to show if the file has several (default: the busiest)",
     )
     steps = parser.add_mutually_exclusive_group()
     steps.add_argument(
-        "--step", type=one_step, dest="steps", metavar="N", help="all tables of this marked step"
+        "--step", type=one_step, dest="steps", metavar="N", help="show only this marked step"
     )
     steps.add_argument(
-        "--steps", type=steps_range, metavar="N-M", help="all tables of these marked steps"
+        "--steps", type=steps_range, metavar="N-M", help="show only these marked steps"
     )
     capture = parser.add_argument(
         "--capture",
         metavar="FILE",
-        help="the trace in which the graphs were captured that this one replays: their\n"
+        help="trace in which the replayed CUDA graphs were captured; adds their\n"
         "operators, modules and FLOPs",
     )
     complete_with(capture, "file")
@@ -167,23 +167,25 @@ def steps_range(text: str) -> tuple[int, int]:
     """
     match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
     if match is None or int(match[1]) > int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not numbers of steps, such as 3 or 2-5")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a step or a range of steps, such as 3 or 2-5"
+        )
     return int(match[1]), int(match[2])
 
 
 def add_tree_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `report.kernel_sections.tree_options` reads."""
-    tree = parser.add_argument_group("of --section tree")
-    tree.add_argument(
-        "--depth", type=parse_count, metavar="N", help="so many levels below the step"
-    )
+    tree = parser.add_argument_group("options of --section tree")
+    tree.add_argument("--depth", type=parse_count, metavar="N", help="show N levels below the step")
     tree.add_argument(
         "--match",
         metavar="REGEX",
-        help="only nodes in whose path it occurs: module, /operator, /kernel",
+        help="show only nodes whose path (module, /operator, /kernel) matches",
     )
     tree.add_argument(
-        "--min-share", metavar="P", help="sum up what takes less of the step: 1%% or 0.01"
+        "--min-share",
+        metavar="P",
+        help="combine nodes that take less of the step, such as 1%% or 0.01",
     )
 
 
@@ -221,7 +223,7 @@ def share_of_one(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: a part of the whole, such as 1% or 0.01")
+        raise argparse.ArgumentTypeError(f"{text!r}: a share between 0 and 1, such as 1% or 0.01")
     return share
 
 

@@ -17,8 +17,8 @@ POLL_SECONDS = 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run to follow."""
     parser.description = (
-        "Follow a run, or an experiment of `ab` by its id, from any terminal. Ctrl+C leaves it\n"
-        "going."
+        "Follow a run or an experiment of `ab` from any terminal. Ctrl+C stops following; the\n"
+        "run goes on."
     )
     parser.epilog = examples(("sysbench-tui attach last", ""))
     add_run_argument(parser)

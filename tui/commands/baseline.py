@@ -1,4 +1,4 @@
-"""`baseline`: records kept under a name, to judge later runs against."""
+"""`baseline`: save records under a name as references for later runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sysbench.tui.commands.output import page_width, print_json, print_lines, sa
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the four actions."""
     parser.description = (
-        "Keep a copy of a run's record, with its rounds, under a name. A baseline outlives its\n"
-        "run, and with --file it is a file that a repository or a CI cache can hold."
+        "Save a copy of a run's record, with its rounds, under a name. A baseline outlives its\n"
+        "run; with --file it is a file for a repository or a CI cache."
     )
     parser.epilog = examples(
         ("sysbench-tui baseline save main last", "the newest run is now the baseline `main`"),
-        ("sysbench-tui baseline save main last --force", "in place of an older one"),
+        ("sysbench-tui baseline save main last --force", "replace an older one"),
         ("sysbench-tui baseline save main last --file gate.json", "as a file of your own"),
         ("sysbench-tui baseline list", ""),
-        ("sysbench-tui gate main", "measure its spec again and judge"),
+        ("sysbench-tui gate main", "measure its spec again and compare"),
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
     save = _action(actions, "save", "copy a run's record under a name", named=True)
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _action(actions, "list", "all baselines of this home", named=False)
     show = _action(actions, "show", "one baseline: when, where, and its rounds", named=True)
     _add_file(show, "read it from this file instead of the home")
-    _action(actions, "delete", "remove a baseline; runs are left alone", named=True)
+    _action(actions, "delete", "remove a baseline; runs are not deleted", named=True)
 
 
 def _action(

@@ -33,20 +33,20 @@ LEAST = 0.02
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two sides, and the part of the rows to show."""
     parser.description = (
-        "Compare B against A: the verdict on the step time, peak memory, every factor in which\n"
-        "the two specs differ, and the change of the traced step and of the peak, row by row. A\n"
-        "verdict rests on processes, not on steps: `run --repeat` measures several, `ab` measures\n"
-        "both specs in turn. Each side is a run, or a file that `inspect` reads."
+        "Compare B with A: verdict on the step time, peak memory, settings that differ, and the\n"
+        "change of the traced step and of the peak, row by row. The verdict needs several\n"
+        "processes: `run --repeat` measures them, `ab` alternates both specs. Each side is a run,\n"
+        "or a file that `inspect` reads."
     )
     parser.epilog = examples(
         ("sysbench-tui compare 1204 1211", "parts of ids are enough"),
         ("sysbench-tui compare 1204 1211 --depth 4 --min 0.1%", "down to the kernels"),
-        ("sysbench-tui compare before.json.gz after.json.gz", "two traces of anyone"),
+        ("sysbench-tui compare before.json.gz after.json.gz", "two imported traces"),
         ("sysbench-tui compare 1204 trace.json.gz --json | jq .difference.summary", ""),
-        ("sysbench-tui compare 1204 1211 --gate 3%", "for a script: may B be 3 % slower?"),
+        ("sysbench-tui compare 1204 1211 --gate 3%", "for scripts: is B more than 3 % slower?"),
     )
     a = parser.add_argument("a", metavar="A", help=f"{RUN_HELP}; or a file")
-    b = parser.add_argument("b", metavar="B", help="the run or file that is compared against A")
+    b = parser.add_argument("b", metavar="B", help="the run or file to compare with A")
     complete_with(a, "run")
     complete_with(b, "run")
     add_table_formats(parser)
@@ -56,14 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=parse_count,
         metavar="N",
         help=f"show N levels of rows: category, module, operator, kernel; category, phase, stack "
-        f"(default: {DEPTH}; of --csv and --md: all)",
+        f"(default: {DEPTH}; all for --csv and --md)",
     )
     parser.add_argument(
         "--min",
         type=share_of_one,
         metavar="P",
-        help=f"sum up rows that make up less of all changes (default: {LEAST:.0%}%; of --csv and "
-        "--md: 0)",
+        help=f"combine rows that make up less of all changes (default: {LEAST:.0%}%; 0 for --csv "
+        "and --md)",
     )
     parser.add_argument(
         "--gate",

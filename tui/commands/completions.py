@@ -64,9 +64,9 @@ end
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the shell, and the kind of words that a script asks for."""
     parser.description = (
-        "Print the script with which a shell completes commands, options, models, keys and\n"
-        "their values, runs, studies and baselines. Runs, studies and baselines are those of the\n"
-        "moment; print the script again after an upgrade of this program."
+        "Print the script that completes commands, options, models, keys and their values, runs,\n"
+        "studies and baselines in your shell. Runs, studies and baselines are looked up at each\n"
+        "Tab; print the script again after an upgrade of this program."
     )
     parser.epilog = examples(
         ("sysbench-tui completions bash > ~/.local/share/bash-completion/completions/sysbench-tui",
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--words", choices=tuple(KINDS), metavar="KIND", help="print the words of a kind instead"
     )
     parser.add_argument(
-        "--begin", default="", metavar="TEXT", help="of --words: only those that begin so"
+        "--begin", default="", metavar="TEXT", help="for --words: only words with this prefix"
     )
 
 

@@ -25,14 +25,14 @@ _COLUMN = 24
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command and add the options of the noise."""
     parser.description = (
-        "Look at the GPU, driver, torch, nsys, permissions, the terminal and the home;\n"
-        "with --noise measure how far the times of one spec lie apart here, and why;\n"
-        "with --measure what each device can do: products, memory, transfers, launches."
+        "Check the GPU, driver, torch, nsys, permissions, the terminal and the home folder;\n"
+        "with --noise measure run-to-run variation on this machine and its causes;\n"
+        "with --measure measure peak rates: matrix products, memory, transfers, launches."
     )
     parser.epilog = examples(
         ("sysbench-tui doctor", ""),
         ("sysbench-tui doctor --noise", "3 minutes, on an otherwise idle machine"),
-        ("sysbench-tui doctor --measure", "roofs and MFU then rest on it"),
+        ("sysbench-tui doctor --measure", "use measured rates for roofline and MFU"),
     )
     _add_noise_arguments(parser)
     _add_rate_arguments(parser)
@@ -43,18 +43,18 @@ def _add_noise_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--noise",
         action="store_true",
-        help="compare a spec with itself, in fresh processes, and keep the noise floor that "
-        "comparisons use",
+        help="measure run-to-run variation on this machine and its causes; the result is saved "
+        "for comparisons",
     )
     group.add_argument(
         "--minutes",
         type=_minutes,
         metavar="M",
-        help="time of the measurement (default: 3)",
+        help="duration of the measurement (default: 3)",
     )
     meaning = (
         "measure another spec (default: tiny on a CPU, cs336-2025/small on a GPU, "
-        "2 seconds a process)"
+        "2 seconds per process)"
     )
     add_settings(group, "--set", meaning)
 
@@ -64,8 +64,8 @@ def _add_rate_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--measure",
         action="store_true",
-        help="measure matrix products, memory, transfers and launches in fresh processes, and "
-        "keep them: roofs and MFU then rest on them, with the data sheet beside",
+        help="measure matrix products, memory, transfers and launches in fresh processes; "
+        "roofline and MFU then use these rates",
     )
     group.add_argument(
         "--device",
@@ -75,7 +75,7 @@ def _add_rate_arguments(parser: argparse.ArgumentParser) -> None:
         help="cpu or cuda:N; repeatable (default: every GPU, or the CPU)",
     )
     group.add_argument(
-        "--rounds", type=_rounds, metavar="N", help="processes of each device (default: 6)"
+        "--rounds", type=_rounds, metavar="N", help="processes per device (default: 6)"
     )
 
 

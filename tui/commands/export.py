@@ -1,4 +1,4 @@
-"""`export`: carry a run's artifacts and tables away."""
+"""`export`: export a run's artifacts and tables."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"  {kind:<11} {export.purpose}" for kind, export in EXPORTS.items()
     )
     parser.description += (
-        "\n\nIn place of a run a file that `inspect` reads: its findings and tables as html, csv,\n"
-        "md or json."
+        "\n\nInstead of a run you can name a file that `inspect` reads, to export its findings\n"
+        "and tables as html, csv, md or json."
     )
     parser.epilog = examples(
         ("sysbench-tui export last perfetto", ""),
         ("sysbench-tui export last csv -o tables/", ""),
         ("sysbench-tui export last nsys -o profile.sh && bash profile.sh", ""),
-        ("sysbench-tui export trace.json.gz html --steps 2-5", "a file of anyone's"),
+        ("sysbench-tui export trace.json.gz html --steps 2-5", "an imported file"),
     )
     add_run_argument(parser)
     parser.add_argument("kind", metavar="KIND", choices=tuple(EXPORTS), help="one of the above")
     output = parser.add_argument(
-        "-o", "--output", metavar="PATH", help="file or folder (default: here)"
+        "-o", "--output", metavar="PATH", help="file or folder (default: the current folder)"
     )
     complete_with(output, "file")
-    parser.add_argument("--force", action="store_true", help="replace what is there already")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     add_file_choice(parser)
 
 

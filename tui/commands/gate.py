@@ -28,14 +28,14 @@ CANCELLED = 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the baseline, the run, and the margin."""
     parser.description = (
-        "Judge a run against a baseline: may its step be slower by a margin? Without RUN the\n"
-        "baseline's spec is measured again, each round in a fresh process. A baseline of another\n"
-        "machine or spec is not comparable, and said to be so."
+        "Compare a run with a baseline: fail if its step is slower by more than a margin. Without\n"
+        "RUN the baseline's spec is measured again, each round in a fresh process. A baseline of\n"
+        "another machine or spec is reported as not comparable."
     )
     parser.epilog = examples(
-        ("sysbench-tui gate main", "measure 6 rounds and judge them"),
+        ("sysbench-tui gate main", "measure 6 rounds and compare"),
         ("sysbench-tui gate main --margin 2% --repeat 12", "a smaller margin takes more rounds"),
-        ("sysbench-tui gate main last", "judge a run that is there"),
+        ("sysbench-tui gate main last", "compare an existing run"),
         ("sysbench-tui gate main --file gate.json --md", "for a pull request"),
         ("sysbench-tui gate main --across torch", "after an upgrade of torch"),
     )
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=share_of_one,
         default=MARGIN,
         metavar="P",
-        help="slowdown that is allowed (default: 3%%)",
+        help="allowed slowdown (default: 3%%)",
     )
     parser.add_argument(
         "--smallest",
@@ -71,9 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         choices=("torch", "threads"),
-        help="judge although this differs; may be repeated",
+        help="compare although this differs; repeatable",
     )
-    parser.add_argument("--md", action="store_true", help="Markdown for a pull request")
+    parser.add_argument("--md", action="store_true", help="print Markdown, for a pull request")
     parser.add_argument(
         "--no-wait", action="store_true", help="fail if another run holds the device"
     )
@@ -88,9 +88,9 @@ def main(arguments: argparse.Namespace) -> int:
     from sysbench.core.runs.stored_records import load_record
 
     if arguments.run is not None and arguments.repeat is not None:
-        raise SpecError("--repeat", arguments.repeat, "left out with RUN, which is measured")
+        raise SpecError("--repeat", arguments.repeat, "not with RUN, which is already measured")
     if arguments.json and arguments.md:
-        raise SpecError("--md", True, "left out with --json")
+        raise SpecError("--md", True, "not with --json")
     baseline = load_baseline(arguments.name, file=arguments.file)
     obstacles = []
     if arguments.run is not None:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 NEEDS = {
-    "steps": "no range in it marks a step",
+    "steps": "no step markers found in this file",
     "collectives": "no GPU ran one",
-    "annotations": "its program opened no range of its own (record_function, NVTX)",
-    "python": "it has no stacks of Python that launched work (with_stack=True)",
-    "api": "it has no calls of a GPU's runtime (those of an nsys export: --section nsys)",
+    "annotations": "the program opened no range of its own (record_function, NVTX)",
+    "python": "it has no Python stacks of launches (with_stack=True)",
+    "api": "it has no GPU runtime calls (for an nsys export: --section nsys)",
 }
 """Sections of kernels that not every file has, and why one is absent."""
 
@@ -47,12 +47,11 @@ OF_FOLDERS = (RANKS, "steps", "collectives", "memory")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the file, the options of decoding, and the parts to show."""
     parser.description = (
-        "Read a file that any program wrote: a chrome trace of torch.profiler (.json, .json.gz),\n"
-        "a snapshot of CUDA's allocator (pickle), or an nsys export to SQLite. The format is\n"
-        "recognised from the content, not the file name. A separate process with a memory limit\n"
-        "decodes it; a second look is instant.\n"
-        "Of a folder with a trace, export or snapshot of each rank of a job, the ranks side by\n"
-        "side: their clocks are aligned by the collectives that they have in common."
+        "Analyse a Chrome trace of torch.profiler (.json, .json.gz), a CUDA memory snapshot\n"
+        "(pickle) or an nsys export (SQLite). The format is detected from the content. A\n"
+        "separate process with a memory limit decodes the file, and the result is cached.\n"
+        "For a folder with one file per rank it compares the ranks; their clocks are aligned\n"
+        "by common collectives."
     )
     parser.epilog = examples(
         ("sysbench-tui inspect trace.json.gz", ""),
@@ -62,35 +61,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui inspect trace.json.gz --section roofline --peak 989.4,3350", ""),
         ("sysbench-tui inspect snapshot.pickle --json | jq .memory.ledger", ""),
         ("sysbench-tui inspect report.sqlite --section kernels --csv > kernels.csv", ""),
-        ("sysbench-tui inspect run.json.gz --capture capture.json.gz", "of CUDA graphs"),
+        ("sysbench-tui inspect run.json.gz --capture capture.json.gz", "for CUDA graphs"),
         ("sysbench-tui inspect traces/ --merged all.json.gz", ""),
         ("sysbench-tui export trace.json.gz csv", "a CSV file for each table"),
     )
     file = parser.add_argument(
-        "file", metavar="FILE", help="the file, or a folder of ranks; only read"
+        "file", metavar="FILE", help="a file, or a folder of ranks; never modified"
     )
     complete_with(file, "file")
-    parser.add_argument("--section", choices=(*OF_FILES, RANKS), help="print only this, in full")
+    parser.add_argument(
+        "--section", choices=(*OF_FILES, RANKS), help="print only this section, in full"
+    )
     add_table_formats(parser)
     add_wide(parser, "a section")
     add_no_pager(parser)
     parser.add_argument(
         "--peak",
         metavar="TFLOPS[,GB/S]",
-        help="of the device, for shares of the roof (default: the table of GPUs)",
+        help="peak TFLOP/s and GB/s of the device, for the roofline (default: table of GPUs)",
     )
     parser.add_argument(
         "--memory-limit",
         type=size_bytes,
         default=0,
         metavar="SIZE",
-        help="what decoding may take (default: half of the memory here, at most 16GiB)",
+        help="memory limit for decoding (default: half of this machine's, at most 16GiB)",
     )
     add_file_choice(parser)
     parser.add_argument(
         "--merged",
         metavar="OUT",
-        help="of a folder: also write all its traces as one, on one clock, for Perfetto "
+        help="for a folder: also write one merged trace on one clock, for Perfetto "
         "(.json or .json.gz)",
     )
     add_tree_options(parser)
@@ -122,7 +123,9 @@ def main(arguments: argparse.Namespace) -> int:
         ("--merged", arguments.merged),
     ):
         if given:
-            raise NotFoundError(f"{flag} is of a folder of ranks, and {arguments.file} is a file")
+            raise NotFoundError(
+                f"{flag} requires a folder of ranks, and {arguments.file} is a file"
+            )
     options = tree_options(arguments)
     peak = parse_peak(arguments.peak) if arguments.peak else None
     decoding = Decoding(
@@ -186,7 +189,7 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     ]
     if refused:
         flag = f"--{refused[0].replace('_', '-')}"
-        raise FolderError(f"{flag} is of one file: inspect a file of {folder} with it")
+        raise FolderError(f"{flag} requires a single file of {folder}")
     with decoding_progress() as show:
         decoding = FolderDecoding(folder, arguments.memory_limit, arguments.device)
         ranks = decoding.run(lambda path, step: show(step))

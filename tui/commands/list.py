@@ -24,8 +24,8 @@ _DROP = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words that filter the runs, and the limit."""
     parser.description = (
-        "List runs. Words filter: every one must occur in the run's id, model, settings, name or\n"
-        "note."
+        "List runs. With words, only runs whose id, model, settings, name or note contain all of\n"
+        "them."
     )
     parser.epilog = examples(
         ("sysbench-tui list", ""),
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="show runs with all these words")
     parser.add_argument("-n", "--limit", type=parse_count, metavar="N", help="show the newest N")
-    add_wide(parser, "the list, and leave no column out")
+    add_wide(parser, "the list, and show all columns")
     parser.add_argument("--trash", action="store_true", help="list the deleted runs instead")
 
 

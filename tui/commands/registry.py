@@ -59,7 +59,7 @@ class Command:
         return cast(CommandModule, import_module(f".{path}", __package__))
 
 
-STUDY_CODES = "exit codes: 0 every cell has its value, 1 some have none, 2 bad input, 130 cancelled"
+STUDY_CODES = "exit codes: 0 every cell has a value, 1 some have none, 2 bad input, 130 cancelled"
 OPTIONAL_GATE_CODES = f"without a gate 0 for any verdict;\n{GATE_CODES}"
 
 COMMANDS = {
@@ -73,57 +73,57 @@ COMMANDS = {
         ),
         Command(
             "estimate",
-            "parameters, FLOPs and peak memory of a spec, without running it",
+            "predict parameters, FLOPs and peak memory of a spec without running it",
             has_workers=True,
         ),
         Command(
             "study",
-            "fill the table of an experiment: a grid of runs, stopped and resumed at will",
+            "run a grid of specs and print its tables; can be stopped and resumed",
             has_workers=True,
             exit_codes=STUDY_CODES,
         ),
-        Command("list", "all runs of this machine, newest first"),
-        Command("show", "the report of a run, or one section in full"),
+        Command("list", "list all runs of this machine, newest first"),
+        Command("show", "print the report of a run, or one section in full"),
         Command(
             "compare",
-            "two runs side by side: faster, slower, same, or not decidable",
+            "compare two runs: faster, slower, same, or not decidable",
             exit_codes=OPTIONAL_GATE_CODES,
         ),
         Command(
             "ab",
-            "two specs measured in turn until one is faster, or the difference is too small",
+            "measure two specs alternately until the comparison is decided",
             has_workers=True,
             exit_codes=OPTIONAL_GATE_CODES,
         ),
-        Command("baseline", "keep a run's record to judge later runs against"),
+        Command("baseline", "save a run's record as a reference for later runs"),
         Command(
             "gate",
-            "judge a run against a baseline: an exit code for CI",
+            "compare a run with a baseline; the exit code is for CI",
             has_workers=True,
             exit_codes=GATE_CODES,
         ),
-        Command("export", "carry a run's artifacts and tables away"),
-        Command("serve", "show a run's page in the browser of your own machine"),
-        Command("web", "the workstation in the browser of your own machine"),
+        Command("export", "export a run's artifacts and tables"),
+        Command("serve", "serve a run's page to the browser on your own machine"),
+        Command("web", "serve the workstation to the browser on your own machine"),
         Command(
             "inspect",
-            "anyone's chrome trace, memory snapshot or nsys export, with our tables",
+            "analyse a Chrome trace, CUDA memory snapshot or nsys export",
             exit_codes="exit codes: 0 shown, 2 not readable or no such section, 130 cancelled",
         ),
         Command(
             "attach",
             "follow a live run until it ends, then print its report",
-            exit_codes="exit codes: those of the run, 130 when it was left running",
+            exit_codes="exit codes: those of the run; 130 if you stop following it",
         ),
-        Command("stop", "end a live run; what it has measured is kept"),
-        Command("rm", "delete runs: to the trash, from which they come back"),
+        Command("stop", "stop a live run; finished passes are kept"),
+        Command("rm", "move runs to the trash; --restore brings them back"),
         Command(
             "doctor",
-            "what is here, what is missing, and what each missing thing costs",
+            "check the environment and explain what is missing",
             has_workers=True,
             exit_codes=EXIT_CODES,
         ),
-        Command("completions", "complete commands, runs and keys in bash, zsh or fish"),
+        Command("completions", "print the completion script for bash, zsh or fish"),
     )
 }
 """By name, in the order of the help."""
@@ -183,18 +183,18 @@ def _parser(chosen: Container[str], is_brief: bool = False) -> argparse.Argument
     parser = argparse.ArgumentParser(
         prog="sysbench-tui",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Where a transformer's time and memory go on this machine.\n"
-        "Without a command: the workstation, in this terminal.",
+        description="Show where a transformer's time and memory go on this machine.\n"
+        "Without a command it opens the workstation in this terminal.",
         epilog=examples(
             ("sysbench-tui", "open the workstation"),
-            ("sysbench-tui run tiny", "measure, print the tables"),
+            ("sysbench-tui run tiny", "measure and print the tables"),
             ("sysbench-tui show last", "print the newest run's tables again"),
-            ("sysbench-tui doctor", "what is missing here, and what it costs"),
+            ("sysbench-tui doctor", "check the environment"),
         )
         + f"\n{EXIT_CODES}",
     )
     parser.add_argument(
-        "--version", action=_Version, nargs=0, help="print the versions, torch's too"
+        "--version", action=_Version, nargs=0, help="print the versions of sysbench-tui and torch"
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for command in COMMANDS.values():
@@ -203,7 +203,9 @@ def _parser(chosen: Container[str], is_brief: bool = False) -> argparse.Argument
             help=command.summary,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        subparser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+        subparser.add_argument(
+            "--json", action="store_true", help="print one JSON document to stdout"
+        )
         if command.has_workers:
             python = subparser.add_argument("--python", metavar="PATH", help=PYTHON_HELP)
             complete_with(python, "file")

@@ -15,14 +15,16 @@ from sysbench.tui.commands.output import print_json, say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run and the port."""
     parser.description = (
-        "Serve a run's page and artifacts on loopback, behind a token, and print the ssh line\n"
-        "that brings them to where you sit. Ctrl+C ends it."
+        "Serve a run's page and artifacts on loopback, behind a token, and print the ssh command\n"
+        "that forwards the port to your machine. Ctrl+C stops it."
     )
     parser.epilog = examples(
         ("sysbench-tui serve last", ""), ("sysbench-tui serve last --port 8000", "")
     )
     add_run_argument(parser)
-    parser.add_argument("--port", type=int, default=0, help="where to listen (default: any)")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port to listen on (default: any free one)"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -25,8 +25,8 @@ from sysbench.tui.commands.output import page_width, print_json, print_paged
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run, the section, and the options of the tree."""
     parser.description = (
-        "Print what a run found. A section in full has every row, and with --wide whole names.\n"
-        "In place of a run a file that `inspect` reads."
+        "Print the report of a run. --section prints every row of one section, and --wide does\n"
+        "not truncate names. Instead of a run you can name a file that `inspect` reads."
     )
     parser.epilog = examples(
         ("sysbench-tui show last", ""),
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui show 20261121-1204 --json", "the record"),
     )
     add_run_argument(parser)
-    parser.add_argument("--section", choices=SECTIONS, help="print only this, in full")
+    parser.add_argument("--section", choices=SECTIONS, help="print only this section, in full")
     add_wide(parser, "a section")
     add_no_pager(parser)
     add_file_choice(parser)

@@ -40,7 +40,7 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-limit",
         metavar="SIZE",
-        help="stand for a smaller device, such as 24GiB: the same as memory_limit=SIZE",
+        help="simulate a smaller device, such as 24GiB; the same as memory_limit=SIZE",
     )
 
 
@@ -120,7 +120,9 @@ def _what(arguments: argparse.Namespace) -> tuple[str | None, list[str]]:
     settings = [word for word in words if SETTING.match(word)]
     names = [word for word in words if word not in settings]
     if len(names) > 1:
-        raise SpecError("spec", " ".join(names), "one model, file or profile, then KEY=VALUE")
+        raise SpecError(
+            "spec", " ".join(names), "expected one model, file or profile, then KEY=VALUE"
+        )
     return (names[0] if names else None), settings
 
 
@@ -183,7 +185,11 @@ def from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | 
     if is_model(name):
         return {"model": name}, None
     if name.endswith(".py"):
-        raise SpecError("spec", name, f"a model in Python is named with its factory: {name}:make")
+        raise SpecError(
+            "spec",
+            name,
+            f"name the function that builds the model: {name}:make; scripts cannot be run",
+        )
     if name.endswith(".toml") or name.startswith((".", "/", "~")) or Path(name).is_file():
         return read_spec_file(Path(name))
     if name not in list_profiles():

@@ -15,8 +15,8 @@ from sysbench.tui.commands.output import print_json, say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the run to end."""
     parser.description = (
-        "Ask a run's supervisor, or the process of an experiment of `ab`, to end it. Passes and\n"
-        "rounds that are finished stay."
+        "Ask the supervisor of a run or of an experiment to stop. Finished passes and rounds\n"
+        "are kept."
     )
     parser.epilog = examples(("sysbench-tui stop last", ""))
     add_run_argument(parser)

@@ -33,38 +33,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments; in place of a study's name, ``show`` and ``list`` are actions."""
     parser.description = (
         "Run every cell of a study that has no value yet, each in fresh processes, and print\n"
-        "its tables. What was finished is kept; OOM is a value. docs/studies.md has the format."
+        "its tables. Finished cells are kept; out of memory counts as a value.\n"
+        "docs/studies.md describes the format."
     )
     parser.epilog = examples(
         ("sysbench-tui study list", "the known experiments"),
         ("sysbench-tui study precision --variant small", "on a CPU"),
-        ("sysbench-tui study e2e --only model=large --dry-run", "what it would take"),
+        ("sysbench-tui study e2e --only model=large --dry-run", "forecast only"),
         ("sysbench-tui study show e2e --format html -o e2e.html", ""),
-        ("sysbench-tui study e2e --slurm partition=gpu,gres=gpu:1,time=30", "each cell a job"),
+        ("sysbench-tui study e2e --slurm partition=gpu,gres=gpu:1,time=30", "one job per cell"),
     )
     name = parser.add_argument(
-        "name", metavar="NAME|FILE", help="a study by name, a TOML file; or show NAME, or list"
+        "name",
+        metavar="NAME|FILE",
+        help="name of a study, or a TOML file; or the actions show NAME, list",
     )
     target = parser.add_argument("target", nargs="?", metavar="NAME", help="the study to show")
     complete_with(name, "study")
     complete_with(target, "study")
-    parser.add_argument("--variant", default="", help="another size of it, such as small")
-    meaning = "replace an axis (several values with commas) or a fixed key; repeatable"
+    parser.add_argument("--variant", default="", help="variant of the study, such as small")
+    meaning = "replace an axis (values separated by commas) or a fixed key; repeatable"
     add_settings(parser, "--set", meaning)
     parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="AXIS=VALUE",
-        help="only these points of an axis (with commas); repeatable",
+        help="run only these values of an axis (separated by commas); repeatable",
     )
     parser.add_argument(
         "--repeat",
         type=int,
         metavar="N",
-        help="rounds over the whole grid; 6 or more test what is compared",
+        help="rounds of the whole grid; comparisons need 6 or more",
     )
-    parser.add_argument("--max-minutes", type=float, metavar="M", help="start no cell after that")
+    parser.add_argument(
+        "--max-minutes", type=float, metavar="M", help="start no cell after M minutes"
+    )
     parser.add_argument(
         "--slurm",
         action="append",
@@ -74,10 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run each cell as a job of a Slurm array, with these options of sbatch; repeatable",
     )
     parser.add_argument("--retry", action="store_true", help="run failed cells once more")
-    parser.add_argument("--dry-run", action="store_true", help="show the cells, run nothing")
-    parser.add_argument("--format", choices=FORMATS, default="", help="of show")
-    parser.add_argument("-o", "--output", metavar="PATH", help="file that show writes")
-    parser.add_argument("--force", action="store_true", help="replace what is there already")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show the cells and a forecast, run nothing"
+    )
+    parser.add_argument("--format", choices=FORMATS, default="", help="output format of show")
+    parser.add_argument("-o", "--output", metavar="PATH", help="file for the output of show")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def main(arguments: argparse.Namespace) -> int:

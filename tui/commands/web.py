@@ -23,21 +23,23 @@ POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self' ws:; frame-ancestors 'none'"
 )
-"""What the page may load: textual-serve's own asks a font host for a font, which is refused."""
+"""Content security policy; it blocks the web font that textual-serve requests."""
 
 CLOSING_SECONDS = 2.0
-"""For a workstation to end after its server was told to."""
+"""Time for a workstation to exit after the server was asked to stop."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the port."""
     parser.description = (
-        "Serve the workstation on loopback, behind a token, and print the ssh line that brings it\n"
-        "to the browser where you sit. Each tab of the browser is a workstation of its own, which\n"
-        "ends with the tab; runs that it left go on. Ctrl+C ends it. Needs the extra `web`."
+        "Serve the workstation on loopback, behind a token, and print the ssh command that\n"
+        "forwards the port to your machine. Each browser tab is a separate workstation that ends\n"
+        "with the tab; its runs go on. Ctrl+C stops the server. Needs the extra `web`."
     )
     parser.epilog = examples(("sysbench-tui web", ""), ("sysbench-tui web --port 8000", ""))
-    parser.add_argument("--port", type=int, default=0, help="where to listen (default: any)")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port to listen on (default: any free one)"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:

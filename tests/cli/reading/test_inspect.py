@@ -186,7 +186,7 @@ def test_findings_stand_in_every_form_of_a_file(
     text = capsys.readouterr().out
     assert "kernel_8" in text and "kernel_9" not in text
     assert main(["show", "last", "--step", "8"]) == 2
-    assert "belongs to a file of others" in capsys.readouterr().err
+    assert "only for imported files" in capsys.readouterr().err
     assert main(["export", str(three_steps), "perfetto"]) == 2
     assert "of a file one of html, csv, md, json" in capsys.readouterr().err
 
