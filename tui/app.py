@@ -17,6 +17,7 @@ from textual.filter import LineFilter
 from textual.timer import Timer
 
 from sysbench.core.errors import SysbenchError
+from sysbench.core.runs.run_directory import RunDirectory, newest_run
 from sysbench.tui import modes
 from sysbench.tui.glyphs import ascii_only
 from sysbench.tui.keys import KeyQueue
@@ -40,7 +41,6 @@ from sysbench.tui.theme import (
 from sysbench.tui.widgets import dialog
 
 if TYPE_CHECKING:
-    from sysbench.core.runs.run_directory import RunDirectory
     from sysbench.tui.live.pair_watch import Pair
     from sysbench.tui.live.run_watch import RunWatch
     from sysbench.tui.theme import Depth
@@ -206,7 +206,7 @@ class SysbenchApp(FrameDiffApp[None]):
             self.follow(run)
             self.notify(f"{run.id} is live. x stops it, d leaves it.", markup=False)
         elif self.shown is None:
-            self.shown = self.session.newest_run()
+            self.shown = newest_run()
             self.refresh_bindings()
 
     def follow(self, run: RunDirectory) -> None:
@@ -261,7 +261,7 @@ class SysbenchApp(FrameDiffApp[None]):
                 screen.refresh_bindings()
 
     def _tell_end(self, run: RunDirectory) -> None:
-        from sysbench.tui.screens.ask_dialog import AskScreen
+        from sysbench.tui.screens.ask_dialog import AskScreen  # lazy: not for the first screen
 
         asks = isinstance(self.screen, AskScreen)
         # Who reads another dialog is not taken elsewhere.
@@ -295,7 +295,7 @@ class SysbenchApp(FrameDiffApp[None]):
             screen.catch_up()
 
     def action_help(self) -> None:
-        from sysbench.tui.screens.ask_dialog import HelpScreen
+        from sysbench.tui.screens.ask_dialog import HelpScreen  # lazy: not for the first screen
 
         self.push_screen(HelpScreen())
 
@@ -305,7 +305,10 @@ class SysbenchApp(FrameDiffApp[None]):
         if watch is None or watch.over:
             self.exit()
             return
-        from sysbench.tui.screens.ask_dialog import AskScreen, ask_before_leaving
+        from sysbench.tui.screens.ask_dialog import (  # lazy: not for the first screen
+            AskScreen,
+            ask_before_leaving,
+        )
 
         def leave(choice: str | None) -> None:
             try:

@@ -27,7 +27,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     _settle_streams()
     given = sys.argv[1:] if argv is None else argv
     try:
-        # The workstation needs none of the commands: they are imported for whoever names one.
         code = _run(given) if given else _open_workstation()
     except KeyboardInterrupt:
         code = _explain("interrupted", INTERRUPTED)
@@ -37,20 +36,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{error.filename}: " if error.filename else ""
         code = _explain(f"{place}{error.strerror or error}", 1)
     if given:
-        from sysbench.tui.commands.output import flush
+        from sysbench.tui.commands.output import flush  # lazy: not for the workstation
 
         flush()
     return code
 
 
 def _run(given: Sequence[str]) -> int:
-    from sysbench.tui.commands.registry import COMMANDS, parse_arguments
+    from sysbench.tui.commands.registry import COMMANDS, parse_arguments  # lazy: as above
 
     arguments = parse_arguments(given)
     if arguments.command is None:
         return _open_workstation()
     if python := getattr(arguments, "python", None):
-        from sysbench.core.machine.interpreter import named_python, use_python
+        from sysbench.core.machine.interpreter import named_python, use_python  # lazy: as above
 
         use_python(named_python(python))
     return COMMANDS[arguments.command].load().main(arguments)
@@ -70,8 +69,7 @@ def _open_workstation() -> int:
     gc.set_threshold(100_000)
     # Textual reads it when it is imported. What changes waits for up to two frames to be painted.
     os.environ.setdefault("TEXTUAL_FPS", "120")
-    # Imported here: no command needs the interface.
-    from sysbench.tui.app import SysbenchApp
+    from sysbench.tui.app import SysbenchApp  # lazy: commands need no textual
 
     app = SysbenchApp()
     app.run()

@@ -191,8 +191,10 @@ def run_headline(spec: Mapping[str, Any]) -> str:
 
 def _settings(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Pairs of a spec's key and its words, the subject first."""
-    # The tables of a record: a screen that shows no run yet appears without them.
-    from sysbench.core.tables.context import bare_attention, ranks_words
+    from sysbench.core.tables.context import (  # lazy: not for the first screen
+        bare_attention,
+        ranks_words,
+    )
 
     workload = spec.get("workload", "transformer")
     if workload in NUMERIC_WORKLOADS:

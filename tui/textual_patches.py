@@ -216,7 +216,7 @@ def erases_with_background() -> bool:
     if "TEXTUAL_DRIVER" in os.environ:
         return False  # TERM is that of the server's terminal, the reader is a browser
     try:
-        import curses  # not in every Python
+        import curses  # lazy: not in every Python
 
         curses.setupterm(os.environ.get("TERM", ""), 1)
     except Exception:  # without an entry curses.error, which is not known without curses

@@ -12,8 +12,6 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
 from sysbench.core.storage import open_to_append
 
 _STOPPED = ("T", "t")
@@ -32,6 +30,8 @@ def adopt_orphans() -> None:
 
 def kill_descendants(pid: int) -> None:
     """Kill all descendants of a process, but not the process itself."""
+    import psutil  # lazy: commands import this module at start
+
     try:
         descendants = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -81,6 +81,8 @@ def die_with_parent(parent: int) -> None:
 
 def limit_data_memory(limit_bytes: int) -> None:
     """Let the data of this process grow by ``limit_bytes``; beyond them MemoryError is raised."""
+    import psutil  # lazy: commands import this module at start
+
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = psutil.Process().memory_info().data + limit_bytes
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -6,7 +6,6 @@ import argparse
 from typing import TYPE_CHECKING
 
 from sysbench.core.compare.verdict import SMALLEST
-from sysbench.core.errors import SpecError
 from sysbench.tui.commands.arguments import (
     add_settings,
     complete_with,
@@ -14,10 +13,9 @@ from sysbench.tui.commands.arguments import (
     share_above_zero,
     share_of_one,
 )
-from sysbench.tui.commands.output import print_json, say
 
 if TYPE_CHECKING:
-    from sysbench.core.experiments.experiment import ExperimentDirectory
+    pass
 
 MAX_MINUTES = 15.0
 
@@ -84,106 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure; the exit code is that of the gate, else 0 for any verdict."""
-    from sysbench.core.experiments.experiment_runner import NO_WAIT, run_experiment
-    from sysbench.core.runs.job_directory import Cancellation
-    from sysbench.tui.commands.ab_report import print_experiment
-    from sysbench.tui.commands.output import cancelled_by_signals
-    from sysbench.tui.commands.progress import ExperimentFold, Progress
+    """Measure; return the gate's exit code, else 0 for any verdict."""
+    from sysbench.tui.commands.ab_report import measure  # lazy: --help needs no numpy
 
-    directory = _resumed(arguments) if arguments.resume else _created(arguments)
-    if arguments.detach:
-        pid = directory.start(*[NO_WAIT] * arguments.no_wait)
-        experiment = directory.experiment()
-        if arguments.json:
-            runs = {"a": experiment.a, "b": experiment.b}
-            print_json({"id": directory.id, "pid": pid, "path": str(directory.path), **runs})
-        else:
-            say(f"{directory.id} started, process {pid}")
-            say(f"follow it with `sysbench-tui attach {directory.id}`, end it with `stop`")
-        return 0
-    cancel = Cancellation()
-    fold = ExperimentFold(directory.experiment())
-    with cancelled_by_signals(cancel), Progress(fold, json=arguments.json) as progress:
-        for item in run_experiment(directory, wait=not arguments.no_wait, cancel=cancel):
-            progress.show(item)
-    return print_experiment(directory, json=arguments.json, markdown=arguments.md)
-
-
-def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
-    """Follow an experiment of another process until it stops; the exit code that it returns."""
-    from sysbench.core.experiments.experiment_runner import follow_experiment
-    from sysbench.tui.commands.ab_report import print_experiment
-    from sysbench.tui.commands.progress import ExperimentFold, Progress
-
-    try:
-        with Progress(ExperimentFold(directory.experiment()), json=json) as progress:
-            for item in follow_experiment(directory):
-                progress.show(item)
-    except KeyboardInterrupt:
-        say(f"left {directory.id} running", to_stderr=True)
-        raise
-    return print_experiment(directory, json=json)
-
-
-def _created(arguments: argparse.Namespace) -> ExperimentDirectory:
-    """A new experiment, after its plan was printed."""
-    from sysbench.core.experiments.experiment import create_experiment
-    from sysbench.core.experiments.plan import plan_of
-    from sysbench.core.spec.passes import check_passes
-    from sysbench.tui.commands.ab_report import print_plan
-    from sysbench.tui.commands.ab_sides import both_pythons, both_specs
-
-    a, b = arguments.a, arguments.b
-    pythons = both_pythons(a, b, arguments.python, arguments.python_b)
-    spec_a, spec_b = both_specs(a, b, arguments.settings, arguments.settings_b, pythons)
-    for spec in (spec_a, spec_b):
-        check_passes(spec, ["timing"])
-    minutes = MAX_MINUTES if arguments.max_minutes is None else arguments.max_minutes
-    plan = plan_of(spec_a, spec_b, minutes)
-    directory = create_experiment(
-        spec_a,
-        spec_b,
-        smallest=SMALLEST if arguments.smallest is None else arguments.smallest,
-        gate=arguments.gate,
-        max_minutes=minutes,
-        seed=arguments.seed,
-        plan=plan,
-        pythons=pythons,
-    )
-    print_plan(directory, plan, spec_a, spec_b, quiet=arguments.json)
-    return directory
-
-
-def _resumed(arguments: argparse.Namespace) -> ExperimentDirectory:
-    """The experiment of ``--resume``, with the limits that were given anew."""
-    import msgspec
-
-    from sysbench.core.experiments.experiment import find_experiment
-
-    kept = {
-        "A": arguments.a,
-        "B": arguments.b,
-        "--set": arguments.settings or None,
-        "--set-b": arguments.settings_b or None,
-        "--seed": arguments.seed,
-        "--python": arguments.python,
-        "--python-b": arguments.python_b,
-    }
-    for name, value in kept.items():
-        if value is not None:
-            raise SpecError(
-                name, value, "not with --resume, which keeps both specs, their order and Python"
-            )
-    directory = find_experiment(arguments.resume)
-    given = {
-        name: getattr(arguments, name)
-        for name in ("smallest", "gate", "max_minutes")
-        if getattr(arguments, name) is not None
-    }
-    if given and not directory.is_live():
-        directory.write("experiment.json", msgspec.structs.replace(directory.experiment(), **given))
-    return directory
+    return measure(arguments)
 
 
 def _minutes(text: str) -> float:

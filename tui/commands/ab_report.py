@@ -1,7 +1,8 @@
-"""The plan and the report of an experiment as lines, Markdown or JSON."""
+"""Run an experiment; print its plan and its report as lines, Markdown or JSON."""
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 from collections.abc import Iterator
@@ -9,15 +10,24 @@ from collections.abc import Iterator
 import msgspec
 
 from sysbench.core.compare.gate_rule import gate_line
-from sysbench.core.experiments.experiment import ExperimentDirectory
+from sysbench.core.compare.verdict import SMALLEST
+from sysbench.core.errors import SpecError
+from sysbench.core.experiments.experiment import (
+    ExperimentDirectory,
+    create_experiment,
+    find_experiment,
+)
 from sysbench.core.experiments.experiment_report import (
     ExperimentReport,
     RoundsOf,
     experiment_report,
 )
-from sysbench.core.experiments.plan import Plan
+from sysbench.core.experiments.experiment_runner import NO_WAIT, follow_experiment, run_experiment
+from sysbench.core.experiments.plan import Plan, plan_of
 from sysbench.core.export.text_formats import verdict_as_markdown
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.spec.fields import differing_keys
+from sysbench.core.spec.passes import check_passes
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.cells import literal, one_figure
 from sysbench.core.tables.table import Table
@@ -28,9 +38,19 @@ from sysbench.core.tables.verdict_sides import (
     left_out_table,
     sides_table,
 )
+from sysbench.tui.commands.ab import MAX_MINUTES
+from sysbench.tui.commands.ab_sides import both_pythons, both_specs
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
-from sysbench.tui.commands.output import page_width, print_json, print_lines, write_text
+from sysbench.tui.commands.output import (
+    cancelled_by_signals,
+    page_width,
+    print_json,
+    print_lines,
+    say,
+    write_text,
+)
+from sysbench.tui.commands.progress import ExperimentFold, Progress
 from sysbench.tui.run_text import finds_words, plan_facts
 from sysbench.tui.text import elapsed, run_headline
 
@@ -165,3 +185,86 @@ def _ending(report: ExperimentReport, width: int) -> Iterator[Line]:
     for label, text in commands.items():
         if text:
             yield [(f"  {label:<{_LABEL}}", "dim"), (text, "")]
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    """Measure; the exit code is that of the gate, else 0 for any verdict."""
+    directory = _resume(arguments) if arguments.resume else _create(arguments)
+    if arguments.detach:
+        pid = directory.start(*[NO_WAIT] * arguments.no_wait)
+        experiment = directory.experiment()
+        if arguments.json:
+            runs = {"a": experiment.a, "b": experiment.b}
+            print_json({"id": directory.id, "pid": pid, "path": str(directory.path), **runs})
+        else:
+            say(f"{directory.id} started, process {pid}")
+            say(f"follow it with `sysbench-tui attach {directory.id}`, end it with `stop`")
+        return 0
+    cancel = Cancellation()
+    fold = ExperimentFold(directory.experiment())
+    with cancelled_by_signals(cancel), Progress(fold, json=arguments.json) as progress:
+        for item in run_experiment(directory, wait=not arguments.no_wait, cancel=cancel):
+            progress.show(item)
+    return print_experiment(directory, json=arguments.json, markdown=arguments.md)
+
+
+def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
+    """Follow an experiment of another process until it stops; the exit code that it returns."""
+    try:
+        with Progress(ExperimentFold(directory.experiment()), json=json) as progress:
+            for item in follow_experiment(directory):
+                progress.show(item)
+    except KeyboardInterrupt:
+        say(f"left {directory.id} running", to_stderr=True)
+        raise
+    return print_experiment(directory, json=json)
+
+
+def _create(arguments: argparse.Namespace) -> ExperimentDirectory:
+    """A new experiment, after its plan was printed."""
+    a, b = arguments.a, arguments.b
+    pythons = both_pythons(a, b, arguments.python, arguments.python_b)
+    spec_a, spec_b = both_specs(a, b, arguments.settings, arguments.settings_b, pythons)
+    for spec in (spec_a, spec_b):
+        check_passes(spec, ["timing"])
+    minutes = MAX_MINUTES if arguments.max_minutes is None else arguments.max_minutes
+    plan = plan_of(spec_a, spec_b, minutes)
+    directory = create_experiment(
+        spec_a,
+        spec_b,
+        smallest=SMALLEST if arguments.smallest is None else arguments.smallest,
+        gate=arguments.gate,
+        max_minutes=minutes,
+        seed=arguments.seed,
+        plan=plan,
+        pythons=pythons,
+    )
+    print_plan(directory, plan, spec_a, spec_b, quiet=arguments.json)
+    return directory
+
+
+def _resume(arguments: argparse.Namespace) -> ExperimentDirectory:
+    """The experiment of ``--resume``, with the limits that were given anew."""
+    kept = {
+        "A": arguments.a,
+        "B": arguments.b,
+        "--set": arguments.settings or None,
+        "--set-b": arguments.settings_b or None,
+        "--seed": arguments.seed,
+        "--python": arguments.python,
+        "--python-b": arguments.python_b,
+    }
+    for name, value in kept.items():
+        if value is not None:
+            raise SpecError(
+                name, value, "not with --resume, which keeps both specs, their order and Python"
+            )
+    directory = find_experiment(arguments.resume)
+    given = {
+        name: getattr(arguments, name)
+        for name in ("smallest", "gate", "max_minutes")
+        if getattr(arguments, name) is not None
+    }
+    if given and not directory.is_live():
+        directory.write("experiment.json", msgspec.structs.replace(directory.experiment(), **given))
+    return directory

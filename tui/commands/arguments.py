@@ -14,8 +14,8 @@ WORDS = "words"
 """Name of the words that a command takes wherever they stand between its options."""
 RUN_HELP = "id of a run, a unique part of it, `last`, `last~1` (the one before), or its directory"
 PYTHON_HELP = (
-    "Python interpreter or virtual environment that has torch (default: $SYSBENCH_PYTHON, else this "
-    "program's own; an active virtual environment if only it has torch)"
+    "Python interpreter or virtual environment that has torch (default: $SYSBENCH_PYTHON, else "
+    "this program's own; an active virtual environment if only it has torch)"
 )
 EXIT_CODES = "exit codes: 0 done, 1 a run failed, 2 bad input, 130 cancelled"
 READING_CODES = (
@@ -109,8 +109,8 @@ def add_no_pager(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def foreign_file(run: str) -> Path | None:
-    """The file of others that stands in place of a run, if it does: ``last`` is always a run."""
+def imported_file(run: str) -> Path | None:
+    """The path of an imported file named instead of a run, else None; ``last`` is always a run."""
     path = Path(run)
     return path if path.is_file() and not re.fullmatch(r"last(~\d+)?", run) else None
 
@@ -127,7 +127,7 @@ def refuse_file_choice(arguments: argparse.Namespace) -> None:
 
 
 def add_file_choice(parser: argparse.ArgumentParser) -> None:
-    """Add what the tables of a foreign file are of: a device, steps, and a capture to join."""
+    """Add the options for imported files: device, steps, and a capture to join."""
     parser.add_argument(
         "--device",
         type=int,

@@ -26,14 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Follow the run; its exit code, as `run` would have returned it."""
-    from sysbench.core.experiments.experiment import experiment_meant
-    from sysbench.tui.commands.progress import Progress, RunFold
-    from sysbench.tui.commands.run_report import print_ending
+    from sysbench.core.experiments.experiment import experiment_meant  # lazy: numpy
+    from sysbench.tui.commands.ab_report import attach_to  # lazy: numpy
+    from sysbench.tui.commands.progress import Progress, RunFold  # lazy: numpy
+    from sysbench.tui.commands.run_report import print_ending  # lazy: numpy
 
     experiment = experiment_meant(arguments.run)
     if experiment is not None:
-        from sysbench.tui.commands.ab import attach_to
-
         return attach_to(experiment, json=arguments.json)
     run = find_run(arguments.run)
     try:
@@ -57,8 +56,6 @@ def follow_job(run: RunDirectory) -> Iterator[AnyEvent]:
             yield event
             # A run that had ended may have begun another round.
             ended = isinstance(event, RunEnded)
-        if ended:
-            return
-        if not alive:
+        if ended or not alive:
             return
         time.sleep(POLL_SECONDS)

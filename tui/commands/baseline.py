@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sysbench.core.runs.run_directory import find_run
 from sysbench.tui.commands.arguments import add_run_argument, complete_with, examples
-from sysbench.tui.commands.output import page_width, print_json, print_lines, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,60 +56,7 @@ def _add_file(parser: argparse.ArgumentParser, text: str) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Do the action; 0 when it was done."""
-    actions = {"save": _save, "list": _list, "show": _show, "delete": _delete}
-    actions[arguments.action](arguments)
+    from sysbench.tui.commands.gate_tables import BASELINE_ACTIONS  # lazy: --help needs no numpy
+
+    BASELINE_ACTIONS[arguments.action](arguments)
     return 0
-
-
-def _save(arguments: argparse.Namespace) -> None:
-    from sysbench.core.compare.gate_rule import USUAL_ROUNDS
-    from sysbench.core.experiments.baselines import load_baseline, save_baseline
-    from sysbench.core.formatting import counted
-    from sysbench.core.runs.stored_records import load_record
-
-    record = load_record(find_run(arguments.run))
-    path = save_baseline(arguments.name, record, file=arguments.file, force=arguments.force)
-    rounds = len(load_baseline(arguments.name, file=arguments.file).rounds_ms)
-    if arguments.json:
-        print_json({"name": arguments.name, "path": str(path), "run": record.id, "rounds": rounds})
-        return
-    say(f"{arguments.name}: {record.id}, {counted(rounds, 'round')}, in {path}")
-    if rounds < USUAL_ROUNDS:
-        say(f"Too few for most gates: `sysbench-tui run --repeat {USUAL_ROUNDS}` measures more.")
-
-
-def _list(arguments: argparse.Namespace) -> None:
-    from sysbench.core.experiments.baselines import list_baselines
-    from sysbench.tui.commands.gate_tables import listed_rows, listed_table
-
-    rows = list_baselines()
-    if arguments.json:
-        print_json(listed_rows(rows))
-    elif rows:
-        from sysbench.tui.commands.layout import table_lines
-
-        print_lines(table_lines(listed_table(rows), page_width()))
-    else:
-        say("no baselines; `sysbench-tui baseline save NAME RUN` makes one")
-
-
-def _show(arguments: argparse.Namespace) -> None:
-    from sysbench.core.experiments.baselines import load_baseline
-
-    baseline = load_baseline(arguments.name, file=arguments.file)
-    if arguments.json:
-        print_json(baseline)
-        return
-    from sysbench.tui.commands.gate_tables import baseline_lines
-
-    print_lines(baseline_lines(baseline, page_width()))
-
-
-def _delete(arguments: argparse.Namespace) -> None:
-    from sysbench.core.experiments.baselines import delete_baseline
-
-    path = delete_baseline(arguments.name)
-    if arguments.json:
-        print_json({"name": arguments.name, "path": str(path)})
-    else:
-        say(f"{arguments.name}: {path} is gone")

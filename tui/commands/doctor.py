@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sysbench.core.errors import InterpreterError, SpecError
+from sysbench.core.machine.devices import resolve_device, sample_of, torch_facts
 from sysbench.core.machine.doctor_check import Check
 from sysbench.core.tables.cells import literal
 from sysbench.tui.commands.arguments import add_settings, examples
@@ -130,16 +131,14 @@ def main(arguments: argparse.Namespace) -> int:
     if wrong := _mistake(arguments):
         raise SpecError("doctor", wrong, "see `sysbench-tui doctor --help`")
     if arguments.noise:
-        from sysbench.tui.commands.doctor_noise import (
-            measure_noise,  # both are slow to import, and checks need neither
-        )
+        from sysbench.tui.commands.doctor_noise import measure_noise  # lazy: numpy
 
         return measure_noise(arguments)
     if arguments.measure:
-        from sysbench.tui.commands.doctor_measure import measure_devices
+        from sysbench.tui.commands.doctor_measure import measure_devices  # lazy: numpy
 
         return measure_devices(arguments)
-    from sysbench.core.machine.doctor_checks import examine
+    from sysbench.core.machine.doctor_checks import examine  # lazy: psutil
 
     checks = [*examine(), *_measured()]
     if arguments.json:
@@ -152,10 +151,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _measured() -> list[Check]:
     """Rates and noise floor of the device that runs take unless they name another."""
-    from sysbench.core.experiments.noise import noise_check
-    from sysbench.core.machine.devices import resolve_device, sample_of, torch_facts
-    from sysbench.core.machine.read_environment import cpu_model
-    from sysbench.core.runs.kept_rates import rates_check
+    from sysbench.core.experiments.noise import noise_check  # lazy: psutil
+    from sysbench.core.machine.read_environment import cpu_model  # lazy: psutil
+    from sysbench.core.runs.kept_rates import rates_check  # lazy: psutil
 
     try:
         device, torch, now_ns = resolve_device("auto"), torch_facts()["version"], time.time_ns()
@@ -167,7 +165,7 @@ def _measured() -> list[Check]:
 
 
 def _lines(check: Check, width: int, column: int) -> Iterator[Line]:
-    from sysbench.tui.commands.layout import labelled
+    from sysbench.tui.commands.layout import labelled  # lazy: rich
 
     label = f"{check.status:<{_STATUS}}{check.name}"
     style = _STYLES[check.status]

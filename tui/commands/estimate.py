@@ -85,8 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Predict; always 0, since a spec that does not fit is an answer, not a failure."""
     with _exact_mode(arguments) as exact:
-        # Imported late: in exact mode another process imports torch meanwhile.
-        from sysbench.tui.commands.estimate_answers import answer
+        from sysbench.tui.commands.estimate_answers import answer  # lazy: while torch loads
 
         answer(arguments, exact)
     return 0

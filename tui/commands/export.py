@@ -12,7 +12,7 @@ from sysbench.tui.commands.arguments import (
     add_run_argument,
     complete_with,
     examples,
-    foreign_file,
+    imported_file,
     refuse_file_choice,
 )
 from sysbench.tui.commands.output import print_json, say
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Write the files and print their paths; 0 when they were written."""
     out = Path(arguments.output) if arguments.output else None
-    if file := foreign_file(arguments.run):
+    if file := imported_file(arguments.run):
         return _export_file(file, arguments, out)
     refuse_file_choice(arguments)
     run = find_run(arguments.run)
@@ -59,9 +59,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _export_file(file: Path, arguments: argparse.Namespace, out: Path | None) -> int:
-    from sysbench.core.export.inspected_file import write_inspection
-    from sysbench.core.inspection.decoding import Decoding
-    from sysbench.tui.commands.inspect_report import decoding_progress
+    from sysbench.core.export.inspected_file import write_inspection  # lazy: numpy
+    from sysbench.core.inspection.decoding import Decoding  # lazy: numpy
+    from sysbench.tui.commands.progress import decoding_progress  # lazy: numpy
 
     capture = Path(arguments.capture) if arguments.capture else None
     decoding = Decoding(file, 0, arguments.device, arguments.steps, capture)
@@ -69,8 +69,8 @@ def _export_file(file: Path, arguments: argparse.Namespace, out: Path | None) ->
         inspection = decoding.run(show)
     paths = write_inspection(decoding.entry, inspection, arguments.kind, out, force=arguments.force)
     if arguments.json:
-        told = {"file": inspection.file, "kind": arguments.kind}
-        print_json(told | {"paths": [str(path) for path in paths]})
+        files = [str(path) for path in paths]
+        print_json({"file": inspection.file, "kind": arguments.kind, "paths": files})
     else:
         say(*paths)
     return 0

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sysbench.core.runs.run_directory import find_run
 from sysbench.tui.commands.arguments import (
     RUN_HELP,
     complete_with,
@@ -15,14 +13,11 @@ from sysbench.tui.commands.arguments import (
     share_above_zero,
     share_of_one,
 )
-from sysbench.tui.commands.output import page_width, print_json, print_lines, write_text
 
 if TYPE_CHECKING:
-    from sysbench.core.experiments.baselines import Baseline
-    from sysbench.core.record.record import Record
+    pass
 
 MARGIN = 0.03
-CANCELLED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,85 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Judge; the gate's exit code, 130 if the measurement was cancelled."""
-    from sysbench.core.compare.verdict import SMALLEST
-    from sysbench.core.errors import SpecError
-    from sysbench.core.experiments.baselines import load_baseline
-    from sysbench.core.experiments.gating import foreign_here, judge_here, judge_run
-    from sysbench.core.runs.stored_records import load_record
+    """Return the gate's exit code, 130 if the measurement was cancelled."""
+    from sysbench.tui.commands.gate_tables import judge  # lazy: --help needs no numpy
 
-    if arguments.run is not None and arguments.repeat is not None:
-        raise SpecError("--repeat", arguments.repeat, "not with RUN, which is already measured")
-    if arguments.json and arguments.md:
-        raise SpecError("--md", True, "not with --json")
-    baseline = load_baseline(arguments.name, file=arguments.file)
-    obstacles = []
-    if arguments.run is not None:
-        record: Record | None = load_record(find_run(arguments.run))
-    else:
-        foreign = foreign_here(baseline)
-        obstacles = [row for row in foreign if row.name not in arguments.across]
-        record = None if obstacles else _measured(arguments, baseline)
-        if record is None and not obstacles:
-            return CANCELLED
-    judgement = (
-        judge_here(baseline, arguments.margin, obstacles)
-        if record is None
-        else judge_run(
-            baseline,
-            record,
-            arguments.margin,
-            smallest=arguments.smallest or SMALLEST,
-            across=arguments.across,
-        )
-    )
-    command = _command(arguments, record)
-    if arguments.json:
-        import msgspec
-
-        print_json({**msgspec.to_builtins(judgement), "command": command})
-    elif arguments.md:
-        from sysbench.tui.commands.gate_tables import judgement_markdown
-
-        write_text(judgement_markdown(judgement, command))
-    else:
-        from sysbench.tui.commands.gate_tables import judgement_lines
-
-        print_lines(judgement_lines(judgement, command, page_width()))
-    return judgement.gate.exit_code
-
-
-def _measured(arguments: argparse.Namespace, baseline: Baseline) -> Record | None:
-    """The record of a new run of the baseline's spec; None if it was cancelled."""
-    from sysbench.core.compare.gate_rule import USUAL_ROUNDS
-    from sysbench.core.runs.job_directory import Cancellation
-    from sysbench.core.runs.run_directory import create_run
-    from sysbench.core.runs.stored_records import load_record
-    from sysbench.core.runs.supervisor import supervise
-    from sysbench.tui.commands.output import cancelled_by_signals
-    from sysbench.tui.commands.progress import Progress, RunFold
-
-    repeat = USUAL_ROUNDS if arguments.repeat is None else arguments.repeat
-    run = create_run(baseline.spec, ["timing"], repeat=repeat)
-    cancel = Cancellation()
-    with cancelled_by_signals(cancel), Progress(RunFold(), json=arguments.json) as progress:
-        for event in supervise(run, wait=not arguments.no_wait, cancel=cancel):
-            progress.show(event)
-    record = load_record(run)
-    return None if record.status == "cancelled" else record
-
-
-def _command(arguments: argparse.Namespace, record: Record | None) -> str:
-    """The command that judges again."""
-    words = ["sysbench-tui", "gate", arguments.name]
-    words += [record.id] if arguments.run and record else []
-    words += ["--margin", f"{100 * arguments.margin:g}%"]
-    if arguments.smallest is not None:
-        words += ["--smallest", f"{100 * arguments.smallest:g}%"]
-    if arguments.repeat is not None:
-        words += ["--repeat", str(arguments.repeat)]
-    if arguments.file is not None:
-        words += ["--file", str(arguments.file)]
-    for name in arguments.across:
-        words += ["--across", name]
-    return shlex.join(words)
+    return judge(arguments)

@@ -1,26 +1,52 @@
-"""Baselines and judgements as tables, lines and Markdown."""
+"""Save, list and show baselines; compare runs with them, as tables, lines and Markdown."""
 
 from __future__ import annotations
 
+import argparse
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from sysbench.core.compare.gate_rule import gate_line
-from sysbench.core.experiments.baselines import Baseline, Listed
-from sysbench.core.experiments.gating import Judgement
+from sysbench.core.compare.gate_rule import USUAL_ROUNDS, gate_line
+from sysbench.core.compare.verdict import SMALLEST
+from sysbench.core.errors import SpecError
+from sysbench.core.experiments.baselines import (
+    Baseline,
+    Listed,
+    delete_baseline,
+    list_baselines,
+    load_baseline,
+    save_baseline,
+)
+from sysbench.core.experiments.gating import Judgement, foreign_here, judge_here, judge_run
 from sysbench.core.export.text_formats import escaped, table_as_markdown
-from sysbench.core.formatting import percent
+from sysbench.core.formatting import counted, percent
+from sysbench.core.record.record import Record
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.run_directory import create_run, find_run
+from sysbench.core.runs.stored_records import load_record
+from sysbench.core.runs.supervisor import supervise
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.context import settings_line
 from sysbench.core.tables.table import Cell, Table
 from sysbench.core.tables.verdict_sides import factor_table
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
+from sysbench.tui.commands.output import (
+    cancelled_by_signals,
+    page_width,
+    print_json,
+    print_lines,
+    say,
+    write_text,
+)
+from sysbench.tui.commands.progress import Progress, RunFold
 
 _SIDE_COLUMNS = ("side", "run", "median_ms", "ci_low_ms", "ci_high_ms", "interval_of", "rounds")
 _LABEL_CELLS = 10
+CANCELLED = 130
 
 
 def listed_rows(rows: Sequence[Listed]) -> list[dict[str, object]]:
@@ -58,7 +84,7 @@ def listed_table(rows: Sequence[Listed]) -> Table:
             continue
         timing, device = baseline.record.timing, baseline.machine.get("device_name")
         figures = (timing.step.median_ms if timing else None, len(baseline.rounds_ms), device)
-        cells.append((row.name, _day(baseline.saved_ns), *figures, _measured(baseline)))
+        cells.append((row.name, _day(baseline.saved_ns), *figures, _spec_line(baseline)))
     columns = ("name", "saved", "median_ms", "rounds", "device_name", "spec")
     return Table(name="baselines", title="Baselines", columns=columns, rows=tuple(cells))
 
@@ -68,7 +94,7 @@ def baseline_lines(baseline: Baseline, width: int) -> Iterator[Line]:
     facts = {
         "baseline": f"{baseline.name}, saved {_day(baseline.saved_ns)}",
         "run": baseline.run,
-        "spec": _measured(baseline),
+        "spec": _spec_line(baseline),
         "machine": ", ".join(f"{name} {value}" for name, value in baseline.machine.items()),
     }
     for label, text in facts.items():
@@ -141,10 +167,121 @@ def _tables(judgement: Judgement) -> Iterator[Table]:
             yield factor_table(factors, title=title, names=("baseline", "run"))
 
 
-def _measured(baseline: Baseline) -> str:
+def _spec_line(baseline: Baseline) -> str:
     spec = baseline.record.spec
     return f"{spec.get('model')} · {settings_line(spec)}"
 
 
 def _day(t_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(t_ns / 1e9))
+
+
+def judge(arguments: argparse.Namespace) -> int:
+    """Judge; the gate's exit code, 130 if the measurement was cancelled."""
+    if arguments.run is not None and arguments.repeat is not None:
+        raise SpecError("--repeat", arguments.repeat, "not with RUN, which is already measured")
+    if arguments.json and arguments.md:
+        raise SpecError("--md", True, "not with --json")
+    baseline = load_baseline(arguments.name, file=arguments.file)
+    obstacles = []
+    if arguments.run is not None:
+        record: Record | None = load_record(find_run(arguments.run))
+    else:
+        foreign = foreign_here(baseline)
+        obstacles = [row for row in foreign if row.name not in arguments.across]
+        record = None if obstacles else _measure_again(arguments, baseline)
+        if record is None and not obstacles:
+            return CANCELLED
+    judgement = (
+        judge_here(baseline, arguments.margin, obstacles)
+        if record is None
+        else judge_run(
+            baseline,
+            record,
+            arguments.margin,
+            smallest=arguments.smallest or SMALLEST,
+            across=arguments.across,
+        )
+    )
+    command = _command(arguments, record)
+    if arguments.json:
+        print_json({**msgspec.to_builtins(judgement), "command": command})
+    elif arguments.md:
+        write_text(judgement_markdown(judgement, command))
+    else:
+        print_lines(judgement_lines(judgement, command, page_width()))
+    return judgement.gate.exit_code
+
+
+def _measure_again(arguments: argparse.Namespace, baseline: Baseline) -> Record | None:
+    """The record of a new run of the baseline's spec; None if it was cancelled."""
+    repeat = USUAL_ROUNDS if arguments.repeat is None else arguments.repeat
+    run = create_run(baseline.spec, ["timing"], repeat=repeat)
+    cancel = Cancellation()
+    with cancelled_by_signals(cancel), Progress(RunFold(), json=arguments.json) as progress:
+        for event in supervise(run, wait=not arguments.no_wait, cancel=cancel):
+            progress.show(event)
+    record = load_record(run)
+    return None if record.status == "cancelled" else record
+
+
+def _command(arguments: argparse.Namespace, record: Record | None) -> str:
+    """The command that judges again."""
+    words = ["sysbench-tui", "gate", arguments.name]
+    words += [record.id] if arguments.run and record else []
+    words += ["--margin", f"{100 * arguments.margin:g}%"]
+    if arguments.smallest is not None:
+        words += ["--smallest", f"{100 * arguments.smallest:g}%"]
+    if arguments.repeat is not None:
+        words += ["--repeat", str(arguments.repeat)]
+    if arguments.file is not None:
+        words += ["--file", str(arguments.file)]
+    for name in arguments.across:
+        words += ["--across", name]
+    return shlex.join(words)
+
+
+def save(arguments: argparse.Namespace) -> None:
+
+    record = load_record(find_run(arguments.run))
+    path = save_baseline(arguments.name, record, file=arguments.file, force=arguments.force)
+    rounds = len(load_baseline(arguments.name, file=arguments.file).rounds_ms)
+    if arguments.json:
+        print_json({"name": arguments.name, "path": str(path), "run": record.id, "rounds": rounds})
+        return
+    say(f"{arguments.name}: {record.id}, {counted(rounds, 'round')}, in {path}")
+    if rounds < USUAL_ROUNDS:
+        say(f"Too few for most gates: `sysbench-tui run --repeat {USUAL_ROUNDS}` measures more.")
+
+
+def list_all(arguments: argparse.Namespace) -> None:
+
+    rows = list_baselines()
+    if arguments.json:
+        print_json(listed_rows(rows))
+    elif rows:
+        print_lines(table_lines(listed_table(rows), page_width()))
+    else:
+        say("no baselines; `sysbench-tui baseline save NAME RUN` makes one")
+
+
+def show(arguments: argparse.Namespace) -> None:
+
+    baseline = load_baseline(arguments.name, file=arguments.file)
+    if arguments.json:
+        print_json(baseline)
+        return
+
+    print_lines(baseline_lines(baseline, page_width()))
+
+
+def delete(arguments: argparse.Namespace) -> None:
+
+    path = delete_baseline(arguments.name)
+    if arguments.json:
+        print_json({"name": arguments.name, "path": str(path)})
+    else:
+        say(f"{arguments.name}: {path} is gone")
+
+
+BASELINE_ACTIONS = {"save": save, "list": list_all, "show": show, "delete": delete}

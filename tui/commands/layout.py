@@ -11,6 +11,7 @@ from sysbench.core.tables.cells import cells_as_text, columns_of, heading_of, is
 from sysbench.core.tables.table import GAP, Table, fit_columns
 from sysbench.core.tables.trust import mark_perturbed
 from sysbench.tui.commands.output import UNCUT
+from sysbench.tui.glyphs import ascii_only, to_ascii
 from sysbench.tui.text import told_apart
 
 Span = tuple[str, str]
@@ -156,3 +157,8 @@ def shorten_line(text: str, width: int) -> str:
     head = (width - 1) * 2 // 3
     tail = width - 1 - head
     return set_cell_size(text, head) + "…" + set_cell_size(text[::-1], tail)[::-1]
+
+
+def picture_line(picture: str) -> str:
+    """A picture of an interval, in ASCII where the terminal has nothing else."""
+    return to_ascii(picture) if ascii_only() else picture

@@ -41,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """List the runs; always 0, with an empty list where there are none."""
-    from sysbench.core.runs.library import Library
-    from sysbench.tui.commands.layout import table_lines
+    from sysbench.core.runs.library import Library  # lazy: rich and numpy
+    from sysbench.tui.commands.layout import table_lines  # lazy: rich
 
     if arguments.trash:
         return _list_trash(arguments)
@@ -66,18 +66,18 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _list_trash(arguments: argparse.Namespace) -> int:
     """List the deleted runs, the one deleted last first."""
-    from sysbench.core.runs.trash import list_trash, trash_folder
-    from sysbench.tui.commands.layout import table_lines
+    from sysbench.core.runs.trash import list_trash, trash_folder  # lazy: numpy
+    from sysbench.tui.commands.layout import table_lines  # lazy: rich
 
-    found = [
+    deleted = [
         trashed
         for trashed in list_trash()
         if all(word.lower() in trashed.id.lower() for word in arguments.words)
     ][: arguments.limit]
     if arguments.json:
-        print_json(found)
-    elif found:
-        rows = tuple((trashed.id, _minute(trashed.deleted_ns)) for trashed in found)
+        print_json(deleted)
+    elif deleted:
+        rows = tuple((trashed.id, _minute(trashed.deleted_ns)) for trashed in deleted)
         table = Table(name="trash", title="Deleted runs", columns=("id", "deleted"), rows=rows)
         print_lines(table_lines(table, page_width(in_full=True, wide=arguments.wide)))
     else:
@@ -107,7 +107,7 @@ def table_of(entries: list[Entry]) -> Table:
 
 
 def _row(entry: Entry) -> tuple[str | int | float | None, ...]:
-    from sysbench.tui.run_text import state_text
+    from sysbench.tui.run_text import state_text  # lazy: rich
 
     created = _minute(entry.created_ns)
     return (

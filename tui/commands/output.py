@@ -1,7 +1,4 @@
-"""Output to stdout: one JSON document, or lines that suit a terminal or a pipe.
-
-Every command imports this at its start: what knows the tables is imported where it prints them.
-"""
+"""Print JSON documents, or lines that suit a terminal or a pipe, to stdout."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 import msgspec
 
 from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.tables.cells import literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,8 +96,6 @@ def _json_literal(line: str) -> str:
 
 def say(*texts: object, to_stderr: bool = False) -> None:
     """Print one line each, with names of runs and files literal."""
-    from sysbench.core.tables.cells import literal
-
     for text in texts:
         print(literal(str(text)), file=sys.stderr if to_stderr else sys.stdout)
 
@@ -125,8 +122,6 @@ def print_lines(lines: Iterable[Line]) -> None:
     if sys.stdout.isatty():
         _print_styled(_console(), lines)
         return
-    from sysbench.core.tables.cells import literal
-
     for line in lines:
         write_text(literal("".join(text for text, _ in line).rstrip()) + "\n")
 
@@ -153,8 +148,6 @@ def print_paged(lines: Iterable[Line], *, page: bool) -> None:
 
 def _show_in(pager: list[str], text: str) -> None:
     """Show text in a pager. `pydoc.pager` prefers $MANPAGER, and loses text where none starts."""
-    import subprocess  # slow: only a terminal needs it
-
     # git's options: quit at once where all fits, keep colours, leave the text on the screen.
     environment = {"LESS": "FRX", "LV": "-c", **os.environ}
     sys.stdout.flush()
@@ -178,15 +171,13 @@ def _pager_words() -> list[str]:
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from rich.console import Console  # lazy: rich takes 30 ms
 
     return Console(highlight=False, markup=False, emoji=False)
 
 
 def _print_styled(console: Console, lines: Iterable[Line]) -> None:
-    from rich.text import Text
-
-    from sysbench.core.tables.cells import literal
+    from rich.text import Text  # lazy: rich takes 30 ms
 
     for line in lines:
         # Nothing is wrapped or cut here: tables fit already, and commands are for copying.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
@@ -19,6 +20,7 @@ from sysbench.core.experiments.experiment_runner import (
     Stopped,
 )
 from sysbench.core.formatting import counted
+from sysbench.core.inspection.inspection import Progressed
 from sysbench.core.record.events import (
     AnyEvent,
     FirstStepTimed,
@@ -43,10 +45,11 @@ from sysbench.core.studies.study_runner import (
 )
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.context import settings_line
-from sysbench.tui.commands.comparison_report import picture_line
+from sysbench.tui.commands.layout import picture_line
 from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.text import (
     STAGE_WORDS,
+    decoding_text,
     elapsed,
     forecast_text,
     median_text,
@@ -65,6 +68,7 @@ REPAINT_SECONDS = 0.5
 QUIET_SECONDS = 2.0
 """Least seconds between two plain lines about steps."""
 BAR_CELLS = 24
+CLEAR_LINE = "\r\x1b[K"
 
 
 class Fold(Generic[E]):
@@ -132,9 +136,9 @@ class Progress(Generic[E]):
     def _paint(self) -> None:
         if not self._is_terminal:
             return
-        from rich.console import Console, Group  # slow, and of no use in a pipe
-        from rich.live import Live
-        from rich.text import Text
+        from rich.console import Console, Group  # lazy: a pipe needs no rich
+        from rich.live import Live  # lazy: a pipe needs no rich
+        from rich.text import Text  # lazy: a pipe needs no rich
 
         self._painted = time.monotonic()
         console = (
@@ -371,3 +375,25 @@ def _figures(event: CellEnded) -> str:
     if entry.status not in ("finished", "running") and entry.detail:
         return f"  {entry.detail}"
     return "" if entry.median_ms is None else f"  {milliseconds(entry.median_ms)}"
+
+
+@contextmanager
+def decoding_progress() -> Iterator[Callable[[Progressed], None]]:
+    """Yield a function that shows the progress on one line, which is cleared at the end."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+
+    def show(step: Progressed) -> None:
+        filled = "" if step.share is None else f"{gauge(step.share, BAR_CELLS)}  "
+        _write(f"{CLEAR_LINE}  {filled}{decoding_text(step)}")
+
+    try:
+        yield show
+    finally:
+        _write(CLEAR_LINE)
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

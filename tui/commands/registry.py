@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
+from sysbench.core.errors import InterpreterError
 from sysbench.tui.commands.arguments import (
     EXIT_CODES,
     GATE_CODES,
@@ -136,14 +137,13 @@ class _Version(argparse.Action):
     """
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
+        from importlib.metadata import version  # lazy: takes 50 ms
 
-        from sysbench.core.errors import InterpreterError
-        from sysbench.core.machine.devices import torch_facts
+        from sysbench.core.machine.devices import torch_facts  # lazy: not for other commands
 
         try:
-            found = torch_facts()["version"]
-            torch = f"torch {found}" if found else "without torch"
+            torch_version = torch_facts()["version"]
+            torch = f"torch {torch_version}" if torch_version else "without torch"
         except InterpreterError as error:
             torch = f"torch unknown: {error}"
         print(f"sysbench-tui {version('sysbench-tui')} ({torch})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sysbench.core.errors import SpecError
+from sysbench.core.runs.run_directory import find_run
 from sysbench.tui.commands.arguments import RUN_HELP, complete_with, examples
 from sysbench.tui.commands.output import print_json, say
 
@@ -37,14 +38,13 @@ def main(arguments: argparse.Namespace) -> int:
     """Delete or restore the runs; 0 when all were."""
     if arguments.empty == bool(arguments.runs) or (arguments.empty and arguments.restore):
         raise SpecError("RUN", "", "name the runs, or give --empty alone")
+    from sysbench.core.runs import trash  # lazy: numpy
+
     if arguments.empty:
-        from sysbench.core.runs.trash import empty_trash
-
-        done, word = [trashed.id for trashed in empty_trash()], "permanently deleted"
+        done, word = [run.id for run in trash.empty_trash()], "permanently deleted"
     elif arguments.restore:
-        from sysbench.core.runs.trash import find_trashed, restore
-
-        done, word = [restore(find_trashed(text)).id for text in arguments.runs], "restored"
+        done = [trash.restore(trash.find_trashed(text)).id for text in arguments.runs]
+        word = "restored"
     else:
         done, word = _delete(arguments), "deleted; `sysbench-tui rm --restore` brings it back"
     if arguments.json:
@@ -58,10 +58,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _delete(arguments: argparse.Namespace) -> list[str]:
-    """Delete the runs, all of them or none but for a failing disk; returns their ids."""
-    from sysbench.core.runs.run_directory import find_run
-    from sysbench.core.runs.trash import KeptRunError, trash_run
-    from sysbench.core.studies.study_directory import uses_of
+    """Delete all runs, or none if one is in use; return their ids."""
+    from sysbench.core.runs.trash import KeptRunError, trash_run  # lazy: numpy
+    from sysbench.core.studies.study_directory import uses_of  # lazy: numpy
 
     runs = {run.id: run for run in map(find_run, arguments.runs)}
     for run_id in runs:

@@ -6,10 +6,11 @@ import argparse
 
 from sysbench.core.machine.peaks import parse_peak
 from sysbench.core.record.blocks import DEFAULT_PASSES, STEP_PASSES
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.spec.passes import MOST_ROUNDS
 from sysbench.tui.commands.arguments import examples
-from sysbench.tui.commands.output import print_json, say
+from sysbench.tui.commands.output import cancelled_by_signals, print_json, say
 from sysbench.tui.commands.spec_arguments import (
     add_spec_arguments,
     chosen_passes,
@@ -63,11 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run; 0 when finished, 130 when cancelled, 1 otherwise."""
-    from sysbench.core.runs.job_directory import Cancellation
-    from sysbench.core.runs.supervisor import supervise
-    from sysbench.tui.commands.output import cancelled_by_signals
-    from sysbench.tui.commands.progress import Progress, RunFold
-    from sysbench.tui.commands.run_report import print_ending
+    from sysbench.core.runs.supervisor import supervise  # lazy: numpy
+    from sysbench.tui.commands.progress import Progress, RunFold  # lazy: numpy
+    from sysbench.tui.commands.run_report import print_ending  # lazy: numpy
 
     spec = chosen_spec(arguments)
     passes = chosen_passes(arguments, spec)

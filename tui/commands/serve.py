@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve until interrupted; 0 then."""
-    from sysbench.core.export.server import PageServer
+    from sysbench.core.export.server import PageServer  # lazy: numpy
 
     run = find_run(arguments.run)
     server = PageServer(run, arguments.port)
@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def tunnel_command(port: int) -> str:
     """The command that brings a port of this machine to where the user sits."""
-    from sysbench.core.export.server import LOOPBACK
+    from sysbench.core.export.server import LOOPBACK  # lazy: numpy
 
     return f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"
 

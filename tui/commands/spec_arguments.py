@@ -1,7 +1,4 @@
-"""The words that name a spec: a model, SPEC.toml or a profile, then ``key=value``.
-
-Modules that read files or look for devices are imported with a spec, not for ``--help``.
-"""
+"""Arguments that describe a spec: a model, SPEC.toml or a profile, then ``key=value``."""
 
 from __future__ import annotations
 
@@ -16,6 +13,14 @@ from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.fields import FIELDS
 from sysbench.core.spec.models import find_model, model_presets
 from sysbench.core.spec.own_model import is_own
+from sysbench.core.spec.passes import parse_passes
+from sysbench.core.spec.profiles import (
+    list_profiles,
+    load_profile,
+    profiles_in_words,
+    read_spec_file,
+    resolved,
+)
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 from sysbench.tui.commands.arguments import WORDS, add_settings, complete_with
 
@@ -71,8 +76,6 @@ def chosen_spec(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         SpecError, ProfileError, NotFoundError: Naming the key or the file at fault.
     """
-    from sysbench.core.spec.profiles import resolved
-
     return resolved(asked_spec(arguments))
 
 
@@ -103,8 +106,6 @@ def changed_spec(settings: Mapping[str, object], changes: Mapping[str, object]) 
 
 def chosen_passes(arguments: argparse.Namespace, spec: RunSpec) -> list[PassName]:
     """The passes of ``--passes``, else of the file, else the spec's default ones."""
-    from sysbench.core.spec.passes import parse_passes
-
     if arguments.passes is not None:
         return parse_passes(arguments.passes)
     return from_file(_what(arguments)[0])[1] or list(spec.default_passes)
@@ -180,8 +181,6 @@ def from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | 
     """
     if name is None:
         return {}, None
-    from sysbench.core.spec.profiles import list_profiles, load_profile, read_spec_file
-
     if is_model(name):
         return {"model": name}, None
     if name.endswith(".py"):
@@ -204,8 +203,6 @@ def _size_named(name: str) -> str:
     Raises:
         NotFoundError: Another word, with the names that are close to it.
     """
-    from sysbench.core.spec.profiles import profiles_in_words
-
     try:
         return find_model(name).name
     except SpecError as error:

@@ -33,8 +33,8 @@ def _stop(run: RunDirectory) -> bool:
 
 def main(arguments: argparse.Namespace) -> int:
     """Stop the run and wait for its end; 0 whether or not it was live."""
-    from sysbench.core.experiments.experiment import experiment_meant
-    from sysbench.core.experiments.experiment_runner import follow_experiment
+    from sysbench.core.experiments.experiment import experiment_meant  # lazy: numpy
+    from sysbench.core.experiments.experiment_runner import follow_experiment  # lazy: numpy
 
     events: Iterator[object]
     experiment = experiment_meant(arguments.run)

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve until interrupted; 0 then."""
-    from sysbench.core.export.server import LOOPBACK
+    from sysbench.core.export.server import LOOPBACK  # lazy: numpy
 
     _require_library()
     try:
@@ -66,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _require_library() -> None:
     try:
-        import textual_serve  # noqa: F401
+        import textual_serve  # noqa: F401  # lazy: optional
     except ImportError:
         raise MissingLibraryError(
             f"textual-serve is not installed for {sys.executable}: pip install 'sysbench-tui[web]'"
@@ -75,7 +75,7 @@ def _require_library() -> None:
 
 async def _serve(listener: socket.socket, port: int, token: str) -> None:
     """Answer until a signal ends it, and the workstations with it."""
-    from aiohttp import web
+    from aiohttp import web  # lazy: optional
 
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -96,12 +96,12 @@ def _application(port: int, token: str) -> Application:
 
     Its own `Server.serve` has neither a token nor headers, and takes a port that is not bound yet.
     """
-    import aiohttp_jinja2
-    import jinja2
-    from aiohttp import web
-    from textual_serve.server import Server
+    import aiohttp_jinja2  # lazy: optional
+    import jinja2  # lazy: optional
+    from aiohttp import web  # lazy: optional
+    from textual_serve.server import Server  # lazy: optional
 
-    from sysbench.core.export.server import HOSTS, LOOPBACK
+    from sysbench.core.export.server import HOSTS, LOOPBACK  # lazy: numpy
 
     @web.middleware
     async def guarded(request: web.Request, handler: Any) -> web.StreamResponse:

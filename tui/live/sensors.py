@@ -193,7 +193,7 @@ class StripSampler:
     def latest(self) -> Sample | None:
         """The newest sample that was not taken yet, or None."""
         if self._sampler is None:
-            from sysbench.core.machine.sampler import Sampler
+            from sysbench.core.machine.sampler import Sampler  # lazy: psutil
 
             self._sampler = Sampler(self._newest.append, interval_seconds=1.0)
             self._sampler.start()

@@ -7,10 +7,11 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from sysbench.core.experiments.experiment_places import experiments_folder
+from sysbench.core.runs.run_directory import RunDirectory, list_runs
 from sysbench.tui.live.sensors import StripSampler, StripState
 
 if TYPE_CHECKING:
-    from sysbench.core.runs.run_directory import RunDirectory
     from sysbench.tui.live.pair_watch import Pair
     from sysbench.tui.live.run_watch import RunWatch
 
@@ -71,17 +72,8 @@ class Session:
     def find_live_run(self) -> RunDirectory | None:
         """A run that outlived an earlier terminal, or was started in another one; a waiting one
         where none measures."""
-        from sysbench.core.runs.run_directory import list_runs
-
         live = [run for run in list_runs()[:RECENT_RUNS] if run.is_live()]
         return next((run for run in live if not run.is_queued()), live[-1] if live else None)
-
-    @staticmethod
-    def newest_run() -> RunDirectory | None:
-        """The run that Result shows before any was opened."""
-        from sysbench.core.runs.run_directory import newest_run
-
-        return newest_run()
 
     def find_newcomer(self) -> RunDirectory | None:
         """A run that began elsewhere while none was followed; searches every `LOOK_EVERY` ticks."""
@@ -98,29 +90,26 @@ class Session:
     @staticmethod
     def is_series_live() -> bool:
         """Whether a study or an experiment is running: then new runs are its cells or rounds."""
-        from sysbench.core.experiments.experiment import list_experiments
-        from sysbench.core.studies.study_directory import list_studies
+        from sysbench.core.experiments.experiment import list_experiments  # lazy: numpy
+        from sysbench.core.studies.study_directory import list_studies  # lazy: numpy
 
         experiments = list_experiments()[:RECENT_RUNS]
-        return any(one.is_live() for one in experiments) or any(
+        return any(experiment.is_live() for experiment in experiments) or any(
             study.is_live() for study in list_studies()
         )
 
     @staticmethod
     def find_live_pair() -> Pair | None:
         """The runs of an experiment that outlived an earlier terminal."""
-        from sysbench.core.experiments.experiment import experiments_folder
-
         if not experiments_folder().is_dir():
             return None
-        from sysbench.tui.live.pair_watch import live_pair
+        from sysbench.tui.live.pair_watch import live_pair  # lazy: numpy
 
         return live_pair()
 
     def follow(self, run: RunDirectory) -> RunWatch:
         """Watch this run from now on."""
-        # Imported here: nothing of it is needed before the first run.
-        from sysbench.tui.live.run_watch import RunWatch
+        from sysbench.tui.live.run_watch import RunWatch  # lazy: the first screen needs no run
 
         self._sampler.stop()
         watch = RunWatch(run)
