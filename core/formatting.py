@@ -72,9 +72,9 @@ def parse_ratio(text: str) -> float:
     return float(stripped)
 
 
-def percent(share: float, digits: int = 1) -> str:
-    """A share of one: ``31.2 %``."""
-    return f"{100 * share:.{digits}f} %"
+def percent(share: float | None, digits: int = 1) -> str:
+    """Format a share of one: ``31.2 %``."""
+    return UNKNOWN if share is None else f"{100 * share:.{digits}f} %"
 
 
 def percent_of(part: float, whole: float) -> str:
@@ -82,21 +82,23 @@ def percent_of(part: float, whole: float) -> str:
     return percent(part / whole if whole else 0.0)
 
 
-def signed_percent(change: float, digits: int = 1) -> str:
-    """A change, always with its sign: ``+3.7 %``; zero after rounding is ``+0.0 %``."""
+def signed_percent(change: float | None, digits: int = 1) -> str:
+    """Format a change with its sign: ``+3.7 %``; zero after rounding is ``+0.0 %``."""
+    if change is None:
+        return UNKNOWN
     # + 0.0 turns -0.0 into 0.0.
     return f"{round(100 * change, digits) + 0.0:+.{digits}f} %"
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, never in exponent form."""
+    """Format a number with N significant digits, never in exponent form."""
     integer_digits = len(str(int(abs(value)))) if abs(value) >= 1 else 1
     return f"{value:,.{max(0, digits - integer_digits)}f}"
 
 
-def milliseconds(value: float) -> str:
+def milliseconds(value: float | None) -> str:
     """Four significant digits with the unit: ``184.2 ms``."""
-    return f"{significant(value)} ms"
+    return UNKNOWN if value is None else f"{significant(value)} ms"
 
 
 def shortened(name: str, most: int = LONGEST_NAME) -> str:

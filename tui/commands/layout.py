@@ -12,7 +12,7 @@ from sysbench.core.tables.table import GAP, Table, fit_columns
 from sysbench.core.tables.trust import mark_perturbed
 from sysbench.tui.commands.output import UNCUT
 from sysbench.tui.glyphs import ascii_only, to_ascii
-from sysbench.tui.text import told_apart
+from sysbench.tui.text import truncate_distinct
 
 Span = tuple[str, str]
 """A text and its style: a rich style, or empty."""
@@ -101,7 +101,7 @@ def table_lines(
             table, natural, width, numbers=numeric, flexible=table.flexible, drop=drop
         )
         for name in widths.keys() - numeric:
-            cells[name] = tuple(told_apart(cells[name], widths[name], shorten_line))
+            cells[name] = tuple(truncate_distinct(cells[name], widths[name], shorten_line))
     else:
         widths = {name: min(size, _LONGEST) for name, size in natural.items()}
     lines = [_row(heads, widths, numeric, "dim", cut=cut)]

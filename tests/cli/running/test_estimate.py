@@ -154,7 +154,7 @@ def test_fit_names_the_largest_and_what_the_next_lacks(
     assert f"The largest {key} that fits in 24.0 GiB is {found['largest']:,}" in text
     # It may fit, so it is not said to need more.
     assert f"{key} {found['next']:,} may lack" in text and "more." not in text
-    assert f"from {found['beyond']:,} on it is sure not to" in text
+    assert f"{found['beyond']:,} and more will not" in text
 
 
 def test_savings_are_a_table_with_the_most_first(capsys: pytest.CaptureFixture[str]) -> None:
