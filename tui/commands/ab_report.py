@@ -68,7 +68,7 @@ def print_plan(
 
 
 def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float) -> Iterator[str]:
-    """Both specs and what the rounds can detect; unknown figures with their reason."""
+    """Describe both specs and what the rounds can detect."""
     settings_a, settings_b = (msgspec.to_builtins(spec) for spec in (a, b))
     changed = [
         f"{key} = {one_figure(key, settings_b.get(key))}"
@@ -85,7 +85,7 @@ def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float
 
 
 def print_experiment(directory: ExperimentDirectory, *, json: bool, markdown: bool = False) -> int:
-    """Print the report; return the exit code of the experiment."""
+    """Print the report and return the exit code."""
     report = experiment_report(directory)
     if json:
         print_json(report)
@@ -97,7 +97,7 @@ def print_experiment(directory: ExperimentDirectory, *, json: bool, markdown: bo
 
 
 def exit_code(report: ExperimentReport) -> int:
-    """130 when cancelled, 1 when a round failed or the process was killed, else the gate's."""
+    """Return 130 if cancelled, 1 if a round failed or the process was killed, else the gate's."""
     if report.ending in ("failed", "killed"):
         return 1
     if report.ending == "cancelled":
@@ -106,14 +106,13 @@ def exit_code(report: ExperimentReport) -> int:
 
 
 def experiment_lines(report: ExperimentReport, width: int) -> Iterator[Line]:
-    """The verdict with its picture and evidence, both sides, conditions, then the commands."""
     yield from prose(f"A  {_words(report.a)}", width)
     yield from prose(f"B  {_words(report.b)}", width)
     yield blank()
     yield from verdict_lines(report.verdict, width, picture=True)
     if report.gate:
         yield blank()
-        # Never wrapped: a script may look for this line.
+        # Never wrapped, for scripts that search for this line.
         yield [(literal(gate_line(report.gate)), "bold")]
     if report.factors:
         table = factor_table(report.factors)
@@ -127,7 +126,6 @@ def experiment_lines(report: ExperimentReport, width: int) -> Iterator[Line]:
 
 
 def _conditions(report: ExperimentReport, width: int) -> Iterator[Line]:
-    """A paragraph each: their sentences are too long for a table."""
     column = max(len(row.name) for row in report.conditions) + 2
     for row in report.conditions:
         figures = f"A {row.a or 'none'}, B {row.b or 'none'}: " if row.a or row.b else ""
@@ -137,7 +135,6 @@ def _conditions(report: ExperimentReport, width: int) -> Iterator[Line]:
 
 
 def experiment_as_markdown(report: ExperimentReport) -> str:
-    """The report for a pull request."""
     sides, *conditions = _tables(report)
     gate = gate_line(report.gate) if report.gate else ""
     facts = [gate, f"A: {_words(report.a)}", f"B: {_words(report.b)}"]
@@ -175,7 +172,7 @@ def _facts(report: ExperimentReport) -> Iterator[tuple[str, str]]:
 def _ending(report: ExperimentReport, width: int) -> Iterator[Line]:
     for label, text in [("id", report.id), *_facts(report)]:
         yield from labelled(label, literal(text), width, column=_LABEL)
-    # Never cut: these lines are for copying.
+    # Never truncated, so that they can be copied.
     commands = {
         "run A": f"sysbench-tui show {shlex.quote(report.a.run)}",
         "run B": f"sysbench-tui show {shlex.quote(report.b.run)}",
@@ -188,7 +185,7 @@ def _ending(report: ExperimentReport, width: int) -> Iterator[Line]:
 
 
 def measure(arguments: argparse.Namespace) -> int:
-    """Measure; the exit code is that of the gate, else 0 for any verdict."""
+    """Measure; return the gate's exit code, else 0 for any verdict."""
     directory = _resume(arguments) if arguments.resume else _create(arguments)
     if arguments.detach:
         pid = directory.start(*[NO_WAIT] * arguments.no_wait)
@@ -209,7 +206,7 @@ def measure(arguments: argparse.Namespace) -> int:
 
 
 def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
-    """Follow an experiment of another process until it stops; the exit code that it returns."""
+    """Follow an experiment of another process until it stops; return its exit code."""
     try:
         with Progress(ExperimentFold(directory.experiment()), json=json) as progress:
             for item in follow_experiment(directory):
@@ -221,7 +218,7 @@ def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
 
 
 def _create(arguments: argparse.Namespace) -> ExperimentDirectory:
-    """A new experiment, after its plan was printed."""
+    """Create an experiment and print its plan."""
     a, b = arguments.a, arguments.b
     pythons = both_pythons(a, b, arguments.python, arguments.python_b)
     spec_a, spec_b = both_specs(a, b, arguments.settings, arguments.settings_b, pythons)
@@ -244,8 +241,8 @@ def _create(arguments: argparse.Namespace) -> ExperimentDirectory:
 
 
 def _resume(arguments: argparse.Namespace) -> ExperimentDirectory:
-    """The experiment of ``--resume``, with the limits that were given anew."""
-    kept = {
+    """Find the experiment of ``--resume`` and update its limits."""
+    fixed = {
         "A": arguments.a,
         "B": arguments.b,
         "--set": arguments.settings or None,
@@ -254,17 +251,19 @@ def _resume(arguments: argparse.Namespace) -> ExperimentDirectory:
         "--python": arguments.python,
         "--python-b": arguments.python_b,
     }
-    for name, value in kept.items():
+    for name, value in fixed.items():
         if value is not None:
             raise SpecError(
                 name, value, "not with --resume, which keeps both specs, their order and Python"
             )
     directory = find_experiment(arguments.resume)
-    given = {
+    limits = {
         name: getattr(arguments, name)
         for name in ("smallest", "gate", "max_minutes")
         if getattr(arguments, name) is not None
     }
-    if given and not directory.is_live():
-        directory.write("experiment.json", msgspec.structs.replace(directory.experiment(), **given))
+    if limits and not directory.is_live():
+        directory.write(
+            "experiment.json", msgspec.structs.replace(directory.experiment(), **limits)
+        )
     return directory

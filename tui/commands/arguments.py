@@ -1,4 +1,4 @@
-"""Arguments that several commands share. Nothing heavy is imported here."""
+"""Arguments that several commands share. Import-light, so that --help stays fast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.formatting import parse_bytes, parse_ratio
 
 WORDS = "words"
-"""Name of the words that a command takes wherever they stand between its options."""
+"""Destination of words that may appear between options."""
 RUN_HELP = "id of a run, a unique part of it, `last`, `last~1` (the one before), or its directory"
 PYTHON_HELP = (
     "Python interpreter or virtual environment that has torch (default: $SYSBENCH_PYTHON, else "
@@ -29,15 +29,15 @@ GATE_CODES = (
 
 
 class Arguments(Protocol):
-    """A parser, or a group of one."""
+    """A parser or a group."""
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action:
-        """Add an argument, as argparse does."""
+        """See `argparse.ArgumentParser.add_argument`."""
 
 
 def complete_with(action: argparse.Action, kind: str) -> None:
-    """Let shells complete an argument to ``file``, or to a kind of `shell.completions.KINDS`."""
-    # shtab reads the attribute, by shell.
+    """Let shells complete an argument to ``file`` or to a kind of `completions.KINDS`."""
+    # shtab reads this attribute.
     vars(action)["complete"] = (
         kind
         if kind == "file"
@@ -50,7 +50,7 @@ def complete_with(action: argparse.Action, kind: str) -> None:
 
 
 def examples(*lines: tuple[str, str]) -> str:
-    """The examples at the end of a help: commands, each with a note or ""."""
+    """Format example commands, each with a note or ""."""
     width = max((len(command) for command, note in lines if note), default=0)
     rows = (f"  {command:<{width}}  {note}".rstrip() for command, note in lines)
     return "examples:\n" + "\n".join(rows)
@@ -62,7 +62,7 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: Arguments, flag: str, meaning: str) -> None:
-    """Add a repeatable ``KEY=VALUE``, read by `parse_settings`: ``--set-b`` as ``settings_b``."""
+    """Add a repeatable ``KEY=VALUE`` option for `parse_settings`; ``--set-b`` is ``settings_b``."""
     action = parser.add_argument(
         flag,
         dest=flag.removeprefix("--").replace("set", "settings", 1).replace("-", "_"),
@@ -75,14 +75,12 @@ def add_settings(parser: Arguments, flag: str, meaning: str) -> None:
 
 
 def add_table_formats(parser: argparse.ArgumentParser) -> None:
-    """Add ``--md`` and ``--csv``, which exclude each other."""
     printed = parser.add_mutually_exclusive_group()
     printed.add_argument("--md", action="store_true", help="print the tables as Markdown")
     printed.add_argument("--csv", action="store_true", help="print the tables as CSV, not rounded")
 
 
 def add_wide(parser: argparse.ArgumentParser, tables: str) -> None:
-    """Add ``--wide``, with the tables that it widens."""
     parser.add_argument(
         "--wide",
         action="store_true",
@@ -91,17 +89,15 @@ def add_wide(parser: argparse.ArgumentParser, tables: str) -> None:
 
 
 def refuse_wide_report(arguments: argparse.Namespace) -> None:
-    """Refuse ``--wide`` for a report, whose tables are cut to the page on purpose.
-
+    """
     Raises:
-        SpecError: It was given without a section.
+        SpecError: ``--wide`` without ``--section``.
     """
     if arguments.wide and arguments.section is None:
         raise SpecError("--wide", "given", "requires --section NAME")
 
 
 def add_no_pager(parser: argparse.ArgumentParser) -> None:
-    """Add ``--no-pager``, for `report.output.print_paged`."""
     parser.add_argument(
         "--no-pager",
         action="store_true",
@@ -116,10 +112,9 @@ def imported_file(run: str) -> Path | None:
 
 
 def refuse_file_choice(arguments: argparse.Namespace) -> None:
-    """Refuse the options of `add_file_choice` for a run.
-
+    """
     Raises:
-        SpecError: One of them was given.
+        SpecError: An option of `add_file_choice` was given for a run.
     """
     for name in ("device", "steps", "capture"):
         if getattr(arguments, name) is not None:
@@ -151,20 +146,12 @@ def add_file_choice(parser: argparse.ArgumentParser) -> None:
 
 
 def one_step(text: str) -> tuple[int, int]:
-    """A step's number, as first and last of a range.
-
-    Raises:
-        argparse.ArgumentTypeError: Not a number.
-    """
+    """Parse ``3`` as the range ``3-3``."""
     return steps_range(f"{text}-{text}")
 
 
 def steps_range(text: str) -> tuple[int, int]:
-    """The first and the last number of ``2-5``.
-
-    Raises:
-        argparse.ArgumentTypeError: Not two numbers in order.
-    """
+    """Parse ``2-5``."""
     match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
     if match is None or int(match[1]) > int(match[2]):
         raise argparse.ArgumentTypeError(
@@ -174,7 +161,7 @@ def steps_range(text: str) -> tuple[int, int]:
 
 
 def add_tree_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `report.kernel_sections.tree_options` reads."""
+    """Add the options that `report_sections.tree_options` reads."""
     tree = parser.add_argument_group("options of --section tree")
     tree.add_argument("--depth", type=parse_count, metavar="N", help="show N levels below the step")
     tree.add_argument(
@@ -190,22 +177,14 @@ def add_tree_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_count(text: str) -> int:
-    """A whole number, 0 or more.
-
-    Raises:
-        argparse.ArgumentTypeError: Anything else.
-    """
+    """Parse an integer >= 0."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text!r}: an integer, 0 or more")
     return int(text)
 
 
 def size_bytes(text: str) -> int:
-    """Bytes of a size such as ``24GiB``.
-
-    Raises:
-        argparse.ArgumentTypeError: No size.
-    """
+    """Parse a size such as ``24GiB`` to bytes."""
     try:
         return parse_bytes(text)
     except ValueError as error:
@@ -213,11 +192,7 @@ def size_bytes(text: str) -> int:
 
 
 def share_of_one(text: str) -> float:
-    """A share of one, written ``1%`` or ``0.01``.
-
-    Raises:
-        argparse.ArgumentTypeError: No share of one.
-    """
+    """Parse a share of one, such as ``1%`` or ``0.01``."""
     try:
         share = parse_ratio(text)
     except ValueError:
@@ -228,11 +203,7 @@ def share_of_one(text: str) -> float:
 
 
 def share_above_zero(text: str) -> float:
-    """A share of one, but not zero.
-
-    Raises:
-        argparse.ArgumentTypeError: No share of one, or zero.
-    """
+    """Parse a share of one that is not zero."""
     share = share_of_one(text)
     if not share:
         raise argparse.ArgumentTypeError(f"{text!r}: above 0, such as 1% or 0.01")

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Follow the run; its exit code, as `run` would have returned it."""
+    """Follow the run; return the exit code of `run`."""
     from sysbench.core.experiments.experiment import experiment_meant  # lazy: numpy
     from sysbench.tui.commands.ab_report import attach_to  # lazy: numpy
     from sysbench.tui.commands.progress import Progress, RunFold  # lazy: numpy
@@ -46,15 +46,15 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def follow_job(run: RunDirectory) -> Iterator[AnyEvent]:
-    """Yield the run's events from the first, as they are written, until it ends or dies."""
+    """Yield all events of the run until it ends or dies."""
     tail = run.tail()
     while True:
-        # Read before the events: a supervisor that was alive may have written more since.
+        # Check before reading: a live supervisor may write more events afterwards.
         alive = run.is_beginning() or run.is_live()
         ended = False
         for event in tail.read():
             yield event
-            # A run that had ended may have begun another round.
+            # An ended run may have started another round.
             ended = isinstance(event, RunEnded)
         if ended or not alive:
             return

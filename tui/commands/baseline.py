@@ -40,7 +40,7 @@ def _action(
     named: bool,
 ) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=summary, description=summary)
-    # Without a default, so that `baseline --json list` and `baseline list --json` are one.
+    # No default, so that `baseline --json list` and `baseline list --json` both work.
     parser.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="one JSON document"
     )
@@ -55,7 +55,6 @@ def _add_file(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Do the action; 0 when it was done."""
     from sysbench.tui.commands.gate_tables import BASELINE_ACTIONS  # lazy: --help needs no numpy
 
     BASELINE_ACTIONS[arguments.action](arguments)

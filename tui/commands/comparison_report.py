@@ -36,7 +36,7 @@ from sysbench.tui.commands.progress import decoding_progress
 
 LARGEST_CHANGES = 10
 LEDGERS = "ledger-difference"
-"""The table that the tree of rows repeats."""
+"""Left out, since the tree of rows contains it."""
 STYLES = {
     "faster": "bold green",
     "slower": "bold red",
@@ -50,17 +50,16 @@ SHOWN = (
     *("state", "phase", "row"),
 )
 NARROW = 120
-"""Cells below which counts and phases give their room to the names."""
-DEEPEST = 4
-"""Levels of kernels, the deepest but for those of a fusion."""
-DEEPER = f"--depth {DEEPEST} goes down to the kernels, --min 0 shows every row that changed"
+"""Below this width counts and phases are left out."""
+KERNEL_DEPTH = 4
+"""Levels down to the kernels; fusions go deeper."""
+DEEPER = f"--depth {KERNEL_DEPTH} goes down to the kernels, --min 0 shows every row that changed"
 DROPPED = ("b_blocks", "a_blocks", "phase", "b_calls", "a_calls")
 
 
 def verdict_lines(
     verdict: Verdict, width: int, *, subject: str = "B", picture: bool = False
 ) -> Iterator[Line]:
-    """The verdict, its evidence and the next step, then its interval as a picture."""
     text = describe_verdict(verdict, subject)
     style = STYLES[verdict.verdict]
     yield from prose(literal(text.headline), width, style=style)
@@ -72,8 +71,7 @@ def verdict_lines(
 
 
 def comparison_lines(comparison: Comparison, width: int, *, of_files: bool) -> Iterator[Line]:
-    """The verdict, the differing factors, then the medians and the peaks of both runs."""
-    yield [(f"A  {literal(comparison.a)}", "")]  # whole, so that they can be copied
+    yield [(f"A  {literal(comparison.a)}", "")]  # not truncated, so that they can be copied
     yield [(f"B  {literal(comparison.b)}", "")]
     yield blank()
     if comparison.a == comparison.b:
@@ -104,13 +102,10 @@ def comparison_lines(comparison: Comparison, width: int, *, of_files: bool) -> I
 def difference_lines(
     difference: Difference, cut: Cut, width: int, *, perturbed: bool
 ) -> Iterator[Line]:
-    """The summary, its reservations, and the rows that changed.
+    """Yield the summary, its notes, and the rows that changed.
 
     Args:
-        difference: Of both sides.
-        cut: The part of the rows to show.
-        width: Of the page.
-        perturbed: Whether a side's traced step is so far off the untraced one that times are void.
+        perturbed: Whether tracing changed a side's step too much to trust its times.
     """
     summary = [
         [("  ", ""), *line]
@@ -132,17 +127,17 @@ def difference_lines(
         drop = DROPPED if width < NARROW else ()
         lines = table_lines(table, width, columns=columns, drop=drop, perturbed=marked)
         yield from titled(literal(table.title), lines)
-    if tables and (cut.least or (cut.depth is not None and cut.depth < DEEPEST)):
+    if tables and (cut.least or (cut.depth is not None and cut.depth < KERNEL_DEPTH)):
         yield from note([DEEPER], width)
 
 
 def memory_lines(comparison: Comparison, width: int) -> Iterator[Line]:
-    """The modules and stacks whose memory changed most; their sums are in the tree of rows."""
+    """Yield the modules and stacks whose memory changed most."""
     for table in difference_tables(comparison.memory) if comparison.memory else ():
         if table.name != LEDGERS and table.rows:
             shown = msgspec.structs.replace(table, rows=table.rows[:LARGEST_CHANGES])
             more = len(table.rows) - len(shown.rows)
-            title = f"{table.title}; {more} smaller ones are left out" if more else table.title
+            title = f"{table.title}; {more} smaller ones omitted" if more else table.title
             yield from titled(title, table_lines(shown, width))
 
 
@@ -164,22 +159,22 @@ def _peaks(comparison: Comparison) -> Table:
 
 
 def _change(a: float | None, b: float | None) -> tuple[float | None, float | None]:
-    """The change, and as a share of A."""
+    """Return the change in absolute terms and relative to A."""
     if a is None or b is None:
         return None, None
     return b - a, b / a - 1 if a else None
 
 
 def print_comparison(arguments: argparse.Namespace) -> int:
-    """Compare; the gate's exit code, without one 0 when both sides could be read."""
+    """Return the gate's exit code, or 0 if both sides could be read."""
     (a, a_is_file), (b, b_is_file) = _read_side(arguments.a), _read_side(arguments.b)
     of_files = a_is_file or b_is_file
-    found = difference(a, b)
+    change = difference(a, b)
     known = NOTHING_KNOWN if of_files else known_noise(a.record, b.record)
     experiment = shared_experiment(a.record, b.record)
     smallest = arguments.smallest or (experiment.experiment().smallest if experiment else SMALLEST)
     comparison = compare(a.record, b.record, known, smallest=smallest)
-    comparison = msgspec.structs.replace(comparison, difference=found)
+    comparison = msgspec.structs.replace(comparison, difference=change)
     gate = None
     if arguments.gate is not None:
         if of_files:
@@ -195,9 +190,9 @@ def print_comparison(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**msgspec.to_builtins(comparison), "gate": gate})
     elif arguments.md:
-        write_text(tables_as_markdown(change_tables(found, cut)))
+        write_text(tables_as_markdown(change_tables(change, cut)))
     elif arguments.csv:
-        tables = change_tables(found, cut)
+        tables = change_tables(change, cut)
         only = len(tables) == 1
         write_text((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
     else:
@@ -206,7 +201,7 @@ def print_comparison(arguments: argparse.Namespace) -> int:
     if gate is None:
         return 0
     if not arguments.json:
-        # Never wrapped, for scripts that look for it; kept out of a table that a program reads.
+        # Never wrapped, for scripts that search for it; to stderr if stdout is CSV.
         if arguments.csv:
             say(gate_line(gate), to_stderr=True)
         else:
@@ -215,9 +210,9 @@ def print_comparison(arguments: argparse.Namespace) -> int:
 
 
 def _read_side(text: str) -> tuple[DifferenceSide, bool]:
-    """The run of that name, or the file at that path, and whether it is a file.
+    """Read a run or a file; return also whether it is a file.
 
-    The record of a file has an empty spec, and the path as it was given for its id.
+    The record of a file has an empty spec and the path as its id.
 
     Raises:
         NotFoundError: Neither a run nor a file.
@@ -233,7 +228,7 @@ def _read_side(text: str) -> tuple[DifferenceSide, bool]:
     try:
         run = find_run(text)
     except NotFoundError as error:
-        raise NotFoundError(f"{error}; nor is there a file of that name") from None
+        raise NotFoundError(f"{error}; no file has that name") from None
     record = load_record(run)
     return DifferenceSide(record, layer_rows(run, record)), False
 

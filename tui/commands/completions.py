@@ -26,7 +26,7 @@ _sysbench_tui_{kind}() {{
 }}"""
 _BASH_END = r"""
 
-# Readline cuts words at = and :, which are parts of ours.
+# Readline splits words at = and :, which occur in our words.
 _sysbench_tui() {
   local line="${COMP_LINE:0:COMP_POINT}" word whole
   if [[ $line != *[\"\'\\]* ]]; then
@@ -67,7 +67,6 @@ end
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the shell, and the kind of words that a script asks for."""
     parser.description = (
         "Print the script that completes commands, options, models, keys and their values, runs,\n"
         "studies and baselines in your shell. Runs, studies and baselines are looked up at each\n"
@@ -91,7 +90,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the script, or the words; 0."""
     if arguments.words is None:
         script = completion_script(arguments.shell)
         if arguments.json:
@@ -108,7 +106,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def completion_script(shell: str) -> str:
-    """Return the script of ``bash``, ``zsh`` or ``fish``."""
     import shtab  # lazy: Tab needs words only
 
     from sysbench.tui.commands.registry import whole_parser  # lazy: import cycle
@@ -143,7 +140,7 @@ def _names_of_specs(begin: str) -> Iterator[str]:
 
 
 def _settings(begin: str) -> Iterator[str]:
-    """Keys with their ``=``, or the values of the key that is typed."""
+    """Yield keys with their ``=``, or the values of the typed key."""
     key, equals, _ = begin.partition("=")
     for field in FIELDS:
         if not equals and field.is_typed:

@@ -1,4 +1,4 @@
-"""`doctor`: the tools and devices here, the missing ones, and the cost of each."""
+"""`doctor`: check the environment, and measure noise and peak rates."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 _STATUS = 9
 _COLUMN = 24
-"""Cells of the label where no name is longer."""
+"""Minimum width of the label."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and add the options of the noise."""
     parser.description = (
         "Check the GPU, driver, torch, nsys, permissions, the terminal and the home folder;\n"
         "with --noise measure run-to-run variation on this machine and its causes;\n"
@@ -81,7 +80,7 @@ def _add_rate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _mistake(arguments: argparse.Namespace) -> str:
-    """What is wrong with the options together; empty if nothing is."""
+    """Return the conflict between options, or an empty string."""
     needs = {
         "--minutes": (arguments.minutes is not None, "noise"),
         "--set": (bool(arguments.settings), "noise"),
@@ -89,20 +88,17 @@ def _mistake(arguments: argparse.Namespace) -> str:
         "--rounds": (arguments.rounds is not None, "measure"),
     }
     for measurement in ("noise", "measure"):
-        given = [name for name, (given, needed) in needs.items() if given and needed == measurement]
-        if given and not getattr(arguments, measurement):
-            return f"{', '.join(given)}: only with --{measurement}"
+        used = [
+            name for name, (is_given, needed) in needs.items() if is_given and needed == measurement
+        ]
+        if used and not getattr(arguments, measurement):
+            return f"{', '.join(used)}: only with --{measurement}"
     if arguments.measure and arguments.noise:
         return "--measure and --noise: one at a time"
     return ""
 
 
 def _minutes(text: str) -> float:
-    """Minutes above 0, up to a day.
-
-    Raises:
-        argparse.ArgumentTypeError: Anything else.
-    """
     try:
         value = float(text)
     except ValueError:
@@ -113,18 +109,13 @@ def _minutes(text: str) -> float:
 
 
 def _rounds(text: str) -> int:
-    """Processes, 1 to 100.
-
-    Raises:
-        argparse.ArgumentTypeError: Anything else.
-    """
     if not text.isdecimal() or not 1 <= int(text) <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1 to 100")
+        raise argparse.ArgumentTypeError(f"{text!r}: an integer from 1 to 100")
     return int(text)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the checks, always 0, since a missing tool is an answer, not a failure.
+    """Print the checks; return 0 even if a tool is missing.
 
     With ``--noise`` or ``--measure`` measure instead, with the exit codes of a run.
     """
@@ -140,7 +131,7 @@ def main(arguments: argparse.Namespace) -> int:
         return measure_devices(arguments)
     from sysbench.core.machine.doctor_checks import examine  # lazy: psutil
 
-    checks = [*examine(), *_measured()]
+    checks = [*examine(), *_default_device_checks()]
     if arguments.json:
         print_json(checks)
     else:
@@ -149,8 +140,8 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measured() -> list[Check]:
-    """Rates and noise floor of the device that runs take unless they name another."""
+def _default_device_checks() -> list[Check]:
+    """Return measured rates and noise floor of the default device."""
     from sysbench.core.experiments.noise import noise_check  # lazy: psutil
     from sysbench.core.machine.read_environment import cpu_model  # lazy: psutil
     from sysbench.core.runs.kept_rates import rates_check  # lazy: psutil
@@ -158,7 +149,7 @@ def _measured() -> list[Check]:
     try:
         device, torch, now_ns = resolve_device("auto"), torch_facts()["version"], time.time_ns()
     except InterpreterError:
-        return []  # a check says it already
+        return []  # already reported by a check
     sample = sample_of(device)
     name = sample.name if sample else cpu_model()
     return [rates_check(device, torch, now_ns), noise_check(name, torch, now_ns)]

@@ -50,7 +50,7 @@ CANCELLED = 130
 
 
 def listed_rows(rows: Sequence[Listed]) -> list[dict[str, object]]:
-    """The list as JSON has it: without the records."""
+    """Return the baselines without their records, for JSON."""
     return [
         {
             "name": row.name,
@@ -75,7 +75,7 @@ def _facts(baseline: Baseline) -> dict[str, object]:
 
 
 def listed_table(rows: Sequence[Listed]) -> Table:
-    """A row for each baseline; a damaged one has its problem in place of the spec."""
+    """Return a row per baseline; a damaged one shows its problem instead of the spec."""
     cells: list[tuple[Cell, ...]] = []
     for row in rows:
         baseline = row.baseline
@@ -90,7 +90,6 @@ def listed_table(rows: Sequence[Listed]) -> Table:
 
 
 def baseline_lines(baseline: Baseline, width: int) -> Iterator[Line]:
-    """When and where it was measured, and its rounds."""
     facts = {
         "baseline": f"{baseline.name}, saved {_day(baseline.saved_ns)}",
         "run": baseline.run,
@@ -111,7 +110,6 @@ def baseline_lines(baseline: Baseline, width: int) -> Iterator[Line]:
 
 
 def judgement_lines(judgement: Judgement, command: str, width: int) -> Iterator[Line]:
-    """Verdict, both sides, what differs, and the gate's line last but the command."""
     if judgement.verdict is None:
         yield from prose(f"The run is {literal(judgement.headline)}", width, style="bold")
     else:
@@ -148,7 +146,6 @@ def judgement_markdown(judgement: Judgement, command: str) -> str:
 
 
 def _tables(judgement: Judgement) -> Iterator[Table]:
-    """Both sides, then what differs between them."""
     sides = ((f"baseline {judgement.baseline}", judgement.a), ("run", judgement.b))
     rows = tuple(
         (
@@ -177,7 +174,7 @@ def _day(t_ns: int) -> str:
 
 
 def judge(arguments: argparse.Namespace) -> int:
-    """Judge; the gate's exit code, 130 if the measurement was cancelled."""
+    """Return the gate's exit code, 130 if the measurement was cancelled."""
     if arguments.run is not None and arguments.repeat is not None:
         raise SpecError("--repeat", arguments.repeat, "not with RUN, which is already measured")
     if arguments.json and arguments.md:
@@ -214,7 +211,7 @@ def judge(arguments: argparse.Namespace) -> int:
 
 
 def _measure_again(arguments: argparse.Namespace, baseline: Baseline) -> Record | None:
-    """The record of a new run of the baseline's spec; None if it was cancelled."""
+    """Run the baseline's spec; None if it was cancelled."""
     repeat = USUAL_ROUNDS if arguments.repeat is None else arguments.repeat
     run = create_run(baseline.spec, ["timing"], repeat=repeat)
     cancel = Cancellation()
@@ -226,7 +223,6 @@ def _measure_again(arguments: argparse.Namespace, baseline: Baseline) -> Record 
 
 
 def _command(arguments: argparse.Namespace, record: Record | None) -> str:
-    """The command that judges again."""
     words = ["sysbench-tui", "gate", arguments.name]
     words += [record.id] if arguments.run and record else []
     words += ["--margin", f"{100 * arguments.margin:g}%"]
@@ -251,7 +247,7 @@ def save(arguments: argparse.Namespace) -> None:
         return
     say(f"{arguments.name}: {record.id}, {counted(rounds, 'round')}, in {path}")
     if rounds < USUAL_ROUNDS:
-        say(f"Too few for most gates: `sysbench-tui run --repeat {USUAL_ROUNDS}` measures more.")
+        say(f"Too few rounds for most gates: use `sysbench-tui run --repeat {USUAL_ROUNDS}`.")
 
 
 def list_all(arguments: argparse.Namespace) -> None:
@@ -281,7 +277,7 @@ def delete(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({"name": arguments.name, "path": str(path)})
     else:
-        say(f"{arguments.name}: {path} is gone")
+        say(f"{arguments.name}: {path} is deleted")
 
 
 BASELINE_ACTIONS = {"save": save, "list": list_all, "show": show, "delete": delete}
