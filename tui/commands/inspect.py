@@ -1,4 +1,4 @@
-"""`inspect`: a foreign chrome trace, memory snapshot or nsys export, or a folder of ranks."""
+"""`inspect`: analyse a Chrome trace, memory snapshot, nsys export, or a folder of ranks."""
 
 from __future__ import annotations
 
@@ -28,18 +28,15 @@ NEEDS = {
     "python": "it has no Python stacks of launches (with_stack=True)",
     "api": "it has no GPU runtime calls (for an nsys export: --section nsys)",
 }
-"""Sections of kernels that not every file has, and why one is absent."""
+"""Why a file may lack a section."""
 
 
 OF_FILES = ("findings", *INSPECTED)
-"""The sections of ``--section``."""
 RANKS = "ranks"
-"""The section that a folder has beside those of `OF_FOLDERS`."""
 OF_FOLDERS = (RANKS, "steps", "collectives", "memory")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the file, the options of decoding, and the parts to show."""
     parser.description = (
         "Analyse a Chrome trace of torch.profiler (.json, .json.gz), a CUDA memory snapshot\n"
         "(pickle) or an nsys export (SQLite). The format is detected from the content. A\n"

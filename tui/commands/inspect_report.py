@@ -57,8 +57,7 @@ from sysbench.tui.text import KIND_WORDS, file_text
 
 
 def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
-    """The kind of file, then all its tables, at most ``width`` cells wide."""
-    yield [(literal(inspection.file), "bold")]  # whole, so that it can be copied
+    yield [(literal(inspection.file), "bold")]  # not truncated, so that it can be copied
     yield from prose(file_text(inspection), width)
     for finding in inspection.findings:
         yield blank()
@@ -69,8 +68,8 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
         table = top_kernels(kernels, KERNEL_ROWS, placed=kernels.source == "kernels")
         yield from kernel_warnings(kernels, width)
         yield from titled(table.title, table_lines(table, width, total=True))
-        told = {"kernels"} if kernels.lacks_kernels else set()  # by the warning above
-        reasons = [why for key, why in kernels.missing.items() if key not in told]
+        explained = {"kernels"} if kernels.lacks_kernels else set()  # by the warning above
+        reasons = [why for key, why in kernels.missing.items() if key not in explained]
         yield from note(map(literal, reasons), width)
         yield from category_section(kernels, width)
         if kernels.collectives:
@@ -86,7 +85,7 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
 
 
 def show_file(arguments: argparse.Namespace) -> int:
-    """Show the file; 0 when it could be read."""
+    """Show the file; return 0 if it can be read."""
     refuse_wide_report(arguments)
     if Path(arguments.file).is_dir():
         return _show_folder(arguments)
@@ -127,8 +126,8 @@ def show_file(arguments: argparse.Namespace) -> int:
                 else inspection_as_markdown(inspection, tables)
             )
         else:
-            # The table that a section is named after is the section; a file without a section,
-            # and one without such a table, is all tables, a value a line.
+            # A section with a table of the same name is that table; otherwise print all tables
+            # with one value per line.
             tables = [table for table in tables if table.name == section] or tables
             only = len(tables) == 1
             write_text((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
@@ -144,7 +143,7 @@ def show_file(arguments: argparse.Namespace) -> int:
 
 
 def _show_folder(arguments: argparse.Namespace) -> int:
-    """Show a folder of ranks; 0 when they could be read."""
+    """Show a folder of ranks; return 0 if it can be read."""
     folder, section = Path(arguments.file), arguments.section
     refused = [
         name
@@ -159,7 +158,7 @@ def _show_folder(arguments: argparse.Namespace) -> int:
         ranks = decoding.run(lambda path, step: show(step))
         tables = ranks_tables(ranks)
         if section and section not in tables:
-            reason = f": it has {', '.join(tables)}" if section in OF_FOLDERS else " of ranks"
+            reason = f": it has {', '.join(tables)}" if section in OF_FOLDERS else " for ranks"
             raise NotFoundError(f"no {section} in the folder {folder}{reason}")
         if arguments.merged:
             merge_traces(folder, ranks, Path(arguments.merged), show, arguments.memory_limit)
@@ -167,7 +166,7 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     if arguments.md:
         write_text(tables_as_markdown(chosen))
     elif arguments.csv:
-        # As of a file: the table that a section is named after is the section.
+        # As for a file: a section with a table of the same name is that table.
         named = [table for table in chosen if table.name == section] or chosen
         only = len(named) == 1
         write_text((table_as_csv(named[0]) if only else tables_as_tidy_csv(named)).decode())
@@ -183,7 +182,10 @@ def _show_folder(arguments: argparse.Namespace) -> int:
 
 
 def _require(inspection: Inspection, section: str | None) -> None:
-    """Refuse a section for which the file has no data."""
+    """
+    Raises:
+        NotFoundError: The file has no data for this section.
+    """
     if section is None or section == "findings":
         return
     block = SECTIONS[section].block

@@ -1,4 +1,4 @@
-"""`list`: all runs of this machine, newest first."""
+"""`list`: list all runs of this machine, newest first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sysbench.tui.commands.output import page_width, print_json, print_lines, sa
 if TYPE_CHECKING:
     from sysbench.core.runs.library import Entry
 
-# Dropped from the right; the model's name is in the id as well.
+# Columns to drop, the first one first; the id contains the model's name too.
 _DROP = (
     *("note", "created", "device", "model", "parameters", "compile", "optimizer", "attention"),
     *("step", "peak_bytes", "precision", "ctx", "B"),
@@ -22,7 +22,6 @@ _DROP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the words that filter the runs, and the limit."""
     parser.description = (
         "List runs. With words, only runs whose id, model, settings, name or note contain all of\n"
         "them."
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """List the runs; always 0, with an empty list where there are none."""
+    """List the runs; always return 0."""
     from sysbench.core.runs.library import Library  # lazy: rich and numpy
     from sysbench.tui.commands.layout import table_lines  # lazy: rich
 
@@ -65,7 +64,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _list_trash(arguments: argparse.Namespace) -> int:
-    """List the deleted runs, the one deleted last first."""
+    """List the deleted runs, the last deleted one first."""
     from sysbench.core.runs.trash import list_trash, trash_folder  # lazy: numpy
     from sysbench.tui.commands.layout import table_lines  # lazy: rich
 
@@ -90,7 +89,7 @@ def _minute(t_ns: int) -> str:
 
 
 def table_of(entries: list[Entry]) -> Table:
-    """One row for each run, with every setting that decides its numbers."""
+    """Return a row per run, with all settings that affect its numbers."""
     columns = (
         *("id", "name", "status", "median_ms", "half_width_share", "rounds"),
         *("peak_bytes", "B", "ctx"),
