@@ -21,7 +21,6 @@ MAX_MINUTES = 15.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the two specs, the limits, the gate, and the options of the start."""
     parser.description = (
         "Measure A and B in fresh processes, in blocks of four rounds (ABBA or BAAB at random),\n"
         "until B is faster, slower, or the same within the smallest difference that matters.\n"
@@ -89,11 +88,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _minutes(text: str) -> float:
-    """Minutes above 0."""
     try:
         minutes = float(text)
     except ValueError:
         minutes = 0.0
     if not 0 < minutes < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: minutes above 0")
+        raise argparse.ArgumentTypeError(f"{text!r}: minutes, above 0")
     return minutes

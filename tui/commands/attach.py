@@ -15,7 +15,6 @@ POLL_SECONDS = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run to follow."""
     parser.description = (
         "Follow a run or an experiment of `ab` from any terminal. Ctrl+C stops following; the\n"
         "run goes on."

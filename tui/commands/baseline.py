@@ -9,7 +9,6 @@ from sysbench.tui.commands.arguments import add_run_argument, complete_with, exa
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the four actions."""
     parser.description = (
         "Save a copy of a run's record, with its rounds, under a name. A baseline outlives its\n"
         "run; with --file it is a file for a repository or a CI cache."

@@ -1,4 +1,4 @@
-"""`compare`: run or file B against run or file A."""
+"""`compare`: compare two runs or files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ MIN_SHARE = 0.02
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the two sides, and the part of the rows to show."""
     parser.description = (
         "Compare B with A: verdict on the step time, peak memory, settings that differ, and the\n"
         "change of the traced step and of the peak, row by row. The verdict needs several\n"
@@ -74,7 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Compare; the gate's exit code, without one 0 when both sides could be read."""
     from sysbench.tui.commands.comparison_report import (  # lazy: --help needs no numpy
         print_comparison,
     )

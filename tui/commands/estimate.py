@@ -1,4 +1,4 @@
-"""`estimate`: the predicted cost of a spec, the largest that fits, a table of predictions."""
+"""`estimate`: predict cost, memory and largest fit of a spec."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from sysbench.tui.commands.spec_arguments import add_spec_arguments, names_own_m
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the spec, the method of prediction, and the questions to answer."""
     parser.description = (
         "Predict a spec without measuring. The closed form needs no torch;\n"
         "--exact runs the step on meta tensors in a separate process.\n"
@@ -83,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Predict; always 0, since a spec that does not fit is an answer, not a failure."""
+    """Predict; return 0 even if the spec does not fit."""
     with _exact_mode(arguments) as exact:
         from sysbench.tui.commands.estimate_answers import answer  # lazy: while torch loads
 
@@ -92,7 +91,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _cards() -> str:
-    """The cards of ``--card``, a line each."""
     lines = [
         f"  {card.key:<11}{card.name:<18}{format_bytes(card.memory_bytes):>9}"
         f"   compute capability {card.capability}"
@@ -102,7 +100,6 @@ def _cards() -> str:
 
 
 def _notes() -> str:
-    """What a reader of the presets' names should know."""
     notes = {name: preset.note for name, preset in model_presets().items() if preset.note}
     lines = [
         "\n".join(wrap(note, 100, initial_indent=f"  {name:<19}", subsequent_indent=21 * " "))
@@ -112,6 +109,6 @@ def _notes() -> str:
 
 
 def _exact_mode(arguments: argparse.Namespace) -> AbstractContextManager[Estimator | None]:
-    """One process for all predictions; nothing where the closed form may do."""
-    may_do = not arguments.exact and not names_own_model(arguments)
-    return nullcontext() if may_do else Estimator()
+    """Start exact mode's process if the arguments need it."""
+    needs_exact = arguments.exact or names_own_model(arguments)
+    return Estimator() if needs_exact else nullcontext()

@@ -19,7 +19,6 @@ from sysbench.tui.commands.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run, the kind of export, and its destination."""
     parser.description = "Write one export of a run:\n" + "\n".join(
         f"  {kind:<11} {export.purpose}" for kind, export in EXPORTS.items()
     )
@@ -44,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the files and print their paths; 0 when they were written."""
     out = Path(arguments.output) if arguments.output else None
     if file := imported_file(arguments.run):
         return _export_file(file, arguments, out)

@@ -1,4 +1,4 @@
-"""`gate`: a run judged against a baseline."""
+"""`gate`: compare a run with a baseline, for CI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ MARGIN = 0.03
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the baseline, the run, and the margin."""
     parser.description = (
         "Compare a run with a baseline: fail if its step is slower by more than a margin. Without\n"
         "RUN the baseline's spec is measured again, each round in a fresh process. A baseline of\n"

@@ -1,8 +1,7 @@
 """The registry of commands, and the parser of the command line.
 
-A command is a module of this folder, or of one in it, with `add_arguments` and `main`. At its top
-it imports what its parser needs; `main` imports the rest, so that ``--help`` waits for neither rich
-nor numpy.
+A command is a module of this folder with `add_arguments` and `main`. At its top it imports what the
+parser needs; `main` imports the rest, so that ``--help`` needs neither rich nor numpy.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from sysbench.tui.commands.arguments import (
 
 
 class CommandModule(Protocol):
-    """The interface of a command's module."""
+    """Interface of a command's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
-        """Describe the command and add its arguments; ``--json`` is there already."""
+        """Describe the command and add its arguments, except ``--json``."""
 
     def main(self, arguments: argparse.Namespace, /) -> int:
         """Run the command and return its exit code."""
@@ -40,12 +39,10 @@ class Command:
     """A command of the command line.
 
     Attributes:
-        name: The word to type.
         summary: Its line in ``sysbench-tui --help``.
-        module: Path of its module in this folder, such as ``ab.command``; empty: the name, with
-            ``_`` for ``-``.
-        has_workers: It starts processes that import torch, and takes ``--python``.
-        exit_codes: What its exit code says, for its help.
+        module: Name of its module in this folder (default: the command with ``_`` for ``-``).
+        has_workers: It starts processes that import torch, and accepts ``--python``.
+        exit_codes: Text for its help.
     """
 
     name: str
@@ -55,7 +52,6 @@ class Command:
     exit_codes: str = READING_CODES
 
     def load(self) -> CommandModule:
-        """Import the module."""
         path = self.module or self.name.replace("-", "_")
         return cast(CommandModule, import_module(f".{path}", __package__))
 
@@ -131,10 +127,7 @@ COMMANDS = {
 
 
 class _Version(argparse.Action):
-    """Prints the versions of this program and of the torch that its workers would import.
-
-    The 50 ms that metadata takes are spent only here, and torch is looked up, not imported.
-    """
+    """Prints the versions of this program and of torch, without importing torch."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version  # lazy: takes 50 ms
@@ -151,16 +144,16 @@ class _Version(argparse.Action):
 
 
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line; ``command`` is None where there is none.
+    """Parse a command line; ``command`` is None without one.
 
     Raises:
-        SystemExit: After ``--help``, ``--version`` or a mistake, as argparse ends them.
+        SystemExit: After ``--help``, ``--version`` or a mistake, as argparse does.
     """
     # No option before the command takes a value, so the first other word is the command.
     chosen = next((word for word in words if not word.startswith("-")), "")
     parser = _parser({chosen})
     arguments, rest = parser.parse_known_args(words)
-    # argparse takes words up to the first option only.
+    # argparse accepts words only up to the first option.
     later = [word for word in rest if not word.startswith("-") and hasattr(arguments, WORDS)]
     if unknown := [word for word in rest if word not in later]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -170,16 +163,16 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def whole_parser(*, is_brief: bool = False) -> argparse.ArgumentParser:
-    """The parser with the arguments of every command, whose modules it imports.
+    """Return the parser of all commands; this imports their modules.
 
     Args:
-        is_brief: Commands have their summary as description, in one line.
+        is_brief: Use the summaries as descriptions.
     """
     return _parser(COMMANDS, is_brief)
 
 
 def _parser(chosen: Container[str], is_brief: bool = False) -> argparse.ArgumentParser:
-    """The parser with every command's summary, and the arguments of the chosen ones only."""
+    """Return the parser with all summaries, and the arguments of the chosen commands."""
     parser = argparse.ArgumentParser(
         prog="sysbench-tui",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -11,7 +11,6 @@ from sysbench.tui.commands.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the runs, and what else can be done with the trash."""
     parser.description = (
         "Move runs to the trash; --restore brings them back. A live run is never deleted. A run\n"
         "that an experiment, a study or a baseline refers to requires --force. --empty deletes\n"
@@ -35,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Delete or restore the runs; 0 when all were."""
     if arguments.empty == bool(arguments.runs) or (arguments.empty and arguments.restore):
         raise SpecError("RUN", "", "name the runs, or give --empty alone")
     from sysbench.core.runs import trash  # lazy: numpy

@@ -20,7 +20,6 @@ from sysbench.tui.commands.spec_arguments import (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the spec, its passes, and the options of the start."""
     parser.description = (
         "Measure a spec. Each pass is a separate process; progress goes to stderr, the\n"
         "report (or with --json the record, as one JSON document) to stdout."
@@ -63,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run; 0 when finished, 130 when cancelled, 1 otherwise."""
+    """Run; return 0 if finished, 130 if cancelled, else 1."""
     from sysbench.core.runs.supervisor import supervise  # lazy: numpy
     from sysbench.tui.commands.progress import Progress, RunFold  # lazy: numpy
     from sysbench.tui.commands.run_report import print_ending  # lazy: numpy

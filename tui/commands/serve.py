@@ -1,4 +1,4 @@
-"""`serve`: a run's page for the browser of your own machine."""
+"""`serve`: serve a run's page to the browser on your own machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from sysbench.tui.commands.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run and the port."""
     parser.description = (
         "Serve a run's page and artifacts on loopback, behind a token, and print the ssh command\n"
         "that forwards the port to your machine. Ctrl+C stops it."
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until interrupted; 0 then."""
     from sysbench.core.export.server import PageServer  # lazy: numpy
 
     run = find_run(arguments.run)
@@ -49,17 +47,17 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def tunnel_command(port: int) -> str:
-    """The command that brings a port of this machine to where the user sits."""
+    """Return the ssh command that forwards a port to the user's machine."""
     from sysbench.core.export.server import LOOPBACK  # lazy: numpy
 
     return f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"
 
 
 def _here() -> str:
-    """Account and machine for ``ssh``; from outside the name may need a domain."""
+    """Return ``user@host`` for ssh; the host may need a domain from outside."""
     machine = socket.gethostname()
     try:
         return f"{getpass.getuser()}@{machine}"
     except (KeyError, OSError):
-        # A container's user may be a number without a name: KeyError, from Python 3.13 on OSError.
+        # A container's user may have no name: KeyError, since Python 3.13 OSError.
         return machine

@@ -1,4 +1,4 @@
-"""`show`: the report of a run, or one section in full."""
+"""`show`: print the report of a run, or one section in full."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from sysbench.tui.commands.output import page_width, print_json, print_paged
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run, the section, and the options of the tree."""
     parser.description = (
         "Print the report of a run. --section prints every row of one section, and --wide does\n"
         "not truncate names. Instead of a run you can name a file that `inspect` reads."
@@ -45,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Show the run; 0 when it could be read, however it ended."""
+    """Show the run; return 0 if it can be read."""
     from sysbench.core.runs.stored_records import load_record  # lazy: numpy
     from sysbench.tui.commands import report_sections as sections  # lazy: numpy
     from sysbench.tui.commands.run_report import full_report  # lazy: numpy

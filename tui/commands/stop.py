@@ -1,4 +1,4 @@
-"""`stop`: end a live run, or an experiment, in order, keeping its measurements."""
+"""`stop`: stop a live run or experiment; finished passes and rounds are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from sysbench.tui.commands.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run to end."""
     parser.description = (
         "Ask the supervisor of a run or of an experiment to stop. Finished passes and rounds\n"
         "are kept."
@@ -23,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _stop(run: RunDirectory) -> bool:
-    """Stop the run; one that was started just now as soon as it has a supervisor to hear it."""
+    """Stop the run; wait for the supervisor of a new run first."""
     while run.is_beginning():
         if run.stop():
             return True
@@ -32,7 +31,7 @@ def _stop(run: RunDirectory) -> bool:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Stop the run and wait for its end; 0 whether or not it was live."""
+    """Stop the run and wait for its end; always return 0."""
     from sysbench.core.experiments.experiment import experiment_meant  # lazy: numpy
     from sysbench.core.experiments.experiment_runner import follow_experiment  # lazy: numpy
 

@@ -1,4 +1,4 @@
-"""`study`: fill the cells of a grid, show its tables, list the studies."""
+"""`study`: run the cells of a grid, show its tables, list the studies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMATS = ("md", "csv", "json", "html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments; in place of a study's name, ``show`` and ``list`` are actions."""
+    """Add the arguments; ``show`` and ``list`` are actions instead of a study's name."""
     parser.description = (
         "Run every cell of a study that has no value yet, each in fresh processes, and print\n"
         "its tables. Finished cells are kept; out of memory counts as a value.\n"

@@ -53,11 +53,11 @@ CANCELLED, UNFILLED = 130, 1
 
 
 def study_lines(report: StudyReport, width: int) -> Iterator[Line]:
-    """The report without the environment, which the other formats have."""
+    """Yield the report without the environment, which the other formats contain."""
     study, progress = report.study, report.progress
     name = " · ".join(part for part in (study.name, study.variant) if part)
     yield [(f"{name}: {study.title}", "bold")]
-    yield [(f"{progress.done} of {progress.total} cells have their value", "dim")]
+    yield [(f"{progress.done} of {progress.total} cells are done", "dim")]
     for caution in report.cautions:
         yield from prose(f"! {caution}", width, hang=2, style="yellow")
     for table in report.shown:
@@ -77,8 +77,8 @@ def study_lines(report: StudyReport, width: int) -> Iterator[Line]:
         report.commands.title, table_lines(report.commands, width, columns=columns, drop=["why"])
     )
     yield []
-    told = zip(report.commands.column("command"), report.commands.column("why"), strict=True)
-    for command, why in dict.fromkeys((one, None if one else reason) for one, reason in told):
+    rows = zip(report.commands.column("command"), report.commands.column("why"), strict=True)
+    for command, why in dict.fromkeys((text, None if text else reason) for text, reason in rows):
         if command:
             yield [(f"  $ {command}", "dim")]
         else:
@@ -88,7 +88,7 @@ def study_lines(report: StudyReport, width: int) -> Iterator[Line]:
 def forecast_lines(
     study: Study, cells: Sequence[Cell], table: Table, takes: str, width: int
 ) -> Iterator[Line]:
-    """The cells with their predictions, rounds once; ``takes`` is the time of all, as text."""
+    """Yield the cells with predictions; ``takes`` is the total time as text."""
     once = [n for n, cell in enumerate(cells) if not cell.repeat]
     table = msgspec.structs.replace(table, rows=tuple(table.rows[n] for n in once))
     yield from titled(table.title, table_lines(table, width))
@@ -102,13 +102,13 @@ def forecast_lines(
     compares = any(column.ratio for layout in study.tables for column in layout.columns)
     if (compares or ways_in(study)) and study.repeat < least_pairs():
         rounds = counted(study.repeat, "round")
-        text = f"{rounds} of either cell, so no comparison is tested by pairs of rounds: "
-        yield from prose(f"{text}--repeat {least_pairs()} is the least", width)
+        text = f"{rounds} per cell are too few to test a comparison: "
+        yield from prose(f"{text}use at least --repeat {least_pairs()}", width)
     for caution in cautions_of(study, cells, {}):
         yield from prose(f"! {caution}", width, hang=2, style="yellow")
     if study.variants and not study.variant and resolve_device("auto") == "cpu":
         names = ", ".join(study.variants)
-        yield from prose(f"no CUDA device is here: --variant {names} is made for that", width)
+        yield from prose(f"no CUDA device found: use --variant {names}", width)
 
 
 def run_action(arguments: argparse.Namespace) -> int:
@@ -118,14 +118,13 @@ def run_action(arguments: argparse.Namespace) -> int:
     if arguments.name == "show":
         return _show(arguments)
     if arguments.target is not None:
-        raise SpecError("study", arguments.target, "one study at a time; or: show NAME, list")
+        raise SpecError("study", arguments.target, "one study at a time; or show NAME, or list")
     return _run(arguments)
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    """Print the report of the newest study of that name, or write it to a file."""
     if arguments.target is None:
-        raise SpecError("study", "show", "the name of a study that was begun")
+        raise SpecError("study", "show", "required: the name of a started study")
     directory = find_study(arguments.target)
     _adopt_ended(directory)
     report = study_report(directory)
@@ -143,20 +142,19 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _adopt_ended(directory: StudyDirectory) -> None:
-    """Let the report have what jobs of a cluster left while no command followed them."""
+    """Read results of cluster jobs that ended while no command followed them."""
     study = directory.study()
     if not study.elsewhere:
         return
     try:
         adopt_ended(directory, expand(study))
     except DeviceBusyError:
-        pass  # a command follows them
+        pass  # another command follows them
     except OSError as error:
-        say(f"what ended since is not shown: {error}", to_stderr=True)
+        say(f"newer results are not shown: {error}", to_stderr=True)
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    """Print the studies that have a file, and those that were begun here."""
 
     def file_row(name: str) -> Row:
         study = load_study(name)
@@ -183,7 +181,7 @@ def _list(arguments: argparse.Namespace) -> int:
     )
     directories = Table(
         name="begun",
-        title="Begun here, the newest first",
+        title="Started here, newest first",
         columns=("id", "done", "cells", "live"),
         rows=tuple(rows(begun)),
     )
@@ -197,12 +195,12 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Fill the cells, or with ``--dry-run`` forecast them."""
+    """Run the cells, or with ``--dry-run`` forecast them."""
     study = with_variant(load_study(arguments.name), arguments.variant)
     study = with_overrides(study, parse_settings(arguments.settings))
     if arguments.repeat is not None:
         if not 1 <= arguments.repeat <= 100:
-            raise SpecError("--repeat", arguments.repeat, "a whole number from 1 to 100")
+            raise SpecError("--repeat", arguments.repeat, "an integer from 1 to 100")
         study = msgspec.structs.replace(study, repeat=arguments.repeat)
     if arguments.slurm is not None:
         study = placed(study, parse_options(arguments.slurm))
@@ -224,7 +222,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         print_lines(study_lines(report, page_width()))
     if reason == "finished" and all(cell.refused for cell in cells):
-        return UNFILLED  # there is nothing in the tables
+        return UNFILLED  # the tables are empty
     return {"finished": 0, "cancelled": CANCELLED}.get(reason, UNFILLED)
 
 
@@ -234,14 +232,14 @@ def _events(
     cells: Sequence[Cell],
     cancel: Cancellation,
 ) -> Iterator[StudyEvent]:
-    """What happens while the cells are filled, here or on a cluster."""
+    """Run the cells here or on a cluster."""
     minutes = arguments.max_minutes
     if arguments.slurm is None:
         return run_study(
             directory, cells, cancel=cancel, max_minutes=minutes, retry=arguments.retry
         )
     if minutes is not None:
-        raise SpecError("--max-minutes", minutes, "without --slurm, where time=M limits each job")
+        raise SpecError("--max-minutes", minutes, "not with --slurm; use --slurm time=M instead")
     place = Slurm(directory, parse_options(arguments.slurm))
     return run_on(place, directory, cells, cancel=cancel, retry=arguments.retry)
 
@@ -252,13 +250,12 @@ def _only(texts: Sequence[str]) -> dict[str, list[str]]:
     for text in texts:
         axis, equals, values = text.partition("=")
         if not equals:
-            raise SpecError("--only", text, "AXIS=VALUE, several values with commas")
+            raise SpecError("--only", text, "expected AXIS=VALUE, values separated by commas")
         only.setdefault(axis.strip(), []).extend(part.strip() for part in values.split(","))
     return only
 
 
 def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
-    """Print each cell with its predicted memory and forecast time."""
     forecaster = Forecaster(past_entries())
     forecasts = [(cell, forecaster.forecast(cell)) for cell in cells]
     table = Table(

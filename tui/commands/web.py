@@ -30,7 +30,6 @@ CLOSING_SECONDS = 2.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the port."""
     parser.description = (
         "Serve the workstation on loopback, behind a token, and print the ssh command that\n"
         "forwards the port to your machine. Each browser tab is a separate workstation that ends\n"
@@ -43,14 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until interrupted; 0 then."""
     from sysbench.core.export.server import LOOPBACK  # lazy: numpy
 
     _require_library()
     try:
         listener = socket.create_server((LOOPBACK, arguments.port))
     except (OSError, OverflowError) as error:
-        raise SpecError("port", arguments.port, f"a port that is free here: {error}") from error
+        raise SpecError("port", arguments.port, f"not a free port: {error}") from error
     port, token = listener.getsockname()[1], secrets.token_urlsafe(16)
     url, tunnel = f"http://{LOOPBACK}:{port}/{token}/", tunnel_command(port)
     if arguments.json:

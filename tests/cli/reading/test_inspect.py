@@ -108,7 +108,7 @@ def test_what_cannot_be_shown_says_why(
     tiny_run: RunDirectory, snapshot: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "no times of kernels" in complaint(capsys, snapshot, "--section", "tree")
-    assert "belongs to --section tree" in complaint(capsys, snapshot, "--depth", "2")
+    assert "requires --section tree" in complaint(capsys, snapshot, "--depth", "2")
     assert "binary units" in complaint(capsys, snapshot, "--memory-limit", "2GB")
     assert "more than 64.0 KiB" in complaint(capsys, tiny_run.trace_path, "--memory-limit", "64KiB")
     assert "No such file" in complaint(capsys, tmp_path / "absent")

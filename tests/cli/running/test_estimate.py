@@ -293,10 +293,10 @@ def test_a_size_in_gigabytes_says_what_it_is_taken_for(
     assert document(capsys, *options)["capacity_bytes"] == 80 * 10**9
     text = " ".join(printed(capsys, *options).split())
     assert "80 GB means 80,000,000,000 bytes, 74.5 GiB" in text
-    assert "for --card: a100-80gb 80.0 GiB, h100 79.6 GiB" in text
+    assert "see --card: a100-80gb 80.0 GiB, h100 79.6 GiB" in text
     assert "for the CPU" not in text
     text = printed(capsys, "tiny", "--capacity", "80GiB", "device=cpu")
-    assert "taken as" not in text and "predicted for the CPU" in text
+    assert " means " not in text and "predicted for the CPU" in text
 
 
 def test_memory_that_is_not_predicted_is_null_with_a_reason(
