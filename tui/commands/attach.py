@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Follow the run; return the exit code of `run`."""
-    from sysbench.core.experiments.experiment import experiment_meant  # lazy: numpy
-    from sysbench.tui.commands.ab_report import attach_to  # lazy: numpy
-    from sysbench.tui.commands.progress import Progress, RunFold  # lazy: numpy
-    from sysbench.tui.commands.run_report import print_ending  # lazy: numpy
+    from sysbench.core.experiments.experiment import experiment_meant  # lazy: --help stays fast
+    from sysbench.tui.commands.ab_report import attach_to  # lazy: --help stays fast
+    from sysbench.tui.commands.progress import Progress, RunFold  # lazy: --help stays fast
+    from sysbench.tui.commands.run_report import print_ending  # lazy: --help stays fast
 
     experiment = experiment_meant(arguments.run)
     if experiment is not None:

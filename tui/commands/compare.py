@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from sysbench.tui.commands.comparison_report import (  # lazy: --help needs no numpy
+    from sysbench.tui.commands.comparison_report import (  # lazy: --help stays fast
         print_comparison,
     )
 

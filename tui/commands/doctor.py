@@ -122,14 +122,14 @@ def main(arguments: argparse.Namespace) -> int:
     if wrong := _mistake(arguments):
         raise SpecError("doctor", wrong, "see `sysbench-tui doctor --help`")
     if arguments.noise:
-        from sysbench.tui.commands.doctor_noise import measure_noise  # lazy: numpy
+        from sysbench.tui.commands.doctor_noise import measure_noise  # lazy: --help stays fast
 
         return measure_noise(arguments)
     if arguments.measure:
-        from sysbench.tui.commands.doctor_measure import measure_devices  # lazy: numpy
+        from sysbench.tui.commands.doctor_measure import measure_devices  # lazy: --help stays fast
 
         return measure_devices(arguments)
-    from sysbench.core.machine.doctor_checks import examine  # lazy: psutil
+    from sysbench.core.machine.doctor_checks import examine  # lazy: --help stays fast
 
     checks = [*examine(), *_default_device_checks()]
     if arguments.json:
@@ -142,9 +142,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _default_device_checks() -> list[Check]:
     """Return measured rates and noise floor of the default device."""
-    from sysbench.core.experiments.noise import noise_check  # lazy: psutil
-    from sysbench.core.machine.read_environment import cpu_model  # lazy: psutil
-    from sysbench.core.runs.kept_rates import rates_check  # lazy: psutil
+    from sysbench.core.experiments.noise import noise_check  # lazy: --help stays fast
+    from sysbench.core.machine.read_environment import cpu_model  # lazy: --help stays fast
+    from sysbench.core.runs.kept_rates import rates_check  # lazy: --help stays fast
 
     try:
         device, torch, now_ns = resolve_device("auto"), torch_facts()["version"], time.time_ns()

@@ -57,9 +57,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _export_file(file: Path, arguments: argparse.Namespace, out: Path | None) -> int:
-    from sysbench.core.export.inspected_file import write_inspection  # lazy: numpy
-    from sysbench.core.inspection.decoding import Decoding  # lazy: numpy
-    from sysbench.tui.commands.progress import decoding_progress  # lazy: numpy
+    from sysbench.core.export.inspected_file import write_inspection  # lazy: --help stays fast
+    from sysbench.core.inspection.decoding import Decoding  # lazy: --help stays fast
+    from sysbench.tui.commands.progress import decoding_progress  # lazy: --help stays fast
 
     capture = Path(arguments.capture) if arguments.capture else None
     decoding = Decoding(file, 0, arguments.device, arguments.steps, capture)

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """List the runs; always return 0."""
-    from sysbench.core.runs.library import Library  # lazy: rich and numpy
+    from sysbench.core.runs.library import Library  # lazy: --help stays fast
     from sysbench.tui.commands.layout import table_lines  # lazy: rich
 
     if arguments.trash:
@@ -65,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _list_trash(arguments: argparse.Namespace) -> int:
     """List the deleted runs, the last deleted one first."""
-    from sysbench.core.runs.trash import list_trash, trash_folder  # lazy: numpy
+    from sysbench.core.runs.trash import list_trash, trash_folder  # lazy: --help stays fast
     from sysbench.tui.commands.layout import table_lines  # lazy: rich
 
     deleted = [

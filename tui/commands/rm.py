@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if arguments.empty == bool(arguments.runs) or (arguments.empty and arguments.restore):
         raise SpecError("RUN", "", "name the runs, or give --empty alone")
-    from sysbench.core.runs import trash  # lazy: numpy
+    from sysbench.core.runs import trash  # lazy: --help stays fast
 
     if arguments.empty:
         done, word = [run.id for run in trash.empty_trash()], "permanently deleted"
@@ -57,8 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _delete(arguments: argparse.Namespace) -> list[str]:
     """Delete all runs, or none if one is in use; return their ids."""
-    from sysbench.core.runs.trash import KeptRunError, trash_run  # lazy: numpy
-    from sysbench.core.studies.study_directory import uses_of  # lazy: numpy
+    from sysbench.core.runs.trash import KeptRunError, trash_run  # lazy: --help stays fast
+    from sysbench.core.studies.study_directory import uses_of  # lazy: --help stays fast
 
     runs = {run.id: run for run in map(find_run, arguments.runs)}
     for run_id in runs:

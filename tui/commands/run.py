@@ -63,9 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run; return 0 if finished, 130 if cancelled, else 1."""
-    from sysbench.core.runs.supervisor import supervise  # lazy: numpy
-    from sysbench.tui.commands.progress import Progress, RunFold  # lazy: numpy
-    from sysbench.tui.commands.run_report import print_ending  # lazy: numpy
+    from sysbench.core.runs.supervisor import supervise  # lazy: --help stays fast
+    from sysbench.tui.commands.progress import Progress, RunFold  # lazy: --help stays fast
+    from sysbench.tui.commands.run_report import print_ending  # lazy: --help stays fast
 
     spec = chosen_spec(arguments)
     passes = chosen_passes(arguments, spec)

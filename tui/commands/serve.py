@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from sysbench.core.export.server import PageServer  # lazy: numpy
+    from sysbench.core.export.server import PageServer  # lazy: --help stays fast
 
     run = find_run(arguments.run)
     server = PageServer(run, arguments.port)
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def tunnel_command(port: int) -> str:
     """Return the ssh command that forwards a port to the user's machine."""
-    from sysbench.core.export.server import LOOPBACK  # lazy: numpy
+    from sysbench.core.export.server import LOOPBACK  # lazy: --help stays fast
 
     return f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"
 

@@ -32,8 +32,10 @@ def _stop(run: RunDirectory) -> bool:
 
 def main(arguments: argparse.Namespace) -> int:
     """Stop the run and wait for its end; always return 0."""
-    from sysbench.core.experiments.experiment import experiment_meant  # lazy: numpy
-    from sysbench.core.experiments.experiment_runner import follow_experiment  # lazy: numpy
+    from sysbench.core.experiments.experiment import experiment_meant  # lazy: --help stays fast
+    from sysbench.core.experiments.experiment_runner import (
+        follow_experiment,  # lazy: --help stays fast
+    )
 
     events: Iterator[object]
     experiment = experiment_meant(arguments.run)

@@ -101,7 +101,7 @@ def test_bad_spec_file_is_named(
         (["run", "xl"], ["ambiguous, say which: cs336-2025/xl", "parameters) or"]),
         (["estimate", "tiny", "cs336-2025/xl"], ["'tiny cs336-2025/xl'", "one model"]),
         (["run", "tiny", "contxt=8"], ["contxt", "context"]),
-        (["run", "nano.py"], ["nano.py:make", "factory"]),
+        (["run", "nano.py"], ["nano.py:make", "function"]),
         (["run", "--passes", "timing,flying"], ["passes", "flying", "timing, trace, memory"]),
         (["run", "--passes", ","], ["passes"]),
         (["show", "nothing"], ["no run 'nothing'", "sysbench-tui list"]),

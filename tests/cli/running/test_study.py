@@ -42,7 +42,7 @@ def test_a_forecast_has_all_rounds_and_tells_how_many_a_comparison_takes(
     assert main(small) == 0
     once = " ".join(capsys.readouterr().out.split())
     assert "time unknown" in once
-    assert "--repeat 6 is the least" in once
+    assert "use at least --repeat 6" in once
     assert main([*small, "--repeat", "6"]) == 0
     told = capsys.readouterr().out
     assert "6 rounds of 4 cells: time unknown" in told
@@ -73,7 +73,7 @@ def test_a_study_whose_every_cell_is_refused_fails(
         (["e2e", "--set", "batch=2,4"], "batch"),
         (["e2e", "--repeat", "0"], "repeat"),
         (["e2e", "warmup"], "one study at a time"),
-        (["show"], "begun"),
+        (["show"], "started"),
         (["show", "e2e"], "was not begun"),
     ],
 )
