@@ -73,10 +73,10 @@ def test_a_sentence_is_one_sentence_about_something() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tab", "told"), [("kernels", "time of this row alone"), ("memory", "peak")]
+    ("tab", "words"), [("kernels", "time of this row alone"), ("memory", "peak")]
 )
-async def test_explain_tells_the_columns_of_the_table_in_view(
-    app: SysbenchApp, sysbench_home: Path, tab: str, told: str
+async def test_explain_lists_the_columns_of_the_table_in_view(
+    app: SysbenchApp, sysbench_home: Path, tab: str, words: str
 ) -> None:
     run = RunDirectory(sysbench_home / "runs" / "frozen")
     shutil.copytree(FROZEN.path, run.path)
@@ -86,4 +86,4 @@ async def test_explain_tells_the_columns_of_the_table_in_view(
         await until(pilot, lambda: isinstance(app.screen, ExplainScreen))
         await pilot.pause()
         text = str(app.screen.query_one("#origins", Static).content)
-        assert "Columns of this table" in text and told in text
+        assert "Columns of this table" in text and words in text

@@ -1,4 +1,4 @@
-"""`ab`: what it measures, what it refuses, what it promises before the start and tells after."""
+"""`ab`: its measurements, refusals, the planned power and the report."""
 
 from __future__ import annotations
 

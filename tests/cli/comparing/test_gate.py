@@ -157,7 +157,7 @@ def test_another_machine_or_spec_is_named_and_not_compared(
 
 
 @pytest.mark.usefixtures("sysbench_home")
-def test_other_facts_that_differ_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_facts_that_differ_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     environment = {"cpu": {"model": "one"}, "system": {"kernel": "7.1"}}
     save_baseline("main", stored(STEADY))
     other = stored(slower(1.0), environment=environment)
@@ -221,7 +221,7 @@ def test_a_baseline_outlives_its_run(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 @pytest.mark.usefixtures("sysbench_home")
-def test_the_spec_is_measured_anew_in_fresh_processes(
+def test_the_spec_is_measured_again_in_fresh_processes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = {**describe_host(), "settings": {"threads": 1}}

@@ -138,7 +138,7 @@ def three_steps(tmp_path: Path) -> Path:
     return path
 
 
-def test_steps_are_told_and_chosen(three_steps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_listed_and_chosen(three_steps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = printed(capsys, three_steps)
     assert "Steps by torch.profiler" in whole and "outside" in whole
     assert "the table is of device 1, the busiest; left out: 0" in whole

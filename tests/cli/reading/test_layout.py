@@ -1,4 +1,4 @@
-"""Tables and prose as lines: they fit, and what is cut is cut where it tells least."""
+"""Tables and prose as lines: they fit, and are truncated where it matters least."""
 
 from __future__ import annotations
 
