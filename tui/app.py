@@ -118,7 +118,6 @@ class SysbenchApp(FrameDiffApp[None]):
 
     @property
     def depth(self) -> Depth:
-        """Number of colours of the terminal."""
         return depth_of(self.console.color_system)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -128,7 +127,6 @@ class SysbenchApp(FrameDiffApp[None]):
         return fields | hue_variables(DARK if theme.dark else LIGHT, self.depth)
 
     def choose_theme(self, name: str) -> None:
-        """Use a theme and save it for the next start."""
         self.theme = name
         try:
             save(Choices(theme=name))
@@ -141,7 +139,6 @@ class SysbenchApp(FrameDiffApp[None]):
 
     @property
     def watch_run(self) -> RunWatch | None:
-        """The run that Live follows."""
         return self.session.watch
 
     async def on_event(self, event: Event) -> None:
@@ -160,7 +157,6 @@ class SysbenchApp(FrameDiffApp[None]):
         self.action_redraw()
 
     def action_redraw(self) -> None:
-        """Repaint the whole screen."""
         self._redraw_timer.pause()
         self.frame.forget()
         for screen in self.screen_stack[-1:]:  # empty while the app exits
@@ -298,7 +294,6 @@ class SysbenchApp(FrameDiffApp[None]):
         self.push_screen(HelpScreen())
 
     async def action_quit(self) -> None:
-        """Quit, or ask first what to do with a live run."""
         watch = self.watch_run
         if watch is None or watch.over:
             self.exit()

@@ -27,7 +27,6 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def _read(path: Path) -> dict[str, Explanation]:
-    """Return the tables of the file by ``area.number``."""
     areas = msgspec.toml.decode(path.read_bytes(), type=dict[str, dict[str, Explanation]])
     return {
         f"{area}.{name}": entry for area, names in areas.items() for name, entry in names.items()

@@ -44,7 +44,6 @@ class KeyQueue:
         self._follow([node for node in focused.ancestors_with_self for _ in range(LAPS)])
 
     def _follow(self, nodes: list[MessagePump]) -> None:
-        """Follow the key from the focused widget up to the app."""
         while nodes:
             if nodes.pop(0).call_later(self._follow, nodes):
                 return

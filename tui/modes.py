@@ -44,7 +44,6 @@ class Mode:
         return self.name.title()
 
     def make_screen(self) -> Screen[Any]:
-        """Import and create the screen."""
         screen: Screen[Any] = load_class(self.shown_by)()
         return screen
 

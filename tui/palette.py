@@ -18,8 +18,6 @@ UNASKED = "theme: "
 
 
 class PaletteCommand(NamedTuple):
-    """One entry of the palette."""
-
     title: str
     help: str
     call: Callable[[], Any]

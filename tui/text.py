@@ -63,7 +63,6 @@ def _cut_where_they_differ(group: Sequence[str], width: int) -> dict[str, str]:
 
 
 def _same_begin(a: str, b: str) -> int:
-    """Length of the common prefix."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))
     return sum(1 for _ in same)
 
@@ -86,12 +85,10 @@ def amount(count: float | None) -> str:
 
 
 def operations(count: float | None) -> str:
-    """Floating-point operations: ``4.11 TFLOP``."""
     return UNKNOWN if count is None else f"{format_count(count)}FLOP"
 
 
 def short_count(count: float) -> str:
-    """A count with a metric suffix: ``969 M``."""
     return format_count(count).strip()
 
 
@@ -280,6 +277,5 @@ def round_words(number: int, repeat: int) -> str:
 
 
 def median_text(median_ms: float, half_width: float | None) -> str:
-    """Format a median with its interval, if known."""
     uncertainty = "" if half_width is None else f" ±{percent(half_width)}"
     return f"median {milliseconds(median_ms)}{uncertainty}"

@@ -142,7 +142,6 @@ class FrameBuffer:
 
 
 def pieces_of(update: CompositorLayout | Chops) -> Iterator[tuple[int, int, Iterable[Strip]]]:
-    """Yield column, row and strips of what an update paints."""
     if is_layout(update):
         for y, strips in enumerate(update.strips, update.region.y):
             yield update.region.x, y, strips

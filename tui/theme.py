@@ -146,7 +146,6 @@ _DEPTHS: dict[str | None, Depth] = {"256": "256", "standard": "16"}
 
 
 def depth_of(color_system: str | None) -> Depth:
-    """Convert rich's name of a colour system."""
     return _DEPTHS.get(color_system, "full")
 
 
@@ -158,7 +157,6 @@ def hue_variables(name: str, depth: Depth) -> dict[str, str]:
 
 
 def theme_of(name: str, depth: Depth) -> Theme:
-    """Build the dark or the light theme for a number of colours."""
     surfaces, text = _SURFACES[name, depth], _FOREGROUNDS[name, depth]
     return Theme(
         name=name,
@@ -205,7 +203,6 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def read_choices() -> Choices:
-    """Read the saved choices, or return the defaults."""
     try:
         return msgspec.json.decode((home() / FILE).read_bytes(), type=Choices)
     except (OSError, *UNREADABLE_JSON):
@@ -282,7 +279,5 @@ _CONTROLS = re.compile(
 
 
 class AsciiFilter(LineFilter):
-    """Translates every painted line to ASCII."""
-
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [Segment(to_ascii(text), style, control) for text, style, control in segments]

@@ -36,8 +36,8 @@ FROZEN = Path(__file__).parents[1] / "fixtures" / "tiny-cpu"
 DEPTHS: tuple[Depth, ...] = ("full", "256", "16")
 SYSTEMS = {"256": ColorSystem.EIGHT_BIT, "16": ColorSystem.STANDARD}
 APART = {"full": 0.07, "256": 0.05, "16": 0.0}
-"""Minimum distance of two hues. Sixteen colours do not contain seven distinguishable hues; there the
-textures differ."""
+"""Minimum distance of two hues. Sixteen colours do not contain seven distinguishable hues;
+there the textures differ."""
 
 every_theme = pytest.mark.parametrize(("name", "depth"), list(product((DARK, LIGHT), DEPTHS)))
 

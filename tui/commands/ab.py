@@ -81,7 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Measure; return the gate's exit code, else 0 for any verdict."""
     from sysbench.tui.commands.ab_report import measure  # lazy: --help stays fast
 
     return measure(arguments)

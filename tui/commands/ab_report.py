@@ -68,7 +68,6 @@ def print_plan(
 
 
 def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float) -> Iterator[str]:
-    """Describe both specs and what the rounds can detect."""
     settings_a, settings_b = (msgspec.to_builtins(spec) for spec in (a, b))
     changed = [
         f"{key} = {one_figure(key, settings_b.get(key))}"
@@ -85,7 +84,6 @@ def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float
 
 
 def print_experiment(directory: ExperimentDirectory, *, json: bool, markdown: bool = False) -> int:
-    """Print the report and return the exit code."""
     report = experiment_report(directory)
     if json:
         print_json(report)
@@ -218,7 +216,6 @@ def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
 
 
 def _create(arguments: argparse.Namespace) -> ExperimentDirectory:
-    """Create an experiment and print its plan."""
     a, b = arguments.a, arguments.b
     pythons = both_pythons(a, b, arguments.python, arguments.python_b)
     spec_a, spec_b = both_specs(a, b, arguments.settings, arguments.settings_b, pythons)

@@ -70,7 +70,6 @@ def _python_of(name: str | None) -> str | None:
 
 
 def side_settings(name: str | None) -> Mapping[str, object]:
-    """Return the settings of a TOML file, a profile, a model, or a run."""
     if name is not None and (run := _run(name)) is not None:
         return run.header().spec.settings()
     return from_file(name)[0]

@@ -57,7 +57,6 @@ def examples(*lines: tuple[str, str]) -> str:
 
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``RUN``, as `find_run` takes it."""
     complete_with(parser.add_argument("run", metavar="RUN", help=RUN_HELP), "run")
 
 
@@ -151,7 +150,6 @@ def one_step(text: str) -> tuple[int, int]:
 
 
 def steps_range(text: str) -> tuple[int, int]:
-    """Parse ``2-5``."""
     match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
     if match is None or int(match[1]) > int(match[2]):
         raise argparse.ArgumentTypeError(
@@ -161,7 +159,6 @@ def steps_range(text: str) -> tuple[int, int]:
 
 
 def add_tree_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `report_sections.tree_options` reads."""
     tree = parser.add_argument_group("options of --section tree")
     tree.add_argument("--depth", type=parse_count, metavar="N", help="show N levels below the step")
     tree.add_argument(

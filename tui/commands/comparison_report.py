@@ -132,7 +132,6 @@ def difference_lines(
 
 
 def memory_lines(comparison: Comparison, width: int) -> Iterator[Line]:
-    """Yield the modules and stacks whose memory changed most."""
     for table in difference_tables(comparison.memory) if comparison.memory else ():
         if table.name != LEDGERS and table.rows:
             shown = msgspec.structs.replace(table, rows=table.rows[:LARGEST_CHANGES])

@@ -141,7 +141,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _default_device_checks() -> list[Check]:
-    """Return measured rates and noise floor of the default device."""
     from sysbench.core.experiments.noise import noise_check  # lazy: --help stays fast
     from sysbench.core.machine.read_environment import cpu_model  # lazy: --help stays fast
     from sysbench.core.runs.kept_rates import rates_check  # lazy: --help stays fast

@@ -63,7 +63,6 @@ def _every(gpus: int) -> list[str]:
 
 
 def _line(item: RateRound | RateFound) -> str:
-    """Describe the start of a round, or a measured rate."""
     if isinstance(item, RateRound):
         return f"{item.device}, process {item.number} of {item.rounds}"
     rate = item.rate
@@ -141,7 +140,6 @@ def rate_text(name: str, value: float) -> str:
 
 
 def rates_table(report: RatesReport) -> Table:
-    """Return a row per rate: median of the processes, range, and data sheet value."""
     rates = report.rates
     return tabulate(
         report.rows,

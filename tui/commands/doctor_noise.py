@@ -68,7 +68,6 @@ def measure_noise(arguments: argparse.Namespace) -> int:
 
 
 def _spec(settings: list[str]) -> RunSpec:
-    """Return the device's default spec with the user's changes."""
     changes = parse_settings(settings)
     asked = parse_spec({key: changes[key] for key in ("device",) if key in changes})
     defaults: dict[str, object] = {"max_seconds": ROUND_SECONDS}

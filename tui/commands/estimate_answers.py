@@ -119,7 +119,6 @@ def _answer(
 
 
 def _target(arguments: argparse.Namespace, spec: RunSpec, known: KnownCard | None) -> Target:
-    """Return the device that the options describe, else the local one."""
     capability = _capability(arguments)
     if known is not None:
         if capability is not None:
@@ -304,7 +303,6 @@ def as_json(estimate: Estimate) -> dict[str, Any]:
 
 
 def _allocator_json(estimate: Estimate) -> dict[str, Any]:
-    """Return the reserved and the available memory of CUDA's caching allocator."""
     room = estimate.room
     return {
         "compute_capability": estimate.card.capability,

@@ -91,7 +91,6 @@ class Estimate:
 
     @property
     def fits(self) -> bool | None:
-        """Whether it certainly fits; None as in `verdict`."""
         return None if self.verdict is None else self.verdict == "fits"
 
     @cached_property
@@ -172,7 +171,6 @@ def estimate_tables(estimate: Estimate) -> list[Table]:
 
 
 def fit_lines(spec: RunSpec, fit: Fit, card: Card, method: str, width: int) -> Iterator[Line]:
-    """Yield the largest value that fits, and the memory that the next one lacks."""
     yield from _head(with_value(spec, fit.key, fit.largest) if fit.largest else spec, card, width)
     table = fit_table(fit)
     yield from titled(table.title, table_lines(table, width, columns=("quantity", "value")))
@@ -250,7 +248,6 @@ def _answer(estimate: Estimate) -> str:
 
 
 def _capacity(capacity_bytes: int, card: Card) -> str:
-    """``79.6 GiB (H100 80GB HBM3)``, or only the bytes without a card."""
     size = format_bytes(capacity_bytes)
     return f"{size} ({card.name})" if card.name else size
 

@@ -74,7 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Return the gate's exit code, 130 if the measurement was cancelled."""
     from sysbench.tui.commands.gate_tables import judge  # lazy: --help stays fast
 
     return judge(arguments)

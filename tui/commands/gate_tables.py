@@ -127,7 +127,6 @@ def judgement_lines(judgement: Judgement, command: str, width: int) -> Iterator[
 
 
 def judgement_markdown(judgement: Judgement, command: str) -> str:
-    """A block for a pull request."""
     title = f"Step time against baseline {judgement.baseline}: {judgement.headline}"
     lines = [f"### {escaped(title)}", "", f"**{escaped(gate_line(judgement.gate))}**", ""]
     sides, *differences = _tables(judgement)

@@ -89,7 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Show the file; 0 when it could be read."""
     from sysbench.tui.commands.inspect_report import show_file  # lazy: --help stays fast
 
     return show_file(arguments)

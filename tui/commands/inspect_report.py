@@ -85,7 +85,6 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
 
 
 def show_file(arguments: argparse.Namespace) -> int:
-    """Show the file; return 0 if it can be read."""
     refuse_wide_report(arguments)
     if Path(arguments.file).is_dir():
         return _show_folder(arguments)
@@ -143,7 +142,6 @@ def show_file(arguments: argparse.Namespace) -> int:
 
 
 def _show_folder(arguments: argparse.Namespace) -> int:
-    """Show a folder of ranks; return 0 if it can be read."""
     folder, section = Path(arguments.file), arguments.section
     refused = [
         name

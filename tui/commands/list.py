@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """List the runs; always return 0."""
     from sysbench.core.runs.library import Library  # lazy: --help stays fast
     from sysbench.tui.commands.layout import table_lines  # lazy: rich
 
@@ -64,7 +63,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _list_trash(arguments: argparse.Namespace) -> int:
-    """List the deleted runs, the last deleted one first."""
     from sysbench.core.runs.trash import list_trash, trash_folder  # lazy: --help stays fast
     from sysbench.tui.commands.layout import table_lines  # lazy: rich
 

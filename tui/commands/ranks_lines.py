@@ -24,7 +24,6 @@ DROPPED = {
 
 
 def ranks_lines(ranks: Ranks, width: int) -> Iterator[Line]:
-    """Yield findings, then tables of ranks, steps, collectives and memory."""
     yield [(literal(ranks.folder), "bold")]
     yield from prose(folder_text(ranks), width)
     for finding in ranks.findings:

@@ -164,7 +164,6 @@ def collectives_section(
 
 
 def host_sections(kernels: Kernels, width: int) -> Iterator[Line]:
-    """Yield the longest annotations, Python functions and runtime calls."""
     side = kernels.host
     if side is None:
         return
@@ -195,7 +194,6 @@ def answers_of(record: Record) -> list[Answer]:
 
 
 def questions_section(record: Record, answers: Sequence[Answer], width: int) -> Iterator[Line]:
-    """Yield each question with its answer, and commands that measure missing values."""
     yield from kernel_head(record, width)
     for answer in answers:
         yield blank()
@@ -419,7 +417,6 @@ TEXTS = {
 
 
 def _logs(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:
-    """Yield the existing logs by pass."""
     return ((name, path) for name, path in logs_of(run, record) if path.is_file())
 
 

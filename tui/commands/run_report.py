@@ -59,7 +59,6 @@ def print_ending(run: RunDirectory, *, json: bool) -> int:
 
 
 def full_report(run: RunDirectory, record: Record, width: int) -> Iterator[Line]:
-    """Yield the report, then the artifacts and the commands that export them."""
     yield from report_lines(record, width)
     # Never truncated, so that they can be copied.
     yield from titled(
@@ -163,7 +162,6 @@ def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
 
 
 def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
-    """Yield warnings about low coverage and times perturbed by tracing."""
     for text in (coverage_warning(kernels), perturbation_note(kernels)):
         if text:
             yield blank()
@@ -171,7 +169,6 @@ def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
 
 
 def perturbed_columns(kernels: Kernels, table: Table) -> list[str]:
-    """Return the columns with times that tracing perturbed."""
     return [name for name in table.columns if name.endswith("_ns")] if is_perturbed(kernels) else []
 
 
@@ -196,7 +193,6 @@ def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
 
 
 def nsys_section(nsys: Nsys, width: int) -> Iterator[Line]:
-    """Yield the ranges with the most GPU time, and the clocks."""
     ranges = range_table(nsys)
     columns = ("projected_ns", "instances", "operations", "kernels", "kernel_ns", "range")
     shown = msgspec.structs.replace(ranges, rows=ranges.rows[:KERNEL_ROWS])
@@ -210,7 +206,6 @@ def nsys_section(nsys: Nsys, width: int) -> Iterator[Line]:
 
 
 def memory_section(memory: Memory, width: int) -> Iterator[Line]:
-    """Yield the ledger at the peak, the totals, and the process memory."""
     ledger = ledger_table(memory)
     numbers = tuple(name for name in ledger.columns if name != "name")
     rows = table_lines(
@@ -289,7 +284,6 @@ def _totals(memory: Memory) -> list[str]:
 
 
 def _figure(key: str, value: float | None, missing: Mapping[str, str]) -> str:
-    """Format a figure, or n/a with the reason."""
     reason = missing.get(key) if value is None else None
     return one_figure(key, value) + (f" ({literal(reason)})" if reason else "")
 

@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Show the run; return 0 if it can be read."""
     from sysbench.core.runs.stored_records import load_record  # lazy: --help stays fast
     from sysbench.tui.commands import report_sections as sections  # lazy: --help stays fast
     from sysbench.tui.commands.run_report import full_report  # lazy: --help stays fast

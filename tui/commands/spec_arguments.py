@@ -31,7 +31,6 @@ SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 
 
 def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `chosen_spec` and `asked_spec` read."""
     words = parser.add_argument(
         WORDS,
         nargs="*",
@@ -50,7 +49,6 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def spec_keys() -> str:
-    """Describe every key of a spec: default, meaning, allowed values."""
     default = RunSpec()
     lines = ["keys of a spec, here and in TOML, with their defaults:"]
     for field in FIELDS:
@@ -167,7 +165,6 @@ def _without_replaced_model(
 
 
 def is_model(word: str) -> bool:
-    """Whether a word names a preset or a user model."""
     return word in model_presets() or is_own(word)
 
 

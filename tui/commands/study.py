@@ -72,7 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Return 0 when every cell has a value, 130 when cancelled, else 1."""
     from sysbench.tui.commands.study_report_lines import run_action  # lazy: --help stays fast
 
     return run_action(arguments)

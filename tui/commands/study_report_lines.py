@@ -53,7 +53,6 @@ CANCELLED, UNFILLED = 130, 1
 
 
 def study_lines(report: StudyReport, width: int) -> Iterator[Line]:
-    """Yield the report without the environment, which the other formats contain."""
     study, progress = report.study, report.progress
     name = " · ".join(part for part in (study.name, study.variant) if part)
     yield [(f"{name}: {study.title}", "bold")]
@@ -195,7 +194,6 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Run the cells, or with ``--dry-run`` forecast them."""
     study = with_variant(load_study(arguments.name), arguments.variant)
     study = with_overrides(study, parse_settings(arguments.settings))
     if arguments.repeat is not None:
@@ -232,7 +230,6 @@ def _events(
     cells: Sequence[Cell],
     cancel: Cancellation,
 ) -> Iterator[StudyEvent]:
-    """Run the cells here or on a cluster."""
     minutes = arguments.max_minutes
     if arguments.slurm is None:
         return run_study(

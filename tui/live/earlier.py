@@ -42,7 +42,6 @@ class Earlier:
         return statistics.median(seconds) if seconds else None
 
     def count(self, name: str) -> int:
-        """Number of runs behind `expected`."""
         return len(self.seconds.get(name, ()))
 
 
@@ -94,7 +93,6 @@ def earlier_runs(run: RunDirectory, environment: Mapping[str, Any]) -> Earlier:
 def _same(
     run: RunDirectory, environment: Mapping[str, Any]
 ) -> Iterator[tuple[RunDirectory, Record]]:
-    """Yield earlier runs of the same spec on the same host, newest first."""
     header = run.header()
     identity, runs = header.spec.identity, run.path.parent
     for entry in Library(runs.parent).entries(identity):

@@ -180,7 +180,6 @@ def watched_rounds(record: Record) -> list[Round]:
 
 
 def live_pair() -> Pair | None:
-    """Find the runs of a live experiment."""
     for directory in recent_experiments():
         with suppress(DamagedFileError):
             if directory.is_live():

@@ -99,7 +99,6 @@ class LiveView:
         return {name: statistics.median(times) for name, times in self.phases_ms.items() if times}
 
     def take(self, event: events.AnyEvent) -> None:
-        """Apply an event."""
         self.last_ns = max(self.last_ns, event.t_ns)
         mark = mark_of(event, self.current)
         if mark and (not self.marks or self.marks[-1][1] != mark):
@@ -278,11 +277,9 @@ class RunWatch:
         return changed
 
     def _had_time(self) -> bool:
-        """Whether the supervisor has had time to take its lock."""
         return bool(self.view.began_ns) or time.monotonic() - self._began > GRACE_SECONDS
 
     def _read_log(self) -> bool:
-        """Append new output of the current pass's worker."""
         name = self.view.current
         if not name:
             return False

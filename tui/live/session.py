@@ -102,7 +102,6 @@ class Session:
 
     @staticmethod
     def find_live_pair() -> Pair | None:
-        """Find the runs of a live experiment."""
         if not experiments_folder().is_dir():
             return None
         from sysbench.tui.live.pair_watch import live_pair  # lazy: not for the first screen
@@ -133,5 +132,4 @@ class Session:
         return watch.run if watch.over else None
 
     def close(self) -> None:
-        """Stop the sensors; the run continues."""
         self._sampler.stop()

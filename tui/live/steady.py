@@ -30,13 +30,10 @@ Read = TypeVar("Read", DeviceSample, HostSample)
 
 
 class Hysteresis:
-    """Displayed figures of a host and its devices."""
-
     def __init__(self) -> None:
         self._shown: dict[tuple[int | None, str], float | None] = {}
 
     def apply(self, sample: Sample) -> Sample:
-        """Return the sample with the figures to display."""
         devices = [self._of(gpu, gpu.index) for gpu in sample.devices]
         return replace(sample, host=self._of(sample.host, None), devices=devices)
 

@@ -80,7 +80,6 @@ class StudyWatch:
         return is_new
 
     def run_of(self, cell: Cell) -> RunDirectory | None:
-        """Return the run of a cell, if any."""
         entry = self.entries.get(cell.id)
         return self.directory.run_of(entry) if entry else None
 
