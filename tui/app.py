@@ -261,7 +261,7 @@ class SysbenchApp(FrameDiffApp[None]):
         # Do not switch screens while another dialog is open.
         is_reading = len(self.screen_stack) > 1 and not asks
         if asks:
-            self.screen.dismiss(None)  # its question was what to do with the run
+            self.screen.dismiss(None)  # it asked about the run that ended
         if self.current_mode == "live" and not is_reading:
             self.action_mode("result")
         else:

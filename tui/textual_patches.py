@@ -126,10 +126,15 @@ class FrameBuffer:
     ) -> Iterator[tuple[int, int, list[Cell]]]:
         row = self._rows.setdefault(y, {})
         cells = [cell for strip in strips for cell in cells_of(strip, colours)]
-        changed = [at for at, cell in enumerate(cells) if row.get(x + at) != cell]
+        changed = [column for column, cell in enumerate(cells) if row.get(x + column) != cell]
         row.update(enumerate(cells, x))
-        gaps = [at for at in range(1, len(changed)) if changed[at] - changed[at - 1] > MAX_GAP + 1]
-        for begin, end in zip([0, *gaps], [*gaps, len(changed)], strict=True):
+        # Indices of `changed` at which a new run of cells begins.
+        starts = [
+            index
+            for index in range(1, len(changed))
+            if changed[index] - changed[index - 1] > MAX_GAP + 1
+        ]
+        for begin, end in zip([0, *starts], [*starts, len(changed)], strict=True):
             if begin == end:
                 return
             first, last = changed[begin], changed[end - 1]
@@ -169,9 +174,9 @@ def cells_of(strip: Strip, colours: ColorSystem) -> list[Cell]:
             if width:
                 cells += [(char, blank if char == " " else look), *[("", look)] * (width - 1)]
             elif cells:
-                # An accent belongs to the character before it.
-                at = -1 if cells[-1][0] else -2
-                cells[at] = (cells[at][0] + char, cells[at][1])
+                # A combining character belongs to the previous one.
+                index = -1 if cells[-1][0] else -2
+                cells[index] = (cells[index][0] + char, cells[index][1])
     return cells
 
 

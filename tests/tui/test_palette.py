@@ -1,4 +1,4 @@
-"""The palette offers what is valid now, in one form of words; help lists our keys."""
+"""The palette lists valid commands in one form; help lists our keys."""
 
 from __future__ import annotations
 

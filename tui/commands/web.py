@@ -72,7 +72,7 @@ def _require_library() -> None:
 
 
 async def _serve(listener: socket.socket, port: int, token: str) -> None:
-    """Answer until a signal ends it, and the workstations with it."""
+    """Serve until a signal arrives, which also stops the workstations."""
     from aiohttp import web  # lazy: optional
 
     ended = asyncio.Event()
@@ -90,9 +90,9 @@ async def _serve(listener: socket.socket, port: int, token: str) -> None:
 
 
 def _application(port: int, token: str) -> Application:
-    """textual-serve's pages below the token, for browsers that use this machine's loopback name.
+    """Build textual-serve's application below the token, for requests to the loopback name.
 
-    Its own `Server.serve` has neither a token nor headers, and takes a port that is not bound yet.
+    `Server.serve` has no token and no security headers, and binds the port itself.
     """
     import aiohttp_jinja2  # lazy: optional
     import jinja2  # lazy: optional
@@ -117,7 +117,7 @@ def _application(port: int, token: str) -> Application:
     application = web.Application(middlewares=[guarded])
     application.on_response_prepare.append(add_headers)
     aiohttp_jinja2.setup(application, loader=jinja2.FileSystemLoader(server.templates_path))
-    # The page's addresses are made from these names, and so contain the token.
+    # textual-serve builds its URLs from these names, so they contain the token.
     application.add_routes(
         [
             web.get(f"/{token}/", server.handle_index, name="index"),

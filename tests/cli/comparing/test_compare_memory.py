@@ -1,4 +1,4 @@
-"""`compare` says what differs in memory, also where nothing was timed."""
+"""`compare` lists memory differences, also without timing."""
 
 from __future__ import annotations
 

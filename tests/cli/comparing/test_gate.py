@@ -1,4 +1,4 @@
-"""`baseline`, `gate` and `compare --gate`: exit codes, what is said, and real measurements."""
+"""`baseline`, `gate` and `compare --gate`: exit codes, output, and real measurements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def slower(times: float) -> list[float]:
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> str:
-    """What a command prints that ends with this code."""
+    """Run a command, check its exit code, and return its output."""
     assert main(arguments) == code
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err

@@ -14,7 +14,7 @@ from sysbench.tui.commands.spec_arguments import asked_spec
 
 
 def message(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    """What a command that must fail says."""
+    """Error message of a command that must fail."""
     assert main(arguments) == code
     captured = capsys.readouterr()
     assert captured.out == ""

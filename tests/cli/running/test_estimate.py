@@ -1,4 +1,4 @@
-"""`estimate` beyond the closed form of one spec: exact mode, what fits, tables."""
+"""`estimate`: exact mode, largest fit, tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`study`: what it would run, what it refuses, what it lists."""
+"""`study`: forecast, refusals, list."""
 
 from __future__ import annotations
 
