@@ -54,7 +54,7 @@ def _add_file(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from sysbench.tui.commands.gate_tables import BASELINE_ACTIONS  # lazy: --help stays fast
+    from sysbench.tui.commands.gate_actions import BASELINE_ACTIONS  # lazy: --help stays fast
 
     BASELINE_ACTIONS[arguments.action](arguments)
     return 0

@@ -74,6 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from sysbench.tui.commands.gate_tables import judge  # lazy: --help stays fast
+    from sysbench.tui.commands.gate_actions import judge  # lazy: --help stays fast
 
     return judge(arguments)

@@ -19,7 +19,7 @@ from sysbench.core.experiments.experiment_runner import (
     RoundStarting,
     Stopped,
 )
-from sysbench.core.formatting import counted
+from sysbench.core.formatting import counted, milliseconds
 from sysbench.core.inspection.inspection import Progressed
 from sysbench.core.record.events import (
     AnyEvent,
@@ -53,7 +53,6 @@ from sysbench.tui.text import (
     elapsed,
     forecast_text,
     median_text,
-    milliseconds,
     outcome_glyph,
 )
 from sysbench.tui.widgets.traces import block_rows, gauge

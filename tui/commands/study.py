@@ -72,6 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    from sysbench.tui.commands.study_report_lines import run_action  # lazy: --help stays fast
+    from sysbench.tui.commands.study_actions import run_action  # lazy: --help stays fast
 
     return run_action(arguments)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import milliseconds
 from sysbench.core.machine.sample import Sample
 from sysbench.core.record import events
 from sysbench.core.record.blocks import why_left_out
@@ -21,7 +22,6 @@ from sysbench.core.tables.cells import literal
 from sysbench.tui.text import (
     STAGE_MARKS,
     STAGE_WORDS,
-    milliseconds,
     outcome_text,
     round_words,
     time_of_day,

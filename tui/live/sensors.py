@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from sysbench.core.formatting import UNKNOWN
+from sysbench.core.formatting import UNKNOWN, percent
 from sysbench.core.machine.sample import DeviceSample, HostSample, Sample
 from sysbench.tui.live.steady import Hysteresis
-from sysbench.tui.text import amount, percent
+from sysbench.tui.text import amount
 from sysbench.tui.widgets.traces import block_rows
 
 if TYPE_CHECKING:
