@@ -101,7 +101,7 @@ def forecast_lines(
     compares = any(column.ratio for layout in study.tables for column in layout.columns)
     if (compares or ways_in(study)) and study.repeat < least_pairs():
         rounds = counted(study.repeat, "round")
-        text = f"{rounds} per cell are too few to test a comparison: "
+        text = f"{rounds} per cell, too few to test a comparison: "
         yield from prose(f"{text}use at least --repeat {least_pairs()}", width)
     for caution in cautions_of(study, cells, {}):
         yield from prose(f"! {caution}", width, hang=2, style="yellow")
