@@ -56,9 +56,9 @@ def parse_ratio(text: str) -> float:
     return float(stripped)
 
 
-def percent(share: float, digits: int = 1) -> str:
-    """Format a fraction of one: ``31.2 %``."""
-    return f"{100 * share:.{digits}f} %"
+def percent(share: float | None, digits: int = 1) -> str:
+    """Format a share of one: ``31.2 %``."""
+    return UNKNOWN if share is None else f"{100 * share:.{digits}f} %"
 
 
 def percent_of(part: float, whole: float) -> str:
@@ -66,21 +66,23 @@ def percent_of(part: float, whole: float) -> str:
     return percent(part / whole if whole else 0.0)
 
 
-def signed_percent(change: float, digits: int = 1) -> str:
+def signed_percent(change: float | None, digits: int = 1) -> str:
     """Format a change with its sign: ``+3.7 %``; zero after rounding is ``+0.0 %``."""
+    if change is None:
+        return UNKNOWN
     # + 0.0 turns -0.0 into 0.0.
     return f"{round(100 * change, digits) + 0.0:+.{digits}f} %"
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Format a number with ``digits`` significant digits, never in exponent form."""
+    """Format a number with N significant digits, never in exponent form."""
     integer_digits = len(str(int(abs(value)))) if abs(value) >= 1 else 1
     return f"{value:,.{max(0, digits - integer_digits)}f}"
 
 
-def milliseconds(value: float) -> str:
-    """Format with four significant digits: ``184.2 ms``."""
-    return f"{significant(value)} ms"
+def milliseconds(value: float | None) -> str:
+    """Four significant digits with the unit: ``184.2 ms``."""
+    return UNKNOWN if value is None else f"{significant(value)} ms"
 
 
 def shortened(name: str, most: int = MAX_NAME_CHARS) -> str:

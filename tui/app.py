@@ -1,4 +1,4 @@
-"""The workstation: its modes, its keys, and the run it follows. Nothing is measured here."""
+"""The workstation app: modes, keys, theme, and the run that it follows."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from textual.filter import LineFilter
 from textual.timer import Timer
 
 from sysbench.core.errors import SysbenchError
+from sysbench.core.runs.run_directory import RunDirectory, newest_run
 from sysbench.tui import modes
 from sysbench.tui.glyphs import ascii_only
 from sysbench.tui.keys import KeyQueue
@@ -33,32 +34,31 @@ from sysbench.tui.theme import (
     PrintableFilter,
     depth_of,
     hue_variables,
-    keep,
-    kept_choices,
+    read_choices,
+    save,
     theme_of,
 )
 from sysbench.tui.widgets import dialog
 
 if TYPE_CHECKING:
-    from sysbench.core.runs.run_directory import RunDirectory
     from sysbench.tui.live.pair_watch import Pair
     from sysbench.tui.live.run_watch import RunWatch
     from sysbench.tui.theme import Depth
 
 REFRESH_SECONDS = 0.5
 REDRAW_SECONDS = 0.2
-"""Wait after the last resize before the whole screen is painted once more."""
+"""Delay of the full repaint after the last resize."""
 
 
 class SysbenchApp(FrameDiffApp[None]):
-    """One mode a job; `modes.MODES` has them all."""
+    """Textual app with the modes of `modes.MODES`."""
 
     TITLE = "sysbench-tui"
     CSS_PATH = "app.tcss"
     COMMANDS: ClassVar[set[Any]] = {partial(load_class, "palette:WorkstationCommands")}
     MODES: ClassVar[dict[str, Any]] = {name: mode.make_screen for name, mode in modes.MODES.items()}
     DEFAULT_MODE = "run"
-    HORIZONTAL_BREAKPOINTS = dialog.WIDTHS  # the modes' screens have their own
+    HORIZONTAL_BREAKPOINTS = dialog.WIDTHS  # screens of modes have their own
     BINDING_GROUP_TITLE = "Everywhere"
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
@@ -78,7 +78,7 @@ class SysbenchApp(FrameDiffApp[None]):
             "Dark or light",
             id="theme",
             show=False,
-            tooltip="Switch between the dark and the light theme; it is kept",
+            tooltip="Switch between the dark and the light theme",
         ),
         Binding(
             "ctrl+z",
@@ -86,7 +86,7 @@ class SysbenchApp(FrameDiffApp[None]):
             "Suspend",
             id="suspend",
             show=False,
-            tooltip="Back to the shell, where fg returns; a run goes on",
+            tooltip="Suspend to the shell (fg returns); a run goes on",
         ),
         Binding(
             "ctrl+l",
@@ -97,7 +97,7 @@ class SysbenchApp(FrameDiffApp[None]):
             priority=True,
             tooltip="Repaint the whole screen",
         ),
-        Binding("q", "quit", "Quit", id="quit", show=False, tooltip="Leave; asks if a run is live"),
+        Binding("q", "quit", "Quit", id="quit", show=False, tooltip="Quit; asks if a run is live"),
     ]
 
     def __init__(self, sampler: StripSampler | None = None) -> None:
@@ -110,43 +110,39 @@ class SysbenchApp(FrameDiffApp[None]):
         for name in (DARK, LIGHT):
             self.register_theme(theme_of(name, self.depth))
         if self.no_color:
-            # Without colours these two paint black on black.
+            # Without colours these themes paint black on black.
             for name in ("ansi-dark", "ansi-light"):
                 self.unregister_theme(name)
-        kept = kept_choices().theme
-        self.theme = kept if kept in self.available_themes else DARK
+        theme = read_choices().theme
+        self.theme = theme if theme in self.available_themes else DARK
 
     @property
     def depth(self) -> Depth:
-        """The number of colours that the terminal has."""
         return depth_of(self.console.color_system)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """The hues in themes that are not ours."""
+        """Fallback colours for third-party themes."""
         theme = self.current_theme
         fields = {"field": theme.panel or theme.primary, "field-focus": f"{theme.primary} 25%"}
         return fields | hue_variables(DARK if theme.dark else LIGHT, self.depth)
 
     def choose_theme(self, name: str) -> None:
-        """Use a theme, now and at the next start."""
         self.theme = name
         try:
-            keep(Choices(theme=name))
+            save(Choices(theme=name))
         except OSError as error:
-            text = f"The theme is not kept for the next start: {error}"
+            text = f"The theme was not saved: {error}"
             self.notify(text, severity="warning", markup=False)
 
     def action_switch_theme(self) -> None:
-        """Go from dark to light, or back."""
         self.choose_theme(LIGHT if self.current_theme.dark else DARK)
 
     @property
     def watch_run(self) -> RunWatch | None:
-        """The run that Live follows, until another one begins."""
         return self.session.watch
 
     async def on_event(self, event: Event) -> None:
-        if isinstance(event, Resize):  # also when the app comes back from the background
+        if isinstance(event, Resize):  # also after the app returns from the background
             self.frame.forget()
             self._redraw_timer.reset()
             self._redraw_timer.resume()
@@ -157,20 +153,19 @@ class SysbenchApp(FrameDiffApp[None]):
 
     @on(Driver.SignalResume)
     def _repaint(self) -> None:
-        """The shell had the terminal meanwhile."""
+        # The shell has used the terminal.
         self.action_redraw()
 
     def action_redraw(self) -> None:
-        """Repaint the whole screen, whatever the terminal shows."""
         self._redraw_timer.pause()
         self.frame.forget()
-        for screen in self.screen_stack[-1:]:  # on the way out there is none
+        for screen in self.screen_stack[-1:]:  # empty while the app exits
             screen.refresh()
 
     @cached_property
     def _redraw_timer(self) -> Timer:
-        # A terminal that shrinks and grows while the app is busy loses cells, and a frame of the
-        # size before may have been painted over the next one.
+        # A terminal that is resized while the app is busy loses cells, and a frame of the old size
+        # may have been painted over the next one.
         return self.set_interval(REDRAW_SECONDS, self.action_redraw, pause=True)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -196,45 +191,44 @@ class SysbenchApp(FrameDiffApp[None]):
         self.session.close()
 
     def _attach_live_run(self) -> None:
-        """Offer a run that outlived an earlier terminal."""
+        """Show a run or experiment that is still live from an earlier session."""
         pair = self.session.find_live_pair()
         run = self.session.find_live_run()
         if pair is not None:
             self.open_comparison(pair)
-            self.notify("This experiment is live. x stops it; leaving does not.", markup=False)
+            self.notify(
+                "This experiment is live. Press x to stop it; it continues if you quit.",
+                markup=False,
+            )
         elif run is not None:
             self.follow(run)
-            self.notify(f"{run.id} is live. x stops it, d leaves it.", markup=False)
+            self.notify(f"{run.id} is live. Press x to stop it, d to detach.", markup=False)
         elif self.shown is None:
-            self.shown = self.session.newest_run()
+            self.shown = newest_run()
             self.refresh_bindings()
 
     def follow(self, run: RunDirectory) -> None:
-        """Watch a run and show it."""
         if self.session.follow(run).over:
             self.shown = run
         self.switch_mode("live")
 
     def open_result(self, run: RunDirectory) -> None:
-        """Show the record of a run."""
         self.shown = run
         self.action_mode("result")
 
     def open_comparison(self, pair: Pair) -> None:
-        """Show two runs side by side."""
         self.compared = pair
         self.action_mode("compare")
 
     def _offer(self, pair: Pair) -> None:
-        """Let F8 show an experiment that was started elsewhere."""
         if self.compared is None or self.compared.experiment_id != pair.experiment_id:
             self.compared = pair
-            text = f"Experiment {pair.experiment_id} was started elsewhere. F8 shows it."
+            text = f"Experiment {pair.experiment_id} was started elsewhere. Press F8 to see it."
             self.notify(text, markup=False)
 
     def _tick(self) -> None:
-        """Twice a second: read new events and let the visible screen paint them."""
-        if not self.is_running:  # on the way out a screen outlives its widgets
+        """Read new events and paint them; runs twice per second."""
+        if not self.is_running:  # screens outlive their widgets while the app exits
             return
         if not self.is_headless and has_hung_up():
             self.exit(None, 128 + signal.SIGHUP)
@@ -242,9 +236,9 @@ class SysbenchApp(FrameDiffApp[None]):
         ended = self.session.tick()
         if ended is not None:
             self.shown = ended
-            # The next cell of a study starts at once.
+            # In a study the next cell starts at once.
             if not self.session.is_series_live():
-                self._tell_end(ended)
+                self._show_end(ended)
         newcomer = self.session.find_newcomer()
         if newcomer is not None:
             self.session.follow(newcomer)
@@ -252,26 +246,26 @@ class SysbenchApp(FrameDiffApp[None]):
             if pair is not None:
                 self._offer(pair)
             elif not self.session.is_series_live():
-                self.notify(f"{newcomer.id} is live. F3 shows it.", markup=False)
-        # On the way out the last screen goes before the timer does.
+                self.notify(f"{newcomer.id} is live. Press F3 to see it.", markup=False)
+        # While the app exits, the last screen is removed before the timer.
         for screen in self.screen_stack[-1:]:
             if isinstance(screen, WorkScreen) and screen.is_mounted:
                 screen.paint()
             if ended is not None or newcomer is not None:
                 screen.refresh_bindings()
 
-    def _tell_end(self, run: RunDirectory) -> None:
-        from sysbench.tui.screens.ask_dialog import AskScreen
+    def _show_end(self, run: RunDirectory) -> None:
+        from sysbench.tui.screens.ask_dialog import AskScreen  # lazy: not for the first screen
 
         asks = isinstance(self.screen, AskScreen)
-        # Who reads another dialog is not taken elsewhere.
+        # Do not switch screens while another dialog is open.
         is_reading = len(self.screen_stack) > 1 and not asks
         if asks:
-            self.screen.dismiss(None)  # its question was what to do with the run
+            self.screen.dismiss(None)  # it asked about the run that ended
         if self.current_mode == "live" and not is_reading:
             self.action_mode("result")
         else:
-            self.notify(f"{run.id} ended. F4 shows the result.", markup=False)
+            self.notify(f"{run.id} ended. Press F4 to see the result.", markup=False)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action != "mode":
@@ -283,29 +277,31 @@ class SysbenchApp(FrameDiffApp[None]):
         return not needs or getattr(self, needs) is not None
 
     def _outdated_screen(self) -> WorkScreen | None:
-        """The present mode's screen if there is something newer to show in it."""
+        """Return the current mode's screen if it can show newer data."""
         screens = (screen for screen in self.screen_stack[:1] if isinstance(screen, WorkScreen))
         return next((screen for screen in screens if screen.is_outdated), None)
 
     def action_mode(self, name: str) -> None:
         self.switch_mode(name)
-        # Not when a screen resumes: it does so after each dialog, and what is read would go.
+        # Only on an explicit mode switch; screens also resume after every dialog.
         screen = self._outdated_screen()
         if screen is not None and screen.is_mounted:
             screen.catch_up()
 
     def action_help(self) -> None:
-        from sysbench.tui.screens.ask_dialog import HelpScreen
+        from sysbench.tui.screens.ask_dialog import HelpScreen  # lazy: not for the first screen
 
         self.push_screen(HelpScreen())
 
     async def action_quit(self) -> None:
-        """Leave at once, or ask first what to do with a live run."""
         watch = self.watch_run
         if watch is None or watch.over:
             self.exit()
             return
-        from sysbench.tui.screens.ask_dialog import AskScreen, ask_before_leaving
+        from sysbench.tui.screens.ask_dialog import (  # lazy: not for the first screen
+            AskScreen,
+            ask_before_leaving,
+        )
 
         def leave(choice: str | None) -> None:
             try:

@@ -12,23 +12,22 @@ from sysbench.core.errors import SysbenchError
 
 INTERRUPTED = 130
 
-# At the end all memory goes. Python looks for garbage in it first, which takes 70 ms.
+# Skip the garbage collection at exit, which takes 70 ms.
 atexit.register(gc.freeze)
 
 
 class NoTerminalError(SysbenchError):
-    """The workstation was asked for where there is no terminal."""
+    """The workstation needs a terminal."""
 
     exit_code = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Errors become text only here."""
+    """Run one command, print errors, and return the exit code."""
     _settle_streams()
-    given = sys.argv[1:] if argv is None else argv
+    words = sys.argv[1:] if argv is None else argv
     try:
-        # The workstation needs none of the commands: they are imported for whoever names one.
-        code = _run(given) if given else _open_workstation()
+        code = _run(words) if words else _open_workstation()
     except KeyboardInterrupt:
         code = _explain("interrupted", INTERRUPTED)
     except SysbenchError as error:
@@ -36,42 +35,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         code = _explain(f"{place}{error.strerror or error}", 1)
-    if given:
-        from sysbench.tui.commands.output import flush
+    if words:
+        from sysbench.tui.commands.output import flush  # lazy: not for the workstation
 
         flush()
     return code
 
 
-def _run(given: Sequence[str]) -> int:
-    from sysbench.tui.commands.registry import COMMANDS, parse_arguments
+def _run(words: Sequence[str]) -> int:
+    from sysbench.tui.commands.registry import COMMANDS, parse_arguments  # lazy: as above
 
-    arguments = parse_arguments(given)
+    arguments = parse_arguments(words)
     if arguments.command is None:
         return _open_workstation()
     if python := getattr(arguments, "python", None):
-        from sysbench.core.machine.interpreter import named_python, use_python
+        from sysbench.core.machine.interpreter import named_python, use_python  # lazy: as above
 
         use_python(named_python(python))
     return COMMANDS[arguments.command].load().main(arguments)
 
 
 def _open_workstation() -> int:
-    """Open the workstation; the exit code says which signal ended it, if one did."""
-    # `web` starts it without a terminal, with Textual's driver for browsers.
+    """Open the workstation; return 0, or 128 + N after signal N."""
+    # `web` starts it without a terminal, with Textual's web driver.
     is_in_browser = "TEXTUAL_DRIVER" in os.environ
     if not (is_in_browser or (sys.stdin.isatty() and sys.stdout.isatty())):
         raise NoTerminalError(
-            "the workstation needs a terminal; here, `sysbench-tui run` measures and prints "
-            "the tables, and `sysbench-tui --help` lists every command"
+            "the workstation needs a terminal; without one, `sysbench-tui run` measures and "
+            "prints the tables, and `sysbench-tui --help` lists every command"
         )
-    # What is made from here to the first frames stays: a collection each 700 objects, Python's
-    # default, takes a sixth of that time.
+    # Objects of the first frames stay alive; the default threshold of 700 would spend a sixth of
+    # the start on collections.
     gc.set_threshold(100_000)
-    # Textual reads it when it is imported. What changes waits for up to two frames to be painted.
+    # Textual reads this at import. A change waits for up to two frames to be painted.
     os.environ.setdefault("TEXTUAL_FPS", "120")
-    # Imported here: no command needs the interface.
-    from sysbench.tui.app import SysbenchApp
+    from sysbench.tui.app import SysbenchApp  # lazy: commands need no textual
 
     app = SysbenchApp()
     app.run()
@@ -81,9 +79,9 @@ def _open_workstation() -> int:
 def _settle_streams() -> None:
     """Make the standard streams accept any text."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed from outside, as by `>&-`
+        if getattr(sys, name) is None:  # closed by the caller, as by `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-        # A locale that lacks a character must not end a command half-way.
+        # Never fail on a character that the locale lacks.
         getattr(sys, name).reconfigure(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""The origin of each number on the screens, read from ``explanations.toml``."""
+"""Explanations of the numbers on the screens, from ``explanations.toml``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A number's origin.
+    """How a number is computed.
 
     Attributes:
-        title: The number as the screens call it.
-        formula: The computation, as a formula or in words.
-        clock: The clock or the counter that it comes from.
-        source: The pass or file that it comes from.
-        included: The things that count, and those that do not.
+        title: Name on the screens.
+        formula: As a formula or in words.
+        clock: Clock or counter.
+        source: Pass or file.
+        included: What counts, and what does not.
     """
 
     title: str
@@ -26,11 +26,21 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def _read(path: Path) -> dict[str, Explanation]:
-    """The tables of the file by ``area.number``."""
     areas = msgspec.toml.decode(path.read_bytes(), type=dict[str, dict[str, Explanation]])
     return {
         f"{area}.{name}": entry for area, names in areas.items() for name, entry in names.items()
     }
+
+
+@cache
+def _columns() -> dict[str, str]:
+    return msgspec.toml.decode(Path(__file__).with_name("columns.toml").read_bytes(), type=dict)
+
+
+def explain_column(table: str, column: str) -> str:
+    """Explain a column of a table; empty if its name is a value of the data, such as a run."""
+    columns = _columns()
+    return columns.get(f"{table}.{column}") or columns.get(column, "")
 
 
 EXPLANATIONS = _read(Path(__file__).with_suffix(".toml"))

@@ -1,8 +1,4 @@
-"""Glyphs where a terminal shows plain ASCII only.
-
-Screens and progress are written with box lines, blocks and braille; where the terminal cannot show
-them, every painted line is translated, one cell for one cell.
-"""
+"""Translate box lines, blocks and braille to ASCII, one cell to one cell."""
 
 from __future__ import annotations
 
@@ -58,7 +54,7 @@ _SINGLES = {
 
 
 def _braille(dots: int) -> str:
-    """The nearest ASCII character to a braille cell, by the halves that have dots."""
+    """Return an ASCII character for a braille cell, by the halves that have dots."""
     if not dots:
         return " "
     high, low = dots & 0b00011011, dots & 0b11100100
@@ -74,7 +70,7 @@ _TABLE = str.maketrans(
 def ascii_only(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether the terminal shows plain ASCII only.
 
-    ``SYSBENCH_ASCII`` decides when it is set: ``1`` for ASCII, ``0`` for the full set.
+    ``SYSBENCH_ASCII`` overrides detection: ``1`` for ASCII, ``0`` for the full set.
     """
     forced = environment.get("SYSBENCH_ASCII", "")
     if forced:
@@ -84,7 +80,7 @@ def ascii_only(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def to_ascii(text: str) -> str:
-    """The text in ASCII, as many cells wide as it was."""
+    """Translate to ASCII; the width in cells stays the same."""
     if text.isascii():
         return text
     translated = text.translate(_TABLE)

@@ -1,8 +1,8 @@
-"""Keys in the order in which they were typed.
+"""Handle keys in the order in which they were typed.
 
-Textual posts a key to the focused widget, and one with a binding rises from there through the queue
-of each parent up to the app. Keys that come in one write, as a paste or a slow line sends them,
-overtake it: "⌫ 5 ⇥ 6" becomes "56⌫" in one field. Here a key waits until the one before it is done.
+Textual posts a key to the focused widget, and a key with a binding then passes through the queue of
+each parent up to the app. Keys that arrive in one write, for example from a paste, overtake it:
+"⌫ 5 ⇥ 6" becomes "56⌫" in one field. Here a key waits until the previous one is done.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from textual.message_pump import MessagePump
 from textual.widget import Widget
 
 ANSWER_SECONDS = 5.0
-"""Longest wait for what a key set off; a widget that is taken away never answers."""
+"""Timeout for the effects of a key; a removed widget never answers."""
 SETTLE_SECONDS = 0.01
 LAPS = 2
-"""Times that a callback is queued at each node: behind the key, then behind what the key posted."""
+"""Callbacks queued at each node: one after the key, one after the messages that the key posted."""
 
 
 class KeyQueue:
-    """The keys of an app; those for a screen that is not built yet wait until it is."""
+    """Queue of an app's keys; keys for a screen wait until it is mounted."""
 
     def __init__(self, app: App[Any]) -> None:
         self._app = app
         self._waiting: deque[Key] = deque()
-        self._since: float | None = None  # when the key that is not done yet was passed on
+        self._since: float | None = None  # start of the key in progress
 
     async def pass_on(self, key: Key, handle: Callable[[Key], Awaitable[None]]) -> None:
-        """Handle a key, now or after those before it."""
+        """Handle a key now, or queue it behind earlier keys."""
         is_busy = self._since is not None and monotonic() - self._since < ANSWER_SECONDS
         if is_busy or not getattr(self._app.screen, "takes_keys", True):
             self._waiting.append(key)
@@ -44,11 +44,10 @@ class KeyQueue:
         self._follow([node for node in focused.ancestors_with_self for _ in range(LAPS)])
 
     def _follow(self, nodes: list[MessagePump]) -> None:
-        """Go the key's way, from the widget that had the focus up to the app."""
         while nodes:
             if nodes.pop(0).call_later(self._follow, nodes):
                 return
-        if self._app.screen_stack:  # on the way out there is none
+        if self._app.screen_stack:  # empty while the app exits
             self._app.screen.call_after_refresh(self._settle)
 
     async def _settle(self) -> None:
@@ -60,12 +59,12 @@ class KeyQueue:
             self._app.set_timer(SETTLE_SECONDS, self._settle)
 
     async def release(self) -> None:
-        """Handle the next key that waits, unless one is still under way."""
+        """Handle the next queued key, unless one is in progress."""
         if self._waiting and self._since is None:
             await self._app.on_event(self._waiting.popleft())
 
 
 def give_focus(widget: Widget) -> None:
-    """Give a widget the focus at once; ``Widget.focus`` lets keys that wait go before it."""
+    """Focus a widget at once; ``Widget.focus`` would handle queued keys first."""
     if widget.is_attached:
         widget.screen.set_focus(widget)

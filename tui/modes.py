@@ -10,10 +10,10 @@ from textual.screen import Screen
 
 
 def load_class(place: str) -> Any:
-    """The class of ``module:Class``, the module as seen from this package.
+    """Import ``module:Class``, relative to this package.
 
     Raises:
-        ImportError, AttributeError: There is no such module, or no such class in it.
+        ImportError, AttributeError: No such module or class.
     """
     module, _, name = place.partition(":")
     return getattr(import_module(f".{module}", __package__), name)
@@ -24,12 +24,12 @@ class Mode:
     """A mode of the workstation: one job, one screen.
 
     Attributes:
-        name: In lower case; its title is the name with a capital.
-        keys: The keys that open it from everywhere, separated by commas.
-        tooltip: Its use in a few words, for the footer and the palette.
-        about: Its purpose, for help.
-        shown_by: ``module:Class`` of its screen, the module as seen from ``sysbench.tui``.
-        needs: The attribute of the app without which there is nothing to show; "" for none.
+        name: In lower case.
+        keys: Keys that open it, separated by commas.
+        tooltip: For the footer and the palette.
+        about: For the help.
+        shown_by: ``module:Class`` of its screen, relative to ``sysbench.tui``.
+        needs: Attribute of the app that must be set to open it; "" for none.
     """
 
     name: str
@@ -41,11 +41,9 @@ class Mode:
 
     @property
     def title(self) -> str:
-        """The name as it is shown."""
         return self.name.title()
 
     def make_screen(self) -> Screen[Any]:
-        """Make the screen; its module is imported when it is first needed."""
         screen: Screen[Any] = load_class(self.shown_by)()
         return screen
 
@@ -57,7 +55,7 @@ MODES = {
             name="run",
             keys="f2,r",
             tooltip="Choose what to measure",
-            about="choose a model and read what will happen before it does",
+            about="choose a model and read the prediction before it runs",
             shown_by="screens.run_screen:RunScreen",
         ),
         Mode(
@@ -87,22 +85,22 @@ MODES = {
             name="compare",
             keys="f8,c",
             tooltip="Two runs side by side",
-            about="two runs: the verdict, then time and memory row by row; measure both in turn",
+            about="two runs: the verdict, then time and memory row by row; run an A/B test",
             shown_by="screens.compare_screen:CompareScreen",
             needs="compared",
         ),
         Mode(
             name="studies",
             keys="f6,s",
-            tooltip="Grids of runs, and the tables that they fill",
-            about="experiments as grids of runs, and the tables that they fill",
+            tooltip="Grids of runs and their tables",
+            about="experiments as grids of runs, and their tables",
             shown_by="screens.studies_screen:StudiesScreen",
         ),
         Mode(
             name="inspect",
             keys="f7,i",
-            tooltip="Anyone's trace, memory snapshot or nsys export",
-            about="anyone's chrome trace, memory snapshot or nsys export",
+            tooltip="Open a trace, memory snapshot or nsys export",
+            about="open a Chrome trace, CUDA memory snapshot or nsys export",
             shown_by="screens.inspect_screen:InspectScreen",
         ),
     )

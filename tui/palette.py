@@ -14,19 +14,17 @@ from sysbench.tui.modes import MODES
 from sysbench.tui.screens.work_screen import WorkScreen
 
 UNASKED = "theme: "
-"""Areas whose commands are listed only in a search: there are many."""
+"""Prefix of commands that are listed only in a search."""
 
 
 class PaletteCommand(NamedTuple):
-    """One entry of the palette."""
-
     title: str
     help: str
     call: Callable[[], Any]
 
     @property
     def plain_help(self) -> Any:
-        """The help, with brackets that are no markup: the user typed what is in a command."""
+        """The help without markup, since it may contain user input."""
         return Content(self.help)
 
 
@@ -69,4 +67,4 @@ class WorkstationCommands(Provider):
         yield PaletteCommand(
             "app: Save screenshot", "an SVG of this screen", app.deliver_screenshot
         )
-        yield PaletteCommand("app: Quit", "a live run goes on if you want it to", app.action_quit)
+        yield PaletteCommand("app: Quit", "you can leave a live run running", app.action_quit)

@@ -1,4 +1,4 @@
-"""Numbers and sentences as every screen and command writes them. Unknown is ``n/a``, never zero."""
+"""Format numbers, specs and states for screens and commands. Unknown is ``n/a``, never zero."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 
-from sysbench.core import formatting as quantities
-from sysbench.core.formatting import UNKNOWN, format_bytes, format_count
+from sysbench.core.formatting import UNKNOWN, counted, format_bytes, format_count
+from sysbench.core.formatting import milliseconds as milliseconds
+from sysbench.core.formatting import percent as percent
+from sysbench.core.formatting import signed_percent as signed_percent
+from sysbench.core.formatting import significant as significant
 from sysbench.core.spec.own_model import argument_words
 from sysbench.core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 
@@ -20,28 +23,27 @@ if TYPE_CHECKING:
     from sysbench.core.ranks.rank_rows import Ranks
 
 
-def cut_off(text: str, width: int) -> str:
-    """A text of at most so many cells, its end given up."""
+def truncate(text: str, width: int) -> str:
+    """Cut the end of a text that is wider than ``width`` cells."""
     return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
 
 
-def told_apart(
-    texts: Sequence[str], width: int, cut: Callable[[str, int], str] = cut_off
+def truncate_distinct(
+    texts: Sequence[str], width: int, cut: Callable[[str, int], str] = truncate
 ) -> list[str]:
-    """Texts cut to a width so that those that differ look different, where there is room.
+    """Truncate the cells of a column so that different texts still look different if possible.
 
-    Names of C++ templates are alike for hundreds of characters at both ends: those that would look
+    Names of C++ templates are alike for hundreds of characters at both ends. Names that would look
     the same are cut around the place where each differs from the others.
 
     Args:
-        texts: The cells of a column.
-        width: Cells for each, at least 3.
-        cut: How a text is cut that looks like no other.
+        width: Cells of the column, at least 3.
+        cut: Truncates a text that stays unique.
     """
     short = {text: cut(text, width) for text in texts}
     alike: defaultdict[str, list[str]] = defaultdict(list)
-    for text, seen in short.items():
-        alike[seen].append(text)
+    for text, shown in short.items():
+        alike[shown].append(text)
     for group in alike.values():
         if len(group) > 1:
             short |= _cut_where_they_differ(sorted(group), width)
@@ -49,43 +51,24 @@ def told_apart(
 
 
 def _cut_where_they_differ(group: Sequence[str], width: int) -> dict[str, str]:
-    """Of texts in alphabetic order, so that the most alike are neighbours."""
+    # The texts are sorted, so the most similar ones are adjacent.
     alike = [_same_begin(*pair) for pair in itertools.pairwise(group)]
     head = (width - 1) // 2
     result = {}
     for text, before, after in zip(group, [0, *alike], [*alike, 0], strict=True):
-        # The first character that no neighbour has stands behind the first dots.
+        # Continue after the first dots with the first character that is unique.
         differs = max(before, after, head + 2)
-        result[text] = cut_off(f"{set_cell_size(text, head)}…{text[differs - 2 :]}", width)
+        result[text] = truncate(f"{set_cell_size(text, head)}…{text[differs - 2 :]}", width)
     return result
 
 
 def _same_begin(a: str, b: str) -> int:
-    """Number of characters with which both begin."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))
     return sum(1 for _ in same)
 
 
-significant = quantities.significant
-
-
-def milliseconds(value: float | None) -> str:
-    """Four significant digits with the unit: ``184.2 ms``."""
-    return UNKNOWN if value is None else quantities.milliseconds(value)
-
-
-def percent(share: float | None, digits: int = 1) -> str:
-    """A share of one as ``31.2 %``."""
-    return UNKNOWN if share is None else quantities.percent(share, digits)
-
-
-def signed_percent(share: float | None, digits: int = 1) -> str:
-    """A change as ``+3.7 %``; the sign is always there."""
-    return UNKNOWN if share is None else quantities.signed_percent(share, digits)
-
-
 def interval(half_width: float | None) -> str:
-    """The half-width of a median's interval as ``±0.42 %``."""
+    """Format the half-width of an interval: ``±0.42 %``; empty if unknown."""
     if half_width is None:
         return ""
     percents = half_width * 100
@@ -93,34 +76,31 @@ def interval(half_width: float | None) -> str:
 
 
 def ending_part(words: str) -> tuple[str, str]:
-    """A part of what ended a timing, with its colour by the mark that it begins with."""
+    """Return a part of the stop reason, with a colour by its first character."""
     return words, {"✓": "$success", "!": "$warning"}.get(words[:1], "$foreground 60%")
 
 
 def amount(count: float | None) -> str:
-    """Bytes in the largest binary unit."""
     return UNKNOWN if count is None else format_bytes(count)
 
 
 def operations(count: float | None) -> str:
-    """Floating-point operations: ``4.11 TFLOP``."""
     return UNKNOWN if count is None else f"{format_count(count)}FLOP"
 
 
 def short_count(count: float) -> str:
-    """A count with a metric suffix: ``969 M``."""
     return format_count(count).strip()
 
 
 def elapsed(seconds: float) -> str:
-    """A duration as a clock shows it: ``0:14``, ``1:02:03``."""
+    """Format a duration: ``0:14``, ``1:02:03``."""
     minutes, rest = divmod(max(0, int(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def forecast_text(seconds: float | None, *, is_least: bool = False) -> str:
-    """A forecast: ``about 0:24``, or ``at least 0:24`` where more is to come."""
+    """Format a forecast: ``about 0:24``, or ``at least 0:24``."""
     if seconds is None:
         return "time unknown"
     return f"{'at least' if is_least else 'about'} {elapsed(seconds)}"
@@ -178,21 +158,23 @@ DECODING_WORDS = {
 }
 
 SIZES = ("batch", "context")
-"""Sizes are read with the subject, whatever most runs have."""
+"""Keys that the headline keeps even at their defaults."""
 
 STAGE_MARKS = {"compile": "compile", "warmup": "warm", "measure": "measure"}
-"""The stages worth a mark under a time axis; each pass is marked by its name."""
+"""Labels of the stages that are marked under a time axis."""
 
 
 def run_headline(spec: Mapping[str, Any]) -> str:
-    """The settings that decide a number: ``tiny · B4 · ctx 128 · fp32 · naive · train``."""
+    """Summarise a spec: ``tiny · B4 · ctx 128 · fp32 · naive · train``."""
     return " · ".join(text for _, text in _settings(spec))
 
 
 def _settings(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Pairs of a spec's key and its words, the subject first."""
-    # The tables of a record: a screen that shows no run yet appears without them.
-    from sysbench.core.tables.context import bare_attention, ranks_words
+    """Return pairs of key and words, the most important first."""
+    from sysbench.core.tables.context import (  # lazy: not for the first screen
+        bare_attention,
+        ranks_words,
+    )
 
     workload = spec.get("workload", "transformer")
     if workload in NUMERIC_WORKLOADS:
@@ -214,37 +196,35 @@ def _settings(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [*parts, *(("ranks", text) for text in ranks_words(spec))]
 
 
-def fitted_headline(spec: Mapping[str, Any], room: int, told: Collection[str] = ()) -> str:
-    """The headline in so many cells: what says least is given up first, and marked by ``…``.
+def fitted_headline(spec: Mapping[str, Any], width: int, shown: Collection[str] = ()) -> str:
+    """Shorten the headline to a width, least important settings first, marked by ``…``.
 
     Args:
         spec: The settings.
-        room: Cells.
-        told: Keys whose values stand elsewhere on the line; they go first. Then those go that are
-            as every run has them, then the others from the end. The subject stays to the last.
+        width: Cells.
+        shown: Keys that are shown elsewhere on the line. They are dropped first, then settings at
+            their defaults, then the others from the end. The subject is dropped last.
     """
     parts = _settings(spec)
-    usual = RunSpec()
+    default = RunSpec()
 
-    def says(place: int) -> tuple[int, int]:
-        key, _ = parts[place]
-        is_usual = key not in SIZES and spec.get(key) == getattr(usual, key, object())
-        return (0 if key in told else 1 if is_usual else 2, -place)
+    def importance(index: int) -> tuple[int, int]:
+        key, _ = parts[index]
+        is_default = key not in SIZES and spec.get(key) == getattr(default, key, object())
+        return (0 if key in shown else 1 if is_default else 2, -index)
 
-    left_out: set[int] = set()
-    for place in [*sorted(range(1, len(parts)), key=says), 0]:
-        kept = [text for at, (_, text) in enumerate(parts) if at not in left_out]
-        line = " · ".join([*kept, "…"] if left_out else kept)
-        if cell_len(line) <= room:
+    dropped: set[int] = set()
+    for index in [*sorted(range(1, len(parts)), key=importance), 0]:
+        texts = [text for place, (_, text) in enumerate(parts) if place not in dropped]
+        line = " · ".join([*texts, "…"] if dropped else texts)
+        if cell_len(line) <= width:
             return line
-        left_out.add(place)
-    return cut_off(line, room)
+        dropped.add(index)
+    return truncate(line, width)
 
 
 def shape(spec: RunSpec) -> list[str]:
-    """The dimensions of a spec's model: ``d 1280``, ``ff 5120``, ``36 layers`` …
-
-    Of a model of the user's its arguments."""
+    """Return the dimensions, ``d 1280``, ``ff 5120`` …, or the arguments of a user model."""
     if spec.is_own:
         return [argument_words(spec.model_args)] if spec.model_args else []
     return [
@@ -257,29 +237,27 @@ def shape(spec: RunSpec) -> list[str]:
 
 
 def outcome_text(outcome: str) -> str:
-    """The outcome of a pass or a run, in plain words."""
     return OUTCOME_WORDS.get(outcome, outcome)
 
 
 def outcome_glyph(outcome: str) -> str:
-    """The mark of an outcome or a state."""
     return STATE_GLYPHS.get(outcome, FAILED_GLYPH)
 
 
 def file_text(inspection: Inspection) -> str:
-    """Kind and size of a foreign file: ``chrome trace · 434 KiB``."""
+    """Kind and size of an imported file: ``chrome trace · 434 KiB``."""
     return f"{KIND_WORDS[inspection.kind]} · {amount(inspection.file_bytes)}"
 
 
 def folder_text(ranks: Ranks) -> str:
-    """What a folder holds: ``4 ranks of 8 · chrome traces``."""
+    """Contents of a folder: ``4 ranks of 8 · chrome traces``."""
     count = len(ranks.rows) or len(ranks.memory)
     of = f" of {ranks.world_size}" if ranks.world_size else ""
     kinds = [
         *([f"{KIND_WORDS[ranks.kind]}s"] if ranks.kind else []),
         *(["memory"] if ranks.memory else []),
     ]
-    return f"{quantities.counted(count, 'rank')}{of} · {' and '.join(kinds)}"
+    return f"{counted(count, 'rank')}{of} · {' and '.join(kinds)}"
 
 
 def decoding_text(step: Progressed) -> str:
@@ -292,13 +270,12 @@ def decoding_text(step: Progressed) -> str:
 
 
 def round_words(number: int, repeat: int) -> str:
-    """``round 2 of 5``, or ``round 7`` beyond what was asked for; empty for a single process."""
+    """``round 2 of 5``, or ``round 7`` beyond the requested number; empty for a single process."""
     if number > repeat:
         return f"round {number}"
     return f"round {number} of {repeat}" if repeat > 1 else ""
 
 
 def median_text(median_ms: float, half_width: float | None) -> str:
-    """A median and, once there are enough steps to know it, how well it is known."""
-    interval = "" if half_width is None else f" ±{percent(half_width)}"
-    return f"median {milliseconds(median_ms)}{interval}"
+    uncertainty = "" if half_width is None else f" ±{percent(half_width)}"
+    return f"median {milliseconds(median_ms)}{uncertainty}"

@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from textual.events import Click
     from textual.screen import Screen
 
-Look = tuple[str, str, str]
-"""SGR codes (ECMA-48, 8.3.117), the codes of a blank that looks the same, a link."""
-Cell = tuple[str, Look]
-"""A character and its look; no text in the second half of a wide one."""
+CellStyle = tuple[str, str, str]
+"""SGR codes (ECMA-48, 8.3.117), the codes of an equivalent blank, a hyperlink."""
+Cell = tuple[str, CellStyle]
+"""A character and its style; the second half of a wide character has no text."""
 PLAIN = ("", "", "")
 
 MAX_GAP = 4
-"""Unchanged cells between changed ones that are sent too: to move over them takes more bytes."""
+"""Gaps up to this size are sent too, since moving the cursor takes more bytes."""
 MIN_ERASED = 4
-"""Blanks at the end of a line that take more bytes than to erase them."""
+"""Trailing blanks from which erasing the line takes fewer bytes."""
 BACKGROUND_ALONE = re.compile(r"(48;[\d;]+|4[0-79]|10[0-7])?")
 
 
 class Update(Protocol):
-    """An update of Textual's compositor; others than the two below are painted as they are."""
+    """An update of Textual's compositor."""
 
     render_segments: Callable[[Console], str]
 
@@ -54,7 +54,7 @@ class CompositorLayout(Update, Protocol):
 
 
 class Chops(Update, Protocol):
-    """Parts of lines: of each line that changed the first and last column, and its strips."""
+    """Changed parts of lines: first and last column of each line, and its strips."""
 
     spans: Sequence[tuple[int, int, int]]
     chops: Sequence[Mapping[int, Strip | None]]
@@ -62,7 +62,7 @@ class Chops(Update, Protocol):
 
 
 class FrameDiffApp(App[ReturnType]):
-    """An app that sends only the cells of a frame that differ from the previous frame."""
+    """Diff each frame against the previous one and send only changed cells."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,17 +76,15 @@ class FrameDiffApp(App[ReturnType]):
 
 
 def is_layout(update: object) -> TypeGuard[CompositorLayout]:
-    """Whether it has the shape of a whole frame."""
     return all(hasattr(update, name) for name in ("strips", "region"))
 
 
 def is_chops(update: object) -> TypeGuard[Chops]:
-    """Whether it has the shape of parts of lines."""
     return all(hasattr(update, name) for name in ("spans", "chops", "chop_ends"))
 
 
 class FrameBuffer:
-    """The cells that the terminal shows, as far as they are known.
+    """The cells of the previous frame.
 
     Args:
         can_erase: Whether the terminal gives erased cells the current background.
@@ -103,9 +101,9 @@ class FrameBuffer:
         self._rows.clear()
 
     def encode(self, update: CompositorLayout | Chops, screen: object, console: Console) -> str:
-        """Return the bytes that paint what an update changes.
+        """Return the escape sequences that paint the changes of an update.
 
-        The first frame of another screen is sent whole, unless one of the two is a dialog.
+        After a switch between screens, but not dialogs, the whole frame is sent.
         """
         is_dialog = isinstance(screen, ModalScreen) or isinstance(self._screen, ModalScreen)
         if screen is not self._screen and not is_dialog:
@@ -113,7 +111,7 @@ class FrameBuffer:
         self._screen = screen
         if is_layout(update):
             if self._size not in (None, update.region.size):
-                self.forget()  # a frame of the old size may have come after the resize
+                self.forget()  # a frame of the old size may have arrived after the resize
             self._size = update.region.size
         colours = COLOR_SYSTEMS[console.color_system or "truecolor"]
         width = self._size.width if self._can_erase and self._size else 0
@@ -128,10 +126,15 @@ class FrameBuffer:
     ) -> Iterator[tuple[int, int, list[Cell]]]:
         row = self._rows.setdefault(y, {})
         cells = [cell for strip in strips for cell in cells_of(strip, colours)]
-        changed = [at for at, cell in enumerate(cells) if row.get(x + at) != cell]
+        changed = [column for column, cell in enumerate(cells) if row.get(x + column) != cell]
         row.update(enumerate(cells, x))
-        gaps = [at for at in range(1, len(changed)) if changed[at] - changed[at - 1] > MAX_GAP + 1]
-        for begin, end in zip([0, *gaps], [*gaps, len(changed)], strict=True):
+        # Indices of `changed` at which a new run of cells begins.
+        starts = [
+            index
+            for index in range(1, len(changed))
+            if changed[index] - changed[index - 1] > MAX_GAP + 1
+        ]
+        for begin, end in zip([0, *starts], [*starts, len(changed)], strict=True):
             if begin == end:
                 return
             first, last = changed[begin], changed[end - 1]
@@ -144,7 +147,6 @@ class FrameBuffer:
 
 
 def pieces_of(update: CompositorLayout | Chops) -> Iterator[tuple[int, int, Iterable[Strip]]]:
-    """Yield column, row and strips of what an update paints."""
     if is_layout(update):
         for y, strips in enumerate(update.strips, update.region.y):
             yield update.region.x, y, strips
@@ -157,7 +159,7 @@ def pieces_of(update: CompositorLayout | Chops) -> Iterator[tuple[int, int, Iter
 
 
 def cells_of(strip: Strip, colours: ColorSystem) -> list[Cell]:
-    """Split a strip into cells. Of a blank only what is seen counts."""
+    """Split a strip into cells; blanks that look the same get the same style."""
     cells: list[Cell] = []
     for text, style, control in strip:
         if control:
@@ -172,15 +174,14 @@ def cells_of(strip: Strip, colours: ColorSystem) -> list[Cell]:
             if width:
                 cells += [(char, blank if char == " " else look), *[("", look)] * (width - 1)]
             elif cells:
-                # An accent belongs to the character before it.
-                at = -1 if cells[-1][0] else -2
-                cells[at] = (cells[at][0] + char, cells[at][1])
+                # A combining character belongs to the previous one.
+                index = -1 if cells[-1][0] else -2
+                cells[index] = (cells[index][0] + char, cells[index][1])
     return cells
 
 
 @lru_cache(maxsize=16384)
-def cell_look(style: Style, colours: ColorSystem) -> Look:
-    """Return the codes and the link of a style."""
+def cell_look(style: Style, colours: ColorSystem) -> CellStyle:
     codes = Strip.render_ansi(style, colours)
     lines = style.underline or style.underline2 or style.overline or style.strike
     if lines or style.reverse or style.link:
@@ -189,10 +190,10 @@ def cell_look(style: Style, colours: ColorSystem) -> Look:
 
 
 def encode_cells(x: int, y: int, cells: Sequence[Cell], width: int) -> str:
-    """Return the bytes that paint cells from a place on.
+    """Return the escape sequences that paint cells from a position.
 
     Args:
-        width: Columns of a terminal that gives erased cells the current background; else 0.
+        width: Columns of the terminal if it gives erased cells the current background, else 0.
     """
     end, last = len(cells), cells[-1]
     if x + end == width and last[0] == " " and BACKGROUND_ALONE.fullmatch(last[1][0]):
@@ -212,14 +213,14 @@ def encode_cells(x: int, y: int, cells: Sequence[Cell], width: int) -> str:
 
 
 def erases_with_background() -> bool:
-    """Whether terminfo knows that this terminal gives erased cells the current background."""
+    """Whether erased cells get the current background, according to terminfo."""
     if "TEXTUAL_DRIVER" in os.environ:
-        return False  # TERM is that of the server's terminal, the reader is a browser
+        return False  # TERM describes the server's terminal, not the browser
     try:
-        import curses  # not in every Python
+        import curses  # lazy: not in every Python
 
         curses.setupterm(os.environ.get("TERM", ""), 1)
-    except Exception:  # without an entry curses.error, which is not known without curses
+    except Exception:  # curses.error for an unknown TERM
         return False
     return curses.tigetflag("bce") > 0
 
@@ -228,11 +229,11 @@ class GuardedPalette(CommandPalette):
     """Textual's command palette without two crashes in a small terminal."""
 
     def on_click(self, event: Click) -> None:
-        # Textual asks for the widget there, and raises where the terminal has shrunk since.
+        # Textual raises if the terminal has shrunk and there is no widget at this position.
         if not self.size.contains(event.screen_x, event.screen_y):
             event.prevent_default()
 
     def _action_command_list(self, action: str) -> None:
-        # Textual's list raises where it has no room yet, or none at all.
+        # Textual's list raises while it has no size.
         if any(commands.size for commands in self.query(CommandList)):
             super()._action_command_list(action)

@@ -1,4 +1,4 @@
-"""The looks of the workstation: swatches, and lines in ASCII."""
+"""Themes, swatches of chart parts, and filters of painted lines."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, write_atom
 from sysbench.tui.glyphs import to_ascii
 
 Depth = Literal["full", "256", "16"]
-"""The number of colours: 2**24, 256, or 16."""
+"""Number of colours: 2**24, 256, or 16."""
 
 DARK, LIGHT = "sysbench", "sysbench-light"
 
 
 class Surfaces(NamedTuple):
-    """What words stand on and edges are made of, each as ``#rrggbb``.
+    """Background and edge colours, each as ``#rrggbb``.
 
     Attributes:
-        background: Under everything.
-        surface: Under dialogs and every second row.
-        panel: Under the strip, the keys, the buttons.
-        field: Under what can be typed or chosen.
-        edge: The frame of a panel without the focus.
-        cursor: Under the row that the cursor stands on; ``blurred`` where the focus is elsewhere.
-        groove: Under a scrollbar.
+        surface: Dialogs and every second row.
+        panel: Strip, keys and buttons.
+        field: Inputs.
+        edge: Frame of a panel without the focus.
+        cursor: Row under the cursor; ``blurred`` without the focus.
+        groove: Scrollbar track.
     """
 
     background: str
@@ -46,8 +45,8 @@ class Surfaces(NamedTuple):
     groove: str
 
 
-class Inks(NamedTuple):
-    """What is written, each as ``#rrggbb``."""
+class Foregrounds(NamedTuple):
+    """Text colours, each as ``#rrggbb``."""
 
     foreground: str
     strong: str
@@ -79,21 +78,23 @@ _SURFACES: dict[tuple[str, Depth], Surfaces] = {
     ),
 }
 
-_INKS: dict[tuple[str, Depth], Inks] = {
-    (DARK, "full"): Inks(
+_FOREGROUNDS: dict[tuple[str, Depth], Foregrounds] = {
+    (DARK, "full"): Foregrounds(
         "#d3dae3", "#f2f6f8", "#4fc1b0", "#7f93a8", "#8fb573", "#d9a65a", "#e0706d"
     ),
-    (LIGHT, "full"): Inks(
+    (LIGHT, "full"): Foregrounds(
         "#1c232b", "#0b0f13", "#0d6b5e", "#4d5b68", "#3d6b1f", "#855400", "#b3261e"
     ),
-    (DARK, "256"): Inks(
+    (DARK, "256"): Foregrounds(
         "#dadada", "#ffffff", "#5fd7af", "#87afd7", "#87d75f", "#ffaf5f", "#ff8787"
     ),
-    (LIGHT, "256"): Inks(
+    (LIGHT, "256"): Foregrounds(
         "#121212", "#000000", "#005f5f", "#444444", "#005f00", "#875f00", "#af0000"
     ),
-    (DARK, "16"): Inks("#ffffff", "#ffffff", "#55ffff", "#aaaaaa", "#55ff55", "#ffff55", "#ff5555"),
-    (LIGHT, "16"): Inks(
+    (DARK, "16"): Foregrounds(
+        "#ffffff", "#ffffff", "#55ffff", "#aaaaaa", "#55ff55", "#ffff55", "#ff5555"
+    ),
+    (LIGHT, "16"): Foregrounds(
         "#000000", "#000000", "#0000aa", "#555555", "#000000", "#aa5500", "#aa0000"
     ),
 }
@@ -145,50 +146,48 @@ _DEPTHS: dict[str | None, Depth] = {"256": "256", "standard": "16"}
 
 
 def depth_of(color_system: str | None) -> Depth:
-    """The number of colours by rich's name of a colour system."""
     return _DEPTHS.get(color_system, "full")
 
 
 def hue_variables(name: str, depth: Depth) -> dict[str, str]:
-    """The hues of `core.colours` as variables of a stylesheet, ``hue-sky`` and so on."""
+    """Return the hues of `core.colours` as stylesheet variables, such as ``hue-sky``."""
     by_hand: Mapping[str, str] = _HUES_BY_HAND.get((name, depth), {})
     plain = {hue: both.dark if name == DARK else both.light for hue, both in HUES.items()}
     return {f"hue-{hue}": by_hand.get(hue, colour) for hue, colour in plain.items()}
 
 
 def theme_of(name: str, depth: Depth) -> Theme:
-    """The dark or the light theme in the colours of a terminal."""
-    on, ink = _SURFACES[name, depth], _INKS[name, depth]
+    surfaces, text = _SURFACES[name, depth], _FOREGROUNDS[name, depth]
     return Theme(
         name=name,
         dark=name == DARK,
-        primary=ink.accent,
-        secondary=ink.secondary,
-        accent=ink.accent,
-        foreground=ink.foreground,
-        background=on.background,
-        surface=on.surface,
-        panel=on.panel,
-        success=ink.success,
-        warning=ink.warning,
-        error=ink.error,
+        primary=text.accent,
+        secondary=text.secondary,
+        accent=text.accent,
+        foreground=text.foreground,
+        background=surfaces.background,
+        surface=surfaces.surface,
+        panel=surfaces.panel,
+        success=text.success,
+        warning=text.warning,
+        error=text.error,
         variables={
-            "field": on.field,
-            "field-focus": f"{ink.accent} 25%" if depth == "full" else on.cursor,
-            "border": ink.accent,
-            "border-blurred": on.edge,
-            "input-selection-background": f"{ink.accent} 30%",
-            "block-cursor-background": on.cursor,
-            "block-cursor-foreground": ink.strong,
+            "field": surfaces.field,
+            "field-focus": f"{text.accent} 25%" if depth == "full" else surfaces.cursor,
+            "border": text.accent,
+            "border-blurred": surfaces.edge,
+            "input-selection-background": f"{text.accent} 30%",
+            "block-cursor-background": surfaces.cursor,
+            "block-cursor-foreground": text.strong,
             "block-cursor-text-style": "none",
-            "block-cursor-blurred-background": on.blurred,
-            "footer-background": on.surface,
-            "footer-key-foreground": ink.accent,
-            "scrollbar": on.edge,
-            "scrollbar-hover": ink.secondary,
-            "scrollbar-background": on.groove,
-            "scrollbar-background-hover": on.groove,
-            "scrollbar-corner-color": on.groove,
+            "block-cursor-blurred-background": surfaces.blurred,
+            "footer-background": surfaces.surface,
+            "footer-key-foreground": text.accent,
+            "scrollbar": surfaces.edge,
+            "scrollbar-hover": text.secondary,
+            "scrollbar-background": surfaces.groove,
+            "scrollbar-background-hover": surfaces.groove,
+            "scrollbar-corner-color": surfaces.groove,
             **hue_variables(name, depth),
         },
     )
@@ -198,35 +197,33 @@ FILE = "screens.json"
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a user chose about the screens; ``theme`` is empty until one is chosen."""
+    """The user's choices; ``theme`` is empty by default."""
 
     theme: str = ""
 
 
-def kept_choices() -> Choices:
-    """What was kept last; the defaults where nothing was, or where it cannot be read."""
+def read_choices() -> Choices:
     try:
         return msgspec.json.decode((home() / FILE).read_bytes(), type=Choices)
     except (OSError, *UNREADABLE_JSON):
-        # A theme is not worth a message at the start: the next choice writes the file anew.
+        # A damaged file needs no message: the next choice overwrites it.
         return Choices()
 
 
-def keep(choices: Choices) -> None:
-    """Keep these for the next start.
+def save(choices: Choices) -> None:
+    """Save the choices for the next start.
 
     Raises:
-        OSError: Nothing was written.
+        OSError
     """
     make_folder(home())
     write_atomically(home() / FILE, msgspec.json.encode(choices))
 
 
 class Swatch(NamedTuple):
-    """The looks of a part of a chart; the glyph distinguishes it without colour.
+    """Glyph and colour of a part of a chart.
 
-    ``colour`` is a variable of the stylesheet, so that the theme decides it: `rich_colour` has
-    its value for what is not `Content`.
+    ``colour`` is a stylesheet variable; `rich_colour` returns its value.
     """
 
     glyph: str
@@ -238,12 +235,12 @@ def _swatch(look: Look) -> Swatch:
 
 
 def swatch_of(name: str) -> Swatch:
-    """The look of a category, a phase or a row of a ledger: it goes by the name alone."""
+    """Return the swatch of a category, phase or ledger row by name."""
     return _swatch(look_of(name))
 
 
 def swatch(position: int) -> Swatch:
-    """The look of one of several alike things at that position, such as a line of a figure."""
+    """Return the swatch of the N-th of similar items, such as lines of a figure."""
     return _swatch(place_look(position))
 
 
@@ -251,9 +248,9 @@ IDLE = swatch_of("idle")
 
 
 def rich_colour(app: App[Any], colour: str) -> str:
-    """The value of a swatch's colour in the present theme, as ``#rrggbb``.
+    """Return a swatch's colour in the current theme as ``#rrggbb``.
 
-    In an app that has no such variable it is the colour on a dark background.
+    An app without the variable gets the colour for a dark background.
     """
     name = colour.removeprefix("$")
     plain = HUES.get(name.removeprefix("hue-"))
@@ -261,27 +258,26 @@ def rich_colour(app: App[Any], colour: str) -> str:
 
 
 class PrintableFilter(LineFilter):
-    """Drops from every line what a terminal would obey: a run's id, a path or another program's
-    message can hold an escape sequence. These characters have no width: nothing moves."""
+    """Drops control characters, which a run's id, a path or a message may contain.
+
+    They have no width, so the layout does not change.
+    """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         if all(text.isprintable() for text, _, _ in segments):
             return segments
         return [
-            Segment(text if control else _OBEYED.sub("", text), style, control)
+            Segment(text if control else _CONTROLS.sub("", text), style, control)
             for text, style, control in segments
         ]
 
 
-_OBEYED = re.compile(
+_CONTROLS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff]"
 )
-"""Control characters of both sets, separators of lines, marks of the text's direction, and halves
-of pairs, which no terminal gets at all."""
+"""C0 and C1 controls, line separators, direction marks, and surrogates."""
 
 
 class AsciiFilter(LineFilter):
-    """Translates every line on its way to the terminal."""
-
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [Segment(to_ascii(text), style, control) for text, style, control in segments]

@@ -95,7 +95,7 @@ def disturb(run: RunDirectory, index: int, why: str) -> None:
 
 
 def timed_run(*medians: float, **changes: object) -> RunDirectory:
-    """A run of so many processes, one median each."""
+    """A run of N processes, one median each."""
     spec = SPEC.changed(**changes)
     run = create_run(spec, ["timing"])
     record = factories.record_of_rounds(medians, spec)

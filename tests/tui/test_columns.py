@@ -66,10 +66,10 @@ def test_a_sentence_is_short_and_has_no_full_stop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tab", "text"), [("kernels", "time of this row alone"), ("memory", "peak")]
+    ("tab", "words"), [("kernels", "time of this row alone"), ("memory", "peak")]
 )
-async def test_explain_shows_the_columns_of_the_table_in_view(
-    app: SysbenchApp, sysbench_home: Path, tab: str, text: str
+async def test_explain_lists_the_columns_of_the_table_in_view(
+    app: SysbenchApp, sysbench_home: Path, tab: str, words: str
 ) -> None:
     run = RunDirectory(sysbench_home / "runs" / "frozen")
     shutil.copytree(FROZEN.path, run.path)
@@ -78,5 +78,5 @@ async def test_explain_shows_the_columns_of_the_table_in_view(
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, ExplainScreen))
         await pilot.pause()
-        shown = str(app.screen.query_one("#origins", Static).content)
-        assert "Columns of this table" in shown and text in shown
+        text = str(app.screen.query_one("#origins", Static).content)
+        assert "Columns of this table" in text and words in text

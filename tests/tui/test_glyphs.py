@@ -40,9 +40,7 @@ def test_lines_blocks_and_braille_become_their_likes() -> None:
         ({"TERM": "xterm-256color", "SYSBENCH_ASCII": "1"}, True),
     ],
 )
-def test_the_linux_console_is_ascii_unless_told_otherwise(
-    environment: dict[str, str], expected: bool
-) -> None:
+def test_the_linux_console_is_ascii_by_default(environment: dict[str, str], expected: bool) -> None:
     assert ascii_only(environment) is expected
 
 

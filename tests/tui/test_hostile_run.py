@@ -29,7 +29,7 @@ async def test_a_hostile_run_is_shown_on_every_screen_and_steers_nothing(
     run.log_path("timing").parent.mkdir(parents=True)
     run.header_path.write_bytes(tiny_run.header_path.read_bytes())
     run.write_record(attacking(tiny_run.record()))
-    # Whoever opens a pipe waits for what is written into it.
+    # Opening a pipe blocks until something is written to it.
     os.mkfifo(run.log_path("timing"))
     os.mkfifo(run.events_path)
     async with app.run_test(size=(120, 40), notifications=True) as pilot:

@@ -1,4 +1,4 @@
-"""Keys that one write brings are done in the order in which they were typed."""
+"""Keys that arrive in one write are handled in order."""
 
 from __future__ import annotations
 

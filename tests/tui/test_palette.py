@@ -1,4 +1,4 @@
-"""The palette offers what is valid now, in one form of words; help lists our keys."""
+"""The palette lists valid commands in one form; help lists our keys."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_the_palette_opens_again_while_it_closes(app: SysbenchApp) -> None
         assert isinstance(app.screen, Palette)
 
 
-async def test_a_click_where_the_terminal_ended_meanwhile_is_none(app: SysbenchApp) -> None:
+async def test_a_click_outside_a_shrunken_terminal_is_ignored(app: SysbenchApp) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("ctrl+p")
         await pilot.pause()

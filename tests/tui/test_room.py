@@ -169,9 +169,9 @@ def test_a_line_of_settings_gives_up_first_what_says_least() -> None:
     }
     whole = fitted_headline(spec, 200)
     assert whole.endswith("compile inductor")
-    told = {room: fitted_headline(spec, room) for room in range(3, len(whole))}
-    assert all(len(line) <= room and line.endswith("…") for room, line in told.items())
-    assert told[len(whole) - 1].startswith("cs336-2025/2.7B · B4 · ctx 512 · fp32 · naive · train")
+    lines = {room: fitted_headline(spec, room) for room in range(3, len(whole))}
+    assert all(len(line) <= room and line.endswith("…") for room, line in lines.items())
+    assert lines[len(whole) - 1].startswith("cs336-2025/2.7B · B4 · ctx 512 · fp32 · naive · train")
     assert " · fp32 · " in fitted_headline(spec, 60, ["compile"])
     assert fitted_headline({**spec, "attention": "sdpa"}, 60).count("sdpa")
 

@@ -1,4 +1,4 @@
-"""What the frame diff writes shows what Textual's own paint shows; each patch is still needed."""
+"""The frame diff shows the same as Textual's own output; each patch is still needed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Screen(pyte.Screen):
 
 
 def cells_after(screen: Screen, written: str) -> list[list[tuple[object, ...]]]:
-    """What is seen in each cell after these bytes: of a blank only its background."""
+    """Visible content of each cell; for a blank only its background."""
     pyte.Stream(screen).feed(written)
     return [[seen(screen.buffer[y][x]) for x in range(screen.columns)] for y in range(screen.lines)]
 

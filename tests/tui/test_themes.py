@@ -36,8 +36,8 @@ FROZEN = Path(__file__).parents[1] / "fixtures" / "tiny-cpu"
 DEPTHS: tuple[Depth, ...] = ("full", "256", "16")
 SYSTEMS = {"256": ColorSystem.EIGHT_BIT, "16": ColorSystem.STANDARD}
 APART = {"full": 0.07, "256": 0.05, "16": 0.0}
-"""Least distance of two hues. Sixteen colours have no seven that all readers tell apart: there the
-textures do it."""
+"""Minimum distance of two hues. Sixteen colours do not contain seven distinguishable hues;
+there the textures differ."""
 
 every_theme = pytest.mark.parametrize(("name", "depth"), list(product((DARK, LIGHT), DEPTHS)))
 
@@ -110,7 +110,7 @@ def test_the_number_of_colours_is_the_terminals() -> None:
     assert [depth_of(name) for name in names] == ["full", "256", "16", "full"]
 
 
-def test_textures_are_told_apart_in_ascii() -> None:
+def test_textures_are_distinct_in_ascii() -> None:
     assert len({to_ascii(glyph) for glyph in f"{TEXTURES}░ "}) == len(TEXTURES) + 2
 
 

@@ -1,7 +1,8 @@
-"""The plan and the report of an experiment as lines, Markdown or JSON."""
+"""Run an experiment; print its plan and its report as lines, Markdown or JSON."""
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 from collections.abc import Iterator
@@ -9,15 +10,24 @@ from collections.abc import Iterator
 import msgspec
 
 from sysbench.core.compare.gate_rule import gate_line
-from sysbench.core.experiments.experiment import ExperimentDirectory
+from sysbench.core.compare.verdict import SMALLEST
+from sysbench.core.errors import SpecError
+from sysbench.core.experiments.experiment import (
+    ExperimentDirectory,
+    create_experiment,
+    find_experiment,
+)
 from sysbench.core.experiments.experiment_report import (
     ExperimentReport,
     RoundsOf,
     experiment_report,
 )
-from sysbench.core.experiments.plan import Plan
+from sysbench.core.experiments.experiment_runner import NO_WAIT, follow_experiment, run_experiment
+from sysbench.core.experiments.plan import Plan, plan_of
 from sysbench.core.export.text_formats import verdict_as_markdown
+from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.spec.fields import differing_keys
+from sysbench.core.spec.passes import check_passes
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.cells import literal, one_figure
 from sysbench.core.tables.table import Table
@@ -28,10 +38,20 @@ from sysbench.core.tables.verdict_sides import (
     left_out_table,
     sides_table,
 )
+from sysbench.tui.commands.ab import MAX_MINUTES
+from sysbench.tui.commands.ab_sides import both_pythons, both_specs
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
-from sysbench.tui.commands.output import page_width, print_json, print_lines, write_text
-from sysbench.tui.plan_text import finds_words, plan_facts
+from sysbench.tui.commands.output import (
+    cancelled_by_signals,
+    page_width,
+    print_json,
+    print_lines,
+    say,
+    write_text,
+)
+from sysbench.tui.commands.progress import ExperimentFold, Progress
+from sysbench.tui.run_text import finds_words, plan_facts
 from sysbench.tui.text import elapsed, run_headline
 
 _LABEL = 14
@@ -48,7 +68,6 @@ def print_plan(
 
 
 def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float) -> Iterator[str]:
-    """Both specs and what the rounds can detect; unknown figures with their reason."""
     settings_a, settings_b = (msgspec.to_builtins(spec) for spec in (a, b))
     changed = [
         f"{key} = {one_figure(key, settings_b.get(key))}"
@@ -65,7 +84,6 @@ def plan_lines(name: str, plan: Plan, a: RunSpec, b: RunSpec, max_minutes: float
 
 
 def print_experiment(directory: ExperimentDirectory, *, json: bool, markdown: bool = False) -> int:
-    """Print the report; return the exit code of the experiment."""
     report = experiment_report(directory)
     if json:
         print_json(report)
@@ -77,7 +95,7 @@ def print_experiment(directory: ExperimentDirectory, *, json: bool, markdown: bo
 
 
 def exit_code(report: ExperimentReport) -> int:
-    """130 when cancelled, 1 when a round failed or the process was killed, else the gate's."""
+    """Return 130 if cancelled, 1 if a round failed or the process was killed, else the gate's."""
     if report.ending in ("failed", "killed"):
         return 1
     if report.ending == "cancelled":
@@ -86,14 +104,13 @@ def exit_code(report: ExperimentReport) -> int:
 
 
 def experiment_lines(report: ExperimentReport, width: int) -> Iterator[Line]:
-    """The verdict with its picture and evidence, both sides, conditions, then the commands."""
     yield from prose(f"A  {_words(report.a)}", width)
     yield from prose(f"B  {_words(report.b)}", width)
     yield blank()
     yield from verdict_lines(report.verdict, width, picture=True)
     if report.gate:
         yield blank()
-        # Never wrapped: a script may look for this line.
+        # Never wrapped, for scripts that search for this line.
         yield [(literal(gate_line(report.gate)), "bold")]
     if report.factors:
         table = factor_table(report.factors)
@@ -107,7 +124,6 @@ def experiment_lines(report: ExperimentReport, width: int) -> Iterator[Line]:
 
 
 def _conditions(report: ExperimentReport, width: int) -> Iterator[Line]:
-    """A paragraph each: their sentences are too long for a table."""
     column = max(len(row.name) for row in report.conditions) + 2
     for row in report.conditions:
         figures = f"A {row.a or 'none'}, B {row.b or 'none'}: " if row.a or row.b else ""
@@ -117,7 +133,6 @@ def _conditions(report: ExperimentReport, width: int) -> Iterator[Line]:
 
 
 def experiment_as_markdown(report: ExperimentReport) -> str:
-    """The report for a pull request."""
     sides, *conditions = _tables(report)
     gate = gate_line(report.gate) if report.gate else ""
     facts = [gate, f"A: {_words(report.a)}", f"B: {_words(report.b)}"]
@@ -155,7 +170,7 @@ def _facts(report: ExperimentReport) -> Iterator[tuple[str, str]]:
 def _ending(report: ExperimentReport, width: int) -> Iterator[Line]:
     for label, text in [("id", report.id), *_facts(report)]:
         yield from labelled(label, literal(text), width, column=_LABEL)
-    # Never cut: these lines are for copying.
+    # Never truncated, so that they can be copied.
     commands = {
         "run A": f"sysbench-tui show {shlex.quote(report.a.run)}",
         "run B": f"sysbench-tui show {shlex.quote(report.b.run)}",
@@ -165,3 +180,87 @@ def _ending(report: ExperimentReport, width: int) -> Iterator[Line]:
     for label, text in commands.items():
         if text:
             yield [(f"  {label:<{_LABEL}}", "dim"), (text, "")]
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    """Measure; return the gate's exit code, else 0 for any verdict."""
+    directory = _resume(arguments) if arguments.resume else _create(arguments)
+    if arguments.detach:
+        pid = directory.start(*[NO_WAIT] * arguments.no_wait)
+        experiment = directory.experiment()
+        if arguments.json:
+            runs = {"a": experiment.a, "b": experiment.b}
+            print_json({"id": directory.id, "pid": pid, "path": str(directory.path), **runs})
+        else:
+            say(f"{directory.id} started, process {pid}")
+            say(f"follow it with `sysbench-tui attach {directory.id}`, end it with `stop`")
+        return 0
+    cancel = Cancellation()
+    fold = ExperimentFold(directory.experiment())
+    with cancelled_by_signals(cancel), Progress(fold, json=arguments.json) as progress:
+        for item in run_experiment(directory, wait=not arguments.no_wait, cancel=cancel):
+            progress.show(item)
+    return print_experiment(directory, json=arguments.json, markdown=arguments.md)
+
+
+def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
+    """Follow an experiment of another process until it stops; return its exit code."""
+    try:
+        with Progress(ExperimentFold(directory.experiment()), json=json) as progress:
+            for item in follow_experiment(directory):
+                progress.show(item)
+    except KeyboardInterrupt:
+        say(f"left {directory.id} running", to_stderr=True)
+        raise
+    return print_experiment(directory, json=json)
+
+
+def _create(arguments: argparse.Namespace) -> ExperimentDirectory:
+    a, b = arguments.a, arguments.b
+    pythons = both_pythons(a, b, arguments.python, arguments.python_b)
+    spec_a, spec_b = both_specs(a, b, arguments.settings, arguments.settings_b, pythons)
+    for spec in (spec_a, spec_b):
+        check_passes(spec, ["timing"])
+    minutes = MAX_MINUTES if arguments.max_minutes is None else arguments.max_minutes
+    plan = plan_of(spec_a, spec_b, minutes)
+    directory = create_experiment(
+        spec_a,
+        spec_b,
+        smallest=SMALLEST if arguments.smallest is None else arguments.smallest,
+        gate=arguments.gate,
+        max_minutes=minutes,
+        seed=arguments.seed,
+        plan=plan,
+        pythons=pythons,
+    )
+    print_plan(directory, plan, spec_a, spec_b, quiet=arguments.json)
+    return directory
+
+
+def _resume(arguments: argparse.Namespace) -> ExperimentDirectory:
+    """Find the experiment of ``--resume`` and update its limits."""
+    fixed = {
+        "A": arguments.a,
+        "B": arguments.b,
+        "--set": arguments.settings or None,
+        "--set-b": arguments.settings_b or None,
+        "--seed": arguments.seed,
+        "--python": arguments.python,
+        "--python-b": arguments.python_b,
+    }
+    for name, value in fixed.items():
+        if value is not None:
+            raise SpecError(
+                name, value, "not with --resume, which keeps both specs, their order and Python"
+            )
+    directory = find_experiment(arguments.resume)
+    limits = {
+        name: getattr(arguments, name)
+        for name in ("smallest", "gate", "max_minutes")
+        if getattr(arguments, name) is not None
+    }
+    if limits and not directory.is_live():
+        directory.write(
+            "experiment.json", msgspec.structs.replace(directory.experiment(), **limits)
+        )
+    return directory

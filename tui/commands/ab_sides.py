@@ -1,4 +1,4 @@
-"""The specs of both sides, from what was typed."""
+"""Parse the specs and interpreters of both sides."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def both_specs(
     settings_b: Sequence[str],
     pythons: tuple[str | None, str | None] = (None, None),
 ) -> tuple[RunSpec, RunSpec]:
-    """The specs of A and B, resolved for this machine.
+    """Return the specs of A and B, resolved for this machine.
 
     Args:
         a: A TOML file, a profile, a model or a run; None is the default spec.
         b: As ``a``; None is A's spec.
         settings: ``KEY=VALUE`` for both.
         settings_b: ``KEY=VALUE`` for B only.
-        pythons: Interpreters of the sides' workers (default: the chosen one).
+        pythons: As `both_pythons` returns them.
 
     Raises:
-        SpecError, ProfileError, NotFoundError, DamagedFileError: Naming what is at fault.
+        SpecError, ProfileError, NotFoundError, DamagedFileError
     """
     for_both, for_b = parse_settings(settings), parse_settings(settings_b)
     spec_a = resolve(changed_spec(side_settings(a), for_both), python=pythons[0])
@@ -44,42 +44,39 @@ def both_specs(
 
 
 def both_pythons(
-    a: str | None, b: str | None, given: str | None, given_b: str | None
+    a: str | None, b: str | None, python: str | None, python_for_b: str | None
 ) -> tuple[str | None, str | None]:
-    """Interpreters of the sides' workers; None is the chosen one.
+    """Return the interpreters of both sides' workers; None is the default one.
 
-    A run's spec is measured in the run's own, unless one is given.
+    A run is measured again in its own interpreter, unless one is given.
 
     Args:
-        a: As `both_specs` takes it.
-        b: As `both_specs` takes it.
-        given: ``--python``, which is the chosen one then.
-        given_b: ``--python-b``.
+        python: ``--python``.
+        python_for_b: ``--python-b``.
 
     Raises:
-        InterpreterError: ``given_b`` names none, or a run one that nobody chose here.
-        NotFoundError, DamagedFileError: Naming what is at fault.
+        InterpreterError: An interpreter does not exist, or a run's was never chosen here.
+        NotFoundError, DamagedFileError
     """
-    python_a = None if given else _python_of(a)
-    python_b = python_a if given or b is None else _python_of(b)
-    return python_a, named_python(given_b) if given_b else python_b
+    python_a = None if python else _python_of(a)
+    python_b = python_a if python or b is None else _python_of(b)
+    return python_a, named_python(python_for_b) if python_for_b else python_b
 
 
 def _python_of(name: str | None) -> str | None:
-    """The interpreter of a run; None of what is no run."""
+    """Return the interpreter of a run; None if the name is not a run."""
     run = None if name is None else _run(name)
     return None if run is None else require_chosen(run.header().python)
 
 
 def side_settings(name: str | None) -> Mapping[str, object]:
-    """Settings of a TOML file, a profile or a model, else of a run by (a part of) its id."""
     if name is not None and (run := _run(name)) is not None:
         return run.header().spec.settings()
     return from_file(name)[0]
 
 
 def _run(name: str) -> RunDirectory | None:
-    """The run of that name, if it names one and no file, profile or model."""
+    """Find the run of that name, unless it names a file, profile or model."""
     path = Path(name)
     if (path / "run.json").is_file():
         return RunDirectory(path.resolve())
@@ -89,5 +86,5 @@ def _run(name: str) -> RunDirectory | None:
     try:
         return find_run(name)
     except NotFoundError as error:
-        words = f"{error}; nor a profile of that name: {profiles_in_words()}"
+        words = f"{error}; no profile has that name: {profiles_in_words()}"
         raise NotFoundError(words) from error

@@ -15,25 +15,23 @@ POLL_SECONDS = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run to follow."""
     parser.description = (
-        "Follow a run, or an experiment of `ab` by its id, from any terminal. Ctrl+C leaves it\n"
-        "going."
+        "Follow a run or an experiment of `ab` from any terminal. Ctrl+C stops following; the\n"
+        "run goes on."
     )
     parser.epilog = examples(("sysbench-tui attach last", ""))
     add_run_argument(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Follow the run; its exit code, as `run` would have returned it."""
-    from sysbench.core.experiments.experiment import experiment_meant
-    from sysbench.tui.commands.progress import Progress, RunFold
-    from sysbench.tui.commands.run_report import print_ending
+    """Follow the run; return the exit code of `run`."""
+    from sysbench.core.experiments.experiment import experiment_meant  # lazy: --help stays fast
+    from sysbench.tui.commands.ab_report import attach_to  # lazy: --help stays fast
+    from sysbench.tui.commands.progress import Progress, RunFold  # lazy: --help stays fast
+    from sysbench.tui.commands.run_report import print_ending  # lazy: --help stays fast
 
     experiment = experiment_meant(arguments.run)
     if experiment is not None:
-        from sysbench.tui.commands.ab import attach_to
-
         return attach_to(experiment, json=arguments.json)
     run = find_run(arguments.run)
     try:
@@ -47,18 +45,16 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def follow_job(run: RunDirectory) -> Iterator[AnyEvent]:
-    """Yield the run's events from the first, as they are written, until it ends or dies."""
+    """Yield all events of the run until it ends or dies."""
     tail = run.tail()
     while True:
-        # Read before the events: a supervisor that was alive may have written more since.
+        # Check before reading: a live supervisor may write more events afterwards.
         alive = run.is_beginning() or run.is_live()
         ended = False
         for event in tail.read():
             yield event
-            # A run that had ended may have begun another round.
+            # An ended run may have started another round.
             ended = isinstance(event, RunEnded)
-        if ended:
-            return
-        if not alive:
+        if ended or not alive:
             return
         time.sleep(POLL_SECONDS)

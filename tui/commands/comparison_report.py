@@ -1,25 +1,42 @@
-"""Lines of `compare`: the verdict, the factors, both runs' figures, the rows that changed."""
+"""Compare two runs or files: verdict, factors, figures of both, and rows that changed."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
-from sysbench.core.compare.comparison import Comparison, describe_factors
+from sysbench.core.compare.compared_records import NOTHING_KNOWN
+from sysbench.core.compare.comparison import Comparison, compare, describe_factors
+from sysbench.core.compare.difference import DifferenceSide, difference
+from sysbench.core.compare.gate_rule import gate_line, gate_of
 from sysbench.core.compare.nodes import Difference
-from sysbench.core.compare.verdict import Verdict, describe_verdict
+from sysbench.core.compare.verdict import SMALLEST, Verdict, describe_verdict
+from sysbench.core.errors import NotFoundError, SpecError
+from sysbench.core.experiments.experiment_report import shared_experiment
+from sysbench.core.experiments.known import known_noise
+from sysbench.core.export.inspected_file import tables_as_markdown
+from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
+from sysbench.core.inspection.decoding import Decoding
+from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.runs.run_directory import find_run
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.difference_rows_tree import Cut, change_tables
 from sysbench.core.tables.memory_tables import difference_tables
 from sysbench.core.tables.table import Table
+from sysbench.core.tables.trust import is_perturbed
 from sysbench.core.tables.verdict_sides import factor_table
-from sysbench.tui.commands.layout import Line, blank, note, prose, table_lines, titled
-from sysbench.tui.glyphs import ascii_only, to_ascii
+from sysbench.tui.commands.compare import DEPTH, MIN_SHARE
+from sysbench.tui.commands.layout import Line, blank, note, picture_line, prose, table_lines, titled
+from sysbench.tui.commands.output import page_width, print_json, print_paged, say, write_text
+from sysbench.tui.commands.progress import decoding_progress
 
 LARGEST_CHANGES = 10
 LEDGERS = "ledger-difference"
-"""The table that the tree of rows repeats."""
+"""Left out, since the tree of rows contains it."""
 STYLES = {
     "faster": "bold green",
     "slower": "bold red",
@@ -33,17 +50,16 @@ SHOWN = (
     *("state", "phase", "row"),
 )
 NARROW = 120
-"""Cells below which counts and phases give their room to the names."""
-DEEPEST = 4
-"""Levels of kernels, the deepest but for those of a fusion."""
-DEEPER = f"--depth {DEEPEST} goes down to the kernels, --min 0 shows every row that changed"
+"""Below this width counts and phases are left out."""
+KERNEL_DEPTH = 4
+"""Levels down to the kernels; fusions go deeper."""
+DEEPER = f"--depth {KERNEL_DEPTH} goes down to the kernels, --min 0 shows every row that changed"
 DROPPED = ("b_blocks", "a_blocks", "phase", "b_calls", "a_calls")
 
 
 def verdict_lines(
     verdict: Verdict, width: int, *, subject: str = "B", picture: bool = False
 ) -> Iterator[Line]:
-    """The verdict, its evidence and the next step, then its interval as a picture."""
     text = describe_verdict(verdict, subject)
     style = STYLES[verdict.verdict]
     yield from prose(literal(text.headline), width, style=style)
@@ -54,14 +70,8 @@ def verdict_lines(
         yield [(f"  {picture_line(text.picture)}", style)]
 
 
-def picture_line(picture: str) -> str:
-    """A picture of an interval, in ASCII where the terminal has nothing else."""
-    return to_ascii(picture) if ascii_only() else picture
-
-
 def comparison_lines(comparison: Comparison, width: int, *, of_files: bool) -> Iterator[Line]:
-    """The verdict, the differing factors, then the medians and the peaks of both runs."""
-    yield [(f"A  {literal(comparison.a)}", "")]  # whole, so that they can be copied
+    yield [(f"A  {literal(comparison.a)}", "")]  # not truncated, so that they can be copied
     yield [(f"B  {literal(comparison.b)}", "")]
     yield blank()
     if comparison.a == comparison.b:
@@ -92,13 +102,10 @@ def comparison_lines(comparison: Comparison, width: int, *, of_files: bool) -> I
 def difference_lines(
     difference: Difference, cut: Cut, width: int, *, perturbed: bool
 ) -> Iterator[Line]:
-    """The summary, its reservations, and the rows that changed.
+    """Yield the summary, its notes, and the rows that changed.
 
     Args:
-        difference: Of both sides.
-        cut: The part of the rows to show.
-        width: Of the page.
-        perturbed: Whether a side's traced step is so far off the untraced one that times are void.
+        perturbed: Whether tracing changed a side's step too much to trust its times.
     """
     summary = [
         [("  ", ""), *line]
@@ -120,17 +127,16 @@ def difference_lines(
         drop = DROPPED if width < NARROW else ()
         lines = table_lines(table, width, columns=columns, drop=drop, perturbed=marked)
         yield from titled(literal(table.title), lines)
-    if tables and (cut.least or (cut.depth is not None and cut.depth < DEEPEST)):
+    if tables and (cut.least or (cut.depth is not None and cut.depth < KERNEL_DEPTH)):
         yield from note([DEEPER], width)
 
 
 def memory_lines(comparison: Comparison, width: int) -> Iterator[Line]:
-    """The modules and stacks whose memory changed most; their sums are in the tree of rows."""
     for table in difference_tables(comparison.memory) if comparison.memory else ():
         if table.name != LEDGERS and table.rows:
             shown = msgspec.structs.replace(table, rows=table.rows[:LARGEST_CHANGES])
             more = len(table.rows) - len(shown.rows)
-            title = f"{table.title}; {more} smaller ones are left out" if more else table.title
+            title = f"{table.title}; {more} smaller ones omitted" if more else table.title
             yield from titled(title, table_lines(shown, width))
 
 
@@ -152,7 +158,91 @@ def _peaks(comparison: Comparison) -> Table:
 
 
 def _change(a: float | None, b: float | None) -> tuple[float | None, float | None]:
-    """The change, and as a share of A."""
+    """Return the change in absolute terms and relative to A."""
     if a is None or b is None:
         return None, None
     return b - a, b / a - 1 if a else None
+
+
+def print_comparison(arguments: argparse.Namespace) -> int:
+    """Return the gate's exit code, or 0 if both sides could be read."""
+    (a, a_is_file), (b, b_is_file) = _read_side(arguments.a), _read_side(arguments.b)
+    of_files = a_is_file or b_is_file
+    change = difference(a, b)
+    known = NOTHING_KNOWN if of_files else known_noise(a.record, b.record)
+    experiment = shared_experiment(a.record, b.record)
+    smallest = arguments.smallest or (experiment.experiment().smallest if experiment else SMALLEST)
+    comparison = compare(a.record, b.record, known, smallest=smallest)
+    comparison = msgspec.structs.replace(comparison, difference=change)
+    gate = None
+    if arguments.gate is not None:
+        if of_files:
+            raise SpecError("--gate", arguments.gate, "for two runs: a file has no rounds to judge")
+        if a.record.id == b.record.id:
+            raise SpecError("B", b.record.id, "another run than A: a gate judges B against A")
+        gate = gate_of(a.record, b.record, comparison.step, arguments.gate, known)
+    whole = bool(arguments.csv or arguments.md)
+    cut = Cut(
+        depth=(None if whole else DEPTH) if arguments.depth is None else arguments.depth,
+        least=(0.0 if whole else MIN_SHARE) if arguments.min is None else arguments.min,
+    )
+    if arguments.json:
+        print_json({**msgspec.to_builtins(comparison), "gate": gate})
+    elif arguments.md:
+        write_text(tables_as_markdown(change_tables(change, cut)))
+    elif arguments.csv:
+        tables = change_tables(change, cut)
+        only = len(tables) == 1
+        write_text((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
+    else:
+        lines = _lines(comparison, (a, b), cut, page_width(), of_files=of_files)
+        print_paged(lines, page=not arguments.no_pager)
+    if gate is None:
+        return 0
+    if not arguments.json:
+        # Never wrapped, for scripts that search for it; to stderr if stdout is CSV.
+        if arguments.csv:
+            say(gate_line(gate), to_stderr=True)
+        else:
+            write_text(f"\n{gate_line(gate)}\n")
+    return gate.exit_code
+
+
+def _read_side(text: str) -> tuple[DifferenceSide, bool]:
+    """Read a run or a file; return also whether it is a file.
+
+    The record of a file has an empty spec and the path as its id.
+
+    Raises:
+        NotFoundError: Neither a run nor a file.
+        ForeignFileError: The file cannot be read.
+    """
+    path = Path(text)
+    if path.is_file():
+        decoding = Decoding(path)
+        with decoding_progress() as show:
+            inspection = decoding.run(show)
+        record = msgspec.structs.replace(inspection.as_record(), id=text)
+        return DifferenceSide(record, layer_rows(decoding.entry.as_run, record)), True
+    try:
+        run = find_run(text)
+    except NotFoundError as error:
+        raise NotFoundError(f"{error}; no file has that name") from None
+    record = load_record(run)
+    return DifferenceSide(record, layer_rows(run, record)), False
+
+
+def _lines(
+    comparison: Comparison,
+    sides: tuple[DifferenceSide, DifferenceSide],
+    cut: Cut,
+    width: int,
+    *,
+    of_files: bool,
+) -> Iterator[Line]:
+
+    yield from comparison_lines(comparison, width, of_files=of_files)
+    if comparison.a != comparison.b and comparison.difference is not None:
+        perturbed = any(side.kernels and is_perturbed(side.kernels) for side in sides)
+        yield from difference_lines(comparison.difference, cut, width, perturbed=perturbed)
+        yield from memory_lines(comparison, width)

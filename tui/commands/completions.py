@@ -1,7 +1,6 @@
-"""`completions`: a script for the shell that completes commands, options, runs and keys.
+"""`completions`: print the shell completion script, or the words that it asks for.
 
-shtab makes the script from the parser. The script asks `--words` at each press of Tab, so a kind
-of words imports no more than it needs.
+shtab makes the script from the parser. The script calls `--words` at each Tab, so imports are few.
 """
 
 from __future__ import annotations
@@ -9,11 +8,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator
 
+from sysbench.core.experiments.experiment_places import baselines_folder
+from sysbench.core.runs.run_directory import list_runs
+from sysbench.core.spec.fields import FIELDS
+from sysbench.core.spec.models import model_presets
+from sysbench.core.spec.profiles import list_profiles
+from sysbench.core.studies.study_places import begun_studies, study_files
 from sysbench.tui.commands.arguments import examples
 from sysbench.tui.commands.output import print_json, write_text
 
 MAX_RUNS = 100
-"""Newest runs that are offered; all runs count that begin as typed."""
+"""Newest runs that are offered, of those that match the prefix."""
 
 _BASH_WORDS = """
 _sysbench_tui_{kind}() {{
@@ -21,7 +26,7 @@ _sysbench_tui_{kind}() {{
 }}"""
 _BASH_END = r"""
 
-# Readline cuts words at = and :, which are parts of ours.
+# Readline splits words at = and :, which occur in our words.
 _sysbench_tui() {
   local line="${COMP_LINE:0:COMP_POINT}" word whole
   if [[ $line != *[\"\'\\]* ]]; then
@@ -62,11 +67,10 @@ end
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the shell, and the kind of words that a script asks for."""
     parser.description = (
-        "Print the script with which a shell completes commands, options, models, keys and\n"
-        "their values, runs, studies and baselines. Runs, studies and baselines are those of the\n"
-        "moment; print the script again after an upgrade of this program."
+        "Print the script that completes commands, options, models, keys and their values, runs,\n"
+        "studies and baselines in your shell. Runs, studies and baselines are looked up at each\n"
+        "Tab; print the script again after an upgrade of this program."
     )
     parser.epilog = examples(
         ("sysbench-tui completions bash > ~/.local/share/bash-completion/completions/sysbench-tui",
@@ -81,12 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--words", choices=tuple(KINDS), metavar="KIND", help="print the words of a kind instead"
     )
     parser.add_argument(
-        "--begin", default="", metavar="TEXT", help="of --words: only those that begin so"
+        "--begin", default="", metavar="TEXT", help="for --words: only words with this prefix"
     )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the script, or the words; 0."""
     if arguments.words is None:
         script = completion_script(arguments.shell)
         if arguments.json:
@@ -103,12 +106,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def completion_script(shell: str) -> str:
-    """Return the script of ``bash``, ``zsh`` or ``fish``."""
-    import shtab  # slow: Tab asks for words without it
+    import shtab  # lazy: Tab needs words only
 
-    from sysbench.tui.commands.registry import (
-        whole_parser,  # it imports every command, this one too
-    )
+    from sysbench.tui.commands.registry import whole_parser  # lazy: import cycle
 
     preamble = {
         "bash": "".join(_BASH_WORDS.format(kind=kind) for kind in KINDS),
@@ -123,37 +123,24 @@ def completion_script(shell: str) -> str:
 
 
 def words_of(kind: str, begin: str) -> list[str]:
-    """Return the words of a kind that begin so, in the order in which they are offered.
-
-    Args:
-        kind: A name of `KINDS`.
-        begin: The part of the word that has been typed.
-    """
+    """Return the words of a kind of `KINDS` with this prefix, in display order."""
     words = (word for word in KINDS[kind](begin) if word.startswith(begin))
     return list(dict.fromkeys(words))
 
 
 def _runs(begin: str) -> Iterator[str]:
-    from sysbench.core.runs.run_directory import list_runs
-
     ids = [run.id for run in list_runs()]
     yield from ("last", "last~1")[: len(ids)]
     yield from [run_id for run_id in ids if run_id.startswith(begin)][:MAX_RUNS]
 
 
 def _names_of_specs(begin: str) -> Iterator[str]:
-    from sysbench.core.spec.models import model_presets
-    from sysbench.core.spec.profiles import list_profiles
-
     yield from model_presets()
     yield from list_profiles()
 
 
 def _settings(begin: str) -> Iterator[str]:
-    """Keys with their ``=``, or the values of the key that is typed."""
-    from sysbench.core.spec.fields import FIELDS
-    from sysbench.core.spec.models import model_presets
-
+    """Yield keys with their ``=``, or the values of the typed key."""
     key, equals, _ = begin.partition("=")
     for field in FIELDS:
         if not equals and field.is_typed:
@@ -175,16 +162,12 @@ def _sides(begin: str) -> Iterator[str]:
 
 
 def _studies(begin: str) -> Iterator[str]:
-    from sysbench.core.studies.study_places import begun_studies, study_files
-
     yield from ("list", "show")
     yield from study_files()
     yield from (path.name for path in begun_studies())
 
 
 def _baselines(begin: str) -> Iterable[str]:
-    from sysbench.core.experiments.experiment_places import baselines_folder
-
     return sorted(path.stem for path in baselines_folder().glob("*.json"))
 
 

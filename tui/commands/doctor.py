@@ -1,4 +1,4 @@
-"""`doctor`: the tools and devices here, the missing ones, and the cost of each."""
+"""`doctor`: check the environment, and measure noise and peak rates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sysbench.core.errors import InterpreterError, SpecError
+from sysbench.core.machine.devices import resolve_device, sample_of, torch_facts
 from sysbench.core.machine.doctor_check import Check
 from sysbench.core.tables.cells import literal
 from sysbench.tui.commands.arguments import add_settings, examples
@@ -19,20 +20,19 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 _STATUS = 9
 _COLUMN = 24
-"""Cells of the label where no name is longer."""
+"""Minimum width of the label."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and add the options of the noise."""
     parser.description = (
-        "Look at the GPU, driver, torch, nsys, permissions, the terminal and the home;\n"
-        "with --noise measure how far the times of one spec lie apart here, and why;\n"
-        "with --measure what each device can do: products, memory, transfers, launches."
+        "Check the GPU, driver, torch, nsys, permissions, the terminal and the home folder;\n"
+        "with --noise measure run-to-run variation on this machine and its causes;\n"
+        "with --measure measure peak rates: matrix products, memory, transfers, launches."
     )
     parser.epilog = examples(
         ("sysbench-tui doctor", ""),
         ("sysbench-tui doctor --noise", "3 minutes, on an otherwise idle machine"),
-        ("sysbench-tui doctor --measure", "roofs and MFU then rest on it"),
+        ("sysbench-tui doctor --measure", "use measured rates for roofline and MFU"),
     )
     _add_noise_arguments(parser)
     _add_rate_arguments(parser)
@@ -43,18 +43,18 @@ def _add_noise_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--noise",
         action="store_true",
-        help="compare a spec with itself, in fresh processes, and keep the noise floor that "
-        "comparisons use",
+        help="measure run-to-run variation on this machine and its causes; the result is saved "
+        "for comparisons",
     )
     group.add_argument(
         "--minutes",
         type=_minutes,
         metavar="M",
-        help="time of the measurement (default: 3)",
+        help="duration of the measurement (default: 3)",
     )
     meaning = (
         "measure another spec (default: tiny on a CPU, cs336-2025/small on a GPU, "
-        "2 seconds a process)"
+        "2 seconds per process)"
     )
     add_settings(group, "--set", meaning)
 
@@ -64,8 +64,8 @@ def _add_rate_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--measure",
         action="store_true",
-        help="measure matrix products, memory, transfers and launches in fresh processes, and "
-        "keep them: roofs and MFU then rest on them, with the data sheet beside",
+        help="measure matrix products, memory, transfers and launches in fresh processes; "
+        "roofline and MFU then use these rates",
     )
     group.add_argument(
         "--device",
@@ -75,12 +75,12 @@ def _add_rate_arguments(parser: argparse.ArgumentParser) -> None:
         help="cpu or cuda:N; repeatable (default: every GPU, or the CPU)",
     )
     group.add_argument(
-        "--rounds", type=_rounds, metavar="N", help="processes of each device (default: 6)"
+        "--rounds", type=_rounds, metavar="N", help="processes per device (default: 6)"
     )
 
 
 def _mistake(arguments: argparse.Namespace) -> str:
-    """What is wrong with the options together; empty if nothing is."""
+    """Return the conflict between options, or an empty string."""
     needs = {
         "--minutes": (arguments.minutes is not None, "noise"),
         "--set": (bool(arguments.settings), "noise"),
@@ -88,20 +88,17 @@ def _mistake(arguments: argparse.Namespace) -> str:
         "--rounds": (arguments.rounds is not None, "measure"),
     }
     for measurement in ("noise", "measure"):
-        given = [name for name, (given, needed) in needs.items() if given and needed == measurement]
-        if given and not getattr(arguments, measurement):
-            return f"{', '.join(given)}: only with --{measurement}"
+        used = [
+            name for name, (is_given, needed) in needs.items() if is_given and needed == measurement
+        ]
+        if used and not getattr(arguments, measurement):
+            return f"{', '.join(used)}: only with --{measurement}"
     if arguments.measure and arguments.noise:
         return "--measure and --noise: one at a time"
     return ""
 
 
 def _minutes(text: str) -> float:
-    """Minutes above 0, up to a day.
-
-    Raises:
-        argparse.ArgumentTypeError: Anything else.
-    """
     try:
         value = float(text)
     except ValueError:
@@ -112,36 +109,29 @@ def _minutes(text: str) -> float:
 
 
 def _rounds(text: str) -> int:
-    """Processes, 1 to 100.
-
-    Raises:
-        argparse.ArgumentTypeError: Anything else.
-    """
     if not text.isdecimal() or not 1 <= int(text) <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 1 to 100")
+        raise argparse.ArgumentTypeError(f"{text!r}: an integer from 1 to 100")
     return int(text)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the checks, always 0, since a missing tool is an answer, not a failure.
+    """Print the checks; return 0 even if a tool is missing.
 
     With ``--noise`` or ``--measure`` measure instead, with the exit codes of a run.
     """
     if wrong := _mistake(arguments):
         raise SpecError("doctor", wrong, "see `sysbench-tui doctor --help`")
     if arguments.noise:
-        from sysbench.tui.commands.doctor_noise import (
-            measure_noise,  # both are slow to import, and checks need neither
-        )
+        from sysbench.tui.commands.doctor_noise import measure_noise  # lazy: --help stays fast
 
         return measure_noise(arguments)
     if arguments.measure:
-        from sysbench.tui.commands.doctor_measure import measure_devices
+        from sysbench.tui.commands.doctor_measure import measure_devices  # lazy: --help stays fast
 
         return measure_devices(arguments)
-    from sysbench.core.machine.doctor_checks import examine
+    from sysbench.core.machine.doctor_checks import examine  # lazy: --help stays fast
 
-    checks = [*examine(), *_measured()]
+    checks = [*examine(), *_default_device_checks()]
     if arguments.json:
         print_json(checks)
     else:
@@ -150,24 +140,22 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measured() -> list[Check]:
-    """Rates and noise floor of the device that runs take unless they name another."""
-    from sysbench.core.experiments.noise import noise_check
-    from sysbench.core.machine.devices import resolve_device, sample_of, torch_facts
-    from sysbench.core.machine.read_environment import cpu_model
-    from sysbench.core.runs.kept_rates import rates_check
+def _default_device_checks() -> list[Check]:
+    from sysbench.core.experiments.noise import noise_check  # lazy: --help stays fast
+    from sysbench.core.machine.read_environment import cpu_model  # lazy: --help stays fast
+    from sysbench.core.runs.kept_rates import rates_check  # lazy: --help stays fast
 
     try:
         device, torch, now_ns = resolve_device("auto"), torch_facts()["version"], time.time_ns()
     except InterpreterError:
-        return []  # a check says it already
+        return []  # already reported by a check
     sample = sample_of(device)
     name = sample.name if sample else cpu_model()
     return [rates_check(device, torch, now_ns), noise_check(name, torch, now_ns)]
 
 
 def _lines(check: Check, width: int, column: int) -> Iterator[Line]:
-    from sysbench.tui.commands.layout import labelled
+    from sysbench.tui.commands.layout import labelled  # lazy: rich
 
     label = f"{check.status:<{_STATUS}}{check.name}"
     style = _STYLES[check.status]

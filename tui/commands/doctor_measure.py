@@ -1,4 +1,4 @@
-"""`doctor --measure`: the measurement with its progress, and the rates as lines."""
+"""`doctor --measure`: measure peak rates and print them."""
 
 from __future__ import annotations
 
@@ -28,31 +28,33 @@ _COLUMN = 16
 
 
 def measure_devices(arguments: argparse.Namespace) -> int:
-    """Measure, keep and print; 0 with rates, 130 when cancelled."""
+    """Measure, save and print the rates; return 0, or 130 if cancelled."""
     asked = arguments.rate_devices or _every(len(find_cuda()[0]))
     devices = list(dict.fromkeys(resolve_device(device) for device in asked))
     cancel = Cancellation()
-    found: list[DeviceRates] = []
+    measured: list[DeviceRates] = []
     with cancelled_by_signals(cancel), Progress(Fold[object](), json=arguments.json) as progress:
         for item in measure_rates(devices, rounds=arguments.rounds or ROUNDS, cancel=cancel):
             if isinstance(item, DeviceRates):
-                found.append(item)
+                measured.append(item)
             else:
                 progress.say(_line(item))
     reports = []
-    for rates in found:
+    for rates in measured:
         earlier = kept_rates(rates.key)
-        sisters = [other for other in found if other is not rates and other.name == rates.name]
+        sisters = [other for other in measured if other is not rates and other.name == rates.name]
         before = earlier[-1] if earlier else None
         reports.append(rates_report(rates, before=before, sisters=sisters))
-    # A cancelled measurement has fewer rounds than its tests take: the last whole one stands.
-    whole = [] if cancel.is_set() else found
-    for rates in whole:
-        save_rates(rates)
+    # A cancelled measurement has too few rounds, so the previous one stays valid.
+    complete = [] if cancel.is_set() else measured
+    for rates in complete:
+        keep_rates(rates)
     if arguments.json:
         print_json(reports)
     else:
-        print_lines(rates_lines(reports, page_width(), kept=bool(whole), cancelled=cancel.is_set()))
+        print_lines(
+            rates_lines(reports, page_width(), kept=bool(complete), cancelled=cancel.is_set())
+        )
     return 130 if cancel.is_set() else 0
 
 
@@ -61,7 +63,6 @@ def _every(gpus: int) -> list[str]:
 
 
 def _line(item: RateRound | RateFound) -> str:
-    """A round that begins, or a rate that it has found."""
     if isinstance(item, RateRound):
         return f"{item.device}, process {item.number} of {item.rounds}"
     rate = item.rate
@@ -71,24 +72,17 @@ def _line(item: RateRound | RateFound) -> str:
 def rates_lines(
     reports: Sequence[RatesReport], width: int, *, kept: bool, cancelled: bool
 ) -> Iterator[Line]:
-    """All lines of the devices.
-
-    Args:
-        reports: A device each.
-        width: Columns to fill.
-        kept: Whether some were kept for later runs.
-        cancelled: Whether the measurement was stopped before its end.
-    """
+    """Yield all lines; ``kept`` if the rates were saved for later runs."""
     for report in reports:
         yield from _device(report, width)
         yield blank()
     if not reports:
-        yield from prose("stopped before any process had ended: nothing was kept", width)
+        yield from prose("stopped before any process ended: nothing was saved", width)
     elif kept:
-        text = "kept for these devices: roofs and MFU of later runs rest on them"
+        text = "saved for these devices: later runs use them for roofline and MFU"
         yield from prose(text, width, style="dim")
     elif cancelled:
-        yield from prose("stopped on request: not kept", width, style="dim")
+        yield from prose("stopped on request: not saved", width, style="dim")
 
 
 def _device(report: RatesReport, width: int) -> Iterator[Line]:
@@ -101,17 +95,17 @@ def _device(report: RatesReport, width: int) -> Iterator[Line]:
     origin = f"{rounds} in fresh processes; torch {rates.torch}{threads}"
     yield from _labelled("from", origin, width)
     if rates.beside_others:
-        text = f"other work was under way, load average {rates.load_average:.1f}: "
-        text += "the device may do more than this; measure it again on an idle machine"
-        yield from _labelled("! doubt", text, width)
+        text = f"other processes were running, load average {rates.load_average:.1f}: "
+        text += "the rates may be too low; measure again on an idle machine"
+        yield from _labelled("! warning", text, width)
     if rates.load is not None:
         yield from _labelled("in products", _load(rates.load), width)
     for sentence in sentences(report):
         yield from _labelled("differs", literal(sentence), width)
     if (report.past or report.sisters) and not sentences(report):
-        text = "no difference from "
+        text = "no significant difference from "
         text += "its last measurement" if report.past else "the other devices of its name"
-        yield from _labelled("differs", f"{text} is decided by these processes", width)
+        yield from _labelled("differs", text, width)
     if rates.missing:
         reasons = (f"{name} ({reason})" for name, reason in rates.missing.items())
         yield from _labelled("n/a", literal("; ".join(reasons)), width)
@@ -125,20 +119,20 @@ def _load(load: Load) -> str:
     parts = []
     if load.sm_clock_mhz is not None:
         of = f" of {load.sm_clock_max_mhz:.0f}" if load.sm_clock_max_mhz else ""
-        least = f", {load.sm_clock_least_mhz:.0f} at least" if load.sm_clock_least_mhz else ""
+        least = f", minimum {load.sm_clock_least_mhz:.0f}" if load.sm_clock_least_mhz else ""
         parts.append(f"SM clock {load.sm_clock_mhz:.0f}{of} MHz{least}")
     if load.power_watts is not None:
         limit = f" of {load.power_limit_watts:.0f}" if load.power_limit_watts else ""
         parts.append(f"{load.power_watts:.0f}{limit} W")
     if load.temperature_celsius is not None:
-        parts.append(f"{load.temperature_celsius:.0f} °C at most")
+        parts.append(f"{load.temperature_celsius:.0f} °C maximum")
     if load.reasons:
-        parts.append(f"clock held by: {', '.join(load.reasons)}")
-    return "; ".join([*parts, f"{counted(load.samples, 'sample')} of NVML"])
+        parts.append(f"clock limited by: {', '.join(load.reasons)}")
+    return "; ".join([*parts, f"{counted(load.samples, 'NVML sample')}"])
 
 
 def rate_text(name: str, value: float) -> str:
-    """A rate with its unit: ``612 TFLOP/s``, ``3.2 TB/s``, ``4.1 µs``."""
+    """Format a rate: ``612 TFLOP/s``, ``3.2 TB/s``, ``4.1 µs``."""
     unit = UNITS[name]
     if unit == "s":
         return f"{significant(value * 1e6, 3)} µs"
@@ -146,7 +140,6 @@ def rate_text(name: str, value: float) -> str:
 
 
 def rates_table(report: RatesReport) -> Table:
-    """One row a rate: the median of the processes, their range, and the vendor's figure."""
     rates = report.rates
     return tabulate(
         report.rows,
@@ -160,13 +153,13 @@ def rates_table(report: RatesReport) -> Table:
             Column("work", lambda row: row.work),
         ),
         name="rates",
-        title=f"What {rates.device} can do: {rates.name}",
+        title=f"Measured rates of {rates.device}: {rates.name}",
     )
 
 
 def _range(row: RateRow) -> str:
-    least, most = sorted((row.least, row.most))
-    return f"{rate_text(row.name, least)} … {rate_text(row.name, most)}"
+    low, high = sorted((row.least, row.most))
+    return f"{rate_text(row.name, low)} … {rate_text(row.name, high)}"
 
 
 def _quoted(row: RateRow) -> str | None:

@@ -1,4 +1,4 @@
-"""`doctor --noise`: the measurement with its progress, and the noise floor as lines."""
+"""`doctor --noise`: measure run-to-run variation and print it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ _CHANGES = ("drift", "order", "clock", "neighbours", "first touch")
 
 
 def measure_noise(arguments: argparse.Namespace) -> int:
-    """Measure and print; 0 with a floor, 130 when cancelled, 1 without a floor."""
-
+    """Measure and print; return 0, 130 if cancelled, or 1 without a result."""
     spec = _spec(arguments.settings)
     minutes = arguments.minutes or MINUTES
     cancel = Cancellation()
@@ -51,14 +50,14 @@ def measure_noise(arguments: argparse.Namespace) -> int:
     with cancelled_by_signals(cancel), Progress(NoiseFold(), json=arguments.json) as progress:
         progress.say(
             f"{spec.model} on {spec.device} against itself for {minutes:g} minutes; "
-            "Ctrl+C ends it, and 8 rounds are enough to keep"
+            "Ctrl+C stops it; 8 rounds are enough to save a result"
         )
         for item in examine_noise(spec, minutes=minutes, cancel=cancel):
             if isinstance(item, Examined):
                 result = item
             else:
                 progress.show(item)
-    assert result is not None  # it comes last, whatever happened
+    assert result is not None  # always the last item
     if arguments.json:
         print_json(result)
     else:
@@ -69,12 +68,6 @@ def measure_noise(arguments: argparse.Namespace) -> int:
 
 
 def _spec(settings: list[str]) -> RunSpec:
-    """The spec that is measured: the device's default one with the user's changes.
-
-    Raises:
-        SpecError: Naming the key at fault.
-    """
-
     changes = parse_settings(settings)
     asked = parse_spec({key: changes[key] for key in ("device",) if key in changes})
     defaults: dict[str, object] = {"max_seconds": ROUND_SECONDS}
@@ -84,7 +77,7 @@ def _spec(settings: list[str]) -> RunSpec:
 
 
 class NoiseFold(Fold[ExperimentEvent]):
-    """Rounds of one spec, and how far they differ so far."""
+    """Rounds of one spec, and their variation so far."""
 
     def __init__(self) -> None:
         self._medians: list[float] = []
@@ -114,12 +107,7 @@ class NoiseFold(Fold[ExperimentEvent]):
 
 
 def examined_lines(result: Examined, width: int) -> Iterator[Line]:
-    """All lines of a result; no line ends between a number and its percent sign.
-
-    Args:
-        result: What was measured.
-        width: Columns to fill.
-    """
+    """Yield all lines; never break between a number and its percent sign."""
     for line in _lines(result, width):
         yield [(text.replace(_GLUE, " %"), style) for text, style in line]
 
@@ -129,22 +117,22 @@ def _lines(result: Examined, width: int) -> Iterator[Line]:
     if floor is None:
         yield from prose(result.detail, width)
         if result.ending == "out-of-time":
-            yield from prose("a longer measurement has them: --minutes", width, style="dim")
+            yield from prose("measure longer: --minutes", width, style="dim")
         return
     text = f"{literal(floor.device)}: processes of one spec differ by ±{_share(floor.between)}"
     yield from prose(text, width, style="bold")
     yield from prose(_summary(floor, result), width)
-    yield from titled("What this machine can tell", _finds(result, floor, width))
+    yield from titled("What this machine can detect", _finds(result, floor, width))
     yield from titled("Where the noise comes from", _sources(floor, width))
     yield from titled("What to do", _remedies(floor, width))
     yield blank()
-    kept = "kept for this device: compare, ab and gate use it; docs/noise.md explains each line"
-    yield from prose(kept, width, style="dim")
+    saved = "saved for compare, ab and gate on this device; docs/noise.md explains each line"
+    yield from prose(saved, width, style="dim")
 
 
 def _summary(floor: NoiseFloor, result: Examined) -> str:
-    left = f", {counted(floor.left_out, 'disturbed round')} left out" if floor.left_out else ""
-    step = f", {milliseconds(floor.step_ms)} a step" if floor.step_ms is not None else ""
+    left = f", {counted(floor.left_out, 'disturbed round')} excluded" if floor.left_out else ""
+    step = f", {milliseconds(floor.step_ms)} per step" if floor.step_ms is not None else ""
     ended = " (stopped on request)" if result.ending == "cancelled" else ""
     return (
         f"{literal(floor.subject)}, {floor.rounds} fresh processes in "
@@ -154,14 +142,14 @@ def _summary(floor: NoiseFloor, result: Examined) -> str:
 
 def _finds(result: Examined, floor: NoiseFloor, width: int) -> Iterator[Line]:
     if floor.pair is not None:
-        text = f"95 % of all pairs of these processes differ by at most {_share(floor.pair)}: from "
-        text += "one process a side, nothing smaller means anything"
+        text = f"95 % of all pairs of these processes differ by at most {_share(floor.pair)}: with "
+        text += "one process per side, smaller differences are noise"
         yield from _labelled("one against one", text, width)
     if result.finds:
-        found = ", ".join(
+        differences = ", ".join(
             f"{_share(row.difference)} in {row.rounds} rounds" for row in result.finds
         )
-        text = f"a slowdown of {found} is found with a chance of 80 %"
+        text = f"detects a slowdown of {differences} with 80 % power"
         yield from _labelled("ab", text, width)
     if result.verdict is not None:
         text = headline(result.verdict)
@@ -211,8 +199,7 @@ def _figure(source: NoiseSource) -> str:
 
 
 def _share(share: float) -> str:
-    """A percentage with three digits, since a clock's granularity and a busy machine's spread are
-    five orders of magnitude apart."""
+    """Format a percentage with three digits; values span five orders of magnitude."""
     return percent(share, _decimals(share))
 
 
@@ -230,4 +217,4 @@ def _remedies(floor: NoiseFloor, width: int) -> Iterator[Line]:
         yield from _labelled(remedy.name, "", width, label_style="bold")
         yield from _labelled("", literal(remedy.detail), width, column=2)
     if not floor.remedies:
-        yield from prose("  nothing stands out", width)
+        yield from prose("  nothing to fix", width)

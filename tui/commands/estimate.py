@@ -1,4 +1,4 @@
-"""`estimate`: the predicted cost of a spec, the largest that fits, a table of predictions."""
+"""`estimate`: predict cost, memory and largest fit of a spec."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from sysbench.tui.commands.spec_arguments import add_spec_arguments, names_own_m
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the spec, the method of prediction, and the questions to answer."""
     parser.description = (
-        "Predict a spec: nothing is measured. The closed form needs no torch;\n"
-        "--exact plays the step on tensors without memory, in a separate process.\n"
-        "A CUDA device need not be here: --card asks for one by name, with its memory,\n"
-        "compute capability and peaks; device=cuda with --capacity for one of any size."
+        "Predict a spec without measuring. The closed form needs no torch;\n"
+        "--exact runs the step on meta tensors in a separate process.\n"
+        "The CUDA device need not be present: --card names a GPU with known memory,\n"
+        "compute capability and peaks; device=cuda --capacity SIZE describes any other."
     )
     parser.epilog = (
         examples(
@@ -42,15 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + f"\n\n{_cards()}\n{_notes()}\nThe keys are listed by `sysbench-tui run --help`."
     )
     add_spec_arguments(parser)
-    parser.add_argument("--exact", action="store_true", help="by the real code on meta tensors")
+    parser.add_argument(
+        "--exact", action="store_true", help="predict by running the model on meta tensors"
+    )
     memory = parser.add_mutually_exclusive_group()
     memory.add_argument(
-        "--card", metavar="NAME", help="a GPU that need not be here, such as h100; listed below"
+        "--card", metavar="NAME", help="predict for this GPU, such as h100 (listed below)"
     )
     memory.add_argument(
         "--capacity",
         metavar="SIZE",
-        help="to fit into, such as 24GiB, or 80GB for 80e9 bytes (default: the device's)",
+        help="memory to fit into, such as 24GiB, or 80GB for 80e9 bytes (default: the device's)",
     )
     parser.add_argument(
         "--capability",
@@ -58,46 +59,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compute capability of a CUDA device, such as 8.0 (default: the device's)",
     )
     parser.add_argument(
-        "--peak", metavar="TFLOPS[,GB/S]", help="of the device, for the roofline time of --exact"
+        "--peak",
+        metavar="TFLOPS[,GB/S]",
+        help="peak TFLOP/s and GB/s of the device, for the roofline",
     )
     question = parser.add_mutually_exclusive_group()
     question.add_argument(
-        "--fit", choices=("batch", "context", "layers"), help="the largest that fits"
+        "--fit",
+        choices=("batch", "context", "layers"),
+        help="find the largest value that fits in memory",
     )
     question.add_argument(
         "--table",
         action="append",
         metavar="KEY=VALUE,…",
-        help="a prediction for every value; may be repeated, for every combination",
+        help="predict every value; repeat for all combinations",
     )
     question.add_argument(
-        "--savings", action="store_true", help="what one change each would save, the most first"
+        "--savings", action="store_true", help="list single changes by the memory they save"
     )
     add_table_formats(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Predict; always 0, since a spec that does not fit is an answer, not a failure."""
+    """Predict; return 0 even if the spec does not fit."""
     with _exact_mode(arguments) as exact:
-        # Imported late: in exact mode another process imports torch meanwhile.
-        from sysbench.tui.commands.estimate_answers import answer
+        from sysbench.tui.commands.estimate_answers import answer  # lazy: while torch loads
 
         answer(arguments, exact)
     return 0
 
 
 def _cards() -> str:
-    """The cards of ``--card``, a line each."""
     lines = [
         f"  {card.key:<11}{card.name:<18}{format_bytes(card.memory_bytes):>9}"
         f"   compute capability {card.capability}"
         for card in known_cards().values()
     ]
-    return "\n".join(["cards, with all of their memory as nvidia-smi counts it:", *lines, ""])
+    return "\n".join(["cards, with their total memory as nvidia-smi reports it:", *lines, ""])
 
 
 def _notes() -> str:
-    """What a reader of the presets' names should know."""
     notes = {name: preset.note for name, preset in model_presets().items() if preset.note}
     lines = [
         "\n".join(wrap(note, 100, initial_indent=f"  {name:<19}", subsequent_indent=21 * " "))
@@ -107,6 +109,6 @@ def _notes() -> str:
 
 
 def _exact_mode(arguments: argparse.Namespace) -> AbstractContextManager[Estimator | None]:
-    """One process for all predictions; nothing where the closed form may do."""
-    may_do = not arguments.exact and not names_own_model(arguments)
-    return nullcontext() if may_do else Estimator()
+    """Start exact mode's process if the arguments need it."""
+    needs_exact = arguments.exact or names_own_model(arguments)
+    return Estimator() if needs_exact else nullcontext()

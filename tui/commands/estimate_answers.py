@@ -1,4 +1,4 @@
-"""The answers of `estimate`: a spec's cost, the largest that fits, a table of predictions."""
+"""Answer the questions of `estimate`: cost of a spec, largest fit, table, savings."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ CLOSED_FORM = "closed form"
 
 @dataclass(frozen=True)
 class Target:
-    """The device that is asked about.
+    """The device to predict for.
 
     Attributes:
-        capacity_bytes: Memory to fit into; None where it is not known.
-        notes: Sentences on how it was asked for.
+        capacity_bytes: Memory to fit into; None if unknown.
+        notes: Remarks on the options that chose it.
     """
 
     capacity_bytes: int | None
@@ -72,14 +72,14 @@ class Target:
 
 
 def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
-    """Answer the question of the arguments, in exact mode or by the closed form.
+    """Print the answer, by exact mode or the closed form.
 
     Args:
-        exact: Where the arguments are known to ask for exact mode, its process.
+        exact: Process of exact mode, if the arguments ask for it.
 
     Raises:
         SpecError: Naming the key or the option at fault.
-        WorkerFailed: Exact mode could not play the step.
+        WorkerFailed: The dry run failed.
     """
     spec = asked_spec(arguments)
     known = None if arguments.card is None else find_card(arguments.card)
@@ -88,7 +88,7 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
     spec = resolve(spec) if spec.device == "auto" else locate(spec)
     if not spec.is_own and not arguments.exact:
         _answer(arguments, spec, None, known)
-    elif exact is None:  # the model was named in a file
+    elif exact is None:  # a file names the user model
         with Estimator() as exact:
             _answer(arguments, spec, exact, known)
     else:
@@ -108,14 +108,13 @@ def _answer(
     elif arguments.table:
         _table(arguments, spec, target, predict_one)
     elif arguments.savings:
-        play = None if exact is None else partial(_played, exact, capability)
-        _savings(arguments, spec, target, predict_one, play)
+        dry_run = None if exact is None else partial(_predict_variant, exact, capability)
+        _savings(arguments, spec, target, predict_one, dry_run)
     else:
         _one(arguments, spec, target, exact)
 
 
 def _target(arguments: argparse.Namespace, spec: RunSpec, known: KnownCard | None) -> Target:
-    """The device by the options, else the one that is here."""
     capability = _capability(arguments)
     if known is not None:
         if capability is not None:
@@ -125,8 +124,8 @@ def _target(arguments: argparse.Namespace, spec: RunSpec, known: KnownCard | Non
         capacity, notes = _capacity(arguments.capacity), _capacity_notes(arguments, spec)
         return Target(capacity, Card(capability=capability), tuple(notes))
     # Opening NVML can take a second.
-    is_given = spec.memory_limit and capability
-    here = DeviceCapacity(None) if is_given else device_capacity(spec.device)
+    is_known = spec.memory_limit and capability
+    here = DeviceCapacity(None) if is_known else device_capacity(spec.device)
     return Target(
         spec.memory_limit or here.capacity_bytes, card_here(capability or here.capability)
     )
@@ -138,20 +137,24 @@ def _capacity(text: str) -> int:
     except ValueError as error:
         raise SpecError("--capacity", text, str(error)) from None
     if capacity < 1:
-        raise SpecError("--capacity", text, "more than nothing, such as 24GiB")
+        raise SpecError("--capacity", text, "more than 0, such as 24GiB")
     return capacity
 
 
 def _capacity_notes(arguments: argparse.Namespace, spec: RunSpec) -> Iterator[str]:
-    """What the size of ``--capacity`` is taken for, where people may mean another one."""
+    """Explain the size of ``--capacity`` where it may be ambiguous."""
     text: str = arguments.capacity
     capacity = _capacity(text)
     if text.strip()[-2:].upper() in DECIMAL_UNITS:
         cards = [f"{card.key} {format_bytes(card.memory_bytes)}" for card in sold_as(capacity)]
-        more = f"; cards sold by it have more, for --card: {', '.join(cards)}" if cards else ""
-        yield f"{text.strip()} is taken as {capacity:,} bytes, {format_bytes(capacity)}{more}"
+        more = (
+            f"; cards sold with this size have more, see --card: {', '.join(cards)}"
+            if cards
+            else ""
+        )
+        yield f"{text.strip()} means {capacity:,} bytes, {format_bytes(capacity)}{more}"
     if spec.device == "cpu":
-        yield "predicted for the CPU; for a GPU that is not here say --card, or device=cuda"
+        yield "predicted for the CPU; for another machine's GPU use --card or device=cuda"
 
 
 def _capability(arguments: argparse.Namespace) -> str | None:
@@ -188,7 +191,7 @@ def _fit(
 ) -> None:
     capacity = target.capacity_bytes
     if capacity is None:
-        raise SpecError("--capacity", None, f"say how much memory {spec.device} has, such as 24GiB")
+        raise SpecError("--capacity", None, f"required: the memory of {spec.device}, such as 24GiB")
     settings = parse_allocator_settings(os.environ)
     room = available_memory(spec, capacity, target.card)
     guess = None
@@ -221,16 +224,16 @@ def _savings(
     spec: RunSpec,
     target: Target,
     predict_one: Predict,
-    play: Play | None,
+    dry_run: Play | None,
 ) -> None:
-    savings = savings_of(spec, predict_one, play)
+    savings = savings_of(spec, predict_one, dry_run)
     method = _method(arguments, spec)
     lines = savings_lines(spec, savings, target.card, method, page_width())
     document = msgspec.to_builtins(savings) | {"method": method}
     _print(arguments, target, document, [savings_table(savings)], lines)
 
 
-def _played(
+def _predict_variant(
     exact: Estimator, capability: str | None, spec: RunSpec, variant: TrainingVariant
 ) -> ExactPrediction:
     return exact.predict(spec, capability, variant)
@@ -261,17 +264,17 @@ def _method(arguments: argparse.Namespace, spec: RunSpec) -> str:
 
 
 def _roof(arguments: argparse.Namespace, spec: RunSpec, card: Card) -> tuple[Roof | None, str]:
-    given = parse_peak(arguments.peak) if arguments.peak else None
+    peak = parse_peak(arguments.peak) if arguments.peak else None
     environment: dict[str, Any] = {"device": {"name": card.name}}
     if not card.name:
         environment["device"]["name"] = this_machine(spec.device)
         environment |= measured_facts(spec.device)
     peak_key = spec.precision_row.peak_key
-    return roof_of(spec.device, spec.precision, peak_key, environment, given)
+    return roof_of(spec.device, spec.precision, peak_key, environment, peak)
 
 
 def as_json(estimate: Estimate) -> dict[str, Any]:
-    """The public keys; an unknown value is null, with the reason under ``missing``."""
+    """Return the JSON document; an unknown value is null, with the reason under ``missing``."""
     prediction, why = estimate.prediction, estimate.why
     values: dict[str, Any] = {
         "parameters": prediction.parameters,
@@ -296,7 +299,6 @@ def as_json(estimate: Estimate) -> dict[str, Any]:
 
 
 def _allocator_json(estimate: Estimate) -> dict[str, Any]:
-    """What CUDA's caching allocator reserves, and the room for it."""
     room = estimate.room
     return {
         "compute_capability": estimate.card.capability,
@@ -310,11 +312,11 @@ def _allocator_json(estimate: Estimate) -> dict[str, Any]:
 
 def _exact_json(estimate: Estimate, prediction: ExactPrediction) -> dict[str, Any]:
     times = estimate.roof_times
-    held = prediction.held
+    peak = prediction.held
     return {
         "peak_place": prediction.peak_place,
-        "allocated_bytes": None if held is None else held.allocated_bytes,
-        "first_step_bytes": None if held is None else held.first_step_bytes,
+        "allocated_bytes": None if peak is None else peak.allocated_bytes,
+        "first_step_bytes": None if peak is None else peak.first_step_bytes,
         "block_ledger": prediction.block_ledger,
         "saved_activation_bytes": prediction.saved_activation_bytes,
         "closed_form_peak_bytes": (

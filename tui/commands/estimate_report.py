@@ -46,15 +46,14 @@ from sysbench.tui.fit_text import is_sure, may_fit, nothing_fits
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A prediction, and the capacity and roof to compare it with.
+    """A prediction, with the capacity and roof to compare it with.
 
     Attributes:
-        why: Why the memory is not predicted; "" where it is.
-        capacity_bytes: Memory to fit into; None where it is not known.
-        card: The device beside that.
-        settings: Of CUDA's allocator here.
-        roof: The device's roof, for the roofline time of exact mode; ``why_no_roof`` else.
-        why_no_workspace: The part of the peak on this CPU that is not predicted.
+        why: Why the memory is not predicted; "" if it is.
+        capacity_bytes: Memory to fit into; None if unknown.
+        settings: Settings of CUDA's allocator in this environment.
+        roof: For the roofline time of exact mode; None with a reason in ``why_no_roof``.
+        why_no_workspace: Why a part of the peak on this CPU is not predicted.
     """
 
     spec: RunSpec
@@ -69,38 +68,36 @@ class Estimate:
 
     @property
     def room(self) -> AvailableMemory | None:
-        """What of the capacity a step can have; None where it is not known."""
+        """Memory available to the step; None if unknown."""
         if self.capacity_bytes is None:
             return None
         return available_memory(self.spec, self.capacity_bytes, self.card)
 
     @cached_property
     def closed_form(self) -> Prediction:
-        """The closed form of the same spec on the same device."""
         return predict(self.spec, self.card.capability)
 
     @property
     def reserved_bytes(self) -> int | None:
-        """What CUDA's allocator reserves; None where it was not played."""
+        """Bytes that CUDA's allocator reserves; None without a dry run."""
         return None if self.why else reserved_bytes(self.prediction)
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """Whether the step fits; None where the peak or the capacity is unknown."""
+        """Whether the step fits; None if the peak or the capacity is unknown."""
         if self.why or self.room is None:
             return None
         return fit_verdict(self.prediction, self.room, self.settings)
 
     @property
     def fits(self) -> bool | None:
-        """Whether it is sure to fit; None as in `verdict`."""
         return None if self.verdict is None else self.verdict == "fits"
 
     @cached_property
     def fits_expandable(self) -> bool | None:
-        """Whether it is sure to fit with expandable segments; None where that is no question.
+        """Whether it certainly fits with expandable segments.
 
-        The question comes up where exact mode finds that it is not sure to fit without them.
+        None unless exact mode finds that it may not fit without them.
         """
         if self.fits is not False or self.room is None or self.reserved_bytes is None:
             return None
@@ -110,21 +107,21 @@ class Estimate:
 
     @property
     def roof_times(self) -> dict[str, float]:
-        """Phase to its roofline time in milliseconds; empty where there is no roof."""
+        """Roofline milliseconds by phase; empty without a roof."""
         if self.roof is None or not isinstance(self.prediction, ExactPrediction):
             return {}
         times = {phase.phase: roof_ms(phase, self.roof) for phase in self.prediction.phases}
         return {phase: time for phase, time in times.items() if time is not None}
 
     def missing(self) -> dict[str, str]:
-        """Why a value is null, by its key."""
+        """Return the reasons for null values, by key."""
         reasons = {}
         if self.why:
             reasons["peak_bytes"] = self.why
         elif self.why_no_workspace:
             reasons[f"ledger.{LIBRARY_WORKSPACE}"] = self.why_no_workspace
         if self.reserved_bytes is None and self.spec.device != "cpu":
-            reasons["reserved_bytes"] = self.why or NOT_PLAYED
+            reasons["reserved_bytes"] = self.why or NO_DRY_RUN
         if self.capacity_bytes is None:
             reasons["capacity_bytes"] = (
                 f"{self.spec.device} does not report its memory: give it with --capacity"
@@ -136,11 +133,10 @@ class Estimate:
         return reasons
 
 
-NOT_PLAYED = "it goes by the order of all requests, which exact mode plays: ask with --exact"
+NO_DRY_RUN = "it depends on the order of allocations: use --exact"
 
 
 def estimate_lines(estimate: Estimate, width: int) -> Iterator[Line]:
-    """The whole answer about one spec."""
     spec, prediction = estimate.spec, estimate.prediction
     yield from _head(spec, estimate.card, width, prediction.parameters)
     works = {
@@ -167,7 +163,6 @@ def estimate_lines(estimate: Estimate, width: int) -> Iterator[Line]:
 
 
 def estimate_tables(estimate: Estimate) -> list[Table]:
-    """The tables of one spec's answer."""
     prediction = estimate.prediction
     tables = [] if estimate.why else [predicted_ledger_table(prediction)]
     if isinstance(prediction, ExactPrediction):
@@ -176,7 +171,6 @@ def estimate_tables(estimate: Estimate) -> list[Table]:
 
 
 def fit_lines(spec: RunSpec, fit: Fit, card: Card, method: str, width: int) -> Iterator[Line]:
-    """The largest that fits, and the memory that the next one lacks."""
     yield from _head(with_value(spec, fit.key, fit.largest) if fit.largest else spec, card, width)
     table = fit_table(fit)
     yield from titled(table.title, table_lines(table, width, columns=("quantity", "value")))
@@ -190,7 +184,6 @@ def fit_lines(spec: RunSpec, fit: Fit, card: Card, method: str, width: int) -> I
 def grid_lines(
     spec: RunSpec, cells: Sequence[FitCell], card: Card, method: str, width: int
 ) -> Iterator[Line]:
-    """One row for each cell."""
     yield from _head(spec, card, width)
     table = grid_table(cells)
     shown = [name for name in table.columns if name != "note"]
@@ -211,7 +204,6 @@ def grid_lines(
 def savings_lines(
     spec: RunSpec, savings: Savings, card: Card, method: str, width: int
 ) -> Iterator[Line]:
-    """The changes that save anything, and the one that saves most."""
     yield from _head(spec, card, width)
     if savings.savings:
         table = savings_table(savings)
@@ -225,11 +217,11 @@ def savings_lines(
 def _savings_answer(savings: Savings) -> str:
     peak = format_bytes(savings.peak_bytes)
     if not savings.savings:
-        return f"No single change that was tried saves anything of {peak}."
+        return f"No single change that was tried reduces the peak of {peak}."
     most = savings.savings[0]
     change = " ".join(f"{key}={value}" for key, value in most.settings.items())
     saved = format_bytes(most.saved_bytes)
-    return f"{change} saves the most, {saved} of {peak}; its price: {most.price}."
+    return f"{change} saves the most, {saved} of {peak}; its cost: {most.price}."
 
 
 def _head(spec: RunSpec, card: Card, width: int, parameters: int = 0) -> Iterator[Line]:
@@ -239,7 +231,7 @@ def _head(spec: RunSpec, card: Card, width: int, parameters: int = 0) -> Iterato
     preset = model_presets().get(spec.model)
     if preset is not None and preset.note:
         yield from prose(f"{preset.name}: {preset.note}", width, hang=2, style="dim")
-    device = f"{card.name}, by --card" if card.name else spec.device
+    device = f"{card.name} (--card)" if card.name else spec.device
     yield from prose(f"{settings_line(settings)} · {device}", width, hang=2)
 
 
@@ -248,7 +240,7 @@ def _answer(estimate: Estimate) -> str:
     if estimate.why:
         return f"Peak memory: n/a, {estimate.why}."
     if capacity is None:
-        return f"Whether it fits is not known: {estimate.missing()['capacity_bytes']}."
+        return f"Unknown whether it fits: {estimate.missing()['capacity_bytes']}."
     assert estimate.verdict is not None
     share = percent((estimate.reserved_bytes or estimate.prediction.peak_bytes) / capacity)
     words = f"{VERDICTS[estimate.verdict]}: {share} of {_capacity(capacity, estimate.card)}"
@@ -256,24 +248,23 @@ def _answer(estimate: Estimate) -> str:
 
 
 def _capacity(capacity_bytes: int, card: Card) -> str:
-    """``79.6 GiB (H100 80GB HBM3)``, or the bytes alone where no card was asked for."""
     size = format_bytes(capacity_bytes)
     return f"{size} ({card.name})" if card.name else size
 
 
 def _margin(estimate: Estimate) -> str:
-    """What is left of the room, or what the step lacks of it."""
+    """Headroom, or the amount of memory missing."""
     prediction, room = estimate.prediction, estimate.room
     assert room is not None
     if estimate.verdict == "fits":
         return f"{format_bytes(spare_bytes(prediction, room))} to spare"
-    lacked = format_bytes(missing_bytes(prediction, room, estimate.settings))
-    return f"it may lack {lacked}" if estimate.verdict == "close" else f"it needs {lacked} more"
+    missing = format_bytes(missing_bytes(prediction, room, estimate.settings))
+    return f"it may lack {missing}" if estimate.verdict == "close" else f"it needs {missing} more"
 
 
 VERDICTS: dict[Verdict, str] = {
     "fits": "Fits",
-    "close": "Too close to tell",
+    "close": "May not fit",
     "over": "Does NOT fit",
 }
 
@@ -287,82 +278,77 @@ def _fit_answer(fit: Fit, card: Card) -> str:
 
 
 def _lacks(fit: Fit) -> str:
-    """Why the next value is not sure to fit."""
     if fit.next is None or fit.over_bytes is None:
         return f"the spec allows no larger {fit_words(fit.key)}"
-    following, lacked = f"{fit.key} {fit.next:,}", format_bytes(fit.over_bytes)
+    following, missing = f"{fit.key} {fit.next:,}", format_bytes(fit.over_bytes)
     if is_sure(fit):
-        return f"{following} needs {lacked} more"
-    return f"{following} may lack {lacked}"
+        return f"{following} needs {missing} more"
+    return f"{following} may lack {missing}"
 
 
 def _fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
     if not fit.largest:
-        yield "--savings, in place of --fit, says what one change each would save"
+        yield "use --savings to see what single changes would save"
     if spec.device == "cpu":
         return
     yield (
-        f"of {format_bytes(fit.capacity_bytes)} a step can count on "
-        f"{format_bytes(fit.room_bytes)}, and may have {format_bytes(fit.doubt_bytes)} more: "
-        f"{_taken(spec)}"
+        f"usable: {format_bytes(fit.room_bytes)} to "
+        f"{format_bytes(fit.room_bytes + fit.doubt_bytes)} of "
+        f"{format_bytes(fit.capacity_bytes)} ({_unusable(spec)})"
     )
     if may_fit(fit):
         yield may_fit(fit)
     if fit.reserved_bytes is None:
-        yield _closed_form_keeps_away()
+        yield _fragmentation_note()
     else:
         reserved = format_bytes(fit.reserved_bytes)
-        at = f"{fit.key} {fit.largest:,}"
-        yield f"on a larger card the allocator would reserve {reserved} at {at}"
+        yield f"reserved on a larger card: {reserved} at {fit.key} {fit.largest:,}"
     if fit.expandable_largest:
         yield (
-            f"with PYTORCH_ALLOC_CONF=expandable_segments:True the largest is "
-            f"{fit.expandable_largest:,}"
+            f"largest with PYTORCH_ALLOC_CONF=expandable_segments:True: {fit.expandable_largest:,}"
         )
 
 
-def _taken(spec: RunSpec) -> str:
+def _unusable(spec: RunSpec) -> str:
     if spec.memory_limit:
-        return "the limit is for the allocator alone"
+        return "the limit applies to the allocator only"
     return "driver and context take the rest"
 
 
-def _closed_form_keeps_away() -> str:
+def _fragmentation_note() -> str:
     return (
-        f"the closed form leaves {percent(FRAGMENTS_SHARE)} of the peak, at least "
-        f"{format_bytes(FRAGMENTS_BYTES)}, for the allocator's fragments; --exact plays the "
-        "allocator"
+        f"includes {percent(FRAGMENTS_SHARE)} of the peak, at least "
+        f"{format_bytes(FRAGMENTS_BYTES)}, for fragmentation; --exact simulates the allocator"
     )
 
 
 def _workspace_remarks(spec: RunSpec, capability: str | None) -> Iterator[str]:
     if spec.on_cuda and capability is None:
         yield (
-            "cuBLAS's workspaces are counted as on compute capability 9.0; smaller on others: "
-            "--capability says which"
+            "cuBLAS workspaces are those of compute capability 9.0, the largest; set --capability "
+            "for another"
         )
 
 
 def _room_remarks(estimate: Estimate) -> Iterator[str]:
-    """What CUDA's allocator holds, what the device leaves it, and how it could do with less."""
     spec, prediction, room = estimate.spec, estimate.prediction, estimate.room
     if spec.device == "cpu" or estimate.why:
         return
     if isinstance(prediction, ExactPrediction) and prediction.held is not None:
-        held = prediction.held
+        peak = prediction.held
         yield (
-            f"reserved on a card with room: {format_bytes(held.reserved_bytes)}, of which "
-            f"{format_bytes(held.allocated_bytes)} in blocks"
+            f"reserved without a limit: {format_bytes(peak.reserved_bytes)}, of which "
+            f"{format_bytes(peak.allocated_bytes)} in blocks"
         )
     yield from _workspace_remarks(spec, estimate.card.capability)
     if room is None:
         return
     yield (
-        f"a step can count on {format_bytes(room.least)}, and may have "
-        f"{format_bytes(room.uncertainty_bytes)} more: {_taken(spec)}"
+        f"usable: {format_bytes(room.least)} to "
+        f"{format_bytes(room.least + room.uncertainty_bytes)} ({_unusable(spec)})"
     )
     if estimate.reserved_bytes is None:
-        yield _closed_form_keeps_away()
+        yield _fragmentation_note()
     if estimate.fits_expandable:
         yield "it fits with PYTORCH_ALLOC_CONF=expandable_segments:True"
 
@@ -376,7 +362,7 @@ def _remarks(estimate: Estimate) -> Iterator[str]:
     if isinstance(prediction, ExactPrediction):
         if not spec.is_own:
             closed = estimate.closed_form.peak_bytes
-            over = round(closed / prediction.peak_bytes - 1, 3) + 0.0  # one zero, not two
+            over = round(closed / prediction.peak_bytes - 1, 3) + 0.0  # + 0.0 turns -0.0 into 0.0
             yield f"closed form: {format_bytes(closed)} ({signed_percent(over)})"
         if times := estimate.roof_times:
             yield f"roofline: the step takes at least {sum(times.values()):.3g} ms"

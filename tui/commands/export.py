@@ -1,4 +1,4 @@
-"""`export`: carry a run's artifacts and tables away."""
+"""`export`: export a run's artifacts and tables."""
 
 from __future__ import annotations
 
@@ -12,41 +12,39 @@ from sysbench.tui.commands.arguments import (
     add_run_argument,
     complete_with,
     examples,
-    foreign_file,
+    imported_file,
     refuse_file_choice,
 )
 from sysbench.tui.commands.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run, the kind of export, and its destination."""
     parser.description = "Write one export of a run:\n" + "\n".join(
         f"  {kind:<11} {export.purpose}" for kind, export in EXPORTS.items()
     )
     parser.description += (
-        "\n\nIn place of a run a file that `inspect` reads: its findings and tables as html, csv,\n"
-        "md or json."
+        "\n\nInstead of a run you can name a file that `inspect` reads, to export its findings\n"
+        "and tables as html, csv, md or json."
     )
     parser.epilog = examples(
         ("sysbench-tui export last perfetto", ""),
         ("sysbench-tui export last csv -o tables/", ""),
         ("sysbench-tui export last nsys -o profile.sh && bash profile.sh", ""),
-        ("sysbench-tui export trace.json.gz html --steps 2-5", "a file of anyone's"),
+        ("sysbench-tui export trace.json.gz html --steps 2-5", "an imported file"),
     )
     add_run_argument(parser)
     parser.add_argument("kind", metavar="KIND", choices=tuple(EXPORTS), help="one of the above")
     output = parser.add_argument(
-        "-o", "--output", metavar="PATH", help="file or folder (default: here)"
+        "-o", "--output", metavar="PATH", help="file or folder (default: the current folder)"
     )
     complete_with(output, "file")
-    parser.add_argument("--force", action="store_true", help="replace what is there already")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     add_file_choice(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Write the files and print their paths; 0 when they were written."""
     out = Path(arguments.output) if arguments.output else None
-    if file := foreign_file(arguments.run):
+    if file := imported_file(arguments.run):
         return _export_file(file, arguments, out)
     refuse_file_choice(arguments)
     run = find_run(arguments.run)
@@ -59,9 +57,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _export_file(file: Path, arguments: argparse.Namespace, out: Path | None) -> int:
-    from sysbench.core.export.inspected_file import write_inspection
-    from sysbench.core.inspection.decoding import Decoding
-    from sysbench.tui.commands.inspect_report import decoding_progress
+    from sysbench.core.export.inspected_file import write_inspection  # lazy: --help stays fast
+    from sysbench.core.inspection.decoding import Decoding  # lazy: --help stays fast
+    from sysbench.tui.commands.progress import decoding_progress  # lazy: --help stays fast
 
     capture = Path(arguments.capture) if arguments.capture else None
     decoding = Decoding(file, 0, arguments.device, arguments.steps, capture)
@@ -69,8 +67,8 @@ def _export_file(file: Path, arguments: argparse.Namespace, out: Path | None) ->
         inspection = decoding.run(show)
     paths = write_inspection(decoding.entry, inspection, arguments.kind, out, force=arguments.force)
     if arguments.json:
-        told = {"file": inspection.file, "kind": arguments.kind}
-        print_json(told | {"paths": [str(path) for path in paths]})
+        files = [str(path) for path in paths]
+        print_json({"file": inspection.file, "kind": arguments.kind, "paths": files})
     else:
         say(*paths)
     return 0

@@ -1,23 +1,47 @@
-"""The output of `inspect` as lines: progress of decoding, then the file's tables."""
+"""Decode an imported file or a folder of ranks, and print its tables."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import argparse
+from collections.abc import Iterator
+from itertools import dropwhile
+from pathlib import Path
 
 import msgspec
 
-from sysbench.core.inspection.inspection import Inspection, Progressed
+from sysbench.core.errors import NotFoundError
+from sysbench.core.export.inspected_file import (
+    inspection_as_markdown,
+    inspection_tables,
+    tables_as_markdown,
+)
+from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
+from sysbench.core.inspection.decoding import Decoding
+from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.ranks_folder import FolderError, merge_traces
+from sysbench.core.inspection.ranks_reading import FolderDecoding
+from sysbench.core.inspection.reading import under_peak
+from sysbench.core.machine.peaks import parse_peak
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.kernel_tables import top_kernels
 from sysbench.core.tables.memory_tables import largest_alike_table
+from sysbench.core.tables.ranks_tables import ranks_tables
+from sysbench.core.tables.sections import SECTIONS, SectionSource
+from sysbench.core.trace.roofline import roof_points
+from sysbench.tui.commands.arguments import refuse_wide_report
+from sysbench.tui.commands.inspect import NEEDS, OF_FOLDERS, RANKS
 from sysbench.tui.commands.layout import Line, blank, note, prose, table_lines, titled
-from sysbench.tui.commands.progress import BAR_CELLS
+from sysbench.tui.commands.output import page_width, print_json, print_paged, write_text
+from sysbench.tui.commands.progress import decoding_progress
+from sysbench.tui.commands.ranks_lines import ranks_lines, ranks_section_lines
 from sysbench.tui.commands.report_sections import (
     collectives_section,
     host_sections,
+    section_as_json,
+    section_lines,
     steps_section,
+    tree_of,
+    tree_options,
 )
 from sysbench.tui.commands.run_report import (
     KERNEL_ROWS,
@@ -29,37 +53,11 @@ from sysbench.tui.commands.run_report import (
     memory_section,
     nsys_section,
 )
-from sysbench.tui.text import decoding_text, file_text
-from sysbench.tui.widgets.traces import gauge
-
-CLEAR_LINE = "\r\x1b[K"
-
-
-@contextmanager
-def decoding_progress() -> Iterator[Callable[[Progressed], None]]:
-    """Yield a function that shows the progress on one line, which is cleared at the end."""
-    if not sys.stderr.isatty():
-        yield lambda step: None
-        return
-
-    def show(step: Progressed) -> None:
-        filled = "" if step.share is None else f"{gauge(step.share, BAR_CELLS)}  "
-        _write(f"{CLEAR_LINE}  {filled}{decoding_text(step)}")
-
-    try:
-        yield show
-    finally:
-        _write(CLEAR_LINE)
-
-
-def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+from sysbench.tui.text import KIND_WORDS, file_text
 
 
 def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
-    """The kind of file, then all its tables, at most ``width`` cells wide."""
-    yield [(literal(inspection.file), "bold")]  # whole, so that it can be copied
+    yield [(literal(inspection.file), "bold")]  # not truncated, so that it can be copied
     yield from prose(file_text(inspection), width)
     for finding in inspection.findings:
         yield blank()
@@ -70,8 +68,8 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
         table = top_kernels(kernels, KERNEL_ROWS, placed=kernels.source == "kernels")
         yield from kernel_warnings(kernels, width)
         yield from titled(table.title, table_lines(table, width, total=True))
-        told = {"kernels"} if kernels.lacks_kernels else set()  # by the warning above
-        reasons = [why for key, why in kernels.missing.items() if key not in told]
+        explained = {"kernels"} if kernels.lacks_kernels else set()  # by the warning above
+        reasons = [why for key, why in kernels.missing.items() if key not in explained]
         yield from note(map(literal, reasons), width)
         yield from category_section(kernels, width)
         if kernels.collectives:
@@ -84,3 +82,122 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
         shown = msgspec.structs.replace(largest, rows=largest.rows[:LARGEST_ROWS])
         yield from memory_section(memory, width)
         yield from full_table(shown, width, drop=("block_bytes",))
+
+
+def show_file(arguments: argparse.Namespace) -> int:
+    refuse_wide_report(arguments)
+    if Path(arguments.file).is_dir():
+        return _show_folder(arguments)
+    for flag, given in (
+        ("--section ranks", arguments.section == RANKS),
+        ("--merged", arguments.merged),
+    ):
+        if given:
+            raise NotFoundError(
+                f"{flag} requires a folder of ranks, and {arguments.file} is a file"
+            )
+    options = tree_options(arguments)
+    peak = parse_peak(arguments.peak) if arguments.peak else None
+    decoding = Decoding(
+        Path(arguments.file),
+        arguments.memory_limit,
+        arguments.device,
+        arguments.steps,
+        Path(arguments.capture) if arguments.capture else None,
+    )
+    with decoding_progress() as show:
+        inspection = decoding.run(show)
+    if peak:
+        inspection = under_peak(inspection, peak)
+    run, record, section = decoding.entry.as_run, inspection.as_record(), arguments.section
+    _require(inspection, section)
+    if arguments.csv or arguments.md:
+        sections = inspection_tables(inspection, tree_of(run, record, options))
+        tables = [
+            table
+            for name in ([section] if section else sections)
+            for table in sections.get(name, ())
+        ]
+        if arguments.md:
+            write_text(
+                tables_as_markdown(tables)
+                if section
+                else inspection_as_markdown(inspection, tables)
+            )
+        else:
+            # A section with a table of the same name is that table; otherwise print all tables
+            # with one value per line.
+            tables = [table for table in tables if table.name == section] or tables
+            only = len(tables) == 1
+            write_text((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
+    elif arguments.json:
+        print_json(section_as_json(run, record, section, options) if section else inspection)
+    elif section:
+        width, page = page_width(in_full=True, wide=arguments.wide), page_width()
+        lines = section_lines(run, record, section, width, page, options)
+        print_paged(dropwhile(lambda line: not line, lines), page=not arguments.no_pager)
+    else:
+        print_paged(inspection_lines(inspection, page_width()), page=not arguments.no_pager)
+    return 0
+
+
+def _show_folder(arguments: argparse.Namespace) -> int:
+    folder, section = Path(arguments.file), arguments.section
+    refused = [
+        name
+        for name in ("steps", "capture", "peak", "depth", "match", "min_share")
+        if getattr(arguments, name) is not None
+    ]
+    if refused:
+        flag = f"--{refused[0].replace('_', '-')}"
+        raise FolderError(f"{flag} requires a single file of {folder}")
+    with decoding_progress() as show:
+        decoding = FolderDecoding(folder, arguments.memory_limit, arguments.device)
+        ranks = decoding.run(lambda path, step: show(step))
+        tables = ranks_tables(ranks)
+        if section and section not in tables:
+            reason = f": it has {', '.join(tables)}" if section in OF_FOLDERS else " for ranks"
+            raise NotFoundError(f"no {section} in the folder {folder}{reason}")
+        if arguments.merged:
+            merge_traces(folder, ranks, Path(arguments.merged), show, arguments.memory_limit)
+    chosen = [table for name in ([section] if section else tables) for table in tables[name]]
+    if arguments.md:
+        write_text(tables_as_markdown(chosen))
+    elif arguments.csv:
+        # As for a file: a section with a table of the same name is that table.
+        named = [table for table in chosen if table.name == section] or chosen
+        only = len(named) == 1
+        write_text((table_as_csv(named[0]) if only else tables_as_tidy_csv(named)).decode())
+    elif arguments.json:
+        print_json(getattr(ranks, "rows" if section == RANKS else section) if section else ranks)
+    elif section:
+        width = page_width(in_full=True, wide=arguments.wide)
+        lines = dropwhile(lambda line: not line, ranks_section_lines(ranks, section, width))
+        print_paged(lines, page=not arguments.no_pager)
+    else:
+        print_paged(ranks_lines(ranks, page_width()), page=not arguments.no_pager)
+    return 0
+
+
+def _require(inspection: Inspection, section: str | None) -> None:
+    """
+    Raises:
+        NotFoundError: The file has no data for this section.
+    """
+    if section is None or section == "findings":
+        return
+    block = SECTIONS[section].block
+    if getattr(inspection, block) is None:
+        reason = inspection.missing.get(block, f"it is a {KIND_WORDS[inspection.kind]}")
+        raise NotFoundError(f"no {section} in {inspection.file}: {reason}")
+    if section in NEEDS and inspection.kernels and _is_empty(inspection, section):
+        raise NotFoundError(f"no {section} in {inspection.file}: {NEEDS[section]}")
+    if section == "roofline" and inspection.kernels and not roof_points(inspection.kernels):
+        why = inspection.kernels.missing
+        reason = why.get("flops", "no operator's bytes are known")
+        raise NotFoundError(f"no {section} in {inspection.file}: {reason}")
+
+
+def _is_empty(inspection: Inspection, section: str) -> bool:
+
+    return not SECTIONS[section].tables(SectionSource(record=inspection.as_record()))

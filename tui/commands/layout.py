@@ -1,4 +1,4 @@
-"""Tables and prose as lines of styled text that fit a width."""
+"""Format tables and prose as lines of styled text that fit a width."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from sysbench.core.tables.cells import cells_as_text, columns_of, heading_of, is
 from sysbench.core.tables.table import GAP, Table, fit_columns
 from sysbench.core.tables.trust import mark_perturbed
 from sysbench.tui.commands.output import UNCUT
-from sysbench.tui.text import told_apart
+from sysbench.tui.glyphs import ascii_only, to_ascii
+from sysbench.tui.text import truncate_distinct
 
 Span = tuple[str, str]
-"""A text and its style: a rich style, or empty."""
+"""A text and its rich style, or empty."""
 
 Line = list[Span]
 
 INDENT = 2
 _GLUE = "\N{NO-BREAK SPACE}"
 _LONGEST = 100
-"""Cells of a column of text where nothing is cut: a longer text pushes the rest of its own row
-aside, not that of every row. Kernels of C++ templates have names of a thousand characters."""
+"""Maximum column width without truncation; a longer text shifts only the rest of its row. Names of
+C++ templates can have a thousand characters."""
 
 
 def blank() -> Line:
-    """An empty line."""
     return []
 
 
 def titled(text: str, lines: Iterable[Line]) -> Iterator[Line]:
-    """A table or list below its title, with an empty line above."""
+    """Yield an empty line, the title, and the lines."""
     yield []
     yield [(text, "bold")]
     yield from lines
 
 
 def prose(text: str, width: int, *, hang: int = 0, style: str = "") -> list[Line]:
-    """A paragraph, wrapped; lines after the first are indented by ``hang``."""
+    """Wrap a paragraph; later lines are indented by ``hang``."""
     lines = _wrapped(text, width, hang)
     return [[(line, style)] for line in lines]
 
@@ -48,8 +48,8 @@ def _wrapped(text: str, width: int, hang: int = 0) -> list[str]:
 
 
 def flowing(items: Iterable[str], width: int, *, hang: int = 0, style: str = "") -> list[Line]:
-    """Short items with dots between them; a line breaks only between two items."""
-    # A longer item would be broken inside a word: it breaks between words instead.
+    """Join items with dots; break lines only between items."""
+    # An item longer than a line may break between its words.
     text = " · ".join(
         item.replace(" ", _GLUE) if cell_len(item) <= width - hang else item for item in items
     )
@@ -57,14 +57,14 @@ def flowing(items: Iterable[str], width: int, *, hang: int = 0, style: str = "")
 
 
 def note(items: Iterable[str], width: int) -> list[Line]:
-    """Quiet items below a table, indented like its rows."""
+    """Format dim items below a table, indented like its rows."""
     return [[(" " * INDENT, ""), *line] for line in flowing(items, width - INDENT, style="dim")]
 
 
 def labelled(
     label: str, text: str, width: int, *, column: int, style: str = "", label_style: str = "dim"
 ) -> list[Line]:
-    """A paragraph with its label in a separate column at the left."""
+    """Wrap a paragraph, with a label in a separate column on the left."""
     lines = _wrapped(text, width - column - INDENT) or [""]
     heads = [f"{' ' * INDENT}{label:<{column}}", *[" " * (INDENT + column)] * (len(lines) - 1)]
     return [[(head, label_style), (line, style)] for head, line in zip(heads, lines, strict=True)]
@@ -79,12 +79,16 @@ def table_lines(
     total: bool = False,
     perturbed: Collection[str] = (),
 ) -> list[Line]:
-    """A table in aligned columns, at most ``width`` cells wide.
+    """Format a table in aligned columns, at most ``width`` cells wide.
 
-    Without ``columns`` those that have something in a row. Where room is short, columns of ``drop``
-    go first, in that order, then those with the highest priority number; then the widest texts are
-    cut in the middle. With a width of `UNCUT` nothing is. With ``total`` the last row is set in
-    bold. Numbers of the ``perturbed`` columns are marked, and dim.
+    If it is too wide, columns of ``drop`` are removed in that order, then those with the highest
+    priority number; then the widest texts are truncated in the middle. A width of `UNCUT` disables
+    this.
+
+    Args:
+        columns: Columns to show (default: those with a value in some row).
+        total: Print the last row in bold.
+        perturbed: Columns whose numbers are marked and dim.
     """
     chosen = list(columns) or _known_columns(table)
     by_column = zip(*cells_as_text(table), strict=True) if table.rows else [()] * len(table.columns)
@@ -100,7 +104,7 @@ def table_lines(
             table, natural, width, numbers=numeric, flexible=table.flexible, drop=drop
         )
         for name in widths.keys() - numeric:
-            cells[name] = tuple(told_apart(cells[name], widths[name], shorten_line))
+            cells[name] = tuple(truncate_distinct(cells[name], widths[name], shorten_line))
     else:
         widths = {name: min(size, _LONGEST) for name, size in natural.items()}
     lines = [_row(heads, widths, numeric, "dim", cut=cut)]
@@ -112,7 +116,7 @@ def table_lines(
 
 
 def _known_columns(table: Table) -> list[str]:
-    """The columns to show; of a table with priorities without those that are blank."""
+    """Return the default columns; blank ones are omitted if the table has priorities."""
     if not table.has_priorities:
         return table.shown
     contents = columns_of(table)
@@ -128,7 +132,6 @@ def _row(
     *,
     cut: bool = True,
 ) -> Line:
-    """One span, or several where cells are dim."""
     line: Line = []
     for name, size in widths.items():
         text = shorten_line(texts[name], size) if cut else texts[name]
@@ -150,9 +153,14 @@ def _padded(text: str, width: int, *, right: bool) -> str:
 
 
 def shorten_line(text: str, width: int) -> str:
-    """Text cut in the middle: both ends of a kernel's name identify it."""
+    """Truncate in the middle, since both ends of a kernel's name identify it."""
     if cell_len(text) <= width:
         return text
     head = (width - 1) * 2 // 3
     tail = width - 1 - head
     return set_cell_size(text, head) + "…" + set_cell_size(text[::-1], tail)[::-1]
+
+
+def picture_line(picture: str) -> str:
+    """Return the picture, translated to ASCII if the terminal requires it."""
+    return to_ascii(picture) if ascii_only() else picture

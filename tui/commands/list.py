@@ -1,4 +1,4 @@
-"""`list`: all runs of this machine, newest first."""
+"""`list`: list all runs of this machine, newest first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sysbench.tui.commands.output import page_width, print_json, print_lines, sa
 if TYPE_CHECKING:
     from sysbench.core.runs.library import Entry
 
-# Dropped from the right; the model's name is in the id as well.
+# Columns to drop, the first one first; the id contains the model's name too.
 _DROP = (
     *("note", "created", "device", "model", "parameters", "compile", "optimizer", "attention"),
     *("step", "peak_bytes", "precision", "ctx", "B"),
@@ -22,10 +22,9 @@ _DROP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the words that filter the runs, and the limit."""
     parser.description = (
-        "List runs. Words filter: every one must occur in the run's id, model, settings, name or\n"
-        "note."
+        "List runs. With words, only runs whose id, model, settings, name or note contain all of\n"
+        "them."
     )
     parser.epilog = examples(
         ("sysbench-tui list", ""),
@@ -35,14 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="show runs with all these words")
     parser.add_argument("-n", "--limit", type=parse_count, metavar="N", help="show the newest N")
-    add_wide(parser, "the list, and leave no column out")
+    add_wide(parser, "the list, and show all columns")
     parser.add_argument("--trash", action="store_true", help="list the deleted runs instead")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """List the runs; always 0, with an empty list where there are none."""
-    from sysbench.core.runs.library import Library
-    from sysbench.tui.commands.layout import table_lines
+    from sysbench.core.runs.library import Library  # lazy: --help stays fast
+    from sysbench.tui.commands.layout import table_lines  # lazy: rich
 
     if arguments.trash:
         return _list_trash(arguments)
@@ -65,19 +63,18 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _list_trash(arguments: argparse.Namespace) -> int:
-    """List the deleted runs, the one deleted last first."""
-    from sysbench.core.runs.trash import list_trash, trash_folder
-    from sysbench.tui.commands.layout import table_lines
+    from sysbench.core.runs.trash import list_trash, trash_folder  # lazy: --help stays fast
+    from sysbench.tui.commands.layout import table_lines  # lazy: rich
 
-    found = [
+    deleted = [
         trashed
         for trashed in list_trash()
         if all(word.lower() in trashed.id.lower() for word in arguments.words)
     ][: arguments.limit]
     if arguments.json:
-        print_json(found)
-    elif found:
-        rows = tuple((trashed.id, _minute(trashed.deleted_ns)) for trashed in found)
+        print_json(deleted)
+    elif deleted:
+        rows = tuple((trashed.id, _minute(trashed.deleted_ns)) for trashed in deleted)
         table = Table(name="trash", title="Deleted runs", columns=("id", "deleted"), rows=rows)
         print_lines(table_lines(table, page_width(in_full=True, wide=arguments.wide)))
     else:
@@ -90,7 +87,7 @@ def _minute(t_ns: int) -> str:
 
 
 def table_of(entries: list[Entry]) -> Table:
-    """One row for each run, with every setting that decides its numbers."""
+    """Return a row per run, with all settings that affect its numbers."""
     columns = (
         *("id", "name", "status", "median_ms", "half_width_share", "rounds"),
         *("peak_bytes", "B", "ctx"),
@@ -107,7 +104,7 @@ def table_of(entries: list[Entry]) -> Table:
 
 
 def _row(entry: Entry) -> tuple[str | int | float | None, ...]:
-    from sysbench.tui.run_text import state_text
+    from sysbench.tui.run_text import state_text  # lazy: rich
 
     created = _minute(entry.created_ns)
     return (

@@ -1,7 +1,4 @@
-"""Output to stdout: one JSON document, or lines that suit a terminal or a pipe.
-
-Every command imports this at its start: what knows the tables is imported where it prints them.
-"""
+"""Print JSON documents, or lines that suit a terminal or a pipe, to stdout."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 import msgspec
 
 from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.tables.cells import literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,10 +26,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def cancelled_by_signals(cancel: Cancellation) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the run in order, and SIGHUP only detach the terminal.
+    """Let SIGINT and SIGTERM cancel the run, and SIGHUP only detach the terminal.
 
-    A line that drops must not kill a run: after a hang-up the standard streams lead
-    nowhere and the measurement goes on.
+    A dropped connection must not kill a run: after SIGHUP the standard streams go to /dev/null.
     """
     handlers = {
         signal.SIGINT: lambda *_: cancel.set(),
@@ -53,13 +51,13 @@ def _leave_terminal() -> None:
 
 PIPE_WIDTH = 100
 FULL_PIPE_WIDTH = 120
-"""Columns in a pipe of tables that are shown in full."""
+"""Width in a pipe of tables that are shown in full."""
 UNCUT = 10_000
-"""Width of a page on which nothing is cut."""
+"""Page width that disables truncation."""
 
 
 def write_text(text: str) -> None:
-    """Write text to stdout; once its reader has left (``| head``), drop it."""
+    """Write text to stdout; drop it if the reader has closed the pipe (``| head``)."""
     try:
         sys.stdout.write(text)
     except BrokenPipeError:
@@ -67,9 +65,9 @@ def write_text(text: str) -> None:
 
 
 def flush() -> None:
-    """Flush both streams, so that no error is left for the interpreter's exit.
+    """Flush stdout and stderr.
 
-    A line that nobody read stays in the buffer, of stderr too, and would be the exit code 120.
+    Unread text in a buffer would make the interpreter exit with code 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -83,32 +81,29 @@ def _forget_reader(stream: TextIO) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print exactly one JSON document, in characters that no terminal obeys."""
+    """Print one JSON document without control characters."""
     lines = msgspec.json.format(msgspec.json.encode(value), indent=2).decode().split("\n")
     write_text("".join(f"{_json_literal(line)}\n" for line in lines))
 
 
 def _json_literal(line: str) -> str:
-    """The line with what is not printable as JSON's escapes; it can only stand in a string."""
+    """Escape non-printable characters, which occur only in strings."""
     if line.isprintable():
         return line
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 
 def say(*texts: object, to_stderr: bool = False) -> None:
-    """Print one line each, with names of runs and files literal."""
-    from sysbench.core.tables.cells import literal
-
+    """Print one line per text, with control characters escaped."""
     for text in texts:
         print(literal(str(text)), file=sys.stderr if to_stderr else sys.stdout)
 
 
 def page_width(*, in_full: bool = False, wide: bool = False) -> int:
-    """Columns to fill: the terminal's; in a pipe ``$COLUMNS``, or 100, or 120 for tables in full.
+    """Return the terminal's width; in a pipe ``$COLUMNS``, or 100, or 120 for tables in full.
 
     Args:
-        in_full: The page is of tables that are shown in full.
-        wide: They are not cut at all.
+        wide: Do not truncate anything.
     """
     if wide:
         return UNCUT
@@ -121,22 +116,16 @@ def page_width(*, in_full: bool = False, wide: bool = False) -> int:
 
 
 def print_lines(lines: Iterable[Line]) -> None:
-    """Print lines, with their styles on a terminal, else as plain text."""
+    """Print lines, styled on a terminal, else as plain text."""
     if sys.stdout.isatty():
         _print_styled(_console(), lines)
         return
-    from sysbench.core.tables.cells import literal
-
     for line in lines:
         write_text(literal("".join(text for text, _ in line).rstrip()) + "\n")
 
 
 def print_paged(lines: Iterable[Line], *, page: bool) -> None:
-    """Print lines; on a terminal that is shorter than they are through the pager, as git does.
-
-    Args:
-        page: Whether a pager may be opened.
-    """
+    """Print lines, through a pager if the terminal is shorter and ``page`` allows it."""
     if not (page and sys.stdout.isatty()):
         print_lines(lines)
         return
@@ -152,14 +141,12 @@ def print_paged(lines: Iterable[Line], *, page: bool) -> None:
 
 
 def _show_in(pager: list[str], text: str) -> None:
-    """Show text in a pager. `pydoc.pager` prefers $MANPAGER, and loses text where none starts."""
-    import subprocess  # slow: only a terminal needs it
-
-    # git's options: quit at once where all fits, keep colours, leave the text on the screen.
+    """Show text in a pager. `pydoc.pager` prefers $MANPAGER and loses text if none starts."""
+    # Options as in git: quit if the text fits, keep colours, leave the text on the screen.
     environment = {"LESS": "FRX", "LV": "-c", **os.environ}
     sys.stdout.flush()
     with subprocess.Popen(pager, stdin=subprocess.PIPE, env=environment) as process:
-        # Ctrl+C is the pager's: without us it would lose the terminal in the middle of a page.
+        # Ctrl+C belongs to the pager, which needs this process to keep the terminal.
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             process.communicate(text.encode(errors="replace"))
@@ -168,28 +155,26 @@ def _show_in(pager: list[str], text: str) -> None:
 
 
 def _pager_words() -> list[str]:
-    """Return program and options of ``$PAGER``, else of less; empty if there is none to open."""
+    """Return program and options of ``$PAGER`` or less; empty if not available."""
     try:
         words = shlex.split(os.environ.get("PAGER", "less"))
-    except ValueError:  # a quotation that does not end
+    except ValueError:  # an unclosed quotation
         return []
     is_there = words and words != ["cat"] and shutil.which(words[0])
     return words if is_there else []
 
 
 def _console() -> Console:
-    from rich.console import Console
+    from rich.console import Console  # lazy: rich takes 30 ms
 
     return Console(highlight=False, markup=False, emoji=False)
 
 
 def _print_styled(console: Console, lines: Iterable[Line]) -> None:
-    from rich.text import Text
-
-    from sysbench.core.tables.cells import literal
+    from rich.text import Text  # lazy: rich takes 30 ms
 
     for line in lines:
-        # Nothing is wrapped or cut here: tables fit already, and commands are for copying.
+        # No wrapping: tables fit already, and commands must stay copyable.
         console.print(
             Text.assemble(*((literal(text), style) for text, style in line)), soft_wrap=True
         )

@@ -1,10 +1,11 @@
-"""The progress of a command on stderr: a live picture on a terminal, plain lines in a pipe."""
+"""Show the progress of a command on stderr: a live picture, or plain lines in a pipe."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
@@ -18,7 +19,8 @@ from sysbench.core.experiments.experiment_runner import (
     RoundStarting,
     Stopped,
 )
-from sysbench.core.formatting import counted
+from sysbench.core.formatting import counted, milliseconds
+from sysbench.core.inspection.inspection import Progressed
 from sysbench.core.record.events import (
     AnyEvent,
     FirstStepTimed,
@@ -43,14 +45,14 @@ from sysbench.core.studies.study_runner import (
 )
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.context import settings_line
-from sysbench.tui.commands.comparison_report import picture_line
+from sysbench.tui.commands.layout import picture_line
 from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.text import (
     STAGE_WORDS,
+    decoding_text,
     elapsed,
     forecast_text,
     median_text,
-    milliseconds,
     outcome_glyph,
 )
 from sysbench.tui.widgets.traces import block_rows, gauge
@@ -63,40 +65,40 @@ E = TypeVar("E")
 
 REPAINT_SECONDS = 0.5
 QUIET_SECONDS = 2.0
-"""Least seconds between two plain lines about steps."""
+"""Minimum seconds between two lines about steps."""
 BAR_CELLS = 24
+CLEAR_LINE = "\r\x1b[K"
 
 
 class Fold(Generic[E]):
-    """The state of some work after the events so far, as a display shows it."""
+    """State of a job after the events so far, as the display shows it."""
 
     def take(self, event: E) -> str:
-        """Fold an event in; returns the line that it is worth, or an empty one."""
+        """Apply an event; return a line about it, or an empty string."""
         raise NotImplementedError
 
     def picture(self, width: int) -> Iterator[tuple[str, str]]:
-        """Lines of the live picture, each with its style."""
+        """Yield the lines of the live picture with their styles."""
         yield from ()
 
     def scrolls(self, event: E) -> bool:
-        """Whether a terminal shows the event's line above the picture too."""
+        """Whether a terminal also shows the event's line above the picture."""
         return True
 
 
 class Progress(Generic[E]):
     """Shows a fold until the context ends.
 
-    Repaints at most twice a second without a new line, so as not to disturb the measurement.
+    Repaints at most twice per second, so as not to disturb the measurement.
 
     Args:
-        fold: What is shown.
         json: Stdout is for JSON. A pipe then gets no progress, since stderr may be the same pipe.
     """
 
     def __init__(self, fold: Fold[E], *, json: bool) -> None:
         self._fold = fold
         self._is_terminal = sys.stderr.isatty()
-        self._speaks = self._is_terminal or not json
+        self._is_enabled = self._is_terminal or not json
         self._live: Live | None = None
         self._painted = 0.0
 
@@ -108,8 +110,7 @@ class Progress(Generic[E]):
             self._live.stop()
 
     def show(self, event: E) -> None:
-        """Take one event into the display."""
-        if not self._speaks:
+        if not self._is_enabled:
             return
         text = self._fold.take(event)
         if text and (not self._is_terminal or self._fold.scrolls(event)):
@@ -118,8 +119,8 @@ class Progress(Generic[E]):
             self._paint()
 
     def say(self, text: str) -> None:
-        """Write a line at once; none once the reader has left, since the work goes on."""
-        if not self._speaks:
+        """Write a line; do nothing if the reader has closed the pipe."""
+        if not self._is_enabled:
             return
         try:
             if self._live is not None:
@@ -127,14 +128,14 @@ class Progress(Generic[E]):
             else:
                 print(literal(text), file=sys.stderr, flush=True)
         except OSError:
-            self._speaks = False
+            self._is_enabled = False
 
     def _paint(self) -> None:
         if not self._is_terminal:
             return
-        from rich.console import Console, Group  # slow, and of no use in a pipe
-        from rich.live import Live
-        from rich.text import Text
+        from rich.console import Console, Group  # lazy: a pipe needs no rich
+        from rich.live import Live  # lazy: a pipe needs no rich
+        from rich.text import Text  # lazy: a pipe needs no rich
 
         self._painted = time.monotonic()
         console = (
@@ -154,13 +155,13 @@ class Progress(Generic[E]):
 
 
 class RunFold(Fold[AnyEvent]):
-    """A run: its passes, the step times, the newest fact."""
+    """A run: passes, step times, latest message."""
 
     def __init__(self) -> None:
         self._view = LiveView()
         self._now_ns = 0
-        self._spoke_ns = 0
-        self._said = ""
+        self._printed_ns = 0
+        self._last_text = ""
 
     def take(self, event: AnyEvent) -> str:
         view = self._view
@@ -169,14 +170,14 @@ class RunFold(Fold[AnyEvent]):
             view.take(event)
         text = describe(event)
         if isinstance(event, StepsTimed):
-            if event.t_ns - self._spoke_ns < QUIET_SECONDS * 1e9:
+            if event.t_ns - self._printed_ns < QUIET_SECONDS * 1e9:
                 return ""
-            self._spoke_ns = event.t_ns
+            self._printed_ns = event.t_ns
         if isinstance(event, PassStarted | PassEnded):
             text = ": ".join(filter(None, (view.round_text, text)))
-        if not text or text == self._said:
+        if not text or text == self._last_text:
             return ""
-        self._said = text
+        self._last_text = text
         return f"{view.current or 'run':<7} {text}"
 
     def scrolls(self, _: AnyEvent) -> bool:
@@ -205,7 +206,7 @@ class RunFold(Fold[AnyEvent]):
         return f"{stage}: step {view.step_count}, {median_text(view.median_ms, view.half_width)}"
 
     def _share(self) -> float:
-        """The done share of the current pass, 0 where it is not known."""
+        """Completed share of the current pass, 0 if unknown."""
         view = self._view
         if view.progress is not None:
             _, done, total = view.progress
@@ -220,7 +221,7 @@ class RunFold(Fold[AnyEvent]):
 
 
 def describe(event: AnyEvent) -> str:
-    """One line about an event; empty for an event that needs none."""
+    """Describe an event in a line; empty for minor events."""
     match event:
         case RunStarted():
             model = event.spec.get("model")
@@ -260,7 +261,7 @@ class ExperimentFold(Fold[ExperimentEvent]):
         match event:
             case RoundStarting():
                 self._start(event.block)
-                # Rounds of the block that an earlier process measured come without events.
+                # Rounds that an earlier process measured emit no events.
                 self._marks = dict.fromkeys(range(event.position), "finished")
                 self._marks[event.position] = "running"
                 self._now = f"again: {event.again}" if event.again else "starting"
@@ -315,18 +316,18 @@ class ExperimentFold(Fold[ExperimentEvent]):
         return f"block {self._block + 1:<3} {side}"
 
     def _bar(self) -> str:
-        """Rounds that are done, of those that the plan allows; without a plan of the time."""
+        """Bar of the finished rounds of the plan; without a plan of the elapsed time."""
         plan, done = self._experiment.plan, ROUNDS_A_BLOCK * self._block
         done += sum(mark == "finished" for mark in self._marks.values())
         if plan is not None and plan.blocks:
-            most = ROUNDS_A_BLOCK * plan.blocks
-            return f"{gauge(done / most, BAR_CELLS)}  {done} of at most {most} rounds"
+            limit = ROUNDS_A_BLOCK * plan.blocks
+            return f"{gauge(done / limit, BAR_CELLS)}  {done} of at most {limit} rounds"
         share = self._spent() / (60 * self._experiment.max_minutes)
         return f"{gauge(share, BAR_CELLS)}  {done} rounds"
 
 
 def _figure(row: Round) -> str:
-    """A round's median, or why it has none that counts."""
+    """Return a round's median, or why it does not count."""
     if row.counts:
         return milliseconds(row.median_ms)
     return f"does not count: {row.disturbed or row.outcome}"
@@ -371,3 +372,25 @@ def _figures(event: CellEnded) -> str:
     if entry.status not in ("finished", "running") and entry.detail:
         return f"  {entry.detail}"
     return "" if entry.median_ms is None else f"  {milliseconds(entry.median_ms)}"
+
+
+@contextmanager
+def decoding_progress() -> Iterator[Callable[[Progressed], None]]:
+    """Yield a function that shows the progress on one line; clear the line at the end."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+
+    def show(step: Progressed) -> None:
+        filled = "" if step.share is None else f"{gauge(step.share, BAR_CELLS)}  "
+        _write(f"{CLEAR_LINE}  {filled}{decoding_text(step)}")
+
+    try:
+        yield show
+    finally:
+        _write(CLEAR_LINE)
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

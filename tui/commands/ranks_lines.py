@@ -24,7 +24,6 @@ DROPPED = {
 
 
 def ranks_lines(ranks: Ranks, width: int) -> Iterator[Line]:
-    """What stands out, then a table of ranks, of steps, of collectives and of memory."""
     yield [(literal(ranks.folder), "bold")]
     yield from prose(folder_text(ranks), width)
     for finding in ranks.findings:
@@ -44,7 +43,6 @@ def ranks_lines(ranks: Ranks, width: int) -> Iterator[Line]:
 
 
 def ranks_section_lines(ranks: Ranks, section: str, width: int) -> Iterator[Line]:
-    """All tables of one section in full."""
     for table in ranks_tables(ranks)[section]:
         yield from full_table(table, width)
     if section == "ranks":

@@ -1,8 +1,7 @@
 """The registry of commands, and the parser of the command line.
 
-A command is a module of this folder, or of one in it, with `add_arguments` and `main`. At its top
-it imports what its parser needs; `main` imports the rest, so that ``--help`` waits for neither rich
-nor numpy.
+A command is a module of this folder with `add_arguments` and `main`. At its top it imports what the
+parser needs; `main` imports the rest, so that ``--help`` needs neither rich nor numpy.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
+from sysbench.core.errors import InterpreterError
 from sysbench.tui.commands.arguments import (
     EXIT_CODES,
     GATE_CODES,
@@ -25,10 +25,10 @@ from sysbench.tui.commands.arguments import (
 
 
 class CommandModule(Protocol):
-    """The interface of a command's module."""
+    """Interface of a command's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
-        """Describe the command and add its arguments; ``--json`` is there already."""
+        """Describe the command and add its arguments, except ``--json``."""
 
     def main(self, arguments: argparse.Namespace, /) -> int:
         """Run the command and return its exit code."""
@@ -39,12 +39,10 @@ class Command:
     """A command of the command line.
 
     Attributes:
-        name: The word to type.
         summary: Its line in ``sysbench-tui --help``.
-        module: Path of its module in this folder, such as ``ab.command``; empty: the name, with
-            ``_`` for ``-``.
-        has_workers: It starts processes that import torch, and takes ``--python``.
-        exit_codes: What its exit code says, for its help.
+        module: Name of its module in this folder (default: the command with ``_`` for ``-``).
+        has_workers: It starts processes that import torch, and accepts ``--python``.
+        exit_codes: Text for its help.
     """
 
     name: str
@@ -54,12 +52,11 @@ class Command:
     exit_codes: str = READING_CODES
 
     def load(self) -> CommandModule:
-        """Import the module."""
         path = self.module or self.name.replace("-", "_")
         return cast(CommandModule, import_module(f".{path}", __package__))
 
 
-STUDY_CODES = "exit codes: 0 every cell has its value, 1 some have none, 2 bad input, 130 cancelled"
+STUDY_CODES = "exit codes: 0 every cell has a value, 1 some have none, 2 bad input, 130 cancelled"
 OPTIONAL_GATE_CODES = f"without a gate 0 for any verdict;\n{GATE_CODES}"
 
 COMMANDS = {
@@ -73,77 +70,73 @@ COMMANDS = {
         ),
         Command(
             "estimate",
-            "parameters, FLOPs and peak memory of a spec, without running it",
+            "predict parameters, FLOPs and peak memory of a spec without running it",
             has_workers=True,
         ),
         Command(
             "study",
-            "fill the table of an experiment: a grid of runs, stopped and resumed at will",
+            "run a grid of specs and print its tables; can be stopped and resumed",
             has_workers=True,
             exit_codes=STUDY_CODES,
         ),
-        Command("list", "all runs of this machine, newest first"),
-        Command("show", "the report of a run, or one section in full"),
+        Command("list", "list all runs of this machine, newest first"),
+        Command("show", "print the report of a run, or one section in full"),
         Command(
             "compare",
-            "two runs side by side: faster, slower, same, or not decidable",
+            "compare two runs: faster, slower, same, or not decidable",
             exit_codes=OPTIONAL_GATE_CODES,
         ),
         Command(
             "ab",
-            "two specs measured in turn until one is faster, or the difference is too small",
+            "measure two specs alternately until the comparison is decided",
             has_workers=True,
             exit_codes=OPTIONAL_GATE_CODES,
         ),
-        Command("baseline", "keep a run's record to judge later runs against"),
+        Command("baseline", "save a run's record as a reference for later runs"),
         Command(
             "gate",
-            "judge a run against a baseline: an exit code for CI",
+            "compare a run with a baseline; the exit code is for CI",
             has_workers=True,
             exit_codes=GATE_CODES,
         ),
-        Command("export", "carry a run's artifacts and tables away"),
-        Command("serve", "show a run's page in the browser of your own machine"),
-        Command("web", "the workstation in the browser of your own machine"),
+        Command("export", "export a run's artifacts and tables"),
+        Command("serve", "serve a run's page to the browser on your own machine"),
+        Command("web", "serve the workstation to the browser on your own machine"),
         Command(
             "inspect",
-            "anyone's chrome trace, memory snapshot or nsys export, with our tables",
+            "analyse a Chrome trace, CUDA memory snapshot or nsys export",
             exit_codes="exit codes: 0 shown, 2 not readable or no such section, 130 cancelled",
         ),
         Command(
             "attach",
             "follow a live run until it ends, then print its report",
-            exit_codes="exit codes: those of the run, 130 when it was left running",
+            exit_codes="exit codes: those of the run; 130 if you stop following it",
         ),
-        Command("stop", "end a live run; what it has measured is kept"),
-        Command("rm", "delete runs: to the trash, from which they come back"),
+        Command("stop", "stop a live run; finished passes are kept"),
+        Command("rm", "move runs to the trash; --restore brings them back"),
         Command(
             "doctor",
-            "what is here, what is missing, and what each missing thing costs",
+            "check the environment and explain what is missing",
             has_workers=True,
             exit_codes=EXIT_CODES,
         ),
-        Command("completions", "complete commands, runs and keys in bash, zsh or fish"),
+        Command("completions", "print the completion script for bash, zsh or fish"),
     )
 }
 """By name, in the order of the help."""
 
 
 class _Version(argparse.Action):
-    """Prints the versions of this program and of the torch that its workers would import.
-
-    The 50 ms that metadata takes are spent only here, and torch is looked up, not imported.
-    """
+    """Prints the versions of this program and of torch, without importing torch."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
+        from importlib.metadata import version  # lazy: takes 50 ms
 
-        from sysbench.core.errors import InterpreterError
-        from sysbench.core.machine.devices import torch_facts
+        from sysbench.core.machine.devices import torch_facts  # lazy: not for other commands
 
         try:
-            found = torch_facts()["version"]
-            torch = f"torch {found}" if found else "without torch"
+            torch_version = torch_facts()["version"]
+            torch = f"torch {torch_version}" if torch_version else "without torch"
         except InterpreterError as error:
             torch = f"torch unknown: {error}"
         print(f"sysbench-tui {version('sysbench-tui')} ({torch})")
@@ -151,16 +144,16 @@ class _Version(argparse.Action):
 
 
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line; ``command`` is None where there is none.
+    """Parse a command line; ``command`` is None without one.
 
     Raises:
-        SystemExit: After ``--help``, ``--version`` or a mistake, as argparse ends them.
+        SystemExit: After ``--help``, ``--version`` or a mistake, as argparse does.
     """
     # No option before the command takes a value, so the first other word is the command.
     chosen = next((word for word in words if not word.startswith("-")), "")
     parser = _parser({chosen})
     arguments, rest = parser.parse_known_args(words)
-    # argparse takes words up to the first option only.
+    # argparse accepts words only up to the first option.
     later = [word for word in rest if not word.startswith("-") and hasattr(arguments, WORDS)]
     if unknown := [word for word in rest if word not in later]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -170,31 +163,31 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 
 def whole_parser(*, is_brief: bool = False) -> argparse.ArgumentParser:
-    """The parser with the arguments of every command, whose modules it imports.
+    """Return the parser of all commands; this imports their modules.
 
     Args:
-        is_brief: Commands have their summary as description, in one line.
+        is_brief: Use the summaries as descriptions.
     """
     return _parser(COMMANDS, is_brief)
 
 
 def _parser(chosen: Container[str], is_brief: bool = False) -> argparse.ArgumentParser:
-    """The parser with every command's summary, and the arguments of the chosen ones only."""
+    """Return the parser with all summaries, and the arguments of the chosen commands."""
     parser = argparse.ArgumentParser(
         prog="sysbench-tui",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Where a transformer's time and memory go on this machine.\n"
-        "Without a command: the workstation, in this terminal.",
+        description="Show where a transformer's time and memory go on this machine.\n"
+        "Without a command it opens the workstation in this terminal.",
         epilog=examples(
             ("sysbench-tui", "open the workstation"),
-            ("sysbench-tui run tiny", "measure, print the tables"),
+            ("sysbench-tui run tiny", "measure and print the tables"),
             ("sysbench-tui show last", "print the newest run's tables again"),
-            ("sysbench-tui doctor", "what is missing here, and what it costs"),
+            ("sysbench-tui doctor", "check the environment"),
         )
         + f"\n{EXIT_CODES}",
     )
     parser.add_argument(
-        "--version", action=_Version, nargs=0, help="print the versions, torch's too"
+        "--version", action=_Version, nargs=0, help="print the versions of sysbench-tui and torch"
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for command in COMMANDS.values():
@@ -203,7 +196,9 @@ def _parser(chosen: Container[str], is_brief: bool = False) -> argparse.Argument
             help=command.summary,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        subparser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+        subparser.add_argument(
+            "--json", action="store_true", help="print one JSON document to stdout"
+        )
         if command.has_workers:
             python = subparser.add_argument("--python", metavar="PATH", help=PYTHON_HELP)
             complete_with(python, "file")

@@ -1,4 +1,4 @@
-"""One section of a run in full: every row, as lines or as JSON."""
+"""Print one section of a run in full, as lines or as JSON."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ from sysbench.tui.commands.run_report import (
     timing_section,
 )
 
-MOST_STEPS = 12
-MOST_COLLECTIVES = 8
-MOST_RANGES = 10
-MOST_CALLS = 6
+MAX_STEPS = 12
+MAX_COLLECTIVES = 8
+MAX_RANGES = 10
+MAX_CALLS = 6
 
 
 class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,15 +76,15 @@ class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tree_options(arguments: argparse.Namespace) -> TreeOptions:
-    """Parse the options of `show` for the tree.
+    """Parse the options for the tree.
 
     Raises:
-        SpecError: One that cannot be read, or one without ``--section tree``.
+        SpecError: An invalid option, or one without ``--section tree``.
     """
-    given = {"depth": arguments.depth, "match": arguments.match, "min-share": arguments.min_share}
-    for name, value in given.items():
+    options = {"depth": arguments.depth, "match": arguments.match, "min-share": arguments.min_share}
+    for name, value in options.items():
         if value is not None and arguments.section != "tree":
-            raise SpecError(f"--{name}", value, "belongs to --section tree")
+            raise SpecError(f"--{name}", value, "requires --section tree")
     return TreeOptions(
         depth=arguments.depth,
         min_share=_share(arguments.min_share or "0"),
@@ -98,7 +98,7 @@ def _share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise SpecError("--min-share", text, "a part of the step, such as 1% or 0.01")
+        raise SpecError("--min-share", text, "a share between 0 and 1, such as 1% or 0.01")
     return share
 
 
@@ -110,7 +110,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 def tree_of(run: RunDirectory, record: Record, options: TreeOptions) -> TreeNode | None:
-    """The requested part of the run's tree; None when the run was not traced.
+    """Return the requested part of the run's tree; None if the run was not traced.
 
     Raises:
         SpecError: Nothing in the tree matches.
@@ -129,7 +129,6 @@ def tree_of(run: RunDirectory, record: Record, options: TreeOptions) -> TreeNode
 
 
 def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Iterator[Line]:
-    """One indented line for each node; columns without a known value are left out."""
     assert record.kernels is not None
     table = tree_table(tree, perturbed=is_perturbed(record.kernels))
     yield from kernel_head(record, page)
@@ -140,13 +139,13 @@ def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Itera
     yield from lines
 
 
-def steps_section(marked: MarkedSteps, width: int, most: int = MOST_STEPS) -> Iterator[Line]:
-    """The marked steps, the odd ones among them named; of many the longest, in order."""
+def steps_section(marked: MarkedSteps, width: int, limit: int = MAX_STEPS) -> Iterator[Line]:
+    """Yield the marked steps; if there are many, only the longest."""
     table = steps_table(marked)
-    if len(table.rows) > most + 1:
-        longest = sorted(range(len(marked.rows)), key=lambda at: -marked.rows[at].ns)[:most]
-        rows = [table.rows[at] for at in sorted(longest)]
-        title = f"{table.title}; the {most} longest"
+    if len(table.rows) > limit + 1:
+        longest = sorted(range(len(marked.rows)), key=lambda row: -marked.rows[row].ns)[:limit]
+        rows = [table.rows[row] for row in sorted(longest)]
+        title = f"{table.title}; the {limit} longest"
         table = msgspec.structs.replace(table, rows=(*rows, table.rows[-1]), title=title)
     idle = [name for name in table.columns if name.endswith("_ns") and name in table.headings]
     drop = ("name", "host_ns", "unattributed_ns", "requests", "kernels", *reversed(idle), "share")
@@ -155,49 +154,46 @@ def steps_section(marked: MarkedSteps, width: int, most: int = MOST_STEPS) -> It
 
 
 def collectives_section(
-    rows: Sequence[TracedCollective], width: int, most: int = MOST_COLLECTIVES
+    rows: Sequence[TracedCollective], width: int, limit: int = MAX_COLLECTIVES
 ) -> Iterator[Line]:
-    """The collectives that take longest, and what their times have in them."""
     table = collectives_table(rows)
-    shown = msgspec.structs.replace(table, rows=table.rows[:most])
+    shown = msgspec.structs.replace(table, rows=table.rows[:limit])
     drop = ("which", "group", "max_ns", "algorithm_gbs", "min_ns", "mean_ns", "name", "dtype")
     yield from titled(table.title, table_lines(shown, width, drop=drop))
     yield from note([NOTE], width)
 
 
 def host_sections(kernels: Kernels, width: int) -> Iterator[Line]:
-    """The longest of a file's annotations, Python functions and calls of the runtime."""
     side = kernels.host
     if side is None:
         return
-    for table, most in (
-        (annotations_table(kernels, side), MOST_RANGES),
-        (functions_table(kernels, side), MOST_RANGES),
-        (calls_table(side), MOST_CALLS),
+    for table, limit in (
+        (annotations_table(kernels, side), MAX_RANGES),
+        (functions_table(kernels, side), MAX_RANGES),
+        (calls_table(side), MAX_CALLS),
     ):
         if not table.rows:
             continue
-        shown = _first_rows(table, most)
+        shown = _first_rows(table, limit)
         yield from titled(shown.title, table_lines(shown, width))
         if table.name == "annotations":
             yield from note([RANGES_NOTE], width)
 
 
-def _first_rows(table: Table, most: int) -> Table:
-    """The first rows; the title says how many there are, and where they all are."""
-    if len(table.rows) <= most + 1:
+def _first_rows(table: Table, limit: int) -> Table:
+    """Return the first rows; the title contains their number and the section with all."""
+    if len(table.rows) <= limit + 1:
         return table
-    title = f"{table.title}; {most} of {len(table.rows):,} rows (--section {table.name})"
-    return msgspec.structs.replace(table, rows=table.rows[:most], title=title)
+    title = f"{table.title}; {limit} of {len(table.rows):,} rows (--section {table.name})"
+    return msgspec.structs.replace(table, rows=table.rows[:limit], title=title)
 
 
 def answers_of(record: Record) -> list[Answer]:
-    """The answers from this run, and from others of its spec in the library."""
+    """Return the answers from this run and from runs of the same spec with other steps."""
     return questions_of(record, runs_with_other_steps(record)) if record.kernels else []
 
 
 def questions_section(record: Record, answers: Sequence[Answer], width: int) -> Iterator[Line]:
-    """Each question with its sentence, and the commands that would measure missing values."""
     yield from kernel_head(record, width)
     for answer in answers:
         yield blank()
@@ -208,7 +204,6 @@ def questions_section(record: Record, answers: Sequence[Answer], width: int) -> 
 
 
 def kernels_section(record: Record, width: int, page: int) -> Iterator[Line]:
-    """Every row, then the categories."""
     assert record.kernels is not None
     table = kernel_table(record.kernels)
     perturbed = perturbed_columns(record.kernels, table)
@@ -218,7 +213,6 @@ def kernels_section(record: Record, width: int, page: int) -> Iterator[Line]:
 
 
 def kernel_head(record: Record, width: int) -> Iterator[Line]:
-    """Warnings, the coverage of the tables, and the perturbation of the step by tracing."""
     assert record.kernels is not None
     yield from kernel_warnings(record.kernels, width)
     yield from note(coverage_words(record.kernels), width)
@@ -229,16 +223,16 @@ _SHOWN_WITHOUT_ROWS = (
     *("origins", "largest", "telemetry", "environment", "nvtx", "nsys-devices"),
     *("nsys-kernel-sum", "nsys-copy-sum"),
 )
-"""Tables whose heading is shown even without rows."""
+"""Tables that are shown even without rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _View:
-    """One section of a run, to be shown.
+    """A section of a run to print.
 
     Attributes:
-        width: Cells that its tables may take.
-        page: Cells that its prose may take.
+        width: Maximum width of tables.
+        page: Maximum width of prose.
     """
 
     run: RunDirectory
@@ -250,7 +244,6 @@ class _View:
 
     @cached_property
     def tables(self) -> dict[str, Table]:
-        """The section's tables by their names."""
         source = SectionSource(record=self.record, worth=compile_break_even(self.record))
         return {
             table.name: table
@@ -259,7 +252,6 @@ class _View:
         }
 
     def in_full(self, *names: str) -> Iterator[Line]:
-        """The named tables in full, those that the section has."""
         for name in names:
             if name in self.tables:
                 yield from full_table(self.tables[name], self.width)
@@ -267,11 +259,10 @@ class _View:
 
 @dataclass(frozen=True, kw_only=True)
 class _Text:
-    """The text at the beginning of a section, before its tables in full.
+    """Text at the beginning of a section.
 
     Attributes:
-        lines: Makes the text.
-        covers: Names of the tables that it shows.
+        covers: Tables that the text already shows.
     """
 
     lines: Callable[[_View], Iterator[Line]]
@@ -279,12 +270,11 @@ class _Text:
 
 
 def section_as_json(run: RunDirectory, record: Record, section: str, options: TreeOptions) -> Any:
-    """The record's block of that name, or the content of a section that is no block.
+    """Return the record's block of that name, or the data of a section that is not a block.
 
-    ``log`` has each pass's lines, ``rounds`` those of the timing block, ``steps`` the marked ones
-    of a foreign file, ``annotations``, ``python`` and ``api`` its tables of the host, ``tree`` the
-    outermost node, ``questions`` the answers, ``roofline`` the points, ``oom`` the out-of-memory
-    block with the most detail.
+    ``log`` contains the lines of each pass, ``steps`` the marked steps of an imported file,
+    ``annotations``, ``python`` and ``api`` its host tables, ``tree`` the root node, ``oom`` the
+    out-of-memory block with the most detail.
     """
     match section:
         case "log":
@@ -318,7 +308,7 @@ def section_lines(
     page: int,
     options: TreeOptions,
 ) -> Iterator[Line]:
-    """The section's tables ``width`` cells wide, its prose ``page`` wide."""
+    """Yield the section: tables at most ``width`` cells wide, prose at most ``page``."""
     block = SECTIONS[section].block
     if block and getattr(record, block) is None:
         reason = record.missing.get(block, "it was not measured")
@@ -339,7 +329,9 @@ def _rounds(view: _View) -> Iterator[Line]:
     timing = view.record.timing
     assert timing is not None
     if not timing.rounds:
-        yield from prose(f"run {view.record.id} was timed by one process: no rounds", view.page)
+        yield from prose(
+            f"run {view.record.id} was timed by one process and has no rounds", view.page
+        )
         return
     yield from rounds_section(timing, view.width)
 
@@ -353,12 +345,12 @@ def _steps(view: _View) -> Iterator[Line]:
     if marked := view.record.kernels.marked_steps:
         yield from steps_section(marked, view.width, len(marked.rows))
     else:
-        yield from prose("no range in it marks a step", view.page)
+        yield from prose("no step markers found in this file", view.page)
 
 
 def _of_host(view: _View) -> Iterator[Line]:
     if not view.tables:
-        yield from prose(f"no {view.section} here: only files of others have them", view.page)
+        yield from prose(f"no {view.section} here: only imported files have them", view.page)
 
 
 def _collectives(view: _View) -> Iterator[Line]:
@@ -366,7 +358,7 @@ def _collectives(view: _View) -> Iterator[Line]:
     if rows := view.record.kernels.collectives:
         yield from collectives_section(rows, view.width, len(rows))
     else:
-        yield from prose("no collective of a GPU in it", view.page)
+        yield from prose("no GPU collectives", view.page)
 
 
 def _tree(view: _View) -> Iterator[Line]:
@@ -421,34 +413,32 @@ TEXTS = {
     "log": _Text(lines=_log),
     "findings": _Text(lines=_findings, covers=("findings",)),
 }
-"""Sections with text besides their tables, or with tables in another form."""
+"""Sections with text, or with a special form of their tables."""
 
 
 def _logs(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:
-    """The logs that there are, by the name of their pass."""
     return ((name, path) for name, path in logs_of(run, record) if path.is_file())
 
 
 def _lines_of(run: RunDirectory, path: Path) -> Iterator[str]:
-    """The log of a pass, line by line; undecodable bytes are replaced, and a line without an end
-    comes in pieces."""
+    """Yield the lines of a log; undecodable bytes are replaced, and very long lines are split."""
     try:
         with io.TextIOWrapper(open_regular(path, run.path), "utf-8", "replace") as file:
-            while line := file.readline(LONGEST_LINE):
+            while line := file.readline(MAX_LINE_CHARACTERS):
                 yield line.rstrip("\n")
     except DamagedFileError as error:
         yield f"not read: {error}"
 
 
 def _end_of(run: RunDirectory, path: Path) -> list[str]:
-    """The log's lines; of a long one the last, and how many bytes came before them."""
-    left_out = path.stat().st_size - MOST_LOG_BYTES
-    if left_out <= 0:
+    """Return the lines of a log; of a long one only the last, with a note."""
+    omitted_bytes = path.stat().st_size - MAX_LOG_BYTES
+    if omitted_bytes <= 0:
         return list(_lines_of(run, path))
-    lines = last_bytes(path, MOST_LOG_BYTES, inside=run.path).decode("utf-8", "replace")
-    return [f"… the first {format_bytes(left_out)} are in {path}", *lines.splitlines()]
+    lines = last_bytes(path, MAX_LOG_BYTES, inside=run.path).decode("utf-8", "replace")
+    return [f"… the first {format_bytes(omitted_bytes)} are in {path}", *lines.splitlines()]
 
 
-LONGEST_LINE = 2**16
-MOST_LOG_BYTES = 2**24
+MAX_LINE_CHARACTERS = 2**16
+MAX_LOG_BYTES = 2**24
 """Most of a log that one JSON document holds; as text it is printed whole, piece by piece."""

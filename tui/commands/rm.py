@@ -5,42 +5,44 @@ from __future__ import annotations
 import argparse
 
 from sysbench.core.errors import SpecError
+from sysbench.core.runs.run_directory import find_run
 from sysbench.tui.commands.arguments import RUN_HELP, complete_with, examples
 from sysbench.tui.commands.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the runs, and what else can be done with the trash."""
     parser.description = (
-        "Delete runs: they go to the trash of the home, and come back with --restore. A live run\n"
-        "is never deleted. A run that an experiment, a study or a baseline refers to only with\n"
-        "--force, after its uses were said. --empty removes the trash for good."
+        "Move runs to the trash; --restore brings them back. A live run is never deleted. A run\n"
+        "that an experiment, a study or a baseline refers to requires --force. --empty deletes\n"
+        "the trash permanently."
     )
     parser.epilog = examples(
         ("sysbench-tui rm 20261121-1204", ""),
-        ("sysbench-tui rm --restore last", "the run deleted last is back"),
-        ("sysbench-tui list --trash", "what can come back"),
+        ("sysbench-tui rm --restore last", "restore the last deleted run"),
+        ("sysbench-tui list --trash", "list deleted runs"),
         ("sysbench-tui rm --empty", "free the disk"),
     )
     runs = parser.add_argument("runs", metavar="RUN", nargs="*", help=RUN_HELP)
     complete_with(runs, "run")
-    parser.add_argument("--force", action="store_true", help="even if something refers to it")
+    parser.add_argument(
+        "--force", action="store_true", help="delete even if something refers to it"
+    )
     parser.add_argument("--restore", action="store_true", help="bring deleted runs back instead")
-    parser.add_argument("--empty", action="store_true", help="remove what is in the trash for good")
+    parser.add_argument(
+        "--empty", action="store_true", help="permanently delete the contents of the trash"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Delete or restore the runs; 0 when all were."""
     if arguments.empty == bool(arguments.runs) or (arguments.empty and arguments.restore):
         raise SpecError("RUN", "", "name the runs, or give --empty alone")
+    from sysbench.core.runs import trash  # lazy: --help stays fast
+
     if arguments.empty:
-        from sysbench.core.runs.trash import empty_trash
-
-        done, word = [trashed.id for trashed in empty_trash()], "removed for good"
+        done, word = [run.id for run in trash.empty_trash()], "permanently deleted"
     elif arguments.restore:
-        from sysbench.core.runs.trash import find_trashed, restore
-
-        done, word = [restore(find_trashed(text)).id for text in arguments.runs], "restored"
+        done = [trash.restore(trash.find_trashed(text)).id for text in arguments.runs]
+        word = "restored"
     else:
         done, word = _delete(arguments), "deleted; `sysbench-tui rm --restore` brings it back"
     if arguments.json:
@@ -54,17 +56,16 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _delete(arguments: argparse.Namespace) -> list[str]:
-    """Delete the runs, all of them or none but for a failing disk; returns their ids."""
-    from sysbench.core.runs.run_directory import find_run
-    from sysbench.core.runs.trash import KeptRunError, trash_run
-    from sysbench.core.studies.study_directory import uses_of
+    """Delete all runs, or none if one is in use; return their ids."""
+    from sysbench.core.runs.trash import KeptRunError, trash_run  # lazy: --help stays fast
+    from sysbench.core.studies.study_directory import uses_of  # lazy: --help stays fast
 
     runs = {run.id: run for run in map(find_run, arguments.runs)}
     for run_id in runs:
         uses = uses_of(run_id)
         if uses and not arguments.force:
             raise KeptRunError(
-                f"run {run_id} belongs to {'; '.join(uses)}: --force deletes it all the same"
+                f"run {run_id} belongs to {'; '.join(uses)}: --force deletes it anyway"
             )
         for use in uses:
             say(f"{run_id} belonged to {use}", to_stderr=True)

@@ -49,7 +49,7 @@ _CODES = {"finished": 0, "running": 0, "cancelled": 130}
 
 
 def print_ending(run: RunDirectory, *, json: bool) -> int:
-    """Print the record, or the report and the paths of the artifacts; return the exit code."""
+    """Print the record, or the report with the artifacts; return the exit code."""
     record = load_record(run)
     if json:
         print_json(record)
@@ -59,9 +59,8 @@ def print_ending(run: RunDirectory, *, json: bool) -> int:
 
 
 def full_report(run: RunDirectory, record: Record, width: int) -> Iterator[Line]:
-    """The report, then the run's artifacts and the commands that export them."""
     yield from report_lines(record, width)
-    # Never cut: these lines are for copying.
+    # Never truncated, so that they can be copied.
     yield from titled(
         "Artifacts",
         ([(f"  {label:<12}", "dim"), (text, "")] for label, text in _exports(run, record)),
@@ -84,12 +83,11 @@ SEVERITY_STYLES = {
     "warning": "bold yellow",
     "problem": "bold red",
 }
-_BAR_CELLS, _LEAST_BAR = 20, 6
+_MAX_BAR, _MIN_BAR = 20, 6
 _LABELS = 12
 
 
 def report_lines(record: Record, width: int) -> Iterator[Line]:
-    """The report of a run, at most ``width`` cells wide."""
     yield from _headline(record, width)
     for finding in record.findings:
         yield blank()
@@ -125,14 +123,13 @@ def report_lines(record: Record, width: int) -> Iterator[Line]:
 
 
 def full_table(table: Table, width: int, drop: Sequence[str] = ()) -> Iterator[Line]:
-    """All rows and all columns that fit."""
     yield blank()
     yield from prose(literal(table.title), width, style="bold")
     yield from table_lines(table, width, drop=drop)
 
 
 def finding_lines(finding: Finding, width: int) -> Iterator[Line]:
-    """Verdict / Why / Next, the severity in words as well as in colour."""
+    """Yield verdict, why and next, with the severity in words and colour."""
     style = SEVERITY_STYLES[finding.severity]
     verdict = f"{finding.severity.capitalize()}: {literal(finding.verdict)}"
     yield from prose(verdict, width, hang=2, style=style)
@@ -142,7 +139,6 @@ def finding_lines(finding: Finding, width: int) -> Iterator[Line]:
 
 
 def timing_section(timing: Timing, width: int) -> Iterator[Line]:
-    """The phases, then the rates that follow from them in one paragraph."""
     table = timing_table(timing)
     columns = table.columns[: table.columns.index("n") + 1]
     drop = ("max_ms", "min_ms", "std_ms", "mean_ms")
@@ -153,13 +149,11 @@ def timing_section(timing: Timing, width: int) -> Iterator[Line]:
 
 
 def rounds_section(timing: Timing, width: int) -> Iterator[Line]:
-    """One row a round, with the columns that fit."""
     drop = ("experiment", "block", "side", "clock_reasons", "temperature_celsius")
     yield from full_table(rounds_table(timing), width, drop=drop)
 
 
 def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
-    """The kernels that take longest, and the categories."""
     table = top_kernels(kernels, KERNEL_ROWS)
     perturbed = perturbed_columns(kernels, table)
     yield from kernel_warnings(kernels, width)
@@ -168,7 +162,6 @@ def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
 
 
 def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
-    """Warnings above the tables: low coverage, times perturbed by tracing."""
     for text in (coverage_warning(kernels), perturbation_note(kernels)):
         if text:
             yield blank()
@@ -176,12 +169,11 @@ def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
 
 
 def perturbed_columns(kernels: Kernels, table: Table) -> list[str]:
-    """The columns of times that tracing perturbed."""
     return [name for name in table.columns if name.endswith("_ns")] if is_perturbed(kernels) else []
 
 
 def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
-    """Categories by phase with a bar for each share where there is room; the sum is the step."""
+    """Yield categories by phase, with bars if the width allows; they sum to the step."""
     table = category_table(kernels)
     phases = [name for name in table.columns if name.endswith("_ns") and name != "exclusive_ns"]
     phases.sort(key=lambda name: sum(filter(is_number, table.column(name))))
@@ -192,22 +184,21 @@ def category_section(kernels: Kernels, width: int) -> Iterator[Line]:
         total=True,
         perturbed=perturbed_columns(kernels, table),
     )
-    taken = max(sum(cell_len(text) for text, _ in line) for line in rows)
-    cells = min(_BAR_CELLS, width - taken - 2)
-    if cells >= _LEAST_BAR:
+    used = max(sum(cell_len(text) for text, _ in line) for line in rows)
+    cells = min(_MAX_BAR, width - used - 2)
+    if cells >= _MIN_BAR:
         bars = ["", *(_bar(share, cells) for share in table.column("share")), ""]
         rows = [[*line, (f"  {bar}", "")] for line, bar in zip(rows, bars, strict=True)]
     yield from titled(table.title, rows)
 
 
 def nsys_section(nsys: Nsys, width: int) -> Iterator[Line]:
-    """The clocks, and the ranges that hold the GPU longest."""
     ranges = range_table(nsys)
     columns = ("projected_ns", "instances", "operations", "kernels", "kernel_ns", "range")
     shown = msgspec.structs.replace(ranges, rows=ranges.rows[:KERNEL_ROWS])
     if shown.rows:
         lines = table_lines(shown, width, columns=columns, drop=("operations", "kernels"))
-        yield from titled("NVTX ranges that hold the GPU longest", lines)
+        yield from titled("NVTX ranges with the most GPU time", lines)
         rest = len(ranges.rows) - len(shown.rows)
         if rest > 0:
             yield from note([f"{rest:,} more ranges: --section nsys"], width)
@@ -215,7 +206,6 @@ def nsys_section(nsys: Nsys, width: int) -> Iterator[Line]:
 
 
 def memory_section(memory: Memory, width: int) -> Iterator[Line]:
-    """The ledger at the peak, the totals, and the counts of the card or the host."""
     ledger = ledger_table(memory)
     numbers = tuple(name for name in ledger.columns if name != "name")
     rows = table_lines(
@@ -233,10 +223,9 @@ def memory_section(memory: Memory, width: int) -> Iterator[Line]:
 
 
 def _largest(memory: Memory, width: int) -> list[Line]:
-    """The largest allocations, each with its innermost frame."""
     table = largest_table(memory)
     where = [str(stack).partition(" < ")[0] for stack in table.column("stack")]
-    # Known bytes of the blocks take the place of the module.
+    # Block sizes, if known, replace the module.
     names = ("bytes", "block_bytes", "category", "phase")
     if "block_bytes" not in table.columns:
         names = ("bytes", "category", "phase", "module")
@@ -295,7 +284,6 @@ def _totals(memory: Memory) -> list[str]:
 
 
 def _figure(key: str, value: float | None, missing: Mapping[str, str]) -> str:
-    """A figure, or n/a with the reason."""
     reason = missing.get(key) if value is None else None
     return one_figure(key, value) + (f" ({literal(reason)})" if reason else "")
 

@@ -1,4 +1,4 @@
-"""`serve`: a run's page for the browser of your own machine."""
+"""`serve`: serve a run's page to the browser on your own machine."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sysbench.tui.commands.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run and the port."""
     parser.description = (
-        "Serve a run's page and artifacts on loopback, behind a token, and print the ssh line\n"
-        "that brings them to where you sit. Ctrl+C ends it."
+        "Serve a run's page and artifacts on loopback, behind a token, and print the ssh command\n"
+        "that forwards the port to your machine. Ctrl+C stops it."
     )
     parser.epilog = examples(
         ("sysbench-tui serve last", ""), ("sysbench-tui serve last --port 8000", "")
     )
     add_run_argument(parser)
-    parser.add_argument("--port", type=int, default=0, help="where to listen (default: any)")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port to listen on (default: any free one)"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until interrupted; 0 then."""
-    from sysbench.core.export.server import PageServer
+    from sysbench.core.export.server import PageServer  # lazy: --help stays fast
 
     run = find_run(arguments.run)
     server = PageServer(run, arguments.port)
@@ -47,17 +47,17 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def tunnel_command(port: int) -> str:
-    """The command that brings a port of this machine to where the user sits."""
-    from sysbench.core.export.server import LOOPBACK
+    """Return the ssh command that forwards a port to the user's machine."""
+    from sysbench.core.export.server import LOOPBACK  # lazy: --help stays fast
 
     return f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"
 
 
 def _here() -> str:
-    """Account and machine for ``ssh``; from outside the name may need a domain."""
+    """Return ``user@host`` for ssh; the host may need a domain from outside."""
     machine = socket.gethostname()
     try:
         return f"{getpass.getuser()}@{machine}"
     except (KeyError, OSError):
-        # A container's user may be a number without a name: KeyError, from Python 3.13 on OSError.
+        # A container's user may have no name: KeyError, since Python 3.13 OSError.
         return machine

@@ -1,4 +1,4 @@
-"""`show`: the report of a run, or one section in full."""
+"""`show`: print the report of a run, or one section in full."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import dropwhile
 from sysbench.core.errors import SpecError
 from sysbench.core.runs.run_directory import find_run
 from sysbench.core.tables.sections import SECTIONS
+from sysbench.tui.commands import inspect
 from sysbench.tui.commands.arguments import (
     add_file_choice,
     add_no_pager,
@@ -15,7 +16,7 @@ from sysbench.tui.commands.arguments import (
     add_tree_options,
     add_wide,
     examples,
-    foreign_file,
+    imported_file,
     refuse_file_choice,
     refuse_wide_report,
 )
@@ -23,10 +24,9 @@ from sysbench.tui.commands.output import page_width, print_json, print_paged
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run, the section, and the options of the tree."""
     parser.description = (
-        "Print what a run found. A section in full has every row, and with --wide whole names.\n"
-        "In place of a run a file that `inspect` reads."
+        "Print the report of a run. --section prints every row of one section, and --wide does\n"
+        "not truncate names. Instead of a run you can name a file that `inspect` reads."
     )
     parser.epilog = examples(
         ("sysbench-tui show last", ""),
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui show 20261121-1204 --json", "the record"),
     )
     add_run_argument(parser)
-    parser.add_argument("--section", choices=SECTIONS, help="print only this, in full")
+    parser.add_argument("--section", choices=SECTIONS, help="print only this section, in full")
     add_wide(parser, "a section")
     add_no_pager(parser)
     add_file_choice(parser)
@@ -44,24 +44,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Show the run; 0 when it could be read, however it ended."""
-    from sysbench.core.runs.stored_records import load_record
-    from sysbench.tui.commands.report_sections import section_as_json, section_lines, tree_options
-    from sysbench.tui.commands.run_report import full_report
+    from sysbench.core.runs.stored_records import load_record  # lazy: --help stays fast
+    from sysbench.tui.commands import report_sections as sections  # lazy: --help stays fast
+    from sysbench.tui.commands.run_report import full_report  # lazy: --help stays fast
 
-    if foreign_file(arguments.run):
+    if imported_file(arguments.run):
         return _show_file(arguments)
     refuse_file_choice(arguments)
     refuse_wide_report(arguments)
-    options = tree_options(arguments)
+    options = sections.tree_options(arguments)
     run = find_run(arguments.run)
     record = load_record(run)
     section = arguments.section
     if arguments.json:
-        print_json(section_as_json(run, record, section, options) if section else record)
+        print_json(sections.section_as_json(run, record, section, options) if section else record)
     elif section:
         width, page = page_width(in_full=True, wide=arguments.wide), page_width()
-        lines = section_lines(run, record, section, width, page, options)
+        lines = sections.section_lines(run, record, section, width, page, options)
         print_paged(dropwhile(lambda line: not line, lines), page=not arguments.no_pager)
     else:
         print_paged(full_report(run, record, page_width()), page=not arguments.no_pager)
@@ -69,10 +68,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _show_file(arguments: argparse.Namespace) -> int:
-    """Show a file of others, with the options that `inspect` has beside these at their defaults."""
-    from sysbench.tui.commands import inspect
-
+    """Show an imported file like `inspect` with its default options."""
     if arguments.section not in (None, *inspect.OF_FILES):
-        raise SpecError("--section", arguments.section, f"of a file {', '.join(inspect.OF_FILES)}")
+        raise SpecError("--section", arguments.section, f"a file has {', '.join(inspect.OF_FILES)}")
     defaults = {"csv": False, "md": False, "peak": None, "memory_limit": 0, "merged": None}
     return inspect.main(argparse.Namespace(**vars(arguments) | defaults, file=arguments.run))

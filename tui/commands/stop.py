@@ -1,4 +1,4 @@
-"""`stop`: end a live run, or an experiment, in order, keeping its measurements."""
+"""`stop`: stop a live run or experiment; finished passes and rounds are kept."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from sysbench.tui.commands.output import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run to end."""
     parser.description = (
-        "Ask a run's supervisor, or the process of an experiment of `ab`, to end it. Passes and\n"
-        "rounds that are finished stay."
+        "Ask the supervisor of a run or of an experiment to stop. Finished passes and rounds\n"
+        "are kept."
     )
     parser.epilog = examples(("sysbench-tui stop last", ""))
     add_run_argument(parser)
 
 
 def _stop(run: RunDirectory) -> bool:
-    """Stop the run; one that was started just now as soon as it has a supervisor to hear it."""
+    """Stop the run; wait for the supervisor of a new run first."""
     while run.is_beginning():
         if run.stop():
             return True
@@ -32,9 +31,11 @@ def _stop(run: RunDirectory) -> bool:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Stop the run and wait for its end; 0 whether or not it was live."""
-    from sysbench.core.experiments.experiment import experiment_meant
-    from sysbench.core.experiments.experiment_runner import follow_experiment
+    """Stop the run and wait for its end; always return 0."""
+    from sysbench.core.experiments.experiment import experiment_meant  # lazy: --help stays fast
+    from sysbench.core.experiments.experiment_runner import (
+        follow_experiment,  # lazy: --help stays fast
+    )
 
     events: Iterator[object]
     experiment = experiment_meant(arguments.run)

@@ -23,32 +23,32 @@ POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self' ws:; frame-ancestors 'none'"
 )
-"""What the page may load: textual-serve's own asks a font host for a font, which is refused."""
+"""Content security policy; it blocks the web font that textual-serve requests."""
 
 CLOSING_SECONDS = 2.0
-"""For a workstation to end after its server was told to."""
+"""Time for a workstation to exit after the server was asked to stop."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the port."""
     parser.description = (
-        "Serve the workstation on loopback, behind a token, and print the ssh line that brings it\n"
-        "to the browser where you sit. Each tab of the browser is a workstation of its own, which\n"
-        "ends with the tab; runs that it left go on. Ctrl+C ends it. Needs the extra `web`."
+        "Serve the workstation on loopback, behind a token, and print the ssh command that\n"
+        "forwards the port to your machine. Each browser tab is a separate workstation that ends\n"
+        "with the tab; its runs go on. Ctrl+C stops the server. Needs the extra `web`."
     )
     parser.epilog = examples(("sysbench-tui web", ""), ("sysbench-tui web --port 8000", ""))
-    parser.add_argument("--port", type=int, default=0, help="where to listen (default: any)")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port to listen on (default: any free one)"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until interrupted; 0 then."""
-    from sysbench.core.export.server import LOOPBACK
+    from sysbench.core.export.server import LOOPBACK  # lazy: --help stays fast
 
     _require_library()
     try:
         listener = socket.create_server((LOOPBACK, arguments.port))
     except (OSError, OverflowError) as error:
-        raise SpecError("port", arguments.port, f"a port that is free here: {error}") from error
+        raise SpecError("port", arguments.port, f"not a free port: {error}") from error
     port, token = listener.getsockname()[1], secrets.token_urlsafe(16)
     url, tunnel = f"http://{LOOPBACK}:{port}/{token}/", tunnel_command(port)
     if arguments.json:
@@ -64,7 +64,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _require_library() -> None:
     try:
-        import textual_serve  # noqa: F401
+        import textual_serve  # noqa: F401  # lazy: optional
     except ImportError:
         raise MissingLibraryError(
             f"textual-serve is not installed for {sys.executable}: pip install 'sysbench-tui[web]'"
@@ -72,8 +72,8 @@ def _require_library() -> None:
 
 
 async def _serve(listener: socket.socket, port: int, token: str) -> None:
-    """Answer until a signal ends it, and the workstations with it."""
-    from aiohttp import web
+    """Serve until a signal arrives, which also stops the workstations."""
+    from aiohttp import web  # lazy: optional
 
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -90,16 +90,16 @@ async def _serve(listener: socket.socket, port: int, token: str) -> None:
 
 
 def _application(port: int, token: str) -> Application:
-    """textual-serve's pages below the token, for browsers that use this machine's loopback name.
+    """Build textual-serve's application below the token, for requests to the loopback name.
 
-    Its own `Server.serve` has neither a token nor headers, and takes a port that is not bound yet.
+    `Server.serve` has no token and no security headers, and binds the port itself.
     """
-    import aiohttp_jinja2
-    import jinja2
-    from aiohttp import web
-    from textual_serve.server import Server
+    import aiohttp_jinja2  # lazy: optional
+    import jinja2  # lazy: optional
+    from aiohttp import web  # lazy: optional
+    from textual_serve.server import Server  # lazy: optional
 
-    from sysbench.core.export.server import HOSTS, LOOPBACK
+    from sysbench.core.export.server import HOSTS, LOOPBACK  # lazy: --help stays fast
 
     @web.middleware
     async def guarded(request: web.Request, handler: Any) -> web.StreamResponse:
@@ -117,7 +117,7 @@ def _application(port: int, token: str) -> Application:
     application = web.Application(middlewares=[guarded])
     application.on_response_prepare.append(add_headers)
     aiohttp_jinja2.setup(application, loader=jinja2.FileSystemLoader(server.templates_path))
-    # The page's addresses are made from these names, and so contain the token.
+    # textual-serve builds its URLs from these names, so they contain the token.
     application.add_routes(
         [
             web.get(f"/{token}/", server.handle_index, name="index"),

@@ -1,4 +1,4 @@
-"""Follows two runs that are compared, and the experiment that measures them, on disk."""
+"""Follow two compared runs, and the experiment that measures them, on disk."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from sysbench.core.runs.stored_records import load_record
 Stamp = tuple[object, ...]
 
 NO_BLOCK = "no block of four rounds is complete"
-RECENT = 20
-"""Newest experiments among which a live one is sought."""
+MAX_RECENT = 20
+"""Newest experiments to search for a live one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two runs to compare, and the experiment that fills them, where one was just begun."""
+    """Two runs to compare, and the experiment that measures them, if just started."""
 
     a: RunDirectory
     b: RunDirectory
@@ -44,21 +44,19 @@ class Pair:
 
     @property
     def experiment_id(self) -> str:
-        """Id of the experiment; empty without one."""
         return self.experiment.id if self.experiment else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Both runs as they are on disk, and B judged against A.
+    """Both runs as they are on disk, and the comparison of B with A.
 
     Attributes:
-        directory: The experiment that measured both in turn; null where none did.
+        directory: The experiment that measured both, or None.
         report: Its report, with the sides of the pair.
-        can_go_on: Whether more of its rounds may be measured; the noise doctor's go on with it.
-        verdict: B against A; of an experiment only its complete blocks count.
-        rounds_a: Rounds of A that the verdict is about.
-        rounds_b: Rounds of B.
+        can_go_on: Whether `ab --resume` can add rounds; not for those of the noise doctor.
+        verdict: B against A; in an experiment only complete blocks count.
+        rounds_a: Rounds of A that the verdict uses.
         blocks: Complete blocks of the experiment.
     """
 
@@ -76,15 +74,15 @@ class Reading:
 
     @property
     def looks(self) -> list[Interval]:
-        """The change after 1, 2 … blocks."""
+        """Intervals of the change after 1, 2 … blocks."""
         return [interleaved(self.blocks[:count]) for count in range(1, len(self.blocks) + 1)]
 
 
 class PairWatch:
-    """Polling costs a few stats while nothing changes; `read` belongs into a thread.
+    """Polling costs a few stat calls while nothing changes; call `read` in a thread.
 
     Attributes:
-        directory: The experiment that measured both runs in turn, once it is known.
+        directory: The experiment that measured both runs, once known.
     """
 
     def __init__(self, pair: Pair) -> None:
@@ -94,26 +92,25 @@ class PairWatch:
 
     @property
     def is_live(self) -> bool:
-        """Whether a process works on the experiment."""
         return self.directory is not None and self.directory.is_live()
 
     def has_changed(self) -> bool:
-        """Whether anything was written, or the experiment's process came or went, since last."""
+        """Whether files or the experiment's process changed since the last call."""
         files = [run.record_path for run in (self.pair.a, self.pair.b)]
         if self.directory is not None:
             files += [self.directory.path / name for name in ("experiment.json", "ending.json")]
         stamp = (*map(_written, files), self.is_live)
-        before, self._stamp = self._stamp, stamp
-        return stamp != before
+        previous, self._stamp = self._stamp, stamp
+        return stamp != previous
 
     def live_side(self) -> str:
-        """The side whose run is measured at this moment; empty between two rounds."""
+        """Return the side that is being measured, or an empty string between rounds."""
         if not self.is_live:
             return ""
         return "A" if self.pair.a.is_live() else "B" if self.pair.b.is_live() else ""
 
     def began_seconds(self) -> float | None:
-        """When the live process of the experiment took it, seconds since the epoch."""
+        """Start of the experiment's live process, in seconds since the epoch."""
         if self.directory is None:
             return None
         try:
@@ -122,7 +119,7 @@ class PairWatch:
             return None
 
     def read(self) -> Reading:
-        """Read and judge both runs.
+        """Read and compare both runs.
 
         Raises:
             SysbenchError: A record or the experiment cannot be read.
@@ -138,11 +135,11 @@ class PairWatch:
             conditions = conditions_of(rounds_a, rounds_b)
         else:
             experiment = directory.experiment()
-            # The pair may name the runs in the other order than the experiment.
+            # The pair may have the opposite order of the experiment.
             swapped = (experiment.a, experiment.b) == (b.id, a.id)
             report = experiment_report(directory, swapped=swapped)
             can_go_on = experiment.purpose == "ab" and bool(report.resume)
-            # Interleaved rounds say themselves how much they spread.
+            # Interleaved rounds provide their own spread.
             comparison = compare(a, b, smallest=experiment.smallest)
             verdict, conditions = report.verdict, report.conditions
             rounds_a, rounds_b = report.a.rounds, report.b.rounds
@@ -166,7 +163,7 @@ class PairWatch:
 
 
 def watched_rounds(record: Record) -> list[Round]:
-    """The rounds of a run; a run that was timed by one process is its only round."""
+    """Return the rounds of a run; a run timed by one process counts as one round."""
     timing = record.timing
     if timing is None:
         return []
@@ -183,7 +180,6 @@ def watched_rounds(record: Record) -> list[Round]:
 
 
 def live_pair() -> Pair | None:
-    """The runs of an experiment that is under way, which may have outlived a terminal."""
     for directory in recent_experiments():
         with suppress(DamagedFileError):
             if directory.is_live():
@@ -192,15 +188,15 @@ def live_pair() -> Pair | None:
 
 
 def recent_experiments(root: Path | None = None) -> Iterator[ExperimentDirectory]:
-    """The newest experiments but for the noise doctor's, which compare a spec with itself."""
-    for directory in list_experiments(root)[:RECENT]:
+    """Yield the newest experiments, except those of the noise doctor."""
+    for directory in list_experiments(root)[:MAX_RECENT]:
         with suppress(DamagedFileError):
             if directory.experiment().purpose == "ab":
                 yield directory
 
 
 def pair_of(directory: ExperimentDirectory) -> Pair:
-    """The two runs of an experiment.
+    """Return the two runs of an experiment.
 
     Raises:
         DamagedFileError: The experiment cannot be read, or one of its runs was deleted.
@@ -209,7 +205,7 @@ def pair_of(directory: ExperimentDirectory) -> Pair:
 
 
 def block_changes(blocks: Sequence[RoundBlock]) -> list[float]:
-    """The change from A to B in each block, as a share: the quotient of geometric means."""
+    """Return the relative change from A to B in each block, from geometric means."""
     return [
         (b1 * b2 / (a1 * a2)) ** 0.5 - 1
         for (a1, a2), (b1, b2) in map(msgspec.structs.astuple, blocks)

@@ -1,4 +1,4 @@
-"""The state of a live run, folded from its events, for the Live screen and the strip."""
+"""Follow a live run: its state, computed from its events."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import milliseconds
 from sysbench.core.machine.sample import Sample
 from sysbench.core.record import events
 from sysbench.core.record.blocks import why_left_out
@@ -21,28 +22,31 @@ from sysbench.core.tables.cells import literal
 from sysbench.tui.text import (
     STAGE_MARKS,
     STAGE_WORDS,
-    milliseconds,
     outcome_text,
     round_words,
     time_of_day,
 )
 
-KEPT_STEPS = 4000
-KEPT_SAMPLES = 1200
-KEPT_LINES = 500
+MAX_STEPS = 4000
+MAX_SAMPLES = 1200
+MAX_LINES = 500
 GRACE_SECONDS = 20.0
 LOG_CHUNK_BYTES = 65536
 
 
 @dataclass(slots=True)
 class LiveView:
-    """The state of a run after the events so far; `take` folds the next one in.
+    """State of a run after the events so far; `take` applies the next one.
 
-    ``pass_seconds`` and ``stages`` have the seconds of passes, and of their stages by pass, that
-    are over; ``left_out`` why passes do not begin; ``stop_reason`` why the timing pass stopped
-    measuring, empty before; ``warmup_ends_ns`` and ``step_ends_ns`` the instants at which the
-    steps of the same place ended; ``stepped_ns`` when steps were last told; ``counts`` what the
-    present pass counted.
+    Attributes:
+        pass_seconds: Seconds of finished passes.
+        stages: Seconds of finished stages by pass.
+        left_out: Reasons why passes do not start.
+        stop_reason: Why the timing pass stopped measuring; empty until then.
+        warmup_ends_ns: End of each warm-up step.
+        step_ends_ns: End of each step in ``steps_ms``.
+        stepped_ns: Time of the last step event.
+        counts: Progress counters of the current pass.
     """
 
     spec: dict[str, Any] = field(default_factory=dict)
@@ -56,7 +60,7 @@ class LiveView:
     first_step_ms: float | None = None
     warmup_ms: list[float] = field(default_factory=list)
     settled: bool | None = None
-    steps_ms: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    steps_ms: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
     step_count: int = 0
     phases_ms: dict[str, deque[float]] = field(default_factory=dict)
     median_ms: float | None = None
@@ -67,14 +71,14 @@ class LiveView:
     pass_seconds: dict[str, float] = field(default_factory=dict)
     stages: dict[str, dict[str, float]] = field(default_factory=dict)
     warmup_ends_ns: list[int] = field(default_factory=list)
-    step_ends_ns: deque[int] = field(default_factory=lambda: deque(maxlen=KEPT_STEPS))
+    step_ends_ns: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
     stepped_ns: int = 0
     readings: list[events.MemoryRead] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
-    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     marks: list[tuple[int, str]] = field(default_factory=list)
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_LINES))
     line_count: int = 0
     status: str = "running"
     left_out: dict[str, str] = field(default_factory=dict)
@@ -86,16 +90,15 @@ class LiveView:
         return round_words(self.round, self.repeat) if self.current == "timing" else ""
 
     def say(self, line: str) -> None:
-        """Add a printable line to the log; ``line_count`` counts the dropped lines too."""
+        """Add a line to the log; ``line_count`` also counts dropped lines."""
         self.lines.append(line)
         self.line_count += 1
 
     def phase_medians(self) -> dict[str, float]:
-        """The median of each phase over the kept steps, in milliseconds."""
-        return {name: statistics.median(kept) for name, kept in self.phases_ms.items() if kept}
+        """Median milliseconds of each phase over the stored steps."""
+        return {name: statistics.median(times) for name, times in self.phases_ms.items() if times}
 
     def take(self, event: events.AnyEvent) -> None:
-        """Fold one event into the state."""
         self.last_ns = max(self.last_ns, event.t_ns)
         mark = mark_of(event, self.current)
         if mark and (not self.marks or self.marks[-1][1] != mark):
@@ -119,23 +122,23 @@ class LiveView:
                 self.progress = (event.what, event.done, event.total)
                 self.counts[event.what] = event.done
             case _:
-                self._take_turn(event)
+                self._take_rare(event)
 
     def _take_steps(self, event: events.StepsTimed) -> None:
         self.steps_ms.extend(event.step_ms)
         self.step_count = event.first_index + len(event.step_ms)
         self.median_ms, self.half_width = event.median_ms, event.half_width
         self.stepped_ns = event.t_ns
-        # The steps of a batch follow one another; the event comes when the last one is over.
+        # The event arrives at the end of the last step of a batch.
         ends_ns = [event.t_ns]
         for step_ms in reversed(event.step_ms[1:]):
             ends_ns.append(ends_ns[-1] - round(step_ms * 1e6))
         self.step_ends_ns.extend(reversed(ends_ns))
         for name, values in event.phases_ms.items():
-            self.phases_ms.setdefault(name, deque(maxlen=KEPT_STEPS)).extend(values)
+            self.phases_ms.setdefault(name, deque(maxlen=MAX_STEPS)).extend(values)
 
-    def _take_turn(self, event: events.AnyEvent) -> None:
-        """Fold in a rare event, and log it as a line."""
+    def _take_rare(self, event: events.AnyEvent) -> None:
+        """Apply a rare event and log it."""
         text = ""
         match event:
             case events.RunStarted():
@@ -186,7 +189,7 @@ class LiveView:
         return f"{self.current}, {self.round_text}:" if self.round_text else self.current
 
     def _start_pass(self, event: events.PassStarted) -> None:
-        """Begin a pass; a further round of the timing pass begins its steps anew."""
+        """Start a pass; another round of the timing pass resets its steps."""
         self.current, self.stage, self.progress = event.name, "", None
         self.passes[event.name] = "running"
         self.pass_began_ns = self.stepped_ns = event.t_ns
@@ -205,25 +208,22 @@ class LiveView:
             self.step_ends_ns.clear()
 
     def _leave_out(self) -> None:
-        """Mark the passes that will not begin, by the rule of the supervisor."""
+        """Mark the passes that the supervisor will skip."""
         for name, state in self.passes.items():
             if state == "waiting" and (why := why_left_out(name, self.passes.items())):
                 self.passes[name], self.left_out[name] = "left-out", why
 
     def _end_stage(self, t_ns: int) -> None:
-        """Add the seconds of the stage that is over; compiling may come back in one pass."""
+        """Add the seconds of the finished stage; a pass can compile several times."""
         if self.stage and self.current:
             seconds = self.stages.setdefault(self.current, {})
-            took = (t_ns - self.stage_began_ns) / 1e9
-            seconds[self.stage] = seconds.get(self.stage, 0.0) + took
+            elapsed = (t_ns - self.stage_began_ns) / 1e9
+            seconds[self.stage] = seconds.get(self.stage, 0.0) + elapsed
         self.stage = ""
 
 
 def mark_of(event: events.AnyEvent, current: str) -> str:
-    """The label of an event under a time axis; empty for most events.
-
-    Each pass is marked, and the stages of the timing pass.
-    """
+    """Return the label of a pass or a timing stage under a time axis; else empty."""
     match event:
         case events.PassStarted():
             return event.name
@@ -234,7 +234,7 @@ def mark_of(event: events.AnyEvent, current: str) -> str:
 
 
 class RunWatch:
-    """Follows one run directory from its first event to its end."""
+    """Follows a run directory from its first event to its end."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.run = run
@@ -245,44 +245,41 @@ class RunWatch:
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended, however it ended."""
         return self.view.status != "running"
 
     @property
     def seconds(self) -> float:
-        """Seconds from the start of the supervisor until now, or until the end of the run."""
+        """Seconds since the start of the supervisor, or the duration of an ended run."""
         return (self.now_ns - self.view.began_ns) / 1e9 if self.view.began_ns else 0.0
 
     @property
     def now_ns(self) -> int:
-        """This instant, or that of the end of the run, nanoseconds since the epoch."""
+        """Now, or the end of the run, in nanoseconds since the epoch."""
         return self.view.last_ns if self.over else max(time.time_ns(), self.view.last_ns)
 
     def stop(self) -> bool:
-        """Ask the run to end as cancelled; False if it is no longer live."""
+        """Cancel the run; False if it is no longer live."""
         return self.run.stop()
 
     def poll(self) -> bool:
-        """Read everything appended since the last call; True if anything changed."""
+        """Read new events and log lines; True if anything changed."""
         alive = self.run.is_live()
         changed = False
-        # Events after liveness: a run that ended between both has its last event on disk.
+        # Check liveness first, so that the last event of an ended run is on disk.
         for event in self._tail.read():
             self.view.take(event)
             changed = True
         changed |= self._read_log()
         if not alive and not self.over and self._had_time():
             self.view.status = "lost"
-            self.view.say("the supervisor ended without a word; the run is not live")
+            self.view.say("the supervisor exited without a final event")
             changed = True
         return changed
 
     def _had_time(self) -> bool:
-        """Whether the supervisor has had time to take its lock: a new run may not hold it yet."""
         return bool(self.view.began_ns) or time.monotonic() - self._began > GRACE_SECONDS
 
     def _read_log(self) -> bool:
-        """Append the lines that the current pass's worker printed since the last call."""
         name = self.view.current
         if not name:
             return False
@@ -295,7 +292,7 @@ class RunWatch:
             return False
         complete_lines, newline, _ = data.rpartition(b"\n")
         if not newline and len(data) == LOG_CHUNK_BYTES:
-            complete_lines = data  # a line without end is shown in pieces
+            complete_lines = data  # a very long line is shown in pieces
         self._log_offsets[path] = (
             self._log_offsets.get(path, 0) + len(complete_lines) + len(newline)
         )

@@ -1,4 +1,4 @@
-"""Devices and host as the strip shows them, and the sampler for when no run is live."""
+"""State of the sensor strip, and the sampler that feeds it while no run is live."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from sysbench.core.formatting import UNKNOWN
+from sysbench.core.formatting import UNKNOWN, percent
 from sysbench.core.machine.sample import DeviceSample, HostSample, Sample
 from sysbench.tui.live.steady import Hysteresis
-from sysbench.tui.text import amount, percent
+from sysbench.tui.text import amount
 from sysbench.tui.widgets.traces import block_rows
 
 if TYPE_CHECKING:
@@ -21,14 +21,15 @@ GIB = 2**30
 
 
 Words = Callable[[float | None, float | None], str]
-"""Writes a value, given its full scale."""
+"""Formats a value, given its full scale."""
 
 
 class SensorReading(NamedTuple):
-    """One series at one instant: its name, its value (or None), its full scale, its words.
+    """Value of one series at one time.
 
-    ``full`` is the value of a full bar, or None where only the seen range is known. Only what is
-    shown is put into words: a run has a thousand samples of ten series.
+    Attributes:
+        full: Value of a full bar; None if unknown.
+        words: Formats the value on demand, since a run has a thousand samples of ten series.
     """
 
     name: str
@@ -38,17 +39,16 @@ class SensorReading(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value as it is read."""
         return self.words(self.value, self.full)
 
     @property
     def full_text(self) -> str:
-        """The full scale; empty where it is not known."""
+        """The full scale; empty if unknown."""
         return self.words(self.full, None) if self.full else ""
 
 
 def device_of(sample: Sample, device: str) -> DeviceSample | None:
-    """The sampled GPU that a spec's ``device`` means; the first for ``auto``."""
+    """Return the GPU of a spec's ``device``; the first one for ``auto``."""
     if device == "cpu" or not sample.devices:
         return None
     index = int(device.partition(":")[2] or 0)
@@ -56,7 +56,7 @@ def device_of(sample: Sample, device: str) -> DeviceSample | None:
 
 
 def readings(sample: Sample, device: str = "auto") -> list[SensorReading]:
-    """The series of a sample, the most informative first."""
+    """Return the series of a sample, most informative first."""
     gpu = device_of(sample, device)
     return [*(_gpu_readings(gpu) if gpu else []), *_host_readings(sample.host)]
 
@@ -68,7 +68,7 @@ def _gpu_readings(gpu: DeviceSample) -> list[SensorReading]:
         for name, value in fractions.items()
         if value is not None
     ]
-    # After what says how full the GPU was: it is the time in which any kernel ran.
+    # "GPU busy" is less informative: it counts time in which any kernel ran.
     return [
         *rows,
         SensorReading("GPU busy", gpu.utilization, 1.0, _share),
@@ -103,7 +103,7 @@ def _celsius(value: float | None, full: float | None) -> str:
 
 
 def _of_limit(watts: float | None, limit: float | None) -> str:
-    """``612/700 W``, the limit where it is known."""
+    """``612/700 W``, or without the limit if unknown."""
     return _units(watts, "W") if watts is None or not limit else f"{watts:.0f}/{limit:.0f} W"
 
 
@@ -118,9 +118,9 @@ def _of_gib(used: int | None, total: int | None) -> str:
 
 
 class StripState:
-    """The latest sample, a short history of how busy the device was, and the live run.
+    """Latest sample, recent utilization, and the live run.
 
-    ``latest`` is as it was read; what is shown of it is steadied.
+    ``latest`` has raw values; the strip shows them with hysteresis.
     """
 
     def __init__(self) -> None:
@@ -132,10 +132,9 @@ class StripState:
         self._busy: deque[float | None] = deque(maxlen=HISTORY)
 
     def take(self, sample: Sample, device: str = "auto") -> None:
-        """Show this sample from now on."""
         gpu = device_of(sample, device)
         if gpu is None and sample.host.cpu is None:
-            # A sampler's first sample has no CPU share yet; the next one has.
+            # The first sample has no CPU share yet.
             return
         self.latest, self.device = sample, device
         self._shown = shown = self._hysteresis.apply(sample)
@@ -143,7 +142,7 @@ class StripState:
         self._busy.append(gpu.utilization if gpu else shown.host.cpu)
 
     def parts(self) -> list[str]:
-        """The strip's pieces, the most important first."""
+        """Return the strip's pieces, most important first."""
         sample = self._shown
         if sample is None:
             return ["reading the sensors …"]
@@ -184,16 +183,16 @@ class StripState:
 
 
 class StripSampler:
-    """Starts a sampler at the first request, so that the first frame waits for none."""
+    """Starts a sampler at the first request, so that the first frame is not delayed."""
 
     def __init__(self) -> None:
         self._sampler: Sampler | None = None
         self._newest: deque[Sample] = deque(maxlen=1)
 
     def latest(self) -> Sample | None:
-        """The newest sample that was not taken yet, or None."""
+        """Return the newest unread sample, or None."""
         if self._sampler is None:
-            from sysbench.core.machine.sampler import Sampler
+            from sysbench.core.machine.sampler import Sampler  # lazy: not for the first screen
 
             self._sampler = Sampler(self._newest.append, interval_seconds=1.0)
             self._sampler.start()

@@ -1,4 +1,4 @@
-"""The app's subject: one run at a time, and the sensors while there is none."""
+"""The session: the followed run, and the sensors while no run is live."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from sysbench.core.experiments.experiment_places import experiments_folder
+from sysbench.core.runs.run_directory import RunDirectory, list_runs
 from sysbench.tui.live.sensors import StripSampler, StripState
 
 if TYPE_CHECKING:
-    from sysbench.core.runs.run_directory import RunDirectory
     from sysbench.tui.live.pair_watch import Pair
     from sysbench.tui.live.run_watch import RunWatch
 
 
 def has_hung_up() -> bool:
-    """Whether the terminal behind standard input is gone.
+    """Whether the terminal of standard input is gone.
 
-    Only the terminal's session receives SIGHUP. Where that signal does not come, as
-    under ``nohup`` or in a container whose client left, the input is at its end for ever.
+    Needed where SIGHUP does not arrive, as under ``nohup`` or in a detached container.
     """
     if sys.__stdin__ is None:
         return False
@@ -29,10 +29,10 @@ def has_hung_up() -> bool:
 
 
 def stay_off_a_lost_terminal() -> None:
-    """Let SIGCONT resume the workstation only where its terminal is still there.
+    """Ignore SIGCONT if the terminal is gone.
 
-    The kernel sends SIGCONT after the SIGHUP of a terminal that is gone. Textual then opens it
-    once more, and waits for ever to end the thread that could not write to it.
+    The kernel sends SIGCONT after SIGHUP. Textual would then reopen the terminal and wait forever
+    for a thread that cannot write to it.
     """
     resume = signal.getsignal(signal.SIGCONT)
     if callable(resume):
@@ -42,16 +42,18 @@ def stay_off_a_lost_terminal() -> None:
         )
 
 
-RECENT_RUNS = 40
-"""Newest runs among which a live one is sought."""
+MAX_RECENT_RUNS = 40
+"""Newest runs to search for a live one."""
 
 LOOK_EVERY = 6
-"""Idle ticks between two searches for a run that was started elsewhere."""
+"""Idle ticks between searches for a run that was started elsewhere."""
 
 
 class Session:
-    """The strip's state and the run behind it. Only one process polls the sensors: while a
-    run is live its own samples are shown."""
+    """The strip's state and the followed run.
+
+    While a run is live, its samples are shown and no sampler runs here.
+    """
 
     def __init__(self, sampler: StripSampler) -> None:
         self.strip = StripState()
@@ -60,67 +62,54 @@ class Session:
 
     @property
     def watch(self) -> RunWatch | None:
-        """The run that is followed, until another one begins."""
         return self.strip.watch
 
     @property
     def live(self) -> bool:
-        """Whether the followed run is still going on."""
         return self.watch is not None and not self.watch.over
 
     def find_live_run(self) -> RunDirectory | None:
-        """A run that outlived an earlier terminal, or was started in another one; a waiting one
-        where none measures."""
-        from sysbench.core.runs.run_directory import list_runs
-
-        live = [run for run in list_runs()[:RECENT_RUNS] if run.is_live()]
+        """Find a live run, preferably one that is not queued."""
+        live = [run for run in list_runs()[:MAX_RECENT_RUNS] if run.is_live()]
         return next((run for run in live if not run.is_queued()), live[-1] if live else None)
 
-    @staticmethod
-    def newest_run() -> RunDirectory | None:
-        """The run that Result shows before any was opened."""
-        from sysbench.core.runs.run_directory import newest_run
-
-        return newest_run()
-
     def find_newcomer(self) -> RunDirectory | None:
-        """A run that began elsewhere while none was followed; searches every `LOOK_EVERY` ticks."""
+        """Find a run that was started elsewhere; searches every `LOOK_EVERY` idle ticks."""
         if self.live:
             self._idle_ticks = 0
             return None
         self._idle_ticks += 1
         newcomer = None if self._idle_ticks % LOOK_EVERY else self.find_live_run()
-        # The supervisor of the run that just ended may hold its lock an instant longer.
+        # The supervisor of a run that just ended may still hold its lock.
         if newcomer is not None and self.watch is not None and newcomer.id == self.watch.run.id:
             return None
         return newcomer
 
     @staticmethod
     def is_series_live() -> bool:
-        """Whether a study or an experiment is running: then new runs are its cells or rounds."""
-        from sysbench.core.experiments.experiment import list_experiments
-        from sysbench.core.studies.study_directory import list_studies
+        """Whether a study or an experiment is running, which starts runs itself."""
+        from sysbench.core.experiments.experiment import (
+            list_experiments,  # lazy: not for the first screen
+        )
+        from sysbench.core.studies.study_directory import (
+            list_studies,  # lazy: not for the first screen
+        )
 
-        experiments = list_experiments()[:RECENT_RUNS]
-        return any(one.is_live() for one in experiments) or any(
+        experiments = list_experiments()[:MAX_RECENT_RUNS]
+        return any(experiment.is_live() for experiment in experiments) or any(
             study.is_live() for study in list_studies()
         )
 
     @staticmethod
     def find_live_pair() -> Pair | None:
-        """The runs of an experiment that outlived an earlier terminal."""
-        from sysbench.core.experiments.experiment import experiments_folder
-
         if not experiments_folder().is_dir():
             return None
-        from sysbench.tui.live.pair_watch import live_pair
+        from sysbench.tui.live.pair_watch import live_pair  # lazy: not for the first screen
 
         return live_pair()
 
     def follow(self, run: RunDirectory) -> RunWatch:
-        """Watch this run from now on."""
-        # Imported here: nothing of it is needed before the first run.
-        from sysbench.tui.live.run_watch import RunWatch
+        from sysbench.tui.live.run_watch import RunWatch  # lazy: not for the first screen
 
         self._sampler.stop()
         watch = RunWatch(run)
@@ -129,7 +118,7 @@ class Session:
         return watch
 
     def tick(self) -> RunDirectory | None:
-        """Read new events or samples; return the run if it has just ended."""
+        """Read new events or samples; return the run if it just ended."""
         watch = self.watch
         if watch is None or watch.over:
             sample = self._sampler.latest()
@@ -143,5 +132,4 @@ class Session:
         return watch.run if watch.over else None
 
     def close(self) -> None:
-        """Stop the sensors; the run continues."""
         self._sampler.stop()

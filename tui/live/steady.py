@@ -1,7 +1,6 @@
-"""Figures that stand still until they change by more than they jitter.
+"""Keep displayed figures constant until they change by more than their jitter.
 
-Every change of the strip draws the eye, and is sent. A machine that does the same as a second ago
-reads 97, 99 and 98 %.
+Every change of the strip draws the eye and is sent to the terminal.
 """
 
 from __future__ import annotations
@@ -24,20 +23,17 @@ MIN_CHANGES = {
     "sm_clock_mhz": 15.0,
     "temperature_celsius": 2.0,
 }
-"""By field the least change that is shown: 3 % are three ticks of the kernel's clock, of a second's
-hundred on one core; 15 MHz are a step of an NVIDIA clock. A figure that falls to 0 is shown too."""
+"""Minimum change by field. 3 % is three ticks of the kernel's clock of 100 Hz on one core; 15 MHz
+is a step of an NVIDIA clock. A change to 0 is always shown."""
 
 Read = TypeVar("Read", DeviceSample, HostSample)
 
 
 class Hysteresis:
-    """The figures of one host and its devices, as they are shown."""
-
     def __init__(self) -> None:
         self._shown: dict[tuple[int | None, str], float | None] = {}
 
     def apply(self, sample: Sample) -> Sample:
-        """Return the sample with the figures to show, each of them once read."""
         devices = [self._of(gpu, gpu.index) for gpu in sample.devices]
         return replace(sample, host=self._of(sample.host, None), devices=devices)
 

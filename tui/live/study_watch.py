@@ -1,4 +1,4 @@
-"""Follows a study's directory on disk, for the Studies screen."""
+"""Follow a study's directory on disk."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ Stamp = tuple[int, int]
 
 
 class StudyWatch:
-    """Follows one study, begun or not. Polling costs a stat and a lock while nothing changes.
+    """Follows a study, started or not. Polling costs a stat and a lock while nothing changes.
 
     Attributes:
-        cells: The cells as expanded on this machine; those that share a run appear once.
-        current: The live run of the cell that is measured now.
+        cells: Cells as expanded on this machine; cells that share a run appear once.
+        current: Live run of the current cell.
+        changes: Number of times that a cell started or ended.
     """
 
     def __init__(self, study: Study, root: Path | None = None) -> None:
@@ -52,24 +53,22 @@ class StudyWatch:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the study has a directory on disk."""
         return self.directory.study_path.is_file()
 
     @property
     def is_over(self) -> bool:
-        """Whether every cell has its value."""
         return self.progress.done == self.progress.total
 
     def start(self) -> None:
-        """Run the cells without a value, in a process that outlives this one."""
+        """Run the cells without a value in a detached process."""
         open_study(self.study, self.directory.root).start()
 
     def stop(self) -> bool:
-        """Ask the runner to end; False if there is none."""
+        """Stop the runner; False if there is none."""
         return self.directory.stop()
 
     def poll(self) -> bool:
-        """Read new entries. True when a cell began or ended; ``changes`` counts these."""
+        """Read new entries; True if a cell started or ended."""
         is_live = self.directory.is_live()
         stamp = self._read_stamp()
         is_new = stamp != self._stamp or is_live != self.progress.is_live or not self.changes
@@ -81,12 +80,11 @@ class StudyWatch:
         return is_new
 
     def run_of(self, cell: Cell) -> RunDirectory | None:
-        """The run that fills a cell, or is about to."""
         entry = self.entries.get(cell.id)
         return self.directory.run_of(entry) if entry else None
 
     def report(self) -> StudyReport:
-        """The report of the study's directory; only new records are read."""
+        """Build the report; only new records are read."""
         entries = self.entries
         fresh = [
             cell
@@ -98,7 +96,7 @@ class StudyWatch:
         return make_report(self.directory, self.study, self.cells, self._records)
 
     def last_log_line(self) -> str:
-        """The last line that the runner printed; empty when it printed nothing."""
+        """Return the last line of the runner's log, or an empty string."""
         lines = last_lines(self.directory.path / "runner.log")
         return next((line for line in reversed(lines) if line.strip()), "")
 
@@ -117,7 +115,6 @@ class StudyWatch:
         self._follow()
 
     def _follow(self) -> None:
-        """Watch the run of the present cell."""
         running = self.progress.running
         entry = self.entries.get(running) if running else None
         run = self.directory.run_of(entry) if entry else None

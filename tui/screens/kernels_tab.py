@@ -49,12 +49,12 @@ from sysbench.core.trace.roofline import roof_points
 from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings
 from sysbench.tui.text import (
     amount,
-    cut_off,
     milliseconds,
     operations,
     percent,
     signed_percent,
     significant,
+    truncate,
 )
 from sysbench.tui.theme import Swatch, swatch_of
 from sysbench.tui.widgets.dialog import hanging
@@ -108,7 +108,7 @@ def _sum(kernels: Kernels) -> Content:
 def brief_line(kernels: Kernels, bare_ms: float | None, width: int) -> Content:
     """The sum and what it is worth in one line; what makes it too little takes its place."""
     if warning := coverage_warning(kernels):
-        return Content.styled(cut_off(f"! {warning}", width), "bold $warning")
+        return Content.styled(truncate(f"! {warning}", width), "bold $warning")
     line, (covered, *words) = _sum(kernels), coverage_words(kernels)
     if bare_ms is not None and kernels.perturbation is not None:
         line += Content(f" ({signed_percent(kernels.perturbation - 1)})")

@@ -20,7 +20,7 @@ from sysbench.core.spec.command_line import command_line
 from sysbench.core.tables.cells import literal
 from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS, Tab
 from sysbench.tui.screens.result_views import TabbedScreen
-from sysbench.tui.text import cut_off, day_and_time, fitted_headline, outcome_glyph, outcome_text
+from sysbench.tui.text import day_and_time, fitted_headline, outcome_glyph, outcome_text, truncate
 from sysbench.tui.widgets.key_bar import KEYS, CommandLine, TabBar
 from sysbench.tui.widgets.plot import Drawing
 
@@ -143,7 +143,7 @@ def result_heading(record: Record, width: int, label: Label = UNLABELLED) -> Con
         line += Content.styled(further, "$foreground 60%")
     room = width - line.cell_length - 2
     if label.note and room > 3:
-        line += Content.styled(f"  {cut_off(literal(label.note), room)}", "$foreground 80%")
+        line += Content.styled(f"  {truncate(literal(label.note), room)}", "$foreground 80%")
     return line
 
 

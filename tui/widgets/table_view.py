@@ -22,7 +22,7 @@ from sysbench.core.tables.cells import (
 )
 from sysbench.core.tables.table import FLEXIBLE_SHARE, Cell, Row, Table, fit_columns
 from sysbench.core.tables.trust import PERTURBED_MARK, mark_perturbed
-from sysbench.tui.text import cut_off, told_apart
+from sysbench.tui.text import truncate, truncate_distinct
 from sysbench.tui.theme import Swatch, rich_colour
 from sysbench.tui.widgets.virtual_rows import VirtualRows
 
@@ -261,7 +261,7 @@ class TableView(VirtualRows):
         for name, width in self._shape:
             text = texts[name]
             if name == self._flexible:
-                text = self._short.get(text) or cut_off(text, width)
+                text = self._short.get(text) or truncate(text, width)
             cell = self.cell(name, index, text)
             if name in self._numeric:
                 self._note_width(name, text)
@@ -282,7 +282,7 @@ class TableView(VirtualRows):
             texts = [literal(cell) for cell in cells if isinstance(cell, str)]
         if len(texts) > TOLD_APART:
             return {}
-        return dict(zip(texts, told_apart(texts, width), strict=True))
+        return dict(zip(texts, truncate_distinct(texts, width), strict=True))
 
     def _note_width(self, name: str, text: str) -> None:
         """Widen the column after this paint if a number has no room in it: none is ever cut."""

@@ -1,4 +1,4 @@
-"""`ab`: what it measures, what it refuses, what it promises before the start and tells after."""
+"""`ab`: its measurements, refusals, the planned power and the report."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_against_a_works_and_everything_but_the_report_is_on_stderr(script: Sc
     plan, _, progress = err.partition("block 1")
     assert plan.startswith(f"experiment {experiment.id}\n")
     assert "B          the same spec" in plan
-    assert "seconds of a round unknown: neither spec was timed here" in plan
+    assert "seconds per round unknown: neither spec was timed here" in plan
     assert "`sysbench-tui doctor --noise` measures it" in plan
     assert progress.count(" ms\n") == 12
     assert "inconclusive" in progress and "8 more rounds until the first look" in progress

@@ -1,4 +1,4 @@
-"""`compare` says what differs in memory, also where nothing was timed."""
+"""`compare` lists memory differences, also without timing."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def _with_more(record: Record, run_id: str, more: int) -> Record:
     return msgspec.structs.replace(record, id=run_id, timing=None, memory=memory)
 
 
-def test_the_rows_that_differ_are_told(
+def test_the_rows_that_differ_are_listed(
     two_runs: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", *two_runs]) == 0
-    told = capsys.readouterr().out
-    assert "no timing in" in told
-    assert "Medians" not in told
-    part = told[told.index("The peak of memory, row by row") :]
+    text = capsys.readouterr().out
+    assert "no timing in" in text
+    assert "Medians" not in text
+    part = text[text.index("The peak of memory, row by row") :]
     assert "1.00 MiB" in part
     assert "parameters" in part
-    assert "Stacks at the two peaks" not in told
+    assert "Stacks at the two peaks" not in text
 
 
 def test_the_json_has_every_change(two_runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:

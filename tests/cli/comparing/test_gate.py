@@ -1,4 +1,4 @@
-"""`baseline`, `gate` and `compare --gate`: exit codes, what is said, and real measurements."""
+"""`baseline`, `gate` and `compare --gate`: exit codes, output, and real measurements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def slower(times: float) -> list[float]:
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> str:
-    """What a command prints that ends with this code."""
+    """Run a command, check its exit code, and return its output."""
     assert main(arguments) == code
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
@@ -157,7 +157,7 @@ def test_another_machine_or_spec_is_named_and_not_compared(
 
 
 @pytest.mark.usefixtures("sysbench_home")
-def test_other_facts_that_differ_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_facts_that_differ_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     environment = {"cpu": {"model": "one"}, "system": {"kernel": "7.1"}}
     save_baseline("main", stored(STEADY))
     other = stored(slower(1.0), environment=environment)
@@ -221,7 +221,7 @@ def test_a_baseline_outlives_its_run(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 @pytest.mark.usefixtures("sysbench_home")
-def test_the_spec_is_measured_anew_in_fresh_processes(
+def test_the_spec_is_measured_again_in_fresh_processes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = {**describe_host(), "settings": {"threads": 1}}

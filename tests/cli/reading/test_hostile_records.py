@@ -1,4 +1,4 @@
-"""A record whose every text attacks the terminal: nothing that a command prints is obeyed."""
+"""Records with escape sequences in every text: commands print none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and prose as lines: they fit, and what is cut is cut where it tells least."""
+"""Tables and prose as lines: they fit, and are truncated where it matters least."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sysbench.tui.commands.layout import (
     table_lines,
 )
 from sysbench.tui.commands.output import UNCUT
-from sysbench.tui.text import told_apart
+from sysbench.tui.text import truncate_distinct
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z", "M"]), max_size=60)
 
@@ -99,7 +99,7 @@ def test_names_that_are_cut_stay_apart() -> None:
     both_ends = "void at::native::elementwise_kernel<128, {}, float>(at::TensorIteratorBase&, long)"
     names = [both_ends.format(word) for word in ("Add", "AddMany", "Mul", "MulMany")]
     names += [f"Cijk_{'A' * 40}_WG{number}_1_{'B' * 40}_WG16" for number in (8, 16, 64)]
-    cut = told_apart([*names, names[0], "short"], 28, shorten_line)
+    cut = truncate_distinct([*names, names[0], "short"], 28, shorten_line)
     assert len(set(cut)) == len(names) + 1 and cut[-2:] == [cut[0], "short"]
     assert max(map(len, cut)) <= 28
     assert [name[:8] for name in cut[:-1]] == [name[:8] for name in (*names, names[0])]
@@ -113,6 +113,6 @@ def test_a_long_note_breaks_between_words() -> None:
 
 @given(st.lists(NAMES, max_size=6), st.integers(3, 40))
 def test_what_is_cut_fits_and_what_fits_is_whole(names: list[str], width: int) -> None:
-    for name, cut in zip(names, told_apart(names, width), strict=True):
+    for name, cut in zip(names, truncate_distinct(names, width), strict=True):
         assert cell_len(cut) <= width
         assert cut == name or cell_len(name) > width

@@ -17,7 +17,7 @@ def test_the_report_has_kernels_ranges_and_clocks(
 ) -> None:
     assert main(["show", "last"]) == 0
     text = capsys.readouterr().out
-    for word in ("gemm_kernel", "NVTX ranges that hold the GPU longest", "[bold]forward", "busy"):
+    for word in ("gemm_kernel", "NVTX ranges with the most GPU time", "[bold]forward", "busy"):
         assert word in text
 
 

@@ -61,9 +61,9 @@ def test_the_ranks_of_a_folder_side_by_side(
     assert table[0].startswith("rank,span_ns,compute_ns,waiting_ns") and len(table) == 4
     assert "| step | rank 0 " in printed(capsys, RECORDED, "--section", "steps", "--md")
     assert "no memory in the folder" in complaint(capsys, RECORDED, "--section", "memory")
-    assert "--steps is of one file" in complaint(capsys, RECORDED, "--steps", "1-2")
+    assert "--steps requires a single file" in complaint(capsys, RECORDED, "--steps", "1-2")
     first = RECORDED / "rank0.json.gz"
-    assert "is of a folder of ranks" in complaint(capsys, first, "--section", "ranks")
+    assert "requires a folder of ranks" in complaint(capsys, first, "--section", "ranks")
     assert_merged(output, rows)
 
     # The same files by other names are not decoded again.

@@ -170,7 +170,7 @@ def test_spec_file_and_settings_reach_one_spec(
     assert doubled["flops"]["forward"] == 2 * from_file["flops"]["forward"]
 
 
-def test_doctor_tells_what_missing_things_cost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_explains_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     checks = document(capsys, "doctor")
     assert {"name", "status", "found", "costs", "remedy"} == set(checks[0])
     text = printed(capsys, "doctor")

@@ -78,9 +78,9 @@ def test_tree_is_cut_by_share_and_by_match(
     [
         (("tree", "--match", "("), "not a regular expression"),
         (("tree", "--match", "nowhere at all"), "nothing in the tree matches"),
-        (("tree", "--min-share", "lots"), "a part of the step"),
-        (("tree", "--min-share", "200%"), "a part of the step"),
-        (("kernels", "--depth", "2"), "belongs to --section tree"),
+        (("tree", "--min-share", "lots"), "a share between 0 and 1"),
+        (("tree", "--min-share", "200%"), "a share between 0 and 1"),
+        (("kernels", "--depth", "2"), "requires --section tree"),
     ],
 )
 def test_options_that_cannot_be_are_bad_input(

@@ -14,7 +14,7 @@ from sysbench.tui.commands.spec_arguments import asked_spec
 
 
 def message(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    """What a command that must fail says."""
+    """Error message of a command that must fail."""
     assert main(arguments) == code
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -101,7 +101,7 @@ def test_bad_spec_file_is_named(
         (["run", "xl"], ["ambiguous, did you mean cs336-2025/xl", "parameters) or"]),
         (["estimate", "tiny", "cs336-2025/xl"], ["'tiny cs336-2025/xl'", "one model"]),
         (["run", "tiny", "contxt=8"], ["contxt", "context"]),
-        (["run", "nano.py"], ["nano.py:make", "factory"]),
+        (["run", "nano.py"], ["nano.py:make", "function"]),
         (["run", "--passes", "timing,flying"], ["passes", "flying", "timing, trace, memory"]),
         (["run", "--passes", ","], ["passes"]),
         (["show", "nothing"], ["no run 'nothing'", "sysbench-tui list"]),

@@ -19,7 +19,7 @@ from sysbench.tui.cli import main
 
 @pytest.fixture
 def document(tiny_run: RunDirectory) -> Any:
-    """What ``run --json`` printed."""
+    """Output of ``run --json``."""
     return json.loads((tiny_run.path.parents[1] / "stdout.json").read_bytes())
 
 

@@ -38,13 +38,13 @@ def test_the_section_has_everything(run: str, capsys: pytest.CaptureFixture[str]
         assert words in text
 
 
-def test_the_section_as_json_is_the_refusal_that_tells_most(
+def test_the_section_as_json_is_the_most_detailed_oom(
     run: str, oom_run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = json.loads(printed(capsys, "show", run, "--section", "oom", "--json"))
+    oom = json.loads(printed(capsys, "show", run, "--section", "oom", "--json"))
     record = json.loads(oom_run.record_path.read_bytes())
-    assert told == record["passes"][1]["oom"]
-    assert told["event"] == "OutOfMemory"
+    assert oom == record["passes"][1]["oom"]
+    assert oom["event"] == "OutOfMemory"
 
 
 def test_a_run_that_finished_says_so(

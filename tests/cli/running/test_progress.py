@@ -83,7 +83,7 @@ def test_rounds_are_counted_where_there_are_several(capsys: pytest.CaptureFixtur
     ]
 
 
-def test_steps_are_told_at_most_every_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_printed_at_most_every_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     events = [steps(5 * SECOND_NS + index * SECOND_NS // 2, 10 * index) for index in range(9)]
     assert lines_of(capsys, *events) == [
         "run     step 10: median 12.50 ms ±0.4 %",
@@ -92,7 +92,7 @@ def test_steps_are_told_at_most_every_two_seconds(capsys: pytest.CaptureFixture[
     ]
 
 
-def test_the_same_fact_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_fact_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     end = WorkStepped(what="decode", done=9, total=9)
     assert lines_of(capsys, end, end) == ["run     decode done"]
 

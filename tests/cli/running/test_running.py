@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("sysbench_home")
 
 @pytest.fixture
 def stepping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that only tell of steps, of runs started here and by `PROGRAM`."""
+    """Workers that only emit step events, for runs started here and by `PROGRAM`."""
     replace_workers(monkeypatch, tmp_path / "double", steps=True)
 
 
@@ -86,7 +86,7 @@ def test_run_in_a_pipe_is_plain_lines_then_tables() -> None:
 
 
 @pytest.mark.usefixtures("stepping")
-def test_a_repeated_run_is_followed_round_by_round_and_told_with_its_rounds(
+def test_a_repeated_run_is_followed_and_reported_round_by_round(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main([*SHORT, "--repeat", "2", "--detach", "--json"]) == 0
@@ -142,7 +142,7 @@ def test_hang_up_takes_the_terminal_but_not_the_run() -> None:
 
 
 @pytest.mark.usefixtures("stepping")
-def test_killed_worker_is_exit_code_1_and_told() -> None:
+def test_killed_worker_is_reported_with_exit_code_1() -> None:
     process = start(ENDLESS, PROGRAM)
     run = wait_for_steps()
     (worker,) = [event.pid for event in run.tail().read() if isinstance(event, PassStarted)]
@@ -185,7 +185,7 @@ def test_detached_run_is_attached_to_and_stopped_from_elsewhere(
 
 
 @pytest.mark.usefixtures("stepping")
-def test_attached_run_whose_supervisor_dies_is_told_with_what_it_measured() -> None:
+def test_attached_run_whose_supervisor_dies_is_reported() -> None:
     assert main([*ENDLESS, "--detach"]) == 0
     run = wait_for_steps()
     follower = start(["attach", run.id])

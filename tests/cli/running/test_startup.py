@@ -97,7 +97,7 @@ def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(r"sysbench-tui 0\.\S+ \(torch \d\S+\)\n", capsys.readouterr().out)
 
 
-def test_version_tells_that_of_torch_without_importing_it() -> None:
+def test_version_includes_that_of_torch_without_importing_it() -> None:
     assert not (HEAVY - {"psutil", "pynvml"}) & modules_after("--version")
 
 

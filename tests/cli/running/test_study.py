@@ -1,4 +1,4 @@
-"""`study`: what it would run, what it refuses, what it lists."""
+"""`study`: forecast, refusals, list."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def test_a_dry_run_shows_the_cells_and_runs_nothing(
     assert not (home / "runs").exists()
 
 
-def test_cells_that_do_not_fit_are_told_before_they_run(
+def test_cells_that_do_not_fit_are_listed_before_they_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     replaced = ["--set", "context=128,4096", "--set", "model=tiny", "--set", "memory_limit=64MiB"]
     assert main(["study", "memory", *replaced, "--only", "step=train", "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    assert "1 of 2 are predicted not to fit" in told
+    text = capsys.readouterr().out
+    assert "1 of 2 are predicted not to fit" in text
 
 
-def test_a_forecast_has_all_rounds_and_tells_how_many_a_comparison_takes(
+def test_a_forecast_has_all_rounds_and_the_number_for_a_comparison(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     small = ["study", "precision", "--variant", "small", "--dry-run"]
     assert main(small) == 0
     once = " ".join(capsys.readouterr().out.split())
     assert "time unknown" in once
-    assert "--repeat 6 is the least" in once
+    assert "use at least --repeat 6" in once
     assert main([*small, "--repeat", "6"]) == 0
-    told = capsys.readouterr().out
-    assert "6 rounds of 4 cells: time unknown" in told
-    assert "--repeat" not in told
-    assert told.count("precision=bf16 · step=forward ") == 1
+    text = capsys.readouterr().out
+    assert "6 rounds of 4 cells: time unknown" in text
+    assert "--repeat" not in text
+    assert text.count("precision=bf16 · step=forward ") == 1
 
 
 def test_a_study_whose_every_cell_is_refused_fails(
@@ -73,7 +73,7 @@ def test_a_study_whose_every_cell_is_refused_fails(
         (["e2e", "--set", "batch=2,4"], "batch"),
         (["e2e", "--repeat", "0"], "repeat"),
         (["e2e", "warmup"], "one study at a time"),
-        (["show"], "begun"),
+        (["show"], "started"),
         (["show", "e2e"], "was not begun"),
     ],
 )
@@ -90,9 +90,11 @@ def test_the_list_has_the_shipped_studies_and_those_begun(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["study", "list", "--json"]) == 0
-    told = msgspec.json.decode(capsys.readouterr().out)
-    assert {"e2e", "precision", "attention", "ddp"} <= {one["name"] for one in told["studies"]}
-    assert told["begun"] == []
+    document = msgspec.json.decode(capsys.readouterr().out)
+    assert {"e2e", "precision", "attention", "ddp"} <= {
+        study["name"] for study in document["studies"]
+    }
+    assert document["begun"] == []
 
 
 def test_a_file_with_a_mistake_is_left_out_of_the_list(

@@ -93,7 +93,7 @@ def test_without_a_pager_the_page_is_printed(
     "words",
     [["show", "last"], ["show", "last", "--section", "kernels"], ["compare", "last", "last"]],
 )
-def test_show_and_compare_are_paged_on_a_terminal_unless_told(
+def test_show_and_compare_are_paged_on_a_terminal(
     gpu_run: RunDirectory,
     pager: Path,
     capsys: pytest.CaptureFixture[str],

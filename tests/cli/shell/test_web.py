@@ -57,7 +57,7 @@ async def seen(url: str, text: bytes) -> None:
             painted += message.data
 
 
-def test_the_workstation_is_painted_for_whoever_has_the_token(
+def test_the_workstation_is_painted_with_the_token(
     server: tuple[subprocess.Popen[str], str],
 ) -> None:
     process, url = server

@@ -9,7 +9,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.live.run_watch import LiveView, RunWatch
 
 
-def test_a_finished_run_is_told_to_its_end(own_run: RunDirectory) -> None:
+def test_a_finished_run_is_read_to_its_end(own_run: RunDirectory) -> None:
     watch = RunWatch(own_run)
     assert watch.poll()
     view = watch.view
@@ -45,7 +45,7 @@ def test_what_workers_print_cannot_steer_the_terminal(own_run: RunDirectory) -> 
     assert line.isprintable()
 
 
-def test_each_round_begins_its_steps_anew_and_a_later_one_opens_an_ended_run() -> None:
+def test_each_round_resets_its_steps_and_a_later_one_reopens_an_ended_run() -> None:
     view = LiveView()
     steps = events.StepsTimed(
         first_index=0, step_ms=[1.0, 2.0], phases_ms={"forward": [1.0, 2.0]}, median_ms=1.5,

@@ -1,4 +1,4 @@
-"""The strip stands still on a machine that does the same, and says what a changed one does."""
+"""The strip is constant on an unchanged machine, and shows real changes."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Terminal:
         return self.process.returncode
 
     def hang_up(self) -> None:
-        """Go away. No signal tells it: this is not the controlling terminal of the process."""
+        """Close the terminal without a signal: it is not the process's controlling terminal."""
         os.close(self.master)
         self.master = -1
 
@@ -158,7 +158,7 @@ F1, ESCAPE, DOWN = b"\x1bOP", b"\x1b", b"\x1b[B"
 HELP, BEHIND = b"esc closes", b"Predicted peak"
 
 
-def test_escape_is_a_key_and_the_first_byte_of_others(terminal: Terminal) -> None:
+def test_escape_is_a_key_and_a_prefix(terminal: Terminal) -> None:
     terminal.wait_for(b"What to run")
     for keys in (ESCAPE, ESCAPE + ESCAPE, ESCAPE + F1 + ESCAPE, ESCAPE + DOWN):
         terminal.send(F1)

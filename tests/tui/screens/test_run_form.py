@@ -237,9 +237,9 @@ async def test_the_form_says_of_a_card_a_few_keys_away_what_estimate_says(
         command = screen_of(app).command()
     assert main(("estimate", *asked, "--fit", "batch")) == 0
     answer = " ".join(capsys.readouterr().out.split())
-    may = "batch 1 may fit, from 2 on it is sure not to"
-    assert "Nothing is sure to fit in" in answer and may in answer
-    assert f"No batch is sure to fit: {may}" in text
+    may = "batch 1 might fit, 2 and more will not"
+    assert "Nothing is guaranteed to fit in" in answer and may in answer
+    assert f"No batch is guaranteed to fit: {may}" in text
     assert command == "sysbench-tui run cs336-2025/2.7B context=2048 precision=bf16"
 
 

@@ -1,0 +1,277 @@
+"""Run, list and show studies, with the report or the forecast as lines."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from sysbench.core.compare.bounds import least_pairs
+from sysbench.core.errors import DeviceBusyError, SpecError, SysbenchError
+from sysbench.core.export.written_files import refuse_existing, write
+from sysbench.core.formatting import counted, format_bytes
+from sysbench.core.machine.devices import resolve_device
+from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.studies.cluster_runner import adopt_ended, run_on
+from sysbench.core.studies.forecast import Forecaster, past_entries, progress_in, total_seconds
+from sysbench.core.studies.ratios import ways_in
+from sysbench.core.studies.schema import load_study, study_files
+from sysbench.core.studies.slurm import Slurm, parse_options, placed
+from sysbench.core.studies.study_directory import (
+    StudyDirectory,
+    directory_of,
+    find_study,
+    list_studies,
+    open_study,
+)
+from sysbench.core.studies.study_exports import study_as, study_as_json
+from sysbench.core.studies.study_file import Study
+from sysbench.core.studies.study_grid import Cell, expand, with_overrides, with_variant
+from sysbench.core.studies.study_report import StudyReport, study_report
+from sysbench.core.studies.study_runner import StudyEnded, StudyEvent, keep_python, run_study
+from sysbench.core.studies.study_text import cautions_of
+from sysbench.core.tables.table import Row, Table, is_number
+from sysbench.tui.commands.layout import Line, blank, prose, table_lines, titled
+from sysbench.tui.commands.output import (
+    cancelled_by_signals,
+    page_width,
+    print_json,
+    print_lines,
+    say,
+)
+from sysbench.tui.commands.output import write_text as print_text
+from sysbench.tui.commands.progress import Progress, StudyFold
+from sysbench.tui.commands.spec_arguments import parse_settings
+from sysbench.tui.text import forecast_text
+from sysbench.tui.widgets.plot import figure_rows
+
+PLOT_ROWS = 14
+CANCELLED, UNFILLED = 130, 1
+
+
+def study_lines(report: StudyReport, width: int) -> Iterator[Line]:
+    study, progress = report.study, report.progress
+    name = " · ".join(part for part in (study.name, study.variant) if part)
+    yield [(f"{name}: {study.title}", "bold")]
+    yield [(f"{progress.done} of {progress.total} cells are done", "dim")]
+    for caution in report.cautions:
+        yield from prose(f"! {caution}", width, hang=2, style="yellow")
+    for table in report.shown:
+        yield from titled(table.title or table.name, table_lines(table, width))
+        for line in report.legends.get(table.name, ()):
+            yield from prose(line, width, hang=2, style="dim")
+    for title, lines in (("What the rows say", report.sentences), ("Notes", study.notes)):
+        if lines:
+            yield from titled(title, (row for line in lines for row in prose(line, width)))
+    for figure in report.figures:
+        yield []
+        yield from (
+            [(text, "") for text, _ in row] for row in figure_rows(figure, width, PLOT_ROWS)
+        )
+    columns = [name for name in report.commands.columns if name != "command"]
+    yield from titled(
+        report.commands.title, table_lines(report.commands, width, columns=columns, drop=["why"])
+    )
+    yield []
+    rows = zip(report.commands.column("command"), report.commands.column("why"), strict=True)
+    for command, why in dict.fromkeys((text, None if text else reason) for text, reason in rows):
+        if command:
+            yield [(f"  $ {command}", "dim")]
+        else:
+            yield from prose(f"cannot be run: {why}", width, hang=2, style="dim")
+
+
+def forecast_lines(
+    study: Study, cells: Sequence[Cell], table: Table, takes: str, width: int
+) -> Iterator[Line]:
+    """Yield the cells with predictions; ``takes`` is the total time as text."""
+    once = [n for n, cell in enumerate(cells) if not cell.repeat]
+    table = msgspec.structs.replace(table, rows=tuple(table.rows[n] for n in once))
+    yield from titled(table.title, table_lines(table, width))
+    yield blank()
+    peaks = zip(table.column("peak_bytes"), table.column("fits"), strict=True)
+    sizes = [peak for peak, fits in peaks if fits is False and is_number(peak)]
+    first = f", the first takes {format_bytes(int(sizes[0]))}" if sizes else ""
+    too_large = f"{len(sizes)} of {len(once)} are predicted not to fit{first}"
+    rounds = f"{study.repeat} rounds of {counted(len(once), 'cell')}: " if study.repeat > 1 else ""
+    yield from prose(f"{rounds}{takes}; {too_large}", width)
+    compares = any(column.ratio for layout in study.tables for column in layout.columns)
+    if (compares or ways_in(study)) and study.repeat < least_pairs():
+        rounds = counted(study.repeat, "round")
+        text = f"{rounds} per cell, too few to test a comparison: "
+        yield from prose(f"{text}use at least --repeat {least_pairs()}", width)
+    for caution in cautions_of(study, cells, {}):
+        yield from prose(f"! {caution}", width, hang=2, style="yellow")
+    if study.variants and not study.variant and resolve_device("auto") == "cpu":
+        names = ", ".join(study.variants)
+        yield from prose(f"no CUDA device found: use --variant {names}", width)
+
+
+def run_action(arguments: argparse.Namespace) -> int:
+    """Run the action; 0 when every cell has its value, 130 when cancelled, 1 when out of time."""
+    if arguments.name == "list" and arguments.target is None:
+        return _list(arguments)
+    if arguments.name == "show":
+        return _show(arguments)
+    if arguments.target is not None:
+        raise SpecError("study", arguments.target, "one study at a time; or show NAME, or list")
+    return _run(arguments)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    if arguments.target is None:
+        raise SpecError("study", "show", "required: the name of a started study")
+    directory = find_study(arguments.target)
+    _adopt_ended(directory)
+    report = study_report(directory)
+    kind, out = arguments.format, Path(arguments.output) if arguments.output else None
+    if arguments.json:
+        print_json(study_as_json(report))
+    elif out is not None:
+        refuse_existing([out], force=arguments.force)
+        say(write(out, study_as(report, kind or out.suffix.removeprefix("."))))
+    elif kind:
+        print_text(study_as(report, kind).decode())
+    else:
+        print_lines(study_lines(report, page_width()))
+    return 0
+
+
+def _adopt_ended(directory: StudyDirectory) -> None:
+    """Read results of cluster jobs that ended while no command followed them."""
+    study = directory.study()
+    if not study.elsewhere:
+        return
+    try:
+        adopt_ended(directory, expand(study))
+    except DeviceBusyError:
+        pass  # another command follows them
+    except OSError as error:
+        say(f"newer results are not shown: {error}", to_stderr=True)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+
+    def file_row(name: str) -> Row:
+        study = load_study(name)
+        return study.name, len(expand(study)), ", ".join(study.variants), study.title
+
+    def begun_row(directory: StudyDirectory) -> Row:
+        progress = progress_in(directory, expand(directory.study()))
+        return directory.id, progress.done, progress.total, progress.is_live
+
+    def rows(made: Mapping[str, Callable[[], Row]]) -> Iterator[Row]:
+        for name, make in made.items():
+            try:
+                yield make()
+            except SysbenchError as error:
+                say(f"not listed: {name}: {error}", to_stderr=True)
+
+    files = {name: partial(file_row, name) for name in study_files()}
+    begun = {directory.id: partial(begun_row, directory) for directory in list_studies()}
+    studies = Table(
+        name="studies",
+        title="Studies",
+        columns=("name", "cells", "variants", "title"),
+        rows=tuple(rows(files)),
+    )
+    directories = Table(
+        name="begun",
+        title="Started here, newest first",
+        columns=("id", "done", "cells", "live"),
+        rows=tuple(rows(begun)),
+    )
+    if arguments.json:
+        print_json({table.name: [*table.mappings()] for table in (studies, directories)})
+        return 0
+    for table in (studies, directories):
+        if table.rows:
+            print_lines(titled(table.title, table_lines(table, page_width(), drop=("variants",))))
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    study = with_variant(load_study(arguments.name), arguments.variant)
+    study = with_overrides(study, parse_settings(arguments.settings))
+    if arguments.repeat is not None:
+        if not 1 <= arguments.repeat <= 100:
+            raise SpecError("--repeat", arguments.repeat, "an integer from 1 to 100")
+        study = msgspec.structs.replace(study, repeat=arguments.repeat)
+    if arguments.slurm is not None:
+        study = placed(study, parse_options(arguments.slurm))
+    if not arguments.python:
+        keep_python(directory_of(study))
+    cells = expand(study, only=_only(arguments.only))
+    if arguments.dry_run:
+        return _forecast(study, cells, as_json=arguments.json)
+    directory = open_study(study)
+    cancel, reason = Cancellation(), "finished"
+    with cancelled_by_signals(cancel), Progress(StudyFold(), json=arguments.json) as progress:
+        for event in _events(arguments, directory, cells, cancel):
+            progress.show(event)
+            if isinstance(event, StudyEnded):
+                reason = event.reason
+    report = study_report(directory)
+    if arguments.json:
+        print_json(study_as_json(report))
+    else:
+        print_lines(study_lines(report, page_width()))
+    if reason == "finished" and all(cell.refused for cell in cells):
+        return UNFILLED  # the tables are empty
+    return {"finished": 0, "cancelled": CANCELLED}.get(reason, UNFILLED)
+
+
+def _events(
+    arguments: argparse.Namespace,
+    directory: StudyDirectory,
+    cells: Sequence[Cell],
+    cancel: Cancellation,
+) -> Iterator[StudyEvent]:
+    minutes = arguments.max_minutes
+    if arguments.slurm is None:
+        return run_study(
+            directory, cells, cancel=cancel, max_minutes=minutes, retry=arguments.retry
+        )
+    if minutes is not None:
+        raise SpecError("--max-minutes", minutes, "not with --slurm; use --slurm time=M instead")
+    place = Slurm(directory, parse_options(arguments.slurm))
+    return run_on(place, directory, cells, cancel=cancel, retry=arguments.retry)
+
+
+def _only(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Parse ``["model=large,xl"]`` to labels by axis."""
+    only: dict[str, list[str]] = {}
+    for text in texts:
+        axis, equals, values = text.partition("=")
+        if not equals:
+            raise SpecError("--only", text, "expected AXIS=VALUE, values separated by commas")
+        only.setdefault(axis.strip(), []).extend(part.strip() for part in values.split(","))
+    return only
+
+
+def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
+    forecaster = Forecaster(past_entries())
+    forecasts = [(cell, forecaster.forecast(cell)) for cell in cells]
+    table = Table(
+        name="cells",
+        title=f"{study.name}: {counted(sum(not cell.repeat for cell in cells), 'cell')}",
+        columns=("cell", "peak_bytes", "fits", "predicted_s", "why"),
+        rows=tuple(
+            (
+                *(cell.words, of_cell.peak_bytes, of_cell.fits if cell.spec else None),
+                None if cell.spec is None or of_cell.seconds is None else round(of_cell.seconds, 1),
+                cell.refused or None,
+            )
+            for cell, of_cell in forecasts
+        ),
+    )
+    if as_json:
+        print_json([*table.mappings()])
+        return 0
+    seconds, is_least = total_seconds(of_cell for cell, of_cell in forecasts if cell.spec)
+    takes = forecast_text(seconds, is_least=is_least)
+    print_lines(forecast_lines(study, cells, table, takes, page_width()))
+    return 0
