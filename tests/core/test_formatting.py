@@ -14,9 +14,11 @@ from sysbench.core.formatting import (
     parse_bytes,
     parse_ratio,
     parse_size,
+    percent,
     percent_of,
     short_path,
     shortened,
+    signed_percent,
     significant,
 )
 
@@ -175,3 +177,7 @@ def test_a_shortened_name_keeps_both_ends(name: str, most: int) -> None:
 )
 def test_a_short_path_contains_no_home(path: str, short: str) -> None:
     assert short_path(path) == short
+
+
+def test_unknown_numbers_are_not_zero() -> None:
+    assert milliseconds(None) == percent(None) == signed_percent(None) == "n/a"

@@ -76,7 +76,7 @@ def comparison_lines(comparison: Comparison, width: int, *, of_files: bool) -> I
     yield blank()
     if comparison.a == comparison.b:
         yield from prose(
-            f"Nothing differs: A and B are one {'file' if of_files else 'run'}.", width
+            f"Nothing differs: A and B are the same {'file' if of_files else 'run'}.", width
         )
         return
     has_peaks = None not in (comparison.a_peak_bytes, comparison.b_peak_bytes)

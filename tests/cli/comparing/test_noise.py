@@ -77,7 +77,7 @@ def test_the_page_has_every_figure_with_its_interval_in_80_columns() -> None:
     assert "a slowdown of 4.15 % in 12 rounds, 1.10 % in 96 rounds" in text
     assert "both sides are the same spec: 5 % of such comparisons end like this" in text
     assert "interleave the machine changed by +3.1 %: `ab`" in text
-    assert "1 disturbed round left out" in text
+    assert "1 disturbed round excluded" in text
 
 
 def test_a_measurement_without_a_floor_says_how_to_get_one() -> None:
