@@ -32,15 +32,4 @@ def _read(path: Path) -> dict[str, Explanation]:
     }
 
 
-@cache
-def _columns() -> dict[str, str]:
-    return msgspec.toml.decode(Path(__file__).with_name("columns.toml").read_bytes(), type=dict)
-
-
-def explain_column(table: str, column: str) -> str:
-    """Explain a column of a table; empty if its name is a value of the data, such as a run."""
-    columns = _columns()
-    return columns.get(f"{table}.{column}") or columns.get(column, "")
-
-
 EXPLANATIONS = _read(Path(__file__).with_suffix(".toml"))

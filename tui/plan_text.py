@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def plan_facts(plan: Plan, max_minutes: float) -> list[tuple[str, str]]:
-    """Time limit, noise, and detectable differences; unknown ones with their reason."""
+    """Return time limit, noise and detectable difference, or the reason why one is unknown."""
     return [
         ("time", _time(plan, max_minutes)),
         ("noise", plan.source or plan.missing["spread"]),
@@ -24,9 +24,9 @@ def plan_facts(plan: Plan, max_minutes: float) -> list[tuple[str, str]]:
 def _time(plan: Plan, max_minutes: float) -> str:
     limit = f"{max_minutes:g} minutes"
     if plan.round_seconds is None or plan.blocks is None:
-        return f"at most {limit}; seconds of a round unknown: {plan.missing['round_seconds']}"
+        return f"at most {limit}; seconds per round unknown: {plan.missing['round_seconds']}"
     rounds = counted(ROUNDS_A_BLOCK * plan.blocks, "round")
-    return f"{plan.round_seconds:.1f} s a round; at most {limit}, which is {rounds}"
+    return f"{plan.round_seconds:.1f} s per round; at most {limit}, which is {rounds}"
 
 
 def finds_words(plan: Plan) -> str:

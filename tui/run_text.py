@@ -11,57 +11,7 @@ from sysbench.core.runs.library import Entry
 from sysbench.tui.text import amount, outcome_text
 
 if TYPE_CHECKING:
-    from sysbench.core.predict.fit_grid import Fit
-
-
-def plan_facts(plan: Plan, max_minutes: float) -> list[tuple[str, str]]:
-    """Return time limit, noise and detectable difference, or the reason why one is unknown."""
-    return [
-        ("time", _time(plan, max_minutes)),
-        ("noise", plan.source or plan.missing["spread"]),
-        ("power", finds_words(plan)),
-    ]
-
-
-def _time(plan: Plan, max_minutes: float) -> str:
-    limit = f"{max_minutes:g} minutes"
-    if plan.round_seconds is None or plan.blocks is None:
-        return f"at most {limit}; seconds per round unknown: {plan.missing['round_seconds']}"
-    rounds = counted(ROUNDS_A_BLOCK * plan.blocks, "round")
-    return f"{plan.round_seconds:.1f} s per round; at most {limit}, which is {rounds}"
-
-
-def finds_words(plan: Plan) -> str:
-    """The smallest detectable difference, and the power for some smaller ones."""
-    if plan.smallest is None:
-        reason = plan.missing.get("smallest", "too few rounds")
-        if plan.spread is None:
-            reason = "run `sysbench-tui doctor --noise`"
-        return f"smallest detectable difference unknown: {reason}"
-    powers = ", ".join(
-        f"{percent(row.difference, 0)}: {percent(row.power, 0)}" for row in plan.promises
-    )
-    detected = f"detects changes of {percent(plan.smallest)} and more"
-    return f"{detected} ({percent(WANTED_POWER, 0)} power); power for {powers}"
-
-
-def is_sure(fit: Fit) -> bool:
-    """Whether every larger value certainly does not fit."""
-    return fit.beyond == fit.next
-
-
-def nothing_fits(fit: Fit) -> str:
-    """Verb for a largest value of 0."""
-    return "fits" if is_sure(fit) else "is guaranteed to fit"
-
-
-def may_fit(fit: Fit) -> str:
-    """``batch 27 to 29 might fit, 30 and more will not``; empty if none might fit."""
-    if fit.beyond is None or fit.next is None or fit.beyond <= fit.next:
-        return ""
-    last = fit.beyond - 1
-    values = f"{fit.key} {fit.next:,}" + (f" to {last:,}" if last > fit.next else "")
-    return f"{values} might fit, {fit.beyond:,} and more will not"
+    pass
 
 
 MINUTE, HOUR, DAY = 60, 3600, 86400

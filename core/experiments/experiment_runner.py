@@ -46,7 +46,7 @@ CPU_JUMP = 0.15
 One busy process is more than that on machines of up to six cores. The shortest measured part with a
 known share, 0.4 core-seconds in ticks of 0.01 s, has an error of a third of it.
 """
-USUAL_ROUNDS = 8
+DEFAULT_ROUNDS = 8
 """Number of previous rounds that define the usual share."""
 _LEAST_ROUNDS = 2
 
@@ -62,7 +62,7 @@ def disturbance(row: Round, earlier: Sequence[Round]) -> str:
         earlier: Rounds of both sides before it, those that do not count included.
     """
     counted = (each for each in earlier if each.counts)
-    usual = sorted(counted, key=lambda each: each.started_ns)[-USUAL_ROUNDS:]
+    usual = sorted(counted, key=lambda each: each.started_ns)[-DEFAULT_ROUNDS:]
     if len(usual) < _LEAST_ROUNDS:
         return ""
     present = {name for each in usual for name in each.tenants}

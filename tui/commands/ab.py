@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from sysbench.core.compare.verdict import SMALLEST
+from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.tui.commands.arguments import (
     add_settings,
     complete_with,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from sysbench.core.compare.gate_rule import gate_line
-from sysbench.core.compare.verdict import SMALLEST
+from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.core.errors import SpecError
 from sysbench.core.experiments.experiment import (
     ExperimentDirectory,
@@ -51,7 +51,7 @@ from sysbench.tui.commands.output import (
     write_text,
 )
 from sysbench.tui.commands.progress import ExperimentFold, Progress
-from sysbench.tui.run_text import finds_words, plan_facts
+from sysbench.tui.plan_text import finds_words, plan_facts
 from sysbench.tui.text import elapsed, run_headline
 
 _LABEL = 14
@@ -226,7 +226,7 @@ def _create(arguments: argparse.Namespace) -> ExperimentDirectory:
     directory = create_experiment(
         spec_a,
         spec_b,
-        smallest=SMALLEST if arguments.smallest is None else arguments.smallest,
+        smallest=MIN_EFFECT if arguments.smallest is None else arguments.smallest,
         gate=arguments.gate,
         max_minutes=minutes,
         seed=arguments.seed,

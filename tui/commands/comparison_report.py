@@ -13,7 +13,7 @@ from sysbench.core.compare.comparison import Comparison, compare, describe_facto
 from sysbench.core.compare.difference import DifferenceSide, difference
 from sysbench.core.compare.gate_rule import gate_line, gate_of
 from sysbench.core.compare.nodes import Difference
-from sysbench.core.compare.verdict import SMALLEST, Verdict, describe_verdict
+from sysbench.core.compare.verdict import MIN_EFFECT, Verdict, describe_verdict
 from sysbench.core.errors import NotFoundError, SpecError
 from sysbench.core.experiments.experiment_report import shared_experiment
 from sysbench.core.experiments.known import known_noise
@@ -171,7 +171,9 @@ def print_comparison(arguments: argparse.Namespace) -> int:
     change = difference(a, b)
     known = NOTHING_KNOWN if of_files else known_noise(a.record, b.record)
     experiment = shared_experiment(a.record, b.record)
-    smallest = arguments.smallest or (experiment.experiment().smallest if experiment else SMALLEST)
+    smallest = arguments.smallest or (
+        experiment.experiment().smallest if experiment else MIN_EFFECT
+    )
     comparison = compare(a.record, b.record, known, smallest=smallest)
     comparison = msgspec.structs.replace(comparison, difference=change)
     gate = None

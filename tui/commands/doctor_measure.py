@@ -48,7 +48,7 @@ def measure_devices(arguments: argparse.Namespace) -> int:
     # A cancelled measurement has too few rounds, so the previous one stays valid.
     complete = [] if cancel.is_set() else measured
     for rates in complete:
-        keep_rates(rates)
+        save_rates(rates)
     if arguments.json:
         print_json(reports)
     else:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from sysbench.core.compare.gate_rule import USUAL_ROUNDS, gate_line
-from sysbench.core.compare.verdict import SMALLEST
+from sysbench.core.compare.gate_rule import DEFAULT_ROUNDS, gate_line
+from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.core.errors import SpecError
 from sysbench.core.experiments.baselines import (
     Baseline,
@@ -195,7 +195,7 @@ def judge(arguments: argparse.Namespace) -> int:
             baseline,
             record,
             arguments.margin,
-            smallest=arguments.smallest or SMALLEST,
+            smallest=arguments.smallest or MIN_EFFECT,
             across=arguments.across,
         )
     )
@@ -211,7 +211,7 @@ def judge(arguments: argparse.Namespace) -> int:
 
 def _measure_again(arguments: argparse.Namespace, baseline: Baseline) -> Record | None:
     """Run the baseline's spec; None if it was cancelled."""
-    repeat = USUAL_ROUNDS if arguments.repeat is None else arguments.repeat
+    repeat = DEFAULT_ROUNDS if arguments.repeat is None else arguments.repeat
     run = create_run(baseline.spec, ["timing"], repeat=repeat)
     cancel = Cancellation()
     with cancelled_by_signals(cancel), Progress(RunFold(), json=arguments.json) as progress:
@@ -245,8 +245,8 @@ def save(arguments: argparse.Namespace) -> None:
         print_json({"name": arguments.name, "path": str(path), "run": record.id, "rounds": rounds})
         return
     say(f"{arguments.name}: {record.id}, {counted(rounds, 'round')}, in {path}")
-    if rounds < USUAL_ROUNDS:
-        say(f"Too few rounds for most gates: use `sysbench-tui run --repeat {USUAL_ROUNDS}`.")
+    if rounds < DEFAULT_ROUNDS:
+        say(f"Too few rounds for most gates: use `sysbench-tui run --repeat {DEFAULT_ROUNDS}`.")
 
 
 def list_all(arguments: argparse.Namespace) -> None:

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help=f"time the steps in N processes, 1 to {MOST_ROUNDS}; the confidence interval is then "
+        help=f"time the steps in N processes, 1 to {MAX_ROUNDS}; the confidence interval is then "
         "between processes (default: 1)",
     )
     parser.add_argument("--detach", action="store_true", help="start the run and return at once")

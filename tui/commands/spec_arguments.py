@@ -19,7 +19,7 @@ from sysbench.core.spec.profiles import (
     load_profile,
     profiles_in_words,
     read_spec_file,
-    resolved,
+    resolve,
 )
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 from sysbench.tui.commands.arguments import WORDS, add_settings, complete_with
@@ -74,7 +74,7 @@ def chosen_spec(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         SpecError, ProfileError, NotFoundError
     """
-    return resolved(asked_spec(arguments))
+    return resolve(asked_spec(arguments))
 
 
 def asked_spec(arguments: argparse.Namespace) -> RunSpec:

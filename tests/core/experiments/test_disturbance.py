@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.experiments.experiment_runner import (
+    DEFAULT_ROUNDS,
     MAX_REPEATS,
-    USUAL_ROUNDS,
     accepted_rounds,
     disturbance,
 )
@@ -69,8 +69,8 @@ def test_what_disturbed_rounds_saw_is_not_usual() -> None:
 
 
 def test_what_is_usual_is_forgotten_after_some_rounds() -> None:
-    assert not disturbance(seen(60, n=99), before(60, *[10] * (USUAL_ROUNDS - 1)))
-    assert disturbance(seen(60, n=99), before(60, *[10] * USUAL_ROUNDS))
+    assert not disturbance(seen(60, n=99), before(60, *[10] * (DEFAULT_ROUNDS - 1)))
+    assert disturbance(seen(60, n=99), before(60, *[10] * DEFAULT_ROUNDS))
 
 
 @given(st.lists(loads, max_size=12), loads, st.floats(0.1, 1e4), st.floats(0.1, 1e4))
