@@ -59,7 +59,7 @@ def peak_line(memory: Memory) -> Content:
         error = signed_percent(memory.prediction_error)
         pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({error})")
     if memory.resident_set:
-        pieces.append(f"resident {memory.resident_set}")
+        pieces.append(f"formula {memory.resident_set}")
     pieces.append(f"reserved {amount(memory.peak_reserved_bytes)}{_predicted_reserve(memory)}")
     whose = "driver" if memory.source == "cuda-snapshot" else "process"
     pieces.append(f"{whose} {amount(memory.driver_used_bytes)}")
@@ -154,11 +154,11 @@ _TABLE_OF_VIEW = {
     "largest": "largest",
     "modules": "modules",
     "predicted": "reconciliation",
-    "resident": "resident",
-    "card": "card",
+    "formula": "resident",
+    "process": "card",
     "pools": "pools",
     "devices": "devices",
-    "totals": "memory",
+    "all values": "memory",
 }
 """The first views in order; any other table of the section follows under its name."""
 
@@ -201,7 +201,7 @@ LIVE = "Live bytes"
 FLEXIBLE = {
     **dict.fromkeys(("stacks", "largest", "Δ stacks"), "stack"),
     **dict.fromkeys(("modules", "Δ modules"), "module"),
-    "resident": "meaning",
+    "formula": "meaning",
 }
 TIMELINE = "timeline"
 """The view of what is above the tables, on a screen without room for both."""
@@ -213,7 +213,7 @@ class MemoryTab(ViewsTab):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *view_bindings("memory", "Ledger, stacks, modules, …", keys="v,w"),
-        Binding("d", "against", "Against", id="memory.against", tooltip="Against another run"),
+        Binding("d", "against", "Diff", id="memory.against", tooltip="Diff with another run"),
     ]
 
     _chosen = TIMELINE
@@ -331,10 +331,10 @@ class MemoryTab(ViewsTab):
         if self.is_blank:
             return
         if self.record.memory is None:
-            self.notify("Memory ran out: there is no steady step to compare.", markup=False)
+            self.notify("This run ran out of memory: no steady step to compare.", markup=False)
             return
         picker = PickRunScreen(
-            "Memory against which run? This one is B",
+            "Compare the memory of this run (B) with which run (A)?",
             lambda entry: entry.peak_bytes is not None and entry.id != self.record.id,
         )
         self.app.push_screen(picker, self._set_against)
@@ -352,7 +352,7 @@ class MemoryTab(ViewsTab):
             return
         differences = difference_tables(memory_difference(other, self.record.memory))
         if not any(table.rows for table in differences):
-            self.notify(f"No byte differs from {run_id} at the peak.", markup=False)
+            self.notify(f"The peak is the same as in {run_id}.", markup=False)
             return
         await self._show_differences(run_id, differences)
 
@@ -375,7 +375,7 @@ class MemoryTab(ViewsTab):
         panel.border_title = LIVE
         if not self.query_one("#cursor").display:
             live = timeline.timeline.live_bytes[event.sample]
-            panel.border_title = f"{LIVE} · {amount(live)} at ▲"
+            panel.border_title = f"{LIVE} · {amount(live)} at the cursor"
         room = self.query_one("#cursor").content_size.width
         text = cursor_text(timeline, event.sample, room)
         line = self.query_one("#at-cursor", Static)
@@ -385,8 +385,8 @@ class MemoryTab(ViewsTab):
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands = super().palette_commands()
         if self.views and self.check_action("against", ()):
-            about = "what grew, by row and stack"
-            commands.append(("memory: Against another run", about, self.action_against))
+            about = "which categories and stacks grew"
+            commands.append(("memory: Diff with another run", about, self.action_against))
         return commands
 
 
@@ -413,4 +413,4 @@ def _view(name: str, table: Table, title: str) -> View:
 
 
 def _id(name: str) -> str:
-    return f"view-{name.replace('Δ ', 'change-')}"
+    return f"view-{name.replace('Δ ', 'change-').replace(' ', '-')}"

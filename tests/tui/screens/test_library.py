@@ -231,7 +231,9 @@ def test_a_row_tells_only_what_most_runs_in_view_do_not_have() -> None:
     limited = msgspec.structs.replace(ENTRY, id="c", settings={"memory_limit": 160 * 2**20})
     entries = [ENTRY, compiled, limited]
     assert runs_table(entries, []).column("spec") == ["", "compile default", "limit 160 MiB"]
-    usual = "unless said: tiny · B4 · ctx 128 · fp32 · naive · train · adamw-foreach · eager"
+    usual = (
+        "shared by most rows: tiny · B4 · ctx 128 · fp32 · naive · train · adamw-foreach · eager"
+    )
     assert usual_text(entries).startswith(usual)
     # What most have is said of the one that has it not.
     assert runs_table([ENTRY, limited, limited], []).column("spec") == [

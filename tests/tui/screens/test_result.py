@@ -249,7 +249,7 @@ async def test_a_tab_without_data_says_why(app: SysbenchApp, gpu_run: RunDirecto
             assert found.is_blank
             text = str(found.query_one(".blank", Static).content)
             assert "out of memory" in text and "asked 512 MiB" in text
-            assert text.endswith("a: the form with this spec, to measure it again")
+            assert text.endswith("Press a to rerun.")
             for key in ("slash", "p", "w", "s", "y", "question_mark", "escape"):
                 await pilot.press(key)
             await pilot.pause()
