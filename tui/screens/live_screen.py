@@ -22,21 +22,19 @@ from sysbench.core.spec.command_line import command_line
 from sysbench.tui.live.earlier import Earlier, earlier_runs
 from sysbench.tui.live.run_watch import LiveView, RunWatch
 from sysbench.tui.screens.ask_dialog import ask_before_stopping
-from sysbench.tui.screens.live_pictures import (
-    memory_line,
-    memory_note,
-    peak_label,
-    predicted_peak,
-    reading_marks,
-    stage_lines,
-)
 from sysbench.tui.screens.live_text import (
     cursor_line,
     index_at,
     median_line,
+    memory_line,
+    memory_note,
     passes_lines,
+    peak_label,
     phases_line,
+    predicted_peak,
+    reading_marks,
     sensor_words,
+    stage_lines,
 )
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, fitted_headline, significant
@@ -270,7 +268,7 @@ class LiveScreen(WorkScreen):
     def _plot_memory(self, view: LiveView) -> None:
         predicted = self._predicted
         self.plot.show(
-            [one.held_bytes for one in view.readings],
+            [reading.held_bytes for reading in view.readings],
             marks=reading_marks(view),
             floor=0.0,
             level=(predicted, peak_label(view, predicted)) if predicted else None,
@@ -293,7 +291,7 @@ class LiveScreen(WorkScreen):
     def _instants(self, view: LiveView, name: str) -> list[int]:
         """Times of the values in a pass's plot, else of the telemetry samples."""
         if name == "memory" and view.readings:
-            return [one.t_ns for one in view.readings]
+            return [reading.t_ns for reading in view.readings]
         if view.warmup_ends_ns and name in ("", "timing"):
             return [*view.warmup_ends_ns[1:], *view.step_ends_ns]
         return [sample.t_ns for sample in view.samples]
@@ -310,10 +308,10 @@ class LiveScreen(WorkScreen):
         if not instants:
             return
         last = len(instants) - 1
-        at = last if self._cursor_ns is None else index_at(instants, self._cursor_ns) or 0
+        index = last if self._cursor_ns is None else index_at(instants, self._cursor_ns) or 0
         if self._cursor_ns is not None:
-            at += by * max(1, round(len(instants) / max(self.plot.room, 1)))
-        self._cursor_ns = instants[min(max(at, 0), last)]
+            index += by * max(1, round(len(instants) / max(self.plot.room, 1)))
+        self._cursor_ns = instants[min(max(index, 0), last)]
         self.paint()
 
     def action_follow(self) -> None:

@@ -1,4 +1,4 @@
-"""Memory: resident bytes over time and by owner, and differences from another run."""
+"""Memory: live bytes over time and by owner, and differences from another run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
 
 
 def peak_line(memory: Memory) -> Content:
-    """The peak, and the totals that are not the peak, each with its name."""
+    """The allocated peak, then prediction, reserved and process memory."""
     line = Content.assemble(
         "peak ",
         (amount(memory.peak_allocated_bytes), "bold $accent"),
@@ -61,13 +61,13 @@ def peak_line(memory: Memory) -> Content:
     if memory.resident_set:
         pieces.append(f"formula {memory.resident_set}")
     pieces.append(f"reserved {amount(memory.peak_reserved_bytes)}{_predicted_reserve(memory)}")
-    whose = "driver" if memory.source == "cuda-snapshot" else "process"
-    pieces.append(f"{whose} {amount(memory.driver_used_bytes)}")
+    counter = "driver" if memory.source == "cuda-snapshot" else "process"
+    pieces.append(f"{counter} {amount(memory.driver_used_bytes)}")
     return line + Content.styled("".join(f" · {piece}" for piece in pieces), "$foreground 70%")
 
 
 def _predicted_reserve(memory: Memory) -> str:
-    """`` (predicted 3.1 GiB, +0.0 %)``; empty where no allocator was played."""
+    """`` (predicted 3.1 GiB, +0.0 %)``; empty without a prediction."""
     error = prediction_error(memory.predicted_reserved_bytes, memory.peak_reserved_bytes)
     if error is None:
         return ""
@@ -75,7 +75,7 @@ def _predicted_reserve(memory: Memory) -> str:
 
 
 def refusal_line(oom: Oom) -> Content:
-    """The request that failed and the memory there was, when memory ran out."""
+    """The failed request and the memory in use at the OOM."""
     line = Content.assemble(("out of memory", "bold $error"), f": {refused(oom)}")
     pieces = [held(oom)]
     if oom.predicted_peak_bytes is not None:
@@ -86,7 +86,7 @@ def refusal_line(oom: Oom) -> Content:
 
 
 def cursor_text(view: TimelineView, sample: int, width: int) -> Content:
-    """Time, phase, live bytes, and the categories that make them up, largest first."""
+    """Time, phase and live bytes at a sample, then its categories, largest first."""
     timeline = view.timeline
     t_ms = timeline.t_ms[sample]
     phase = next((name for name, low, high in timeline.phases if low <= t_ms <= high), "")
@@ -113,10 +113,9 @@ class MemoryView:
     """The tab's content.
 
     Attributes:
-        head: One sentence above everything.
-        tables: The tables by the name of their view, those without rows left out.
-        timeline: None where nothing was recorded; ``no_timeline`` says why.
-        mark_ms: The instant at which the cursor begins; ``mark`` is its name.
+        tables: Non-empty tables by view name.
+        timeline: None if nothing was recorded, with the reason in `no_timeline`.
+        mark_ms: Initial time of the cursor, named `mark`.
     """
 
     head: Content
@@ -128,7 +127,7 @@ class MemoryView:
 
 
 def memory_view_of(record: Record) -> MemoryView | None:
-    """The content for a record; None where the memory pass left nothing."""
+    """The content for a record; None if the memory pass recorded nothing."""
     if record.memory is not None:
         return _steady_step(record, record.memory)
     pass_and_oom = out_of_memory(record)
@@ -142,7 +141,7 @@ def _steady_step(record: Record, memory: Memory) -> MemoryView:
         head=peak_line(memory),
         tables=_views(record),
         timeline=memory.timeline if memory.timeline.t_ms else None,
-        no_timeline=memory.missing.get("timeline", "no event was recorded"),
+        no_timeline=memory.missing.get("timeline", "no events were recorded"),
         mark_ms=memory.peak_ms,
         mark="peak",
     )
@@ -160,7 +159,7 @@ _TABLE_OF_VIEW = {
     "devices": "devices",
     "all values": "memory",
 }
-"""The first views in order; any other table of the section follows under its name."""
+"""First views in order; other tables of the section follow under their names."""
 
 
 def _views(record: Record) -> dict[str, Table]:
@@ -196,7 +195,7 @@ def _with_rows(tables: dict[str, Table]) -> dict[str, Table]:
 
 ROOMY = 150
 NARROWEST = 60
-"""Below this width the timeline has it all: no room for what lives at its cursor."""
+"""Below this width the panel of the cursor is hidden."""
 LIVE = "Live bytes"
 FLEXIBLE = {
     **dict.fromkeys(("stacks", "largest", "Δ stacks"), "stack"),
@@ -204,12 +203,12 @@ FLEXIBLE = {
     "formula": "meaning",
 }
 TIMELINE = "timeline"
-"""The view of what is above the tables, on a screen without room for both."""
+"""View of the timeline on screens too short for timeline and tables."""
 DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
 
 
 class MemoryTab(ViewsTab):
-    """A timeline with a cursor, the live bytes at the cursor, and one table at a time."""
+    """A timeline with a cursor, the live bytes at the cursor, and one table."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *view_bindings("memory", "Ledger, stacks, modules, …", keys="v,w"),
@@ -217,9 +216,9 @@ class MemoryTab(ViewsTab):
     ]
 
     _chosen = TIMELINE
-    """The view that was asked for; one beside it may be shown instead."""
+    """The requested view; another one may be shown with it."""
     _placed_in = Size()
-    """The screen's size when the views were placed."""
+    """Screen size when the views were placed."""
     _always_in_sight: Collection[str] = (TIMELINE,)
 
     @property
@@ -228,7 +227,7 @@ class MemoryTab(ViewsTab):
 
     @cached_property
     def shown(self) -> MemoryView | None:
-        """The tab's content; the time until memory ran out, where it did."""
+        """The tab's content; of an OOM, everything until it happened."""
         return memory_view_of(self.record)
 
     def compose(self) -> ComposeResult:
@@ -278,16 +277,16 @@ class MemoryTab(ViewsTab):
         return bool(self.query_one("#upper").display)
 
     def turn_to(self, name: str) -> None:
-        """Show a view. It takes the focus from a table; the timeline keeps it while in sight."""
+        """Show a view; focus it unless the timeline has the focus."""
         had_focus = self.screen.focused is self.active
         self.show_view(name)
         if had_focus or self._is_short:
             give_focus(self.active)
 
     def show_view(self, name: str) -> None:
-        """Show one table; where there is room, the ledger next to the others.
+        """Show a table; on wide screens the ledger next to it.
 
-        On a short screen the timeline is a view of its own: half of each is of no use.
+        On short screens the timeline is a separate view.
         """
         self._chosen, self._placed_in = name, self.app.size
         is_short = self._is_short
@@ -320,13 +319,13 @@ class MemoryTab(ViewsTab):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "against":
-            # An inspected file is no run, so it has no other to compare with.
+            # An imported file is not a run.
             return self.run.header_path.is_file()
         return super().check_action(action, parameters)
 
     def action_against(self) -> None:
-        """Choose another run; the tables of differences join the views."""
-        from sysbench.tui.screens.ask_dialog import PickRunScreen
+        """Choose another run and add tables of the differences."""
+        from sysbench.tui.screens.ask_dialog import PickRunScreen  # lazy: rare
 
         if self.is_blank:
             return
@@ -379,7 +378,7 @@ class MemoryTab(ViewsTab):
         room = self.query_one("#cursor").content_size.width
         text = cursor_text(timeline, event.sample, room)
         line = self.query_one("#at-cursor", Static)
-        if line.content != text:  # the timeline says where it is whenever it is shown
+        if line.content != text:  # the timeline also posts `Moved` when it is shown
             line.update(text)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
@@ -395,8 +394,8 @@ def _view(name: str, table: Table, title: str) -> View:
     shown.add_class("panel")
     shown.border_title = Content(title)
 
-    def row_in_full() -> str:
-        """The row under the cursor in full: stacks are too long for the table."""
+    def describe_row() -> str:
+        """The selected row in full: stacks are too long for the table."""
         if name not in FLEXIBLE or shown.selected is None:
             return ""
         pairs = zip(table.columns, cells_as_text(table)[shown.selected], strict=True)
@@ -407,7 +406,7 @@ def _view(name: str, table: Table, title: str) -> View:
         widget=shown,
         markdown=shown.markdown,
         copied=name,
-        subject=row_in_full,
+        subject=describe_row,
         table=table,
     )
 

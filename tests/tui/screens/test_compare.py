@@ -271,7 +271,7 @@ async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
         await pilot.resize_terminal(80, 24)
         rounds = screen.query_one("#rounds")
         await until(
-            pilot, lambda: "L how it settled" in str(screen.query_one("#change").border_title)
+            pilot, lambda: "L: after each block" in str(screen.query_one("#change").border_title)
         )
         await pilot.pause()
         assert screen.find_widget(rounds).visible_region == rounds.region
@@ -299,7 +299,7 @@ async def test_an_ending_without_a_verdict_can_go_on(
         await until(pilot, lambda: "A/B" in text_of(screen, "#state"))
         assert ("it stopped" if ending else "killed") in text_of(screen, "#state")
         assert screen.can_go_on
-        assert "1 left out" in str(screen.query_one("#rounds").border_title)
+        assert "1 excluded" in str(screen.query_one("#rounds").border_title)
         assert "a" in "".join(text_of(screen, "#rounds").splitlines()[:-1])
         assert "python (7) came" in text_of(screen, "#conditions")
 

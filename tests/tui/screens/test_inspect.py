@@ -18,11 +18,11 @@ from textual.widgets import Input, ProgressBar, Static
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
-from sysbench.tui.screens.findings_tab import FindingsTab
 from sysbench.tui.screens.inspect_screen import InspectScreen
 from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.screens.memory_tab import MemoryTab
 from sysbench.tui.screens.nsys_tab import NsysTab
+from sysbench.tui.screens.summary_tab import FindingsTab
 from sysbench.tui.widgets.choice import completed
 from tests.tui.conftest import WAIT_SECONDS, until
 
@@ -86,7 +86,7 @@ def slowed_decoder(path: Path) -> Iterator[None]:
 
 
 def arguments_of(process: psutil.Process) -> list[str]:
-    """None of one that has ended meanwhile."""
+    """None if it has ended."""
     try:
         return process.cmdline()
     except psutil.Error:

@@ -45,7 +45,7 @@ async def test_the_summary_begins_with_the_worst_finding(
         tab = await open_tab(pilot, app, own_run, "summary")
         record = tab.record
         text = str(tab.query_one("#findings", Static).content)
-        verdict = record.findings[0].verdict if record.findings else "No rule found"
+        verdict = record.findings[0].verdict if record.findings else "No findings"
         assert " ".join(verdict.split()[:4]) in text
         assert tab.copyable() is not None
 
@@ -264,8 +264,8 @@ async def test_a_part_too_short_for_a_sample_says_so(
     gpu_run.write_record(msgspec.structs.replace(record, telemetry=short))
     async with app.run_test(size=(80, 24)) as pilot:
         tab = await open_tab(pilot, app, gpu_run, "telemetry")
-        told = " ".join(str(part.content) for part in tab.query(Static))
-        assert "No sample in the measured part" in told
+        text = " ".join(str(part.content) for part in tab.query(Static))
+        assert "No sample in the measured part" in text
         assert not tab.query(TableView) and tab.copyable() is None
 
 

@@ -81,7 +81,7 @@ def at_once(app: SysbenchApp, *keys: str) -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
-    """The runs that are started meanwhile; none gets a process."""
+    """The runs that are started during the test; none gets a process."""
     runs: list[RunDirectory] = []
     monkeypatch.setattr(RunDirectory, "start", lambda run: runs.append(run))
     return runs

@@ -1,4 +1,4 @@
-"""Branches of a difference: paths that tell nodes apart, shares that add up."""
+"""Branches of a difference: unique paths, shares that add up."""
 
 from __future__ import annotations
 

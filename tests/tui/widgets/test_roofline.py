@@ -18,7 +18,7 @@ ROOF = Roof(precision="bf16", peak_flops=989.4e12, peak_source="table", bandwidt
 
 
 def point(label: str, intensity: float, rate: float, of_roof: float | None = 0.5) -> RoofPoint:
-    """A group that reached so many FLOP/s, in a millisecond."""
+    """A group that reached a number of FLOP/s in a millisecond."""
     flops = rate * 1e-3
     return RoofPoint(
         label=label,
