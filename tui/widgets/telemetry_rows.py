@@ -1,4 +1,4 @@
-"""Telemetry over one time axis with the stages of the run below, and all GPUs if there are several."""
+"""Telemetry over one time axis with the stages of the run below; a list of several GPUs."""
 
 from __future__ import annotations
 
