@@ -151,7 +151,6 @@ class MeasureScreen(Dialog[Order]):
         self._pause = self.set_timer(PAUSE_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Check the fields and update the plan."""
         try:
             order = self.order()
         except SpecError as error:
@@ -180,7 +179,6 @@ class MeasureScreen(Dialog[Order]):
 
     @work(thread=True, group="measure.plan", exclusive=True)
     def _plan(self, order: Order) -> None:
-        """Plan in a thread: it reads the records of earlier runs."""
         try:
             plan = plan_of(order.a, order.b, order.minutes)
         except SysbenchError as error:

@@ -116,7 +116,6 @@ class RowsView(Vertical):
 
     @on(DifferenceView.RowHighlighted)
     def show_detail(self) -> None:
-        """Show the selected row in full."""
         node = self.table.node
         line = self.query_one("#detail", Static)
         line.update(Content("" if node is None else detail_words(node)))
@@ -165,7 +164,6 @@ def show_difference(
 
 
 def _wrapped(sentences: Sequence[str], width: int) -> list[Content]:
-    """Wrap the sentences with hanging indents."""
     return [
         Content(line)
         for text in sentences
@@ -174,7 +172,6 @@ def _wrapped(sentences: Sequence[str], width: int) -> list[Content]:
 
 
 def change_words(root: TimeNode | ByteNode) -> str:
-    """The total change with its unit."""
     if isinstance(root, TimeNode):
         return f"{root.change / 1e6:+,.3f} ms"
     return f"{'+' if root.change >= 0 else ''}{amount(root.change)}"

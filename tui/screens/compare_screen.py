@@ -27,7 +27,12 @@ from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.tables.trust import is_perturbed
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import PairWatch, Reading
-from sysbench.tui.screens.ask_dialog import AskScreen, DialogAnswer
+from sysbench.tui.screens.ask_dialog import (
+    AskScreen,
+    DialogAnswer,
+    ExplainScreen,
+    columns_in_view,
+)
 from sysbench.tui.screens.compare_rows import NOT_TESTED, RowsView, show_difference
 from sysbench.tui.screens.compare_text import (
     DiffersView,
@@ -154,7 +159,6 @@ class CompareScreen(WorkScreen):
 
     @work(thread=True, group="compare.read")
     def _read(self, watch: PairWatch) -> None:
-        """Read and judge in a thread: records are large and the power analysis is slow."""
         try:
             self.post_message(self.Read(watch, watch.read()))
         except SysbenchError as error:
@@ -198,7 +202,6 @@ class CompareScreen(WorkScreen):
 
     @work(thread=True, group="compare.rows")
     def _read_rows(self, watch: PairWatch, reading: Reading) -> None:
-        """Read and match the rows by layer in a thread: there are many."""
         pairs = ((watch.pair.a, reading.a), (watch.pair.b, reading.b))
         try:
             a, b = (DifferenceSide(record, layer_rows(run, record)) for run, record in pairs)
@@ -223,7 +226,6 @@ class CompareScreen(WorkScreen):
         )
 
     def _paint_state(self) -> None:
-        """Show what the experiment does or how it ended."""
         line, reading, watch = self.query_one("#state", Static), self.reading, self.pair_watch
         if watch is None or reading is None or reading.report is None:
             return
@@ -252,7 +254,6 @@ class CompareScreen(WorkScreen):
         return Content.assemble(("● ", "$accent"), " · ".join(words))
 
     def action_view(self, name: str) -> None:
-        """Show a view and focus it."""
         for other in VIEWS:
             self.query_one(f"#{other}").display = other == name
         self.bar.active = name
@@ -277,7 +278,6 @@ class CompareScreen(WorkScreen):
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the experiment can be resumed."""
         reading, watch = self.reading, self.pair_watch
         if watch is None or reading is None or watch.is_live:
             return False
@@ -293,7 +293,6 @@ class CompareScreen(WorkScreen):
         self.query_one(VerdictView).paint()
 
     def action_measure(self) -> None:
-        """Ask for limits, then start an A/B test of both specs."""
         if self.pair_watch is not None:
             pair = self.pair_watch.pair
             ask_to_measure(self.app, pair.a.header(), pair.b.header())
@@ -332,8 +331,6 @@ class CompareScreen(WorkScreen):
         return list(EXPLAINS.get(self.bar.active, ()))
 
     def action_explain(self) -> None:
-        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view
-
         views = (view for view in self.query(RowsView) if view.display)
         subject = next((view.in_full() for view in views), "")
         self.app.push_screen(ExplainScreen(self.explanations(), subject, columns_in_view(self)))

@@ -61,7 +61,6 @@ def verdict_contents(verdict: Verdict, width: int) -> list[Content]:
 
 
 def side_line(letter: str, record: Record, width: int) -> Content:
-    """One run: id, median with its interval and scope, peak."""
     name = record.id if width >= WIDE else shortened(record.id, max(12, width - 56))
     line = Content.assemble((f"{letter} ", "bold $accent"), literal(name))
     line += Content("  ") + _median(record) + Content.styled(f" {_of(record)}".rstrip(), QUIET)
@@ -87,7 +86,6 @@ def _median(record: Record) -> Content:
 
 
 def _of(record: Record) -> str:
-    """Scope of the interval: between or inside processes; may be empty."""
     timing = record.timing
     if timing is None:
         return ""
@@ -127,7 +125,6 @@ def subject_line(a: Record, factors: Sequence[Factor], width: int) -> Content:
 
 
 def ended_line(report: ExperimentReport, *, can_go_on: bool) -> Content:
-    """How the experiment ended, and the key that resumes it."""
     glyph = ENDING_GLYPHS.get(report.ending, "■")
     line = Content(f"{glyph} A/B: {literal(report.detail)}")
     return line + Content.styled("  g: resume", "$accent") if can_go_on else line
@@ -145,7 +142,6 @@ def condition_lines(conditions: Sequence[Condition], width: int) -> Iterator[Con
 
 
 def rounds_words(counting: int, left_out: int) -> str:
-    """``24 rounds, 2 excluded``."""
     return counted(counting, "round") + (f", {left_out} excluded" if left_out else "")
 
 

@@ -73,7 +73,6 @@ class Painted(Static):
         self.paint()
 
     def paint(self) -> None:
-        """Redraw for the current size."""
         width = self.content_size.width
         if self.reading is not None and width > 0:
             self.update(Content("\n").join(self.lines(self.reading, width)))
@@ -205,7 +204,6 @@ class VerdictView(VerticalScroll, can_focus=True):
             panel.show(reading)
 
     def paint(self) -> None:
-        """Redraw all panels, for example after folding."""
         for panel in self.query(Painted):
             panel.paint()
 
@@ -217,7 +215,6 @@ def is_folded(panel: Widget) -> bool:
 
 
 def is_side_by_side(panel: Widget) -> bool:
-    """Whether the stylesheet puts the panels into two columns."""
     return not panel.screen.has_class("-narrow")
 
 
@@ -233,7 +230,6 @@ def _figures(look: MarkLook) -> str:
 
 
 def _drawn(row: str, style: str) -> Content:
-    """Style a row of the number line: the base faint, the interval in ``style``."""
     return Content("").join(
         Content.styled("".join(part), FAINT if faint else style)
         for faint, part in groupby(row, key=lambda cell: cell in f" {BAND}│")
@@ -241,7 +237,6 @@ def _drawn(row: str, style: str) -> Content:
 
 
 def _letters(text: str) -> Content:
-    """Style the letters of the rounds: B bold, excluded ones faint."""
     styles = {"A": "", "B": "bold $accent", "a": FAINT, "b": FAINT}
     return Content("").join(
         Content.styled("".join(part), styles.get(letter, "")) for letter, part in groupby(text)

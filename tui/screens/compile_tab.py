@@ -137,7 +137,6 @@ class CompileTab(ViewsTab):
 
     @work(thread=True, group="compile.worth", exclusive=True)
     def _weigh(self) -> None:
-        """Search the library for an eager run in a thread, which can be slow."""
         self.post_message(self.Weighed(compile_break_even(self.record)))
 
     def on_compile_tab_weighed(self, message: Weighed) -> None:
@@ -146,7 +145,6 @@ class CompileTab(ViewsTab):
             self.query_one("#worth", Static).update(worth_line(message.worth))
 
     def action_code(self) -> None:
-        """Show or hide the code of the selected kernel."""
         if self.is_blank:
             return
         panel = self.query_one("#code")
@@ -177,7 +175,6 @@ class CompileTab(ViewsTab):
         self.show_detail()
 
     def _gap_in_full(self) -> str:
-        """Place, reason and code of the selected gap, if the gaps have the focus."""
         for gaps in self.query("#gaps").results(TableView):
             if self.app.focused is gaps and gaps.table is not None and gaps.selected is not None:
                 row = gaps.table.mapping(gaps.selected)
@@ -233,7 +230,6 @@ class CompileTab(ViewsTab):
 
 
 def badge(block: Compile) -> Content:
-    """The extent of compilation with counts of graphs, breaks and recompiles."""
     badge_text = BADGES[block.extent or ("part" if block.fell_back else "whole")]
     counts = {
         "graph": block.graphs,
@@ -248,7 +244,6 @@ def badge(block: Compile) -> Content:
 
 
 def seconds_line(block: Compile) -> Content:
-    """Seconds of compilation and the caches in use."""
     return Content.assemble(
         "compiling took ",
         (f"{significant(block.compile_seconds, 3)} s", "bold $accent"),

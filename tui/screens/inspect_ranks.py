@@ -89,7 +89,6 @@ class RanksPanel(Vertical):
             self._view(name).show(table)
 
     def turn_to(self, name: str) -> None:
-        """Show a tab and focus it."""
         self.name_shown = name
         for other in self.names:
             self.query_one(f"#ranks-{other}").display = other == name
@@ -97,7 +96,6 @@ class RanksPanel(Vertical):
         self.show_detail()
 
     def copyable(self) -> tuple[str, str]:
-        """The name and the Markdown of the current tab."""
         if self.name_shown == FINDINGS:
             return "the findings as Markdown", "\n".join(findings_as_markdown(self.ranks.findings))
         return "the rows in view as Markdown", self._view(self.name_shown).markdown()

@@ -248,7 +248,6 @@ class InspectScreen(TabbedScreen):
         await self.action_tab(self.bar.names[0])
 
     async def on_ranks_panel_opened(self, event: RanksPanel.Opened) -> None:
-        """Open the file of the rank."""
         await self.open(event.path)
 
     def _head(self, what: str, name: str, keys: str) -> None:
@@ -285,7 +284,6 @@ class InspectScreen(TabbedScreen):
             self.query_one(f"#{name}").display = name in names
 
     def _stop(self) -> None:
-        """Cancel the decoding and ignore its further messages."""
         if self._decoding is not None:
             self._decoding.cancel()
             self._decoding = None
@@ -305,19 +303,16 @@ class InspectScreen(TabbedScreen):
         return super().check_action(action, parameters)
 
     def action_cancel(self) -> None:
-        """Cancel the decoding; the path stays for another try."""
         self._stop()
         self._refuse("cancelled")
         self.refresh_bindings()
 
     def action_choose(self) -> None:
-        """Ask for another path."""
         box = self.query_one("#file")
         box.display = True
         give_focus(box)
 
     def action_step(self) -> None:
-        """Ask for the steps to show."""
         self.action_choose()
         # Focusing selects the text, so change it afterwards.
         self.call_after_refresh(self._begin_steps)
@@ -328,7 +323,6 @@ class InspectScreen(TabbedScreen):
         box.cursor_position = len(box.value)
 
     def action_back(self) -> None:
-        """Return from the path to the tables."""
         self.query_one("#file").display = False
         if self._panel is not None:
             self._panel.turn_to(self._panel.name_shown)
@@ -336,12 +330,10 @@ class InspectScreen(TabbedScreen):
             self.tab.start_focus()
 
     async def action_ranks(self) -> None:
-        """Return from a rank's file to the ranks of its folder."""
         if self._folder is not None:
             await self.open(self._folder)
 
     def _is_of_ranks(self) -> bool:
-        """Whether the file lies in the folder whose ranks were shown last."""
         return self._folder is not None and Path(self._path).parent == self._folder
 
     async def clear(self) -> None:

@@ -74,7 +74,6 @@ def category_looks(kernels: Kernels) -> dict[str, Swatch]:
 
 
 def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[BarPart]:
-    """Parts of the traced step: categories, idle, unattributed."""
     parts = []
     for cells in category_table(kernels).mappings():
         name, ns = str(cells["category"]), float(cells["exclusive_ns"] or 0)
@@ -89,7 +88,6 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[BarPar
 
 
 def sum_line(kernels: Kernels) -> Content:
-    """The traced step as the sum of its parts, marked if perturbed."""
     return _sum(kernels) + Content(f" = the parts below{averaged(kernels)}")
 
 
@@ -143,8 +141,6 @@ def row_text(table: Table, index: int, *, perturbed: bool) -> str:
 
 
 def node_text(node: TreeNode, *, perturbed: bool) -> str:
-    """A node in full: its path, layers, and values that the columns omit."""
-
     def time(ns: float) -> str:
         return mark_perturbed(milliseconds(ns / 1e6)) if perturbed else milliseconds(ns / 1e6)
 
@@ -312,7 +308,6 @@ class KernelsTab(ViewsTab):
         )
 
     def _badge(self, kernels: Kernels) -> Content:
-        """Coverage and perturbation, warnings first."""
         warning = coverage_warning(kernels)
         # The warning already contains the coverage.
         words = [*coverage_words(kernels)[bool(warning) :], *steps_words(self.record)]
@@ -354,7 +349,6 @@ class KernelsTab(ViewsTab):
 
     @work(thread=True, group="kernels.answers", exclusive=True)
     def _read_answers(self) -> None:
-        """Answer the questions, some of them with other runs of the spec."""
         self.post_message(
             self.Answered(questions_of(self.record, runs_with_other_steps(self.record)))
         )

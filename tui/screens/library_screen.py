@@ -123,7 +123,6 @@ class LibraryScreen(WorkScreen):
             self._reload()
 
     def _reload(self) -> None:
-        """Read the index again and show it if it has changed."""
         text = self.query_one("#filter", Input).value
         try:
             entries = self._library.entries(text)
@@ -138,7 +137,6 @@ class LibraryScreen(WorkScreen):
             self._show(text, selected)
 
     def _show(self, text: str, selected: Entry | None) -> None:
-        """Show the runs; keep the cursor on its run."""
         why = f"no run matches {text!r}; esc shows all" if text else "no runs yet; F2 starts one"
         self.table.note = usual_text(self.entries) if self.entries else why
         places = {entry.id: place for place, entry in enumerate(self.entries)}
@@ -177,7 +175,6 @@ class LibraryScreen(WorkScreen):
 
     @property
     def selected(self) -> Entry | None:
-        """The run under the cursor."""
         index = self.table.selected
         return None if index is None else self.entries[index]
 
@@ -241,7 +238,6 @@ class LibraryScreen(WorkScreen):
         return super().check_action(action, parameters)
 
     def action_label(self, what: str) -> None:
-        """Edit the ``name`` or ``note`` of the selected run."""
         entry = self.selected
         if entry is not None:
             run = self._library.open(entry.id)
@@ -283,7 +279,6 @@ class LibraryScreen(WorkScreen):
         self.refresh_bindings()
 
     def action_undo(self) -> None:
-        """Restore the run that was deleted last."""
         if not self._deleted:
             return
         trashed = self._deleted.pop()
@@ -305,7 +300,6 @@ class LibraryScreen(WorkScreen):
         self.app.open_comparison(Pair(a, b))
 
     def action_measure(self) -> None:
-        """Start an A/B test of the two marked specs, or of one spec and a change of it."""
         from sysbench.tui.screens.compare_text import ask_to_measure  # lazy: rare
 
         entries = self.pair or ([self.selected] if self.selected is not None else [])
@@ -317,7 +311,6 @@ class LibraryScreen(WorkScreen):
 
     @work(thread=True, group="library.judge", exclusive=True)
     def _judge(self, a: Entry, b: Entry) -> None:
-        """Judge both runs in a thread, then show the verdict."""
         try:
             first, second = (load_record(self._library.open(entry.id)) for entry in (a, b))
             known = known_noise(first, second, self._library.root)

@@ -103,7 +103,6 @@ def _time_or_state(entry: Entry) -> str:
 
 
 def step_time(entry: Entry) -> str:
-    """The median with its interval, of the rounds if there are several; may be empty."""
     if entry.median_ms is None:
         return ""
     of_rounds = f" of {entry.rounds} rounds" if entry.rounds > 1 else ""

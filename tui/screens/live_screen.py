@@ -94,7 +94,6 @@ class LiveScreen(WorkScreen):
 
     @property
     def knows_earlier(self) -> bool:
-        """Whether earlier runs of the spec were read."""
         return self._earlier is not None
 
     def body(self) -> ComposeResult:
@@ -159,13 +158,11 @@ class LiveScreen(WorkScreen):
             )
 
     def _is_new(self, part: str, state: object) -> bool:
-        """Whether a part of the screen changed and has to be painted."""
         is_new = part not in self._states or self._states[part] != state
         self._states[part] = state
         return is_new
 
     def _begin(self, watch: RunWatch) -> None:
-        """Show another run."""
         self._shown, self._lines_shown, self._states = watch, 0, {}
         self._earlier, self._has_looked = None, False
         self._cursor_ns, self._picked = None, ""
@@ -193,7 +190,6 @@ class LiveScreen(WorkScreen):
             self.paint()
 
     def _set(self, selector: str, text: Content) -> None:
-        """Update a label only if its text has changed."""
         label = self.query_one(selector, Static)
         if label.content != text:
             label.update(text)
@@ -205,7 +201,6 @@ class LiveScreen(WorkScreen):
         return self._picked or (watch.view.current if watch else "")
 
     def _paint_picture(self, watch: RunWatch, second: int) -> None:
-        """Paint the plot of a pass, if it has values, and its stages."""
         view, name = watch.view, self._pass
         has_bytes = name == "memory" and bool(view.readings)
         has_plot = has_bytes or (name in ("", "timing") and bool(view.warmup_ms))
@@ -289,7 +284,6 @@ class LiveScreen(WorkScreen):
         self.query_one("#telemetry").border_subtitle = sensor_words(view, self._cursor_ns)
 
     def _instants(self, view: LiveView, name: str) -> list[int]:
-        """Times of the values in a pass's plot, else of the telemetry samples."""
         if name == "memory" and view.readings:
             return [reading.t_ns for reading in view.readings]
         if view.warmup_ends_ns and name in ("", "timing"):
@@ -315,12 +309,10 @@ class LiveScreen(WorkScreen):
         self.paint()
 
     def action_follow(self) -> None:
-        """Hide the cursor and follow the current pass."""
         self._cursor_ns, self._picked = None, ""
         self.paint()
 
     def action_pass(self) -> None:
-        """Show the plot of the next pass that has started."""
         watch = self.app.watch_run
         passes = watch.view.passes if watch else {}
         begun = [name for name, state in passes.items() if state != "waiting"]

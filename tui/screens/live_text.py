@@ -61,7 +61,6 @@ def duration(seconds: float) -> str:
 
 
 def doing_words(view: LiveView) -> str:
-    """The current stage, with its count if the worker reports one."""
     if view.status != "running":
         return outcome_text(view.status)
     doing = STAGE_WORDS.get(view.stage, "starting")
@@ -309,7 +308,6 @@ def stage_lines(
 
 
 def _stage(stage: str, took: float | None, before: float | None, width: int) -> Content:
-    """A finished or an expected stage."""
     glyph, style = ("✓", "") if took is not None else ("○", "$foreground 50%")
     seconds = duration(took) if took is not None else ""
     line = Content.styled(f"{glyph} {STAGE_WORDS[stage]:<{NAME_WIDTH}}", style)
@@ -344,7 +342,6 @@ def _last_time(before: float | None, width: int) -> Content:
 
 
 def _notes(view: LiveView, name: str, earlier: Earlier | None) -> Iterator[str]:
-    """What the pass records, and its counts so far."""
     is_compiled = view.spec.get("compile", "off") != "off"
     if is_compiled and earlier and name in ("timing", "trace", "memory"):
         yield from _compile_notes(earlier.compile)
@@ -364,7 +361,6 @@ def _notes(view: LiveView, name: str, earlier: Earlier | None) -> Iterator[str]:
 
 
 def _compile_notes(block: Compile | None) -> Iterator[str]:
-    """Compile time in the newest earlier run, in total and by part."""
     if block is None:
         yield f"compiling: {NO_EARLIER}"
         return
@@ -377,7 +373,6 @@ def _compile_notes(block: Compile | None) -> Iterator[str]:
 
 
 def predicted_peak(spec: RunSpec) -> int | None:
-    """Predicted peak in bytes; None if the closed form does not cover the spec."""
     return None if why_not_predicted(spec) else predict(spec).peak_bytes
 
 
@@ -401,7 +396,6 @@ def memory_line(view: LiveView, predicted: int | None) -> Content:
 
 
 def memory_note(view: LiveView) -> Content:
-    """Say what the readings include."""
     is_resident = view.readings[-1].kind == "resident"
     return Content.styled(RESIDENT if is_resident else ALLOCATED, "$foreground 60%")
 

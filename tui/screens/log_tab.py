@@ -44,7 +44,6 @@ class LogTab(ResultTab):
         self._show()
 
     def text(self) -> str:
-        """The last `TAIL_BYTES` of the current log."""
         path = list(self.sources.values())[self.index]
         try:
             return last_bytes(path, TAIL_BYTES, inside=self.run.path).decode("utf-8", "replace")

@@ -67,7 +67,6 @@ def peak_line(memory: Memory) -> Content:
 
 
 def _predicted_reserve(memory: Memory) -> str:
-    """`` (predicted 3.1 GiB, +0.0 %)``; empty without a prediction."""
     error = prediction_error(memory.predicted_reserved_bytes, memory.peak_reserved_bytes)
     if error is None:
         return ""
@@ -75,7 +74,6 @@ def _predicted_reserve(memory: Memory) -> str:
 
 
 def refusal_line(oom: Oom) -> Content:
-    """The failed request and the memory in use at the OOM."""
     line = Content.assemble(("out of memory", "bold $error"), f": {refused(oom)}")
     pieces = [held(oom)]
     if oom.predicted_peak_bytes is not None:
@@ -293,10 +291,10 @@ class MemoryTab(ViewsTab):
         _, first, *others = self.views
         above = is_short and name == TIMELINE
         table = first if name == TIMELINE else name
-        beside = self.app.size.width >= ROOMY and bool(others)
-        if not above and beside and table == first:
+        is_split = self.app.size.width >= ROOMY and bool(others)
+        if not above and is_split and table == first:
             table = others[0]
-        self._always_in_sight = {TIMELINE, first} if beside else {TIMELINE}
+        self._always_in_sight = {TIMELINE, first} if is_split else {TIMELINE}
         self.query_one("#cursor").display = self.app.size.width >= NARROWEST
         for bar in self.query(ViewBar):
             bar.names = [*self.views][not is_short :]

@@ -37,7 +37,6 @@ class NsysTab(ViewsTab):
         yield self.detail_line()
 
     def turn_to(self, name: str) -> None:
-        """Show a table without a filter."""
         self.action_clear_filter()
         super().turn_to(name)
 
@@ -49,7 +48,6 @@ def _view(table: Table, title: str) -> View:
     shown.border_title = Content(title)
 
     def describe_row() -> str:
-        """The selected row, its long text first."""
         if shown.selected is None:
             return ""
         cells = dict(zip(table.columns, cells_as_text(table)[shown.selected], strict=True))

@@ -61,7 +61,6 @@ class PickModelScreen(Dialog[str]):
         self._show(is_first=True)
 
     def action_up(self) -> None:
-        """Leave the file, or go to the parent folder."""
         left, self._file = self._file or self._folder, None
         self._folder = left.parent
         self._show(left)

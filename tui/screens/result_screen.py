@@ -77,7 +77,6 @@ class ResultScreen(TabbedScreen):
         self.call_next(self.open)
 
     async def open(self) -> None:
-        """Show the app's run, if it has changed."""
         run = self.app.shown
         if run is None or not self.is_outdated:
             return
@@ -103,8 +102,7 @@ class ResultScreen(TabbedScreen):
         return super().check_action(action, parameters)
 
     def action_again(self) -> None:
-        """Put this run's spec into the form."""
-        from sysbench.tui.screens.run_screen import RunScreen
+        from sysbench.tui.screens.run_screen import RunScreen  # lazy: rare
 
         if self._run is None:
             return

@@ -37,7 +37,6 @@ class ResultTab(Vertical):
 
     @property
     def is_blank(self) -> bool:
-        """Whether the record has nothing for this tab."""
         return bool(self.row.block) and getattr(self.record, self.row.block) is None
 
     def blank(self) -> Static:
@@ -181,12 +180,10 @@ class ViewsTab(ResultTab):
         self.show_detail()
 
     def turn_to(self, name: str) -> None:
-        """Show a view and focus it."""
         self.show_view(name)
         give_focus(self.active)
 
     def action_view(self) -> None:
-        """Show the next view."""
         if self.views:
             self.turn_to(after([*self.views], self.view))
 
@@ -210,7 +207,6 @@ class ViewsTab(ResultTab):
         self._narrow_to(event.value)
 
     def _narrow_to(self, words: str) -> None:
-        """Filter the current view; the others are filtered when shown."""
         if isinstance(self.active, TableView) and self._words.get(self.view, "") != words:
             self._words[self.view] = words
             self.active.filter(words)
@@ -221,7 +217,6 @@ class ViewsTab(ResultTab):
 
     @on(TableView.RowHighlighted)
     def show_detail(self) -> None:
-        """Show the selected row in full."""
         words = self.detail()
         if words == self._detail_shown:
             return
@@ -231,7 +226,6 @@ class ViewsTab(ResultTab):
             line.display = bool(words)
 
     def detail(self) -> str:
-        """Text of the line below the views."""
         return self.subject()
 
     def subject(self) -> str:
@@ -253,7 +247,6 @@ class ViewsTab(ResultTab):
 
 
 def show_table(view: View) -> None:
-    """Show the table that a view was declared with, if it has one."""
     if view.table is not None and isinstance(view.widget, TableView):
         view.widget.show(view.table)
 
@@ -291,13 +284,11 @@ class TabbedScreen(WorkScreen):
         self._built: dict[str, ResultTab] = {}
 
     async def clear(self) -> None:
-        """Remove the record and all tabs."""
         self._run, self.record, self.tab = None, None, None
         self._built.clear()
         await self.place.remove_children()
 
     async def action_tab(self, name: str) -> None:
-        """Show a tab and focus it."""
         if self.record is None or self._run is None:
             return
         # Paint the complete tab once, not its pieces.
@@ -323,7 +314,7 @@ class TabbedScreen(WorkScreen):
         return list(self.tab.row.explains) if self.tab else []
 
     def action_explain(self) -> None:
-        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view
+        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view  # lazy: rare
 
         subject = self.tab.subject() if self.tab else ""
         self.app.push_screen(ExplainScreen(self.explanations(), subject, columns_in_view(self)))

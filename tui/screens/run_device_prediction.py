@@ -78,7 +78,6 @@ class DevicePrediction:
 
     @property
     def place(self) -> str:
-        """Name of the card or device, or ""."""
         return self.card.name if self.card else self.device
 
 
@@ -169,7 +168,6 @@ def peak_grid(predicted: DevicePrediction) -> tuple[list[int], list[int], list[l
 
 
 def _other_processes(sample: Sample | None, device: str) -> list[str]:
-    """One sentence for each other process on the GPU."""
     gpu = device_of(sample, device) if sample else None
     return [
         f"another process uses {amount(other.memory_bytes)} of this GPU "

@@ -69,7 +69,6 @@ def field_text(name: str, value: Any) -> str:
 
 
 def field_texts(spec: RunSpec) -> dict[str, str]:
-    """Format all fields of a spec."""
     texts = {name: field_text(name, getattr(spec, name)) for name in spec.__struct_fields__}
     if spec.is_own:
         places = dict.fromkeys(PLACE_NAMES, "")
@@ -94,7 +93,6 @@ def _is_default(texts: dict[str, str], name: str) -> bool:
 def checked(
     texts: dict[str, str], passes: list[PassName], card: str = HERE, rounds: str = ONE
 ) -> Filled:
-    """Parse each used field, then build the spec."""
     errors: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name in fields_in_use(texts):

@@ -130,13 +130,11 @@ def _text_field(text: str, id: str, zero: str = "") -> TextField:
 
 
 def _model_help(model: str) -> str:
-    """The note of a preset, or the help of the field."""
     preset = model_presets().get(model)
     return preset.note if preset and preset.note else field_named("model").help
 
 
 def _choice_of(model: str) -> str:
-    """The value of the model choice for a model's text."""
     return YOURS if is_own(model) else model
 
 
@@ -213,7 +211,6 @@ class SpecForm(VerticalScroll, can_focus=False):
         self._later()
 
     def focus_row(self, name: str) -> None:
-        """Focus the row of a field, if the form has one."""
         control = next((part for part in self.query(f"#row-{name} *") if part.focusable), None)
         if control is not None:
             give_focus(control)
@@ -271,7 +268,6 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     @on(Input.Submitted, f"#field-{CODE}")
     def _pick_code(self, event: Input.Submitted) -> None:
-        """Let the user choose the code from recent models and files."""
         from sysbench.tui.screens.pick_model_dialog import PickModelScreen  # lazy: first frame
 
         box = event.input
@@ -285,7 +281,6 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     @property
     def _code(self) -> str:
-        """The code of a user model; empty for presets."""
         model = self.texts["model"]
         return model.removesuffix(":") if is_own(model) else ""
 
@@ -341,7 +336,6 @@ class SpecForm(VerticalScroll, can_focus=False):
         self.is_read = not self._due
 
     async def _complain(self, row: FieldRow, text: str) -> None:
-        """Show below the row why its value is invalid; an empty text clears it."""
         if row.complaint is None:
             if not text:
                 return

@@ -41,7 +41,6 @@ class PredictionView(Static):
         self._exact = ""
 
     def show(self, predicted: DevicePrediction | None, reasons: dict[str, str]) -> None:
-        """Show this prediction, or the reasons by field."""
         self.predicted, self._reasons, self._exact = predicted, reasons, ""
         self._paint()
 
@@ -130,7 +129,6 @@ def _batch_lines(predicted: DevicePrediction) -> list[Content | str]:
 
 
 def _own_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
-    """Lines for a user model, whose figures need a dry run in exact mode."""
     text = "Parameters, FLOPs and peak: use Predict exactly (^p), which runs this code"
     lines = [*textwrap.wrap(text, max(20, width)), *flow(shape(predicted.spec), width)]
     return [
@@ -141,7 +139,6 @@ def _own_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
 
 
 def _card_lines(predicted: DevicePrediction) -> list[Content]:
-    """The GPU of the prediction, if it is not this machine's."""
     if predicted.card is None:
         return []
     name = predicted.card.name
@@ -201,9 +198,9 @@ def prediction_grid(predicted: DevicePrediction, width: int) -> list[Content]:
         for context, peak in zip(shown, row, strict=False):
             too_much = room is not None and not is_room(peak, room)
             text = f"{'✗ ' if too_much else ''}{amount(peak)}"
-            own = (batch, context) == (spec.batch, spec.context)
-            style = "$error 80%" if too_much else "bold $accent" if own else ""
-            line += Content.styled(f"{'▸' + text if own else text:>{GRID_CELL}}", style)
+            is_spec = (batch, context) == (spec.batch, spec.context)
+            style = "$error 80%" if too_much else "bold $accent" if is_spec else ""
+            line += Content.styled(f"{'▸' + text if is_spec else text:>{GRID_CELL}}", style)
         lines.append(line)
     if capacity is not None and room is not None:
         meaning = "more than" if room.least == capacity else "may not fit in"
@@ -223,7 +220,6 @@ def flow(parts: Sequence[str], width: int) -> list[str]:
 
 
 def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
-    """The predicted ledger with a bar for each row's share of the peak."""
     prediction, capacity = predicted.prediction, predicted.capacity_bytes
     if predicted.why_unknown:
         return [

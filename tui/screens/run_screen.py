@@ -111,8 +111,8 @@ class RunScreen(WorkScreen):
 
     @on(SpecForm.Edited)
     def _show_prediction(self, message: SpecForm.Edited) -> None:
-        from sysbench.tui.screens.run_device_prediction import (
-            predict_on_device,  # lazy: not needed for the first frame
+        from sysbench.tui.screens.run_device_prediction import (  # lazy: first frame
+            predict_on_device,
         )
 
         self.filled = message.filled
@@ -152,7 +152,6 @@ class RunScreen(WorkScreen):
         return command_line(self.filled.spec, self.filled.passes, self.filled.repeat, python=python)
 
     def action_copy_estimate(self) -> None:
-        """Copy the `estimate` command of the form."""
         if self.filled.spec is None:
             self.notify("Fix the form first.", severity="error", markup=False)
             return
@@ -202,7 +201,6 @@ class RunScreen(WorkScreen):
             self.notify(f"{run.id} is queued. Press F5 to see it.", markup=False)
 
     def _start_run(self, filled: Filled) -> RunDirectory | None:
-        """Create a run and start its supervisor; return None if that failed."""
         from sysbench.core.runs.run_directory import create_run  # lazy: first frame
         from sysbench.core.spec.profiles import resolved  # lazy: first frame
 
@@ -217,7 +215,6 @@ class RunScreen(WorkScreen):
         return run
 
     def action_exact(self) -> None:
-        """Dry-run the form's step on meta tensors in a separate process."""
         from sysbench.core.predict.dry_run_client import (  # lazy: first frame
             Estimator,
             unsupported_reason,
@@ -262,7 +259,7 @@ class RunScreen(WorkScreen):
 
     @on(Button.Pressed, "#save")
     def action_save(self) -> None:
-        from sysbench.tui.screens.ask_dialog import SaveScreen
+        from sysbench.tui.screens.ask_dialog import SaveScreen  # lazy: first frame
 
         if self.filled.spec is None:
             self.notify("Fix the form first.", severity="error", markup=False)
@@ -271,7 +268,7 @@ class RunScreen(WorkScreen):
 
     @on(Button.Pressed, "#load")
     def action_load(self) -> None:
-        from sysbench.tui.screens.ask_dialog import LoadScreen
+        from sysbench.tui.screens.ask_dialog import LoadScreen  # lazy: first frame
 
         self.app.push_screen(LoadScreen(), self._fill)
 
@@ -280,11 +277,9 @@ class RunScreen(WorkScreen):
             self.form.fill(*loaded)
 
     def fill(self, spec: RunSpec, passes: Sequence[PassName], repeat: int = 1) -> None:
-        """Fill the form, for example with the spec of an earlier run."""
         self.form.fill(spec, passes, repeat)
 
     def on_paste(self, event: Paste) -> None:
-        """Fill the form from a pasted command line."""
         from sysbench.tui.screens.run_filled import (  # lazy: first frame
             is_command,
             read_command,
@@ -313,7 +308,6 @@ class RunScreen(WorkScreen):
         return super().check_action(action, parameters)
 
     def action_undo(self) -> None:
-        """Restore the form as it was before the paste."""
         if self._before is not None:
             self.form.state, self._before = self._before, None
 

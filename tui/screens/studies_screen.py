@@ -102,7 +102,6 @@ class StudiesScreen(WorkScreen):
         self._list_choices()
 
     def _list_choices(self) -> None:
-        """List profiles and started studies; keep the selected one."""
         listed = choices()
         if list(listed) == list(self._choices):
             return
@@ -301,7 +300,7 @@ class StudiesScreen(WorkScreen):
             self.app.open_result(runs[-1])
 
     def action_export(self) -> None:
-        from sysbench.tui.screens.ask_dialog import StudyExportScreen
+        from sysbench.tui.screens.ask_dialog import StudyExportScreen  # lazy: rare
 
         if self.report is not None:
             self.app.push_screen(StudyExportScreen(self.report))

@@ -76,7 +76,6 @@ def arrange(study: Study, cells: Sequence[Cell]) -> Arrangement:
 
 
 def fixed_axes(study: Study) -> str:
-    """Axes with one point, which all cells share."""
     return " · ".join(
         f"{axis.name} {short(axis.labels[0])}" for axis in study.axes if len(axis.points) == 1
     )
@@ -281,7 +280,6 @@ def _forecast(forecast: Forecast, *, is_done: bool) -> Iterator[str]:
 
 
 def introduction(study: Study) -> Iterator[str]:
-    """Title, source, axes and notes of a study."""
     yield study.title
     if study.source:
         yield f"repeats {study.source}"
@@ -296,7 +294,6 @@ def introduction(study: Study) -> Iterator[str]:
 
 
 def findings(report: StudyReport) -> Iterator[str]:
-    """The cautions, then the conclusions."""
     yield from (f"! {caution}" for caution in report.cautions)
     yield from report.sentences
     if not report.sentences:
@@ -390,7 +387,6 @@ class StudyViews(Vertical):
         self._show()
 
     def turn(self) -> None:
-        """Show the next view."""
         if self.bar.names:
             self.bar.active = after(self.bar.names, self.bar.active)
             self._show()

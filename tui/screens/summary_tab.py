@@ -171,7 +171,6 @@ def refusal_text(oom: Oom) -> Iterator[Pair]:
 
 
 def _numerics(block: Numerics) -> Iterator[Pair]:
-    """Accumulated sums, then dtypes with a line for each autocast setting."""
     for row in block.accumulations:
         yield row.name, f"{row.value:.4f}"
     table = dtypes_table(block.dtypes)
@@ -182,7 +181,6 @@ def _numerics(block: Numerics) -> Iterator[Pair]:
 
 
 def passes(record: Record) -> Iterator[Pair]:
-    """Outcome and duration of each pass."""
     for row in record.passes:
         words = f"{outcome_text(row.outcome)} in {row.seconds:.1f} s"
         if row.outcome != "finished":
@@ -197,7 +195,6 @@ def passes(record: Record) -> Iterator[Pair]:
 
 
 def machine_facts(record: Record) -> list[Pair]:
-    """The first rows of the environment table, GPU rows first."""
     rows = cells_as_text(environment_table(record))
     rows.sort(key=lambda row: not row[0].startswith("device."))
     return [
@@ -207,5 +204,4 @@ def machine_facts(record: Record) -> list[Pair]:
 
 
 def fact_words(name: str) -> str:
-    """A key of the environment in words."""
     return name.replace(".", " ").replace("_", " ").removesuffix(" bytes")

@@ -143,6 +143,5 @@ def histogram(samples: Sequence[float], width: int, bins: int = BINS) -> list[Co
 
 
 def _pairs(table: Table) -> list[Pair]:
-    """The rows of a table of quantities as pairs of name and value with note."""
     rows = cells_as_text(table)
     return [(name, "  ".join(cell for cell in (value, note) if cell)) for name, value, note in rows]

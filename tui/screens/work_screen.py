@@ -127,7 +127,10 @@ class WorkScreen(Screen[None]):
         self.notify(f"Copied {name}.", markup=False, timeout=2)
 
     def action_explain(self) -> None:
-        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view
+        from sysbench.tui.screens.ask_dialog import (  # lazy: first frame
+            ExplainScreen,
+            columns_in_view,
+        )
 
         self.app.push_screen(ExplainScreen(self.explanations(), columns=columns_in_view(self)))
 

@@ -86,7 +86,6 @@ class ChoiceScreen(Dialog[str]):
 
 
 def _first_with(typed: str, choices: Sequence[Named]) -> int | None:
-    """Index of the first choice that starts with a text, else of the first that contains it."""
     labels = [label.lower() for label, _ in choices]
     begin = (index for index, label in enumerate(labels) if label.startswith(typed.lower()))
     within = (index for index, label in enumerate(labels) if typed.lower() in label)

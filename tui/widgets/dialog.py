@@ -46,7 +46,6 @@ DIALOG_SHARE = 0.96
 
 
 def dialog_room(screen_width: int) -> int:
-    """Cells of a line in a dialog."""
     return min(int(screen_width * DIALOG_SHARE), DIALOG_WIDTH) - DIALOG_EDGES
 
 
@@ -74,7 +73,6 @@ class Wrapped(Static):
     _wrapped_to = 0
 
     def lines(self, width: int) -> Iterable[Content]:
-        """The lines at this width."""
         raise NotImplementedError
 
     def on_resize(self) -> None:

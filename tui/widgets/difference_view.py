@@ -137,7 +137,6 @@ class DifferenceView(OutlineView[ChangeBranch]):
         self.perturbed = False
 
     def show_difference(self, root: TimeNode | ByteNode, *, perturbed: bool = False) -> None:
-        """Show a tree; ``perturbed`` marks its times."""
         self.perturbed = perturbed
         self.show_tree(change_branches(root))
 

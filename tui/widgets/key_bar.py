@@ -74,7 +74,6 @@ class KeyBar(Widget, can_focus=False):
         self.screen.bindings_updated_signal.subscribe(self, self.bindings_changed)
 
     def bindings_changed(self, screen: Screen[Any]) -> None:
-        """Show the keys of the focused widget and its parents."""
         if screen.app.app_focus and self.is_attached and screen is self.screen:
             self.keys = tuple(_keys_of(screen))
 
@@ -89,7 +88,6 @@ class KeyBar(Widget, can_focus=False):
         return placed
 
     def _text(self, key: ShownKey) -> tuple[str, str]:
-        """Name and label of a key, padded."""
         if key.action == PALETTE:
             return f"{EDGE}{key.name}", f" {key.label} "
         return (key.name, f" {key.label} ") if self.compact else (f" {key.name} ", f"{key.label} ")
@@ -309,7 +307,6 @@ class LiveStrip(Widget):
         self._painted = Content("")
 
     def paint(self) -> None:
-        """Repaint if the text has changed."""
         if self._content() != self._painted:
             self.refresh()
 
@@ -334,7 +331,6 @@ class LiveStrip(Widget):
         return Content(" ") + Content("").join(pieces)
 
     def _live_part(self) -> list[str]:
-        """Model, pass and time of the live run."""
         watch = self.state.watch
         if watch is None or watch.over:
             return []

@@ -152,7 +152,6 @@ def dot_rows(line: NumberLine, dots: Sequence[float], height: int) -> list[str]:
 
 
 def axis_rows(line: NumberLine) -> tuple[str, str]:
-    """The axis with ticks, and their values in percent."""
     step = _tick_step(line)
     cells, labels, end = ["─"] * line.width, [" "] * line.width, 0
     digits = max(0, -math.floor(math.log10(100 * step) + 1e-9))

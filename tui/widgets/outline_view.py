@@ -60,11 +60,9 @@ class OutlineView(TableView, Generic[Node]):
         raise NotImplementedError
 
     def as_table(self, nodes: Sequence[Node]) -> Table:
-        """A table with one row per node."""
         raise NotImplementedError
 
     def style_of(self, node: Node) -> str:
-        """The style of a node's name."""
         return ""
 
     def leads(self, node: Node) -> bool:
@@ -92,7 +90,6 @@ class OutlineView(TableView, Generic[Node]):
 
     @property
     def node(self) -> Node | None:
-        """The selected node."""
         return None if self.selected is None else self._visible[self.selected][1]
 
     def is_open(self, node: Node) -> bool:
@@ -112,7 +109,6 @@ class OutlineView(TableView, Generic[Node]):
             yield from self._below(child)
 
     def _refill(self) -> None:
-        """Rebuild the table of visible nodes; keep the cursor on its row."""
         self._visible = [] if self._shown is None else list(self._walk(self._shown))
         self.show(self.as_table([node for _, node in self._visible]))
 
@@ -128,7 +124,6 @@ class OutlineView(TableView, Generic[Node]):
         return 0
 
     def action_turn(self) -> None:
-        """Open or close the node."""
         if self.node is not None and self.is_open(self.node):
             self.action_close()
         else:
@@ -160,13 +155,11 @@ class OutlineView(TableView, Generic[Node]):
             self.move_cursor(row=above[-1])
 
     def action_open_all(self) -> None:
-        """Open the node and all below it."""
         if self.node is not None:
             self._open |= {node.path for node in self._below(self.node)}
             self._refill()
 
     def action_close_all(self) -> None:
-        """Close the node and all below it."""
         if self.node is not None:
             self._open -= {node.path for node in self._below(self.node)}
             self._refill()

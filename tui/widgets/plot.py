@@ -147,7 +147,6 @@ class Plot(Widget):
         self.refresh()
 
     def _draw(self) -> None:
-        """Compute all rows for this size."""
         width, height = self._drawn_for = self.size
         self._rows, self._room = [], 0
         if not self._values or width < 12 or height < 3:
@@ -319,7 +318,6 @@ def _flowing(entries: Sequence[list[Span]], width: int, max_rows: int) -> list[l
 
 
 def _plot(figure: Figure, drawn: Sequence[Series], width: int, height: int) -> list[list[Span]]:
-    """The lines with their axes; the last row is the scale."""
     up = figure.up
     ticks = {value: figure.tick(value) for value in up.ticks(min(TICKS, height // 2))}
     margin = max(map(len, ticks.values()))
@@ -358,7 +356,6 @@ def _cells(figure: Figure, drawn: Sequence[Series], width: int, height: int) -> 
 
 
 def _between(begin: tuple[float, float], end: tuple[float, float]) -> list[tuple[int, int]]:
-    """Dots of a straight line without gaps."""
     (x0, y0), (x1, y1) = begin, end
     count = max(round(max(abs(x1 - x0), abs(y1 - y0))), 1)
     return [
@@ -368,7 +365,6 @@ def _between(begin: tuple[float, float], end: tuple[float, float]) -> list[tuple
 
 
 def _axis(figure: Figure, width: int) -> str:
-    """The axis with as many values as fit."""
     cells = ["─"] * width
     end = 0
     for value in figure.places:

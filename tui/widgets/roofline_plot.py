@@ -69,11 +69,9 @@ class LogCanvas:
         self._cells: list[list[Span]] = [[BLANK] * width for _ in range(height)]
 
     def column(self, x: float) -> int:
-        """Column of a value, clamped to the canvas."""
         return min(max(math.floor(self.across.part(x) * self.width), 0), self.width - 1)
 
     def row(self, y: float) -> int:
-        """Row of a value, clamped to the canvas."""
         return min(max(math.floor((1 - self.up.part(y)) * self.height), 0), self.height - 1)
 
     def curve(self, function: Callable[[float], float], kind: str) -> None:
@@ -162,7 +160,6 @@ class RooflinePlot(Widget):
         self._drawn_for: Size | None = None
 
     def show(self, points: Sequence[RoofPoint], roof: Roof | None, note: str = "") -> None:
-        """Draw points, the most important first, under a note."""
         self._points, self._roof, self._note = points, roof, note
         self._drawn_for = None
         self.refresh()
@@ -265,7 +262,6 @@ def _flowing(entries: Sequence[list[Span]], width: int, max_rows: int) -> list[l
 def _plot(
     points: Sequence[RoofPoint], roof: Roof | None, width: int, height: int
 ) -> list[list[Span]]:
-    """``height`` rows with axes; the last one is the scale of the intensity."""
     ridge = roof.ridge if roof else None
     rates = [point.flops_per_second for point in points] + ([roof.peak_flops] if roof else [])
     up = Range.around(rates, AROUND, 1.5 / height)  # a row for the peak's label
@@ -290,7 +286,6 @@ def _plot(
 
 
 def _draw_roof(canvas: LogCanvas, roof: Roof) -> None:
-    """Draw the two ceilings, each with its number if it fits."""
     bandwidth = roof.bandwidth
     if bandwidth is None:
         canvas.curve(lambda x: roof.peak_flops, ROOF)

@@ -151,17 +151,14 @@ class TableView(VirtualRows):
 
     @property
     def columns_in_view(self) -> list[str]:
-        """Names of the visible columns, left to right."""
         return [name for name, _ in self._shape]
 
     @property
     def column_widths(self) -> dict[str, int]:
-        """Widths of the visible columns in cells, left to right."""
         return dict(self._shape)
 
     @property
     def selected(self) -> int | None:
-        """Index of the selected row in ``table.rows``."""
         return self._matching[self.cursor_row] if self._matching else None
 
     def markdown(self) -> str:
@@ -202,7 +199,6 @@ class TableView(VirtualRows):
         return widest
 
     def _fit_columns(self) -> list[tuple[str, int]]:
-        """The columns that fit, with their widths."""
         table = self.table
         if table is None:
             return []
@@ -292,13 +288,11 @@ class TableView(VirtualRows):
             self._fill(self.selected)
 
     def action_sort_next(self) -> None:
-        """Sort by the next visible column."""
         names = self.columns_in_view
         index = names.index(self.sort_column) + 1 if self.sort_column in names else 0
         self._sort_by(names[index % len(names)])
 
     def action_sort_turn(self) -> None:
-        """Reverse the order and go to the first row."""
         self.descending = not self.descending
         self._fill()
 

@@ -84,7 +84,6 @@ def place_at(samples: Sequence[Sample], t_ns: int) -> int:
 
 
 def _gpus(sample: Sample, device: str, width: int, height: int) -> list[Content]:
-    """All GPUs of the host, if there are several."""
     if len(sample.devices) < 2:
         return []
     measured = device_of(sample, device)
@@ -94,7 +93,6 @@ def _gpus(sample: Sample, device: str, width: int, height: int) -> list[Content]
 def _series_lines(
     reading: SensorReading, values: Sequence[float | None], tall: int, room: int, column: int | None
 ) -> list[Content]:
-    """The lines of one series; the last one has its name and value."""
     known = [value for value in values if value is not None]
     high = reading.full or max(known, default=1.0) or 1.0
     before = next((n for n, value in enumerate(values) if value is not None), len(values))

@@ -138,7 +138,6 @@ class TimelineView(Widget, can_focus=True):
         self.post_message(self.Moved(self.sample))
 
     def _draw(self) -> None:
-        """Compute all columns for this size."""
         self._drawn_for = self.size
         width, height = self.size.width, self.size.height - 1
         self._columns, self._samples = [], []
@@ -156,7 +155,6 @@ class TimelineView(Widget, can_focus=True):
 
     @property
     def cursor(self) -> int:
-        """The column of the cursor's sample."""
         return min(
             range(len(self._samples)),
             key=lambda column: abs(self._samples[column] - self.sample),
@@ -238,7 +236,6 @@ class TimelineView(Widget, can_focus=True):
         return Style(color=rich_colour(self.app, colour))
 
     def _axis_line(self, axis: Style, pointer: Style, cursor: int) -> Strip:
-        """The axis with phases and the cursor."""
         room, (first, last) = len(self._columns), self.window
         span = (last - first) or 1.0
         marks = [

@@ -132,12 +132,10 @@ class VirtualRows(ScrollView, can_focus=True):
         self.scroll_to_cursor()
 
     def scroll_to_cursor(self) -> None:
-        """Scroll the cursor into view."""
         row = Region(0, self.cursor_row + 1, self.size.width, 1)
         self.scroll_to_region(row, spacing=Spacing(top=1), animate=False, force=True)
 
     def refresh_places(self, *places: int | None) -> None:
-        """Repaint rows."""
         for place in places:
             if place is not None:
                 self.refresh_line(self.scroll_offset.y if place == HEADER else place + 1)
@@ -163,7 +161,6 @@ class VirtualRows(ScrollView, can_focus=True):
         return self._strip(cells, base, over)
 
     def _strip(self, cells: Sequence[Text], base: Style, over: Style) -> Strip:
-        """Join cells in the widths of their columns."""
         console = self.app.console
         segments = []
         for text, (_, width) in zip(cells, self._headed, strict=True):
