@@ -38,10 +38,10 @@ from sysbench.tui.widgets.number_line import (
     PlacedRound,
     axis_rows,
     dot_rows,
+    evenly_spaced,
     line_over,
     look_row,
     round_rows,
-    spaced,
 )
 
 FAINT = "$foreground 40%"
@@ -132,7 +132,7 @@ class ChangePanel(Painted):
             self.border_title = f"{CHANGE} · L: after each block"
             return lines
         lines.append(Content.styled("after N blocks", QUIET))
-        for place in spaced(len(looks), self._rows()):
+        for place in evenly_spaced(len(looks), self._rows()):
             row = look_row(line, looks[place], verdict.smallest)
             lines.append(
                 Content.styled(f"{place + 1:>{MARGIN - 1}} ", QUIET)

@@ -58,7 +58,7 @@ from sysbench.tui.text import (
 )
 from sysbench.tui.theme import Swatch, swatch_of
 from sysbench.tui.widgets.dialog import hanging
-from sysbench.tui.widgets.key_bar import ViewBar, after
+from sysbench.tui.widgets.key_bar import ViewBar, next_name
 from sysbench.tui.widgets.outline_view import TreeView
 from sysbench.tui.widgets.roofline_plot import RooflinePlot
 from sysbench.tui.widgets.stack_bar import BarPart, StackBar
@@ -383,7 +383,7 @@ class KernelsTab(ViewsTab):
         if kernels is None:
             return
         phases = [ALL, *dict.fromkeys(row.phase for row in kernels.rows)]
-        self.phase = after(phases, self.phase)
+        self.phase = next_name(phases, self.phase)
         self._show_phase()
 
     def action_group(self) -> None:

@@ -38,7 +38,7 @@ from sysbench.tui.screens.live_text import (
 )
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, fitted_headline, significant
-from sysbench.tui.widgets.key_bar import CommandLine, after
+from sysbench.tui.widgets.key_bar import CommandLine, next_name
 from sysbench.tui.widgets.plot import Drawing, Folding, Plot
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 
@@ -317,7 +317,7 @@ class LiveScreen(WorkScreen):
         passes = watch.view.passes if watch else {}
         begun = [name for name, state in passes.items() if state != "waiting"]
         if begun:
-            self._picked = after(begun, self._pass)
+            self._picked = next_name(begun, self._pass)
             self.paint()
 
     def command(self) -> str:

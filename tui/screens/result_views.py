@@ -22,7 +22,7 @@ from sysbench.tui.modes import load_class
 from sysbench.tui.screens.result_registry import TABS, Tab
 from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
 from sysbench.tui.text import outcome_text
-from sysbench.tui.widgets.key_bar import TabBar, ViewBar, after
+from sysbench.tui.widgets.key_bar import TabBar, ViewBar, next_name
 from sysbench.tui.widgets.table_view import TableView
 
 
@@ -185,7 +185,7 @@ class ViewsTab(ResultTab):
 
     def action_view(self) -> None:
         if self.views:
-            self.turn_to(after([*self.views], self.view))
+            self.turn_to(next_name([*self.views], self.view))
 
     @on(ViewBar.Chosen)
     def _bar_clicked(self, event: ViewBar.Chosen) -> None:

@@ -36,7 +36,7 @@ ROUNDS, ONE = "rounds", "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
+class FormContent:
     """The form as a spec and passes, or errors by field.
 
     Attributes:
@@ -90,9 +90,9 @@ def _is_default(texts: dict[str, str], name: str) -> bool:
     return texts[name] == field_text(name, getattr(RunSpec(), name))
 
 
-def checked(
+def parse_form(
     texts: dict[str, str], passes: list[PassName], card: str = HERE, rounds: str = ONE
-) -> Filled:
+) -> FormContent:
     errors: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name in fields_in_use(texts):
@@ -113,7 +113,7 @@ def checked(
         check_repeat(repeat, passes or ["timing"])
     except SpecError as error:
         errors[ROUNDS] = error.allowed
-    return Filled(spec=spec, passes=passes, errors=errors, card=card, repeat=repeat)
+    return FormContent(spec=spec, passes=passes, errors=errors, card=card, repeat=repeat)
 
 
 COMMAND = re.compile(r"\s*(?:\$\s+)?sysbench-tui\s+(run|estimate)(?:\s|$)")
@@ -125,7 +125,7 @@ ELSEWHERE = ("--peak", "--python")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pasted:
+class PastedCommand:
     """Content of a pasted command.
 
     Attributes:
@@ -151,7 +151,7 @@ def is_command(text: str) -> bool:
     return COMMAND.match(text) is not None
 
 
-def read_command(text: str) -> Pasted:
+def read_command(text: str) -> PastedCommand:
     """Parse a command line, which may continue over several lines with backslashes.
 
     Raises:
@@ -199,7 +199,9 @@ def read_command(text: str) -> Pasted:
     if card and card not in known_cards():
         unknown.append(f"--card {card}")
         card = ""
-    return Pasted(spec=spec, passes=passes, repeat=arguments.repeat, card=card, unknown=unknown)
+    return PastedCommand(
+        spec=spec, passes=passes, repeat=arguments.repeat, card=card, unknown=unknown
+    )
 
 
 def _split_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -28,10 +28,10 @@ from sysbench.tui.screens.run_filled import (
     HERE,
     ONE,
     ROUNDS,
-    Filled,
+    FormContent,
     FormState,
-    checked,
     field_texts,
+    parse_form,
 )
 from sysbench.tui.text import amount, short_count
 from sysbench.tui.widgets.choice import Choice, PathSuggester, Tick
@@ -170,7 +170,7 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     @dataclass
     class Edited(Message):
-        filled: Filled
+        filled: FormContent
 
     def __init__(self, spec: RunSpec) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class SpecForm(VerticalScroll, can_focus=False):
         self._due = False
         self.is_read = False
         """Whether `latest` includes every edit."""
-        self.latest: Filled | None = None
+        self.latest: FormContent | None = None
 
     def compose(self) -> ComposeResult:
         yield from self._rows(*FIRST)
@@ -328,7 +328,7 @@ class SpecForm(VerticalScroll, can_focus=False):
             rows[name].disabled = name in unused
         ticked = self._ticked
         passes = [name for name in DEFAULT_PASSES if name in ticked]
-        filled = checked(self.texts, passes, self.card, self.rounds)
+        filled = parse_form(self.texts, passes, self.card, self.rounds)
         for row in rows.values():
             await self._complain(row, filled.errors.get(row.field, ""))
         self.latest = filled

@@ -109,7 +109,7 @@ def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | 
     return lines
 
 
-def in_a_line(predicted: DevicePrediction | None) -> Content:
+def prediction_line(predicted: DevicePrediction | None) -> Content:
     """The predicted peak and whether it fits, on one line for narrow screens."""
     if predicted is None or predicted.why_unknown:
         return Content("")

@@ -21,14 +21,14 @@ from sysbench.core.machine.children import PYTHON_VARIABLE
 from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.spec import RunSpec
-from sysbench.tui.screens.run_filled import Filled, FormState
+from sysbench.tui.screens.run_filled import FormContent, FormState
 from sysbench.tui.screens.run_form import FieldRow, SpecForm
 from sysbench.tui.screens.run_prediction import (
     PredictionView,
     estimate_command,
     exact_text,
     exact_verdict,
-    in_a_line,
+    prediction_line,
 )
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.widgets.key_bar import CommandLine, KeyBar
@@ -70,7 +70,7 @@ class RunScreen(WorkScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.filled = Filled(spec=None, passes=[], errors={})
+        self.filled = FormContent(spec=None, passes=[], errors={})
         self._before: FormState | None = None
         self.takes_keys = False
         self.estimator: Estimator | None = None
@@ -88,7 +88,7 @@ class RunScreen(WorkScreen):
 
     def _predict_in_a_line(self) -> None:
         is_slim = self.has_class("-slim")
-        words = in_a_line(self.prediction.predicted if is_slim else None)
+        words = prediction_line(self.prediction.predicted if is_slim else None)
         self.query_one("#what").border_subtitle = words
 
     async def _build(self) -> None:
@@ -188,7 +188,7 @@ class RunScreen(WorkScreen):
         if run := self._start_run(self.filled):
             self.app.follow(run)
 
-    def _queue(self, filled: Filled, answer: str | None) -> None:
+    def _queue(self, filled: FormContent, answer: str | None) -> None:
         """Start a supervisor that waits until the device is free.
 
         Args:
@@ -200,7 +200,7 @@ class RunScreen(WorkScreen):
         elif run:
             self.notify(f"{run.id} is queued. Press F5 to see it.", markup=False)
 
-    def _start_run(self, filled: Filled) -> RunDirectory | None:
+    def _start_run(self, filled: FormContent) -> RunDirectory | None:
         from sysbench.core.runs.run_directory import create_run  # lazy: first frame
         from sysbench.core.spec.profiles import resolved  # lazy: first frame
 

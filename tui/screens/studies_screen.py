@@ -36,7 +36,7 @@ from sysbench.tui.screens.studies_text import (
 )
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.widgets.choice import Options
-from sysbench.tui.widgets.key_bar import CommandLine, after
+from sysbench.tui.widgets.key_bar import CommandLine, next_name
 
 START_SECONDS = 10.0
 """After this time a runner without its lock has failed; its log has the reason."""
@@ -258,7 +258,7 @@ class StudiesScreen(WorkScreen):
             return
         study = self.followed.study
         names = ["", *study.variants]
-        self.open(self._choices[self._key], after(names, study.variant))
+        self.open(self._choices[self._key], next_name(names, study.variant))
 
     def action_start(self) -> None:
         """Measure the empty cells in a process that outlives this one."""

@@ -33,7 +33,7 @@ from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.live.study_watch import StudyWatch
 from sysbench.tui.screens.studies_grid import GridCell
 from sysbench.tui.text import STAGE_WORDS, amount, forecast_text, outcome_text
-from sysbench.tui.widgets.key_bar import ViewBar, after
+from sysbench.tui.widgets.key_bar import ViewBar, next_name
 from sysbench.tui.widgets.plot import LinePlot
 from sysbench.tui.widgets.table_view import TableView
 
@@ -388,7 +388,7 @@ class StudyViews(Vertical):
 
     def turn(self) -> None:
         if self.bar.names:
-            self.bar.active = after(self.bar.names, self.bar.active)
+            self.bar.active = next_name(self.bar.names, self.bar.active)
             self._show()
 
     @property

@@ -159,10 +159,10 @@ class PathSuggester(Suggester):
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        return await asyncio.to_thread(completed, value)
+        return await asyncio.to_thread(complete_path, value)
 
 
-def completed(text: str) -> str | None:
+def complete_path(text: str) -> str | None:
     """Complete a path with the first matching name; None if there is none.
 
     Folders end in a slash; hidden names need their dot.
@@ -190,10 +190,10 @@ class SettingSuggester(Suggester):
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        return completed_setting(value)
+        return complete_setting(value)
 
 
-def completed_setting(text: str) -> str | None:
+def complete_setting(text: str) -> str | None:
     """Complete a setting with the first matching key or value; None if there is none."""
     _, _, last = text.rpartition(" ")
     key, equals, begun = last.partition("=")

@@ -80,7 +80,7 @@ class KeyBar(Widget, can_focus=False):
     def shown(self) -> list[tuple[int, ShownKey]]:
         """The keys that fit, each with its first column."""
         placed, column = [], 0
-        for key in fitting(self.keys, self.size.width, self._width):
+        for key in fit_keys(self.keys, self.size.width, self._width):
             if key.action == PALETTE:
                 column = max(column, self.size.width - self._width(key))
             placed.append((column, key))
@@ -162,7 +162,7 @@ def _keys_of(screen: Screen[Any]) -> Iterator[ShownKey]:
         yield palette
 
 
-def fitting(
+def fit_keys(
     keys: Sequence[ShownKey], room: int, width: Callable[[ShownKey], int]
 ) -> list[ShownKey]:
     """Drop keys until the rest fits into ``room`` cells, as measured by ``width``."""
@@ -281,7 +281,7 @@ def _width(labels: list[tuple[str, str]]) -> int:
     return len("".join(label for _, label in labels).rstrip())
 
 
-def after(names: Sequence[str], name: str) -> str:
+def next_name(names: Sequence[str], name: str) -> str:
     """The next name, cyclically."""
     return names[(names.index(name) + 1) % len(names)]
 

@@ -173,7 +173,7 @@ def _tick_step(line: NumberLine) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
 
 
-def spaced(count: int, most: int) -> list[int]:
+def evenly_spaced(count: int, most: int) -> list[int]:
     """At most ``most`` evenly spaced indices below ``count``, including the last."""
     if count <= most or most < 2:
         return list(range(max(0, count - max(most, 0)), count))

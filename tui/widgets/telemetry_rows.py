@@ -11,7 +11,7 @@ from sysbench.core.machine.sample import DeviceSample, Sample
 from sysbench.tui.live.sensors import SensorReading, device_of, readings
 from sysbench.tui.text import percent
 from sysbench.tui.widgets.plot import mark_row
-from sysbench.tui.widgets.traces import EIGHTHS, block_rows, fitted, gauge, line_rows
+from sysbench.tui.widgets.traces import EIGHTHS, block_rows, gauge, line_rows, resample
 
 NAME_WIDTH = 9
 TEXT_WIDTH = 10
@@ -103,7 +103,7 @@ def _series_lines(
         drawn = line_rows(known, room - unknown, tall, 0.0, high)
         rows = [" " * unknown + row for row in drawn]
     else:
-        rows = block_rows(fitted(values, room), tall, 0.0, high)
+        rows = block_rows(resample(values, room), tall, 0.0, high)
     if column is not None:
         rows = [_pointed(row, column) for row in rows]
     edge = "│" if is_line else " "

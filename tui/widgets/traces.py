@@ -67,7 +67,7 @@ def line_rows(
     return ["".join(chr(0x2800 + bits) if bits else " " for bits in row) for row in cells]
 
 
-def fitted(values: Sequence[float | None], count: int) -> list[float | None]:
+def resample(values: Sequence[float | None], count: int) -> list[float | None]:
     """Resample to ``count`` values: repeat them, or take the highest of equal parts."""
     if len(values) <= count:
         return [values[column * len(values) // count] for column in range(count)]

@@ -33,7 +33,7 @@ from sysbench.tui.screens.compare_screen import CompareScreen
 from sysbench.tui.screens.compare_text import STYLES, DiffersView, side_line
 from sysbench.tui.screens.compare_verdict import Painted
 from sysbench.tui.screens.library_screen import LibraryScreen, RunsTable
-from sysbench.tui.widgets.choice import completed_setting
+from sysbench.tui.widgets.choice import complete_setting
 from sysbench.tui.widgets.difference_view import DifferenceView
 from sysbench.tui.widgets.key_bar import CommandLine
 from tests.tui.conftest import until
@@ -380,9 +380,9 @@ async def test_a_live_experiment_is_found_at_the_start(sysbench_home: Path) -> N
 
 
 def test_settings_are_completed_and_checked() -> None:
-    assert completed_setting("comp") == "compile="
-    assert completed_setting("batch=2 attention=s") == "batch=2 attention=sdpa"
-    assert completed_setting("batch=") is None and completed_setting("no_such") is None
+    assert complete_setting("comp") == "compile="
+    assert complete_setting("batch=2 attention=s") == "batch=2 attention=sdpa"
+    assert complete_setting("batch=") is None and complete_setting("no_such") is None
     assert spec_of_side(SPEC, "batch=2 precision=bf16") == SPEC.changed(batch=2, precision="bf16")
     for text in ("", "batch", "batch=many", "bathc=2"):
         with pytest.raises(SpecError):

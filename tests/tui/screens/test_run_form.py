@@ -19,7 +19,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
 from sysbench.tui.screens.pick_model_dialog import PickModelScreen
 from sysbench.tui.screens.run_device_prediction import predict_on_device
-from sysbench.tui.screens.run_filled import checked, field_texts
+from sysbench.tui.screens.run_filled import field_texts, parse_form
 from sysbench.tui.screens.run_form import SpecForm
 from sysbench.tui.screens.run_prediction import PredictionView, prediction_lines
 from sysbench.tui.screens.run_screen import RunScreen
@@ -49,13 +49,13 @@ def text_of(app: SysbenchApp) -> str:
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: str(spec.settings()))
 def test_texts_of_a_spec_parse_back_to_it(spec: RunSpec) -> None:
-    assert checked(field_texts(spec), ["timing"]).spec == spec
+    assert parse_form(field_texts(spec), ["timing"]).spec == spec
 
 
 def test_fields_that_do_not_matter_do_not_change_the_identity() -> None:
     texts = field_texts(RunSpec(step="forward"))
     texts |= {"optimizer": "sgd", "clip": "1", "compile_backend": "eager", "d_model": "7"}
-    assert checked(texts, ["timing"]).spec == RunSpec(step="forward")
+    assert parse_form(texts, ["timing"]).spec == RunSpec(step="forward")
 
 
 async def test_a_model_is_picked_by_letters_and_arrows_go_from_row_to_row(
