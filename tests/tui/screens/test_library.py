@@ -124,7 +124,7 @@ async def test_an_empty_library_says_what_to_do(app: SysbenchApp) -> None:
         await pilot.press("f5")
         await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
         await pilot.pause()
-        assert "none yet" in str(app.screen.query_one("RunsTable").border_subtitle)
+        assert "no runs yet" in str(app.screen.query_one("RunsTable").border_subtitle)
         await pilot.press("enter", "space", "slash", "escape")
 
 
@@ -205,7 +205,7 @@ async def test_a_run_is_named_deleted_and_brought_back(
         assert library.selected is not None and library.selected.id == kept.id
 
 
-async def test_a_run_that_others_need_is_deleted_only_when_told(
+async def test_a_run_in_use_is_deleted_only_after_a_question(
     app: SysbenchApp, own_run: RunDirectory
 ) -> None:
     save_baseline("main", own_run.record())
@@ -226,7 +226,7 @@ async def test_a_run_that_others_need_is_deleted_only_when_told(
         assert own_run.path.exists()
 
 
-def test_a_row_tells_only_what_most_runs_in_view_do_not_have() -> None:
+def test_a_row_lists_only_settings_that_most_runs_do_not_share() -> None:
     compiled = msgspec.structs.replace(ENTRY, id="b", compile="default")
     limited = msgspec.structs.replace(ENTRY, id="c", settings={"memory_limit": 160 * 2**20})
     entries = [ENTRY, compiled, limited]

@@ -64,7 +64,7 @@ def test_energy_of_a_step_is_by_the_counter_over_the_steps_between_two_samples()
     assert sensor_words(LiveView(), None) == ""
 
 
-def test_silence_is_told_after_twenty_steps_and_five_seconds() -> None:
+def test_silence_is_reported_after_twenty_steps_and_five_seconds() -> None:
     view = measuring(300.0, [])
     last_ns = view.stepped_ns
     assert "no step" not in str(median_line(view, last_ns + 4 * SECOND))

@@ -107,7 +107,9 @@ async def test_kernels_sort_filter_and_turn_phases(app: SysbenchApp, own_run: Ru
         assert len(set(shown(table, "phase"))) == 1
 
 
-async def test_a_row_is_told_in_full_and_explained(app: SysbenchApp, own_run: RunDirectory) -> None:
+async def test_a_row_is_shown_in_full_and_explained(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         tab = await open_tab(pilot, app, own_run, "kernels")
         assert isinstance(tab, KernelsTab)

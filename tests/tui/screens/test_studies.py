@@ -108,7 +108,7 @@ async def test_the_plot_of_a_tiny_screen_has_the_room_of_the_grid(
         await until(pilot, lambda: screen.grid.size.height >= 2)
 
 
-async def test_times_are_marked_and_ratios_told_only_where_rounds_bear_them_out(
+async def test_times_are_marked_and_ratios_reported_only_if_tested(
     app: SysbenchApp, sysbench_home: Path
 ) -> None:
     filled_in_rounds(sysbench_home, 8)
