@@ -188,7 +188,7 @@ def ask_to_measure(app: SysbenchApp, a: Header, b: Header | None) -> None:
 
     if app.session.live:
         app.notify(
-            "A run is live on this machine. Watch or stop it first (F3).",
+            "Another run is live. Press F3 to watch or stop it.",
             title="Not started",
             severity="warning",
             markup=False,

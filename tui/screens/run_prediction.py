@@ -248,24 +248,23 @@ def _verdict(predicted: DevicePrediction) -> Content:
     from sysbench.core.predict.room import is_room  # lazy: first frame
 
     peak, room = predicted.prediction.peak_bytes, predicted.room
-    place = "RAM" if predicted.place == "cpu" else predicted.place
+    place = "in RAM" if predicted.place == "cpu" else f"on {predicted.place}"
     if predicted.why_unknown:
         return Content("Fits: unknown, the peak is not predicted.")
     if room is None:
-        return Content(f"Fits: unknown, as is the capacity of {place or 'the device'}.")
+        return Content(f"Fits: unknown, as is the capacity of {predicted.place or 'the device'}.")
     if is_room(peak, room):
-        text = f" in {place}: {amount(peak)} of {amount(predicted.capacity_bytes)}."
+        text = f" {place}: {amount(peak)} of {amount(predicted.capacity_bytes)}."
         return Content.assemble(("✓ Fits", "bold $success"), text)
     if peak <= room.most:
         return Content.assemble(
             ("? May not fit", "bold $warning"),
-            f" in {place}: driver and fragmentation need part of the last "
-            f"{amount(room.most - peak)}.",
+            f" {place}: driver and fragmentation need part of the last {amount(room.most - peak)}.",
         )
     missing = amount(peak - room.most)
     may_run = (
         "" if predicted.card else " You can still start it; an OOM report shows what did not fit."
     )
     return Content.assemble(
-        ("✗ Does not fit", "bold $error"), f" in {place}: {missing} missing.{may_run}"
+        ("✗ Does not fit", "bold $error"), f" {place}: {missing} missing.{may_run}"
     )

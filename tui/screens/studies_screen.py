@@ -266,7 +266,7 @@ class StudiesScreen(WorkScreen):
         if watch is None or watch.progress.is_live:
             return
         if self.app.session.live:
-            text = "A run is live on this machine. Watch or stop it first (F3)."
+            text = "Another run is live. Press F3 to watch or stop it."
             self.notify(text, title="Not started", severity="warning", markup=False)
             return
         try:

@@ -169,7 +169,9 @@ async def test_the_category_bar_adds_up(app: SysbenchApp, own_run: RunDirectory)
         assert {"idle", "unattributed"} <= {part.name for part in parts}
 
 
-async def test_the_memory_cursor_tells_what_lives(app: SysbenchApp, own_run: RunDirectory) -> None:
+async def test_the_memory_cursor_lists_live_categories(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         tab = await open_tab(pilot, app, own_run, "memory")
         assert isinstance(tab, MemoryTab)

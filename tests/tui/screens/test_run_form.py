@@ -147,7 +147,7 @@ async def test_a_model_of_the_user_s_is_typed_under_its_choice(app: SysbenchApp)
         app.screen.query_one("#field-model_args", Input).value = '{"layers": 4}'
         command = "sysbench-tui run nano.py:make model.layers=4"
         await until(pilot, lambda: screen_of(app).command() == command)
-        assert "plays the step of this code" in " ".join(text_of(app).split())
+        assert "which runs this code" in " ".join(text_of(app).split())
         model.value = "tiny"
         await until(pilot, lambda: screen_of(app).filled.spec == RunSpec())
         assert not app.screen.query_one("#row-code").display
@@ -209,7 +209,7 @@ async def test_a_card_changes_the_prediction_and_not_what_runs(app: SysbenchApp)
         assert "Start runs on this machine" in text
         assert "H100 80GB HBM3: " in text and "of 79.6 GiB" in text
         assert "Largest batch that fits: 0" in text
-        assert "is not sure to fit into 79.6 GiB" in text
+        assert "may not fit in 79.6 GiB" in text
         assert (screen_of(app).command(), screen_of(app).filled.spec) == (command, spec)
         assert "device=cpu" in command and "--card" not in command
         screen_of(app).action_copy_estimate()
@@ -217,7 +217,7 @@ async def test_a_card_changes_the_prediction_and_not_what_runs(app: SysbenchApp)
         assert app.clipboard == asked
         # Another spec in the form: the question stays.
         screen_of(app).fill(RunSpec(device="cpu"), ["timing"])
-        await until(pilot, lambda: "✓ Fits H100 80GB HBM3" in text_of(app))
+        await until(pilot, lambda: "✓ Fits on H100 80GB HBM3" in text_of(app))
         app.screen.query_one("#field-card", Choice).value = ""
         await until(pilot, lambda: "H100" not in text_of(app))
         assert "H100" not in here

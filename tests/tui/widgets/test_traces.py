@@ -55,7 +55,7 @@ def test_fitting_keeps_the_highest_value(series: list[float | None], count: int)
         assert max((v for v in found if v is not None), default=None) == max(known, default=None)
 
 
-def test_blocks_tell_missing_from_zero() -> None:
+def test_blocks_distinguish_missing_from_zero() -> None:
     assert block_rows([None, 0.0, 0.5, 1.0], 1, 0.0, 1.0) == ["·▁▄█"]
     assert block_rows([0.25, 1.0], 2, 0.0, 1.0) == [" █", "▄█"]
 
