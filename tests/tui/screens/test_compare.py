@@ -279,7 +279,7 @@ async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
         await pilot.press("L")
         await pilot.pause()
         assert "after N blocks" in text_of(screen, "#change")
-        assert "L how" not in str(screen.query_one("#change").border_title)
+        assert "L: after" not in str(screen.query_one("#change").border_title)
 
 
 @pytest.mark.parametrize("ending", ["out-of-time", "failed", "cancelled", None])
