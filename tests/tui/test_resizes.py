@@ -16,7 +16,7 @@ KEYS = {
 }
 """The key that opens a screen."""
 WORDS = {
-    "run": ("╭─ What to run ─", "╭─ What will happen ─", "│ model ", "│ memory limit ", "Start ^r"),
+    "run": ("╭─ What to run ─", "╭─ Prediction ─", "│ model ", "│ memory limit ", "Start ^r"),
     "result": ("[1 Summary]", "╭─ Figures ─", "│ parameters ", "╭─ Machine ─", "$ sysbench-tui"),
     "library": ("╭─ Library", *RUNS, "$ sysbench-tui list"),
     "studies": ("╭─ Studies ─", "│accumulation ", "│warmup ", "$ sysbench-tui study"),

@@ -68,7 +68,7 @@ async def test_a_short_screen_has_rows_and_whole_plots(
         bar, command = tab.query_one(StackBar), app.screen.query_one(CommandLine)
         folded = [bar.size.height, command.size.height, table.size.height]
         assert folded == [2, 1, 1 + ROWS]
-        brief = "traced step 58.42 ms (+8.8 %) · explains 100.0 % · bare 53.71 ms …"
+        brief = "traced step 58.42 ms (+8.8 %) · explains 100.0 % · untraced 53.71 ms …"
         assert str(bar.render()).startswith(brief)
         await pilot.press("L")
         await pilot.pause()

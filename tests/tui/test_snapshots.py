@@ -171,7 +171,7 @@ def test_compare_screen(
 
 
 def experiment_pair() -> Pair:
-    """An experiment of ten blocks, one of whose rounds was left out."""
+    """An experiment of ten blocks, one of whose rounds was excluded."""
     directory = begun()
     noise = [0.0, 0.021, -0.012, 0.008, -0.017, 0.011, 0.004, -0.008, 0.015, -0.003] * 2
     a = [10.0 * (1 + share) for share in noise]

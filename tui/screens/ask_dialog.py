@@ -1,4 +1,4 @@
-"""A question with a few answers, one key each."""
+"""Dialogs: questions, explanations, help, profiles, study export, choice of a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sysbench.tui.widgets.table_view import TableView
 
 
 class DialogAnswer(NamedTuple):
-    """One answer: the value that the screen dismisses with, its text, its key."""
+    """One answer: the screen's result, its text, its key."""
 
     name: str
     label: str
@@ -42,7 +42,7 @@ class DialogAnswer(NamedTuple):
 
 
 class AskScreen(Dialog[str]):
-    """Dismisses with the name of the answer; escape gives the last one."""
+    """Asks a question with one key per answer; dismisses with the name of the answer."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "app.focus_previous", show=False),
@@ -77,12 +77,9 @@ class AskScreen(Dialog[str]):
 
 def ask_before_leaving() -> AskScreen:
     """Ask what to do with the live run; dismisses with ``leave``, ``stop`` or ``stay``."""
-    text = (
-        "It lives in its own process: leaving does not end it. "
-        "Start sysbench-tui again to watch it."
-    )
+    text = "It continues if you quit. Start sysbench-tui again to watch it."
     answers = (
-        DialogAnswer("leave", "Leave it running", "l"),
+        DialogAnswer("leave", "Quit, keep it running", "l"),
         DialogAnswer("stop", "Stop it", "s"),
         DialogAnswer("stay", "Stay", "escape"),
     )
@@ -90,8 +87,8 @@ def ask_before_leaving() -> AskScreen:
 
 
 def ask_before_queueing() -> AskScreen:
-    """Ask whether a run shall wait for the live one; dismisses with ``queue`` or ``stay``."""
-    text = "This one can wait for the device, and begins when it is free."
+    """Ask whether to queue a run; dismisses with ``queue`` or ``stay``."""
+    text = "The new run can wait and start when the device is free."
     answers = (
         DialogAnswer("queue", "Queue it", "q"),
         DialogAnswer("stay", "Do not start", "escape"),
@@ -100,15 +97,14 @@ def ask_before_queueing() -> AskScreen:
 
 
 def ask_before_stopping() -> AskScreen:
-    """Ask whether to end the live run; dismisses with ``stop`` or ``stay``."""
-    text = "What it measured so far is kept; the run ends as cancelled."
+    """Ask whether to stop the live run; dismisses with ``stop`` or ``stay``."""
+    text = "The run is cancelled; results so far are kept."
     answers = (DialogAnswer("stop", "Stop it", "s"), DialogAnswer("stay", "Let it run", "escape"))
     return AskScreen("Stop the run?", text, answers)
 
 
 class ExplainScreen(Dialog[None]):
-    """The columns of the table where the cursor stands, then one paragraph a number; `subject` is
-    the row in view, literal, when there is one."""
+    """Explains the selected row, the columns of its table, and the numbers of the screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,enter", "dismiss", "Close", id="explain.close")
@@ -124,7 +120,7 @@ class ExplainScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as dialog:
-            dialog.border_title = "Where it comes from"
+            dialog.border_title = "About these numbers"
             dialog.border_subtitle = "esc closes"
             if self._subject:
                 yield Static(Content(f"{self._subject}\n"), id="subject", markup=False)
@@ -137,12 +133,12 @@ class ExplainScreen(Dialog[None]):
             heading = Content.styled("Columns of this table", "bold $accent")
             lines = [heading, *pair_lines(self._columns, width), Content(""), *lines]
         if not lines:
-            lines = [Content("This tab has no numbers to explain.")]
+            lines = [Content("Nothing to explain on this tab.")]
         self.query_one("#origins", Static).update(Content("\n").join(lines))
 
 
 def columns_in_view(screen: Screen[Any]) -> list[Pair]:
-    """Heading and sentence of each column of the table with the focus, else of the first."""
+    """Heading and explanation of each column of the focused table, else of the first one."""
     tables = [table for table in screen.query(TableView) if table.is_on_screen]
     tables.sort(key=lambda table: not table.has_focus)
     shown = next((table.table for table in tables if table.table is not None), None)
@@ -158,7 +154,7 @@ def columns_in_view(screen: Screen[Any]) -> list[Pair]:
 def _paragraph(entry: Explanation, width: int) -> Iterator[Content]:
     yield Content.styled(entry.title, "bold $accent")
     pairs = [
-        ("  is", entry.formula),
+        ("  formula", entry.formula),
         ("  clock", entry.clock),
         ("  source", entry.source),
         ("  includes", entry.included),
@@ -171,7 +167,7 @@ KEY_WIDTH = 10
 
 
 class HelpScreen(Dialog[None]):
-    """The active keys of the screen below, grouped by the widget that has them."""
+    """The active keys of the screen below, grouped by widget."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f1,q,enter", "dismiss", "Close", id="help.close")
@@ -196,16 +192,17 @@ class HelpScreen(Dialog[None]):
             for what, names in keys.items():
                 yield from hanging(_key(" ".join(names), "$accent"), what, width)
         yield Content("")
-        yield from hanging(
-            _key("tab", "$accent"), "next field or panel; shift+tab goes back", width
-        )
-        yield from hanging(_key("← →", "$accent"), "turn a choice in the form", width)
-        yield from hanging(_key("^p", "$accent"), "the palette: everything else", width)
+        for key, what in (
+            ("tab", "next field or panel; shift+tab: previous"),
+            ("← →", "change a choice in the form"),
+            ("^p", "command palette: everything else"),
+        ):
+            yield from hanging(_key(key, "$accent"), what, width)
 
     def _groups(self) -> dict[str, dict[str, list[str]]]:
-        """By group title and action the keys of the screen below.
+        """Keys of the screen below by group title and action.
 
-        Only our bindings have an id: Textual's move cursors and need no help.
+        Only this program's bindings have an id; Textual's cursor keys need no help.
         """
         groups: dict[str, dict[str, list[str]]] = {}
         below = self.app.screen_stack[-2]
@@ -228,7 +225,7 @@ CANCEL: list[BindingType] = [Binding("escape", "dismiss", "Cancel", id="dialog.c
 
 
 class SaveScreen(Dialog[None]):
-    """Asks for a name and writes the profile."""
+    """Asks for a name and saves the profile."""
 
     BINDINGS: ClassVar[list[BindingType]] = CANCEL
 
@@ -268,7 +265,7 @@ class LoadScreen(Dialog[tuple[RunSpec, list[PassName]]]):
             if names:
                 yield Options(*(Option(Content(name), id=name) for name in names))
             else:
-                yield Static("No profile is saved yet. Fill the form, then ^s.", markup=False)
+                yield Static("No saved profiles. Fill the form and press Ctrl+S.", markup=False)
             yield Static(classes="complaint", markup=False)
 
     @on(OptionList.OptionSelected)
@@ -280,11 +277,9 @@ class LoadScreen(Dialog[tuple[RunSpec, list[PassName]]]):
 
 
 class StudyExportScreen(Dialog[None]):
-    """Asks for a file name; its extension decides the format."""
+    """Asks for a file name; its extension selects the format."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Cancel", id="dialog.cancel")
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = CANCEL
 
     def __init__(self, report: StudyReport) -> None:
         super().__init__()
@@ -297,7 +292,7 @@ class StudyExportScreen(Dialog[None]):
             dialog.border_title = "Export the study"
             dialog.border_subtitle = "enter writes, esc cancels"
             yield Input(str(Path.cwd() / f"{name}.html"), compact=True)
-            yield Static(f"The ending decides: {', '.join(STUDY_FORMATS)}", markup=False)
+            yield Static(f"Format by extension: {', '.join(STUDY_FORMATS)}", markup=False)
             yield Static(classes="complaint", markup=False)
 
     @on(Input.Submitted)
@@ -306,7 +301,7 @@ class StudyExportScreen(Dialog[None]):
         kind = path.suffix.removeprefix(".")
         try:
             if kind not in STUDY_FORMATS:
-                raise SpecError("path", str(path), f"ends in one of {', '.join(STUDY_FORMATS)}")
+                raise SpecError("path", str(path), f"use one of {', '.join(STUDY_FORMATS)}")
             refuse_existing([path], force=False)
             write(path, study_as(self._report, kind))
         except (SysbenchError, OSError) as error:
@@ -316,11 +311,11 @@ class StudyExportScreen(Dialog[None]):
         self.dismiss()
 
 
-MOST = 200
+MAX_ROWS = 200
 
 
 class PickRunScreen(Dialog[str]):
-    """Lists runs, the newest first; dismisses with the id of the chosen one."""
+    """Lists runs, newest first; dismisses with the id of the chosen one."""
 
     BINDINGS = CANCEL
 
@@ -332,14 +327,12 @@ class PickRunScreen(Dialog[str]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = self._title
-            dialog.border_subtitle = "enter picks, esc cancels"
+            dialog.border_subtitle = "enter selects, esc cancels"
             if self._entries:
-                yield Input(placeholder="words that must occur", compact=True)
+                yield Input(placeholder="filter (all words must match)", compact=True)
                 yield Options()
             else:
-                yield Static(
-                    "There is no other run to choose. esc, then F2 measures one.", markup=False
-                )
+                yield Static("There is no other run. Press F2 to start one.", markup=False)
 
     def on_mount(self) -> None:
         self._list("")
@@ -358,7 +351,7 @@ class PickRunScreen(Dialog[str]):
         ]
         for options in self.query(OptionList):
             options.clear_options()
-            options.add_options(fitting[:MOST])
+            options.add_options(fitting[:MAX_ROWS])
             options.highlighted = 0 if fitting else None
 
     @on(Input.Submitted)
@@ -371,7 +364,7 @@ class PickRunScreen(Dialog[str]):
 
 
 def entry_text(entry: Entry) -> str:
-    """The settings that decide a run's numbers, and the numbers, on one line."""
+    """Time, main settings, step time and peak of a run on one line."""
     size = f"{entry.model} B{entry.batch} ctx {entry.context} {entry.precision} {entry.step}"
     figures = f"{milliseconds(entry.median_ms)}  {amount(entry.peak_bytes)}"
     return f"{day_and_time(entry.created_ns)}  {size}  {figures}"

@@ -1,4 +1,4 @@
-"""Dialog before an experiment: its forecast and its limits."""
+"""Dialog that asks for the limits of an A/B test and shows its plan."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ from sysbench.tui.widgets.key_bar import CommandLine
 
 MINUTES = 15.0
 PAUSE_SECONDS = 0.3
-"""Time without a key after which the forecast is updated: it reads earlier runs."""
+"""Time without a key press before the plan is updated, which reads earlier runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """An experiment to be started: two resolved specs, its limits, the forecast that was shown.
+    """An experiment to start: two resolved specs, limits, and the plan if one was shown.
 
     Attributes:
-        pythons: Interpreters of the two sides; empty is this program's.
+        pythons: Interpreters of A and B; "" for this program's.
+        smallest: Smallest difference that matters, as a share.
     """
 
     a: RunSpec
@@ -55,7 +56,7 @@ class Order:
 
 
 class MeasureScreen(Dialog[Order]):
-    """Asks for the limits, and without a second spec for its changes; dismisses with the order."""
+    """Asks for limits, and for B's changes if only A is given; dismisses with the order."""
 
     CSS_PATH = "compare_measure.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,7 +66,7 @@ class MeasureScreen(Dialog[Order]):
 
     @dataclass
     class Planned(Message):
-        """The forecast is made, or the reason why there is none."""
+        """The plan is ready, or failed with `problem`."""
 
         order: Order
         plan: Plan | None
@@ -74,8 +75,8 @@ class MeasureScreen(Dialog[Order]):
     def __init__(self, a: Header, b: Header | None) -> None:
         """
         Args:
-            a: Of the run whose spec is judged against.
-            b: Of that whose spec is judged; None asks for the keys in which A's shall differ.
+            a: Header of run A, the baseline.
+            b: Header of run B; None asks for changes of A's spec.
         """
         super().__init__()
         self._a, self._b = a, b
@@ -85,12 +86,12 @@ class MeasureScreen(Dialog[Order]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
-            dialog.border_title = "Measure both in turn"
+            dialog.border_title = "A/B test"
             dialog.border_subtitle = "enter starts, esc cancels"
             yield Static(id="specs", markup=False)
             if self._b is None:
                 with Horizontal(classes="row"):
-                    yield Label("B is A with")
+                    yield Label("B = A with")
                     yield Input(
                         placeholder="key=value, such as compile=default; → completes",
                         suggester=SettingSuggester(),
@@ -125,11 +126,10 @@ class MeasureScreen(Dialog[Order]):
             yield "B", f"A with {', '.join(words)}" if words else "the same spec as A"
 
     def order(self) -> Order:
-        """The order as it is typed.
+        """Read the order from the fields.
 
         Raises:
-            SpecError: A field does not hold what it must, or a run names a Python that nobody
-                chose here.
+            SpecError: A field is invalid, or a run uses a Python that was not chosen here.
         """
         of_b = self._b or self._a
         python_a, python_b = require_chosen(self._a.python), require_chosen(of_b.python)
@@ -151,7 +151,6 @@ class MeasureScreen(Dialog[Order]):
         self._pause = self.set_timer(PAUSE_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Check what is typed, and make its forecast."""
         try:
             order = self.order()
         except SpecError as error:
@@ -180,7 +179,6 @@ class MeasureScreen(Dialog[Order]):
 
     @work(thread=True, group="measure.plan", exclusive=True)
     def _plan(self, order: Order) -> None:
-        """Forecast in a thread: it reads the records of earlier runs."""
         try:
             plan = plan_of(order.a, order.b, order.minutes)
         except SysbenchError as error:
@@ -204,9 +202,9 @@ class MeasureScreen(Dialog[Order]):
         except SpecError as error:
             self._complain(f"{error.field}: {error.allowed}")
             return
-        # The forecast is kept with the experiment if it is the one of this order.
-        shown = self._forecast if self._order == order else None
-        self.dismiss(replace(order, plan=shown))
+        # Store the plan only if it was made for this order.
+        plan = self._forecast if self._order == order else None
+        self.dismiss(replace(order, plan=plan))
 
     @on(Button.Pressed, "#cancel")
     def _cancel(self) -> None:
@@ -214,10 +212,10 @@ class MeasureScreen(Dialog[Order]):
 
 
 def spec_of_side(spec: RunSpec, text: str) -> RunSpec:
-    """The spec with the settings of ``key=value key=value``.
+    """Apply ``key=value key=value`` to a spec.
 
     Raises:
-        SpecError: Nothing is changed, or a key or a value is not allowed.
+        SpecError: There are no settings, or a key or value is not allowed.
     """
     changes: dict[str, object] = {}
     for word in text.split():
@@ -227,7 +225,7 @@ def spec_of_side(spec: RunSpec, text: str) -> RunSpec:
         field = field_named(key, value)
         changes[field.name] = field.parse(value)
     if not changes:
-        raise SpecError("changes", text, "at least one key=value in which B differs")
+        raise SpecError("changes", text, "at least one key=value")
     return spec.changed(**changes)
 
 

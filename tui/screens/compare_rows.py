@@ -1,4 +1,4 @@
-"""The change of two runs row by row: two trees side by side, the biggest change first."""
+"""The time and memory views of Compare: a tree of changes, largest first."""
 
 from __future__ import annotations
 
@@ -28,10 +28,16 @@ NOT_TESTED = "one traced process each: not tested"
 
 
 class RowsView(Vertical):
-    """The summary, then the rows. Subject of `?` are the sentences in full."""
+    """A summary, then the rows of a difference; `?` shows the whole summary."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter", id="compare.filter", tooltip="Words that must occur"),
+        Binding(
+            "slash",
+            "filter",
+            "Filter",
+            id="compare.filter",
+            tooltip="Show rows that contain all words",
+        ),
         Binding("escape", "clear_filter", "Clear", show=False, id="compare.clear"),
     ]
 
@@ -48,7 +54,9 @@ class RowsView(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Folding(id="summary")
-        box = Input(placeholder="words that must occur; esc clears", compact=True, id="filter")
+        box = Input(
+            placeholder="filter (all words must match); esc clears", compact=True, id="filter"
+        )
         box.display = False
         yield box
         table = DifferenceView(self._columns)
@@ -70,12 +78,11 @@ class RowsView(Vertical):
         """Show the tree of a difference.
 
         Args:
-            root: The whole; None where a side has nothing to compare.
+            root: The tree; None if a run has nothing to compare, with the reason in ``why``.
             sentences: The summary.
-            notes: What is to be known before the rows are read.
-            details: Further sentences, for screens with room.
-            why: The reason why there is no tree.
-            perturbed: Whether tracing moved a side so far that times are void.
+            notes: Caveats of the rows.
+            details: Further sentences, shown if they fit.
+            perturbed: Whether tracing changed the times too much.
         """
         self.sentences, self.details, self.notes = list(sentences), list(details), list(notes)
         self.table.display = root is not None
@@ -92,42 +99,39 @@ class RowsView(Vertical):
         self.query_one("#summary", Folding).show(lambda width, height: Content(READING))
 
     def _summary(self, width: int, height: int) -> Content:
-        """All sentences and notes; where they do not fit, as much as does, with a mark."""
+        """All sentences and notes, or as much as fits and a mark."""
         lines = _wrapped([*self.sentences, *self.details], width)
         lines += [line.stylize(QUIET) for line in _wrapped(self.notes, width)]
         if len(lines) > height:
             mark = f" … ! {counted(len(self.notes), 'note')}: ?" if self.notes else " … ?"
             rest = " ".join(str(line).strip() for line in lines[height - 1 :])
-            # Between two words: half a figure is another figure.
+            # Break between words: half a number is another number.
             last = textwrap.wrap(rest, max(width - len(mark), 1))[0]
             lines = [*lines[: height - 1], Content(last) + Content.styled(mark, QUIET)]
         return Content("\n").join(lines)
 
     def in_full(self) -> str:
-        """The summary and its notes, for `?`."""
+        """The whole summary with its notes, for `?`."""
         return "\n".join(map(literal, [*self.sentences, *self.details, *self.notes]))
 
     @on(DifferenceView.RowHighlighted)
     def show_detail(self) -> None:
-        """Write out the row under the cursor."""
         node = self.table.node
         line = self.query_one("#detail", Static)
         line.update(Content("" if node is None else detail_words(node)))
 
     def start_focus(self) -> None:
-        """Put the focus where the keys of the rows work, once there are rows."""
+        """Focus the rows, now or when they arrive."""
         self._awaits_rows = not self.table.display
         if self.table.display:
             give_focus(self.table)
 
     def action_filter(self) -> None:
-        """Ask for words that the rows must contain."""
         box = self.query_one("#filter", Input)
         box.display = self.table.display
         give_focus(box)
 
     def action_clear_filter(self) -> None:
-        """Show every row again."""
         box = self.query_one("#filter", Input)
         box.value, box.display = "", False
         self.start_focus()
@@ -144,7 +148,7 @@ class RowsView(Vertical):
 def show_difference(
     time: RowsView, memory: RowsView, difference: Difference, *, perturbed: bool, phases: str
 ) -> None:
-    """Show both trees of a difference; the last sentence of the summary is on memory."""
+    """Show both trees of a difference; the last sentence of its summary is about memory."""
     on_time = difference.summary[: -1 if difference.memory else None]
     on_memory = difference.summary[-1:] if difference.memory else []
     missing = difference.missing
@@ -160,7 +164,6 @@ def show_difference(
 
 
 def _wrapped(sentences: Sequence[str], width: int) -> list[Content]:
-    """The sentences, further lines of each indented."""
     return [
         Content(line)
         for text in sentences
@@ -169,14 +172,13 @@ def _wrapped(sentences: Sequence[str], width: int) -> list[Content]:
 
 
 def change_words(root: TimeNode | ByteNode) -> str:
-    """The change of the whole with its unit."""
     if isinstance(root, TimeNode):
         return f"{root.change / 1e6:+,.3f} ms"
     return f"{'+' if root.change >= 0 else ''}{amount(root.change)}"
 
 
 def detail_words(branch: ChangeBranch) -> str:
-    """A row in full: its place, both sides' counts, the phase, the stack."""
+    """A row in full: path, state, phase, counts of A and B, stack."""
     node = branch.node
     words = [literal(branch.path)]
     if node.state != "both":

@@ -1,4 +1,4 @@
-"""Compare: two runs, the verdict first, then their time and memory row by row."""
+"""Compare: the verdict on two runs, then their time and memory row by row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.tables.trust import is_perturbed
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import PairWatch, Reading
-from sysbench.tui.screens.ask_dialog import AskScreen, DialogAnswer
+from sysbench.tui.screens.ask_dialog import (
+    AskScreen,
+    DialogAnswer,
+    ExplainScreen,
+    columns_in_view,
+)
 from sysbench.tui.screens.compare_rows import NOT_TESTED, RowsView, show_difference
 from sysbench.tui.screens.compare_text import (
     DiffersView,
@@ -44,10 +49,10 @@ from sysbench.tui.widgets.key_bar import KEYS, CommandLine, TabBar
 from sysbench.tui.widgets.plot import Drawing
 
 VIEWS = {
-    "verdict": "the verdict, its interval, the rounds and their conditions",
-    "time": "the traced step of both, row by row",
-    "memory": "the peak of both, row by row",
-    "differs": "settings and facts of the machine that differ",
+    "verdict": "the verdict, its interval, rounds and conditions",
+    "time": "the traced step of both runs, row by row",
+    "memory": "the peak of both runs, row by row",
+    "differs": "settings and machine facts that differ",
 }
 EXPLAINS = {
     "verdict": ("compare.verdict", "compare.interval", "compare.conditions"),
@@ -58,7 +63,7 @@ EXPLAINS = {
 
 
 class CompareScreen(WorkScreen):
-    """Two runs side by side, and the experiment that measures them while it is live."""
+    """Two runs side by side, and their experiment while it is live."""
 
     CSS_PATH = "compare_screen.tcss"
     AUTO_FOCUS = ""
@@ -76,16 +81,16 @@ class CompareScreen(WorkScreen):
             for key, (name, about) in zip(KEYS, VIEWS.items(), strict=False)
         ),
         unfold_binding(is_shown=True),
-        Binding("b", "measure", "A/B", id="compare.measure", tooltip="Measure both in turn"),
-        Binding("x", "stop", "Stop", id="compare.stop", tooltip="End the experiment; asks"),
-        Binding("g", "go_on", "Go on", id="compare.resume", tooltip="Go on with the experiment"),
+        Binding("b", "measure", "A/B", id="compare.measure", tooltip="Run an A/B test"),
+        Binding("x", "stop", "Stop", id="compare.stop", tooltip="Stop the experiment; asks first"),
+        Binding("g", "go_on", "Resume", id="compare.resume", tooltip="Resume the experiment"),
     ]
 
     bar = getters.query_one(TabBar)
 
     @dataclass
     class Read(Message):
-        """Both runs were read and judged, or could not be."""
+        """Both runs were read and judged, or reading failed with `problem`."""
 
         watch: PairWatch
         reading: Reading | None
@@ -93,7 +98,7 @@ class CompareScreen(WorkScreen):
 
     @dataclass
     class Matched(Message):
-        """The rows of both runs were matched."""
+        """The rows of both runs were matched, or reading failed with `problem`."""
 
         watch: PairWatch
         difference: Difference | None
@@ -146,7 +151,7 @@ class CompareScreen(WorkScreen):
         watch = self.pair_watch
         if watch is None or not self.query("#state"):
             return
-        # In this order: a change during a reading is left for the next look.
+        # Do not ask while reading, so that a change in between is seen at the next tick.
         if not self.is_reading and watch.has_changed():
             self.is_reading = True
             self._read(watch)
@@ -154,7 +159,6 @@ class CompareScreen(WorkScreen):
 
     @work(thread=True, group="compare.read")
     def _read(self, watch: PairWatch) -> None:
-        """Read and judge in a thread: records are long, and power takes a moment."""
         try:
             self.post_message(self.Read(watch, watch.read()))
         except SysbenchError as error:
@@ -186,7 +190,7 @@ class CompareScreen(WorkScreen):
         self.query_one(CommandLine).show(self.command())
 
     def _match(self) -> None:
-        """Match the rows of both runs once; a round that was added changes none of them."""
+        """Match the rows of both runs when a block arrives; further rounds do not change them."""
         reading, watch = self.reading, self.pair_watch
         if reading is None or watch is None:
             return
@@ -198,16 +202,15 @@ class CompareScreen(WorkScreen):
 
     @work(thread=True, group="compare.rows")
     def _read_rows(self, watch: PairWatch, reading: Reading) -> None:
-        """Read the rows layer by layer and match them, in a thread: they are many."""
         pairs = ((watch.pair.a, reading.a), (watch.pair.b, reading.b))
         try:
             a, b = (DifferenceSide(record, layer_rows(run, record)) for run, record in pairs)
-            found = difference(a, b)
+            matched = difference(a, b)
         except SysbenchError as error:
             self.post_message(self.Matched(watch, None, problem=str(error)))
             return
         perturbed = any(side.kernels and is_perturbed(side.kernels) for side in (a, b))
-        self.post_message(self.Matched(watch, found, perturbed=perturbed))
+        self.post_message(self.Matched(watch, matched, perturbed=perturbed))
 
     def on_compare_screen_matched(self, message: Matched) -> None:
         if message.watch is not self.pair_watch or self.reading is None:
@@ -223,14 +226,13 @@ class CompareScreen(WorkScreen):
         )
 
     def _paint_state(self) -> None:
-        """What the experiment does, or how it ended; nothing without one."""
         line, reading, watch = self.query_one("#state", Static), self.reading, self.pair_watch
         if watch is None or reading is None or reading.report is None:
             return
         if watch.is_live:
             text = self._live_line(watch, reading, reading.report)
         elif reading.report.is_live:
-            return  # it has just ended: the next reading says how
+            return  # it has just ended: the next reading has the reason
         else:
             text = ended_line(reading.report, can_go_on=reading.can_go_on)
         line.display = True
@@ -252,7 +254,6 @@ class CompareScreen(WorkScreen):
         return Content.assemble(("● ", "$accent"), " · ".join(words))
 
     def action_view(self, name: str) -> None:
-        """Show a view and give it the focus."""
         for other in VIEWS:
             self.query_one(f"#{other}").display = other == name
         self.bar.active = name
@@ -277,7 +278,6 @@ class CompareScreen(WorkScreen):
 
     @property
     def can_go_on(self) -> bool:
-        """Whether more rounds of the experiment may be measured."""
         reading, watch = self.reading, self.pair_watch
         if watch is None or reading is None or watch.is_live:
             return False
@@ -285,7 +285,7 @@ class CompareScreen(WorkScreen):
 
     def on_resize(self, event: Resize) -> None:
         super().on_resize(event)
-        # What is folded goes by the height, which changes the size of no panel.
+        # Folding depends on the screen's height, which need not change a panel's size.
         self.call_after_refresh(self.query_one(VerdictView).paint)
 
     def action_unfold(self) -> None:
@@ -293,7 +293,6 @@ class CompareScreen(WorkScreen):
         self.query_one(VerdictView).paint()
 
     def action_measure(self) -> None:
-        """Ask for the limits of an experiment on both specs, then start it."""
         if self.pair_watch is not None:
             pair = self.pair_watch.pair
             ask_to_measure(self.app, pair.a.header(), pair.b.header())
@@ -306,11 +305,11 @@ class CompareScreen(WorkScreen):
         def answered(choice: str | None) -> None:
             try:
                 if choice == "stop" and not directory.stop():
-                    self.notify("It had already ended.", markup=False)
+                    self.notify("The experiment has already ended.", markup=False)
             except SysbenchError as error:
                 self.notify(str(error), title="Not stopped", severity="error", markup=False)
 
-        text = "The rounds so far are kept, and it can go on later."
+        text = "Finished rounds are kept; you can resume it later."
         answers = (
             DialogAnswer("stop", "Stop it", "s"),
             DialogAnswer("stay", "Let it run", "escape"),
@@ -318,7 +317,6 @@ class CompareScreen(WorkScreen):
         self.app.push_screen(AskScreen("Stop the experiment?", text, answers), answered)
 
     def action_go_on(self) -> None:
-        """Start the experiment's process again."""
         if self.reading is not None and self.reading.directory is not None and self.can_go_on:
             self.reading.directory.start()
 
@@ -333,8 +331,6 @@ class CompareScreen(WorkScreen):
         return list(EXPLAINS.get(self.bar.active, ()))
 
     def action_explain(self) -> None:
-        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view
-
         views = (view for view in self.query(RowsView) if view.display)
         subject = next((view.in_full() for view in views), "")
         self.app.push_screen(ExplainScreen(self.explanations(), subject, columns_in_view(self)))
@@ -351,12 +347,13 @@ class CompareScreen(WorkScreen):
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands: list[tuple[str, str, Any]] = []
         if self.check_action("measure", ()):
-            about = "an experiment of fresh processes, ABBA"
-            commands.append(("compare: Measure both in turn", about, self.action_measure))
+            about = "interleaved runs in fresh processes (ABBA)"
+            commands.append(("compare: Run an A/B test", about, self.action_measure))
         if self.check_action("stop", ()):
-            commands.append(("compare: Stop experiment", "it can go on later", self.action_stop))
+            about = "you can resume it later"
+            commands.append(("compare: Stop experiment", about, self.action_stop))
         if self.can_go_on:
-            commands.append(("compare: Go on with experiment", "", self.action_go_on))
+            commands.append(("compare: Resume experiment", "", self.action_go_on))
         for name, about in VIEWS.items():
             if name != self.bar.active:
 
@@ -368,7 +365,7 @@ class CompareScreen(WorkScreen):
 
 
 def known_factors(reading: Reading) -> list[Factor]:
-    """The factors, without facts of the machine that a side has not recorded yet."""
+    """The factors without those that A or B has not recorded yet."""
     factors = reading.comparison.factors
     if reading.a.timing is not None and reading.b.timing is not None:
         return factors
@@ -376,9 +373,9 @@ def known_factors(reading: Reading) -> list[Factor]:
 
 
 def phase_words(phases: list[PhaseChange]) -> str:
-    """Medians of the bare step's phases in A and B; empty where a side has none."""
+    """Phase medians of the untraced step in A and B; empty if a run has none."""
     both = [row for row in phases if row.a_ms is not None and row.b_ms is not None]
     words = [
         f"{row.name} {significant(row.a_ms or 0)} → {significant(row.b_ms or 0)}" for row in both
     ]
-    return f"Bare step, medians in ms, A → B: {', '.join(words)}." if words else ""
+    return f"Untraced step, medians in ms, A → B: {', '.join(words)}." if words else ""

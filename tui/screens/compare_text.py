@@ -1,4 +1,4 @@
-"""Sentences of the Compare screen: the verdict, both sides, the experiment, its conditions."""
+"""Texts of Compare: the verdict, both runs, the experiment and its conditions."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 QUIET = "$foreground 60%"
 STYLES = dict.fromkeys(GLYPHS, "bold") | {"faster": "bold $success", "slower": "bold $warning"}
-"""Style of a verdict; only a difference that was found has a colour."""
+"""Style of each verdict; only faster and slower have a colour."""
 ENDING_GLYPHS = {"decided": "✓", "failed": "✗", "killed": "✗"}
 WIDE = 100
-"""From this width on a line has room for a whole id."""
+"""From this width on a run id is not shortened."""
 
 
 def verdict_contents(verdict: Verdict, width: int) -> list[Content]:
-    """B against A in a line, the evidence for it, and what would decide it."""
+    """The verdict, its evidence, and what would decide it."""
     text = describe_verdict(verdict)
     style = STYLES[verdict.verdict]
     lines = hanging(Content(""), literal(f"{text.glyph} {text.headline}"), width, style)
@@ -61,7 +61,6 @@ def verdict_contents(verdict: Verdict, width: int) -> list[Content]:
 
 
 def side_line(letter: str, record: Record, width: int) -> Content:
-    """One side: the run, its median with the interval and what that is of, its peak."""
     name = record.id if width >= WIDE else shortened(record.id, max(12, width - 56))
     line = Content.assemble((f"{letter} ", "bold $accent"), literal(name))
     line += Content("  ") + _median(record) + Content.styled(f" {_of(record)}".rstrip(), QUIET)
@@ -71,14 +70,13 @@ def side_line(letter: str, record: Record, width: int) -> Content:
 
 
 def side_lines(a: Record, b: Record, width: int, height: int) -> Content:
-    """Both sides, each with its run and its peak where there are two lines."""
+    """Both runs on two lines, or in brief on one."""
     if height < 2:
         return brief_sides(a, b)
     return Content("\n").join([side_line("A", a, width), side_line("B", b, width)])
 
 
 def _median(record: Record) -> Content:
-    """The median with its interval, or why there is none."""
     timing = record.timing
     if timing is None:
         ended = "" if record.status == "running" else f"{outcome_text(record.status)}, "
@@ -88,7 +86,6 @@ def _median(record: Record) -> Content:
 
 
 def _of(record: Record) -> str:
-    """What the interval is of; empty where there is none."""
     timing = record.timing
     if timing is None:
         return ""
@@ -98,11 +95,11 @@ def _of(record: Record) -> str:
 
 
 def brief_sides(a: Record, b: Record) -> Content:
-    """Both sides in one line: their medians, and what an interval is of."""
+    """Both medians with the scope of their intervals on one line."""
     line, scopes = Content(""), [_of(a), _of(b)]
     for letter, record, of in zip("AB", (a, b), scopes, strict=True):
         line += Content.assemble((f"{letter} ", "bold $accent"), _median(record))
-        # The same of both is said once, behind the second.
+        # A common scope is shown once, after B.
         if of and (letter == "B" or len(set(scopes)) > 1):
             line += Content.styled(f" {of}", QUIET)
         line += Content("   ")
@@ -118,7 +115,7 @@ def factor_words(factors: Sequence[Factor]) -> str:
 
 
 def subject_line(a: Record, factors: Sequence[Factor], width: int) -> Content:
-    """A's settings, and those in which B differs; where room lacks, A's without the latter."""
+    """A's settings, as many as fit, and those in which B differs."""
     how, what = "  B has ", literal(factor_words(factors))
     if not factors:
         how, what = "  B is the same spec", ""
@@ -128,14 +125,13 @@ def subject_line(a: Record, factors: Sequence[Factor], width: int) -> Content:
 
 
 def ended_line(report: ExperimentReport, *, can_go_on: bool) -> Content:
-    """How an experiment that is not live ended, and the key that goes on with it."""
     glyph = ENDING_GLYPHS.get(report.ending, "■")
     line = Content(f"{glyph} A/B: {literal(report.detail)}")
-    return line + Content.styled("  g goes on", "$accent") if can_go_on else line
+    return line + Content.styled("  g: resume", "$accent") if can_go_on else line
 
 
 def condition_lines(conditions: Sequence[Condition], width: int) -> Iterator[Content]:
-    """One condition a line, those that deserve a look marked."""
+    """One condition per line; ``!`` marks warnings."""
     names = max((len(row.name) for row in conditions), default=0)
     for row in conditions:
         sides = f"A {row.a}, B {row.b}: " if row.a or row.b else ""
@@ -146,19 +142,16 @@ def condition_lines(conditions: Sequence[Condition], width: int) -> Iterator[Con
 
 
 def rounds_words(counting: int, left_out: int) -> str:
-    """``24 rounds, 2 left out``."""
-    return counted(counting, "round") + (f", {left_out} left out" if left_out else "")
+    return counted(counting, "round") + (f", {left_out} excluded" if left_out else "")
 
 
 def spread_words(verdict: Verdict) -> str:
-    """The noise between processes, where it is known."""
-    return (
-        "" if verdict.spread is None else f"spread between processes ±{percent(verdict.spread, 2)}"
-    )
+    """The spread between processes; empty if unknown."""
+    return "" if verdict.spread is None else f"spread between runs ±{percent(verdict.spread, 2)}"
 
 
 class DiffersView(Vertical):
-    """One row for each setting or fact of the machine that differs."""
+    """One row for each setting or machine fact that differs."""
 
     table = getters.query_one(TableView)
 
@@ -170,40 +163,38 @@ class DiffersView(Vertical):
         yield table
 
     def show(self, comparison: Comparison) -> None:
-        """Show the factors of this comparison."""
         self.table.show(factor_table(comparison.factors, comparison.procedure))
         words = describe_factors(comparison.factors)
         if comparison.a == comparison.b:
-            words = "A and B are one run."
+            words = "A and B are the same run."
         self.query_one("#causes", Static).update(Content.styled(literal(words), QUIET))
 
     def start_focus(self) -> None:
-        """Put the focus where the keys of the table work."""
         give_focus(self.table)
 
 
 def ask_to_measure(app: SysbenchApp, a: Header, b: Header | None) -> None:
-    """Ask for the limits of an experiment, start it in a process of its own, and show it.
+    """Ask for limits, start an A/B test in its own process, and show it.
 
     Args:
         app: The workstation.
-        a: Of the run whose spec is judged against.
-        b: Of that whose spec is judged; None asks for a change of A's.
+        a: Header of run A, the baseline.
+        b: Header of run B; None asks for changes of A's spec.
     """
 
-    def ordered(order: Order | None) -> None:
+    def start(order: Order | None) -> None:
         if order is not None:
             _start(app, order)
 
     if app.session.live:
         app.notify(
-            "A run is live on this machine. Watch or stop it first (F3).",
+            "Another run is live. Press F3 to watch or stop it.",
             title="Not started",
             severity="warning",
             markup=False,
         )
         return
-    app.push_screen(MeasureScreen(a, b), ordered)
+    app.push_screen(MeasureScreen(a, b), start)
 
 
 def _start(app: SysbenchApp, order: Order) -> None:

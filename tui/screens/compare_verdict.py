@@ -1,4 +1,4 @@
-"""The verdict of two runs: its interval on a number line, the rounds in order, their conditions."""
+"""The verdict view of Compare: interval on a number line, rounds in order, conditions."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ from sysbench.tui.widgets.number_line import (
     PlacedRound,
     axis_rows,
     dot_rows,
+    evenly_spaced,
     line_over,
     look_row,
     round_rows,
-    spaced,
 )
 
 FAINT = "$foreground 40%"
 MARGIN = 5
-"""Cells before a row of the number line, for the number of its block."""
+"""Cells left of the number line, for the block number."""
 NUMBERS_FROM = 70
-"""From this width on each look is written out behind its row."""
+"""From this width on a row of the number line also has its numbers."""
 DOTS_HIGH = 3
 ADVICE = "b: run an A/B test"
-"""Next step where no experiment measured both; the command line has its command."""
-CHANGE = "Change of the step time, B against A"
+"""Next step if no experiment measured both."""
+CHANGE = "Change of the step time, B vs A"
 FOLDED_ROUNDS = 5
-"""Rows of the rounds' plot on a short screen: with these it stands under the change."""
+"""Rows of the rounds' plot on a short screen, so that it fits below the change."""
 
 
 class Painted(Static):
-    """A panel that repaints when its size or its content changes."""
+    """A panel that draws a `Reading` for its current size."""
 
     def __init__(self, title: str, *, id: str) -> None:
         super().__init__(id=id, classes="panel", markup=False)
@@ -66,7 +66,6 @@ class Painted(Static):
         self.reading: Reading | None = None
 
     def show(self, reading: Reading) -> None:
-        """Show this reading from now on."""
         self.reading = reading
         self.paint()
 
@@ -74,18 +73,17 @@ class Painted(Static):
         self.paint()
 
     def paint(self) -> None:
-        """Draw what is to be shown at the present size."""
         width = self.content_size.width
         if self.reading is not None and width > 0:
             self.update(Content("\n").join(self.lines(self.reading, width)))
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
-        """The lines of a reading at that width."""
+        """The lines of a reading at this width."""
         raise NotImplementedError
 
 
 class Words(Painted):
-    """The verdict in words, without a frame: it is what the eye should meet first."""
+    """The verdict in words, without a frame."""
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
         verdict, report = reading.verdict, reading.report
@@ -102,7 +100,7 @@ class Words(Painted):
 
 
 class ChangePanel(Painted):
-    """The change with its interval on a number line, and how it settled."""
+    """The change with its interval on a number line, after each block."""
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
         verdict = reading.verdict
@@ -131,10 +129,10 @@ class ChangePanel(Painted):
         if len(looks) < 2:
             return lines
         if is_folded(self):
-            self.border_title = f"{CHANGE} · L how it settled"
+            self.border_title = f"{CHANGE} · L: after each block"
             return lines
         lines.append(Content.styled("after N blocks", QUIET))
-        for place in spaced(len(looks), self._rows()):
+        for place in evenly_spaced(len(looks), self._rows()):
             row = look_row(line, looks[place], verdict.smallest)
             lines.append(
                 Content.styled(f"{place + 1:>{MARGIN - 1}} ", QUIET)
@@ -144,12 +142,12 @@ class ChangePanel(Painted):
         return lines
 
     def _rows(self) -> int:
-        """Rows for the looks: as many as there is room for beside the rounds, else a few."""
+        """Rows for the looks: what the rounds and conditions leave, at least 6."""
         return max(6, self.screen.size.height - (18 if is_side_by_side(self) else 26))
 
 
 class RoundsPanel(Painted):
-    """The rounds of both sides in the order in which they were measured."""
+    """The rounds of A and B in the order of measurement."""
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
         rounds = sorted(
@@ -175,12 +173,12 @@ class RoundsPanel(Painted):
         words = [f"{first} to {last}"]
         words += [text for text in [spread_words(reading.verdict)] if text]
         if any(not row.counts for _, row in timed):
-            words.append("a b left out")
+            words.append("a b excluded")
         return [*lines, Content.styled(" · ".join(words), QUIET)]
 
 
 class ConditionsPanel(Painted):
-    """What the rounds show of the machine."""
+    """Machine conditions during the rounds."""
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
         if len([*reading.rounds_a, *reading.rounds_b]) < 2:
@@ -189,7 +187,7 @@ class ConditionsPanel(Painted):
 
 
 class VerdictView(VerticalScroll, can_focus=True):
-    """The verdict and the evidence for it."""
+    """The verdict and its evidence."""
 
     def compose(self) -> ComposeResult:
         words = Words("", id="words")
@@ -202,24 +200,21 @@ class VerdictView(VerticalScroll, can_focus=True):
                 yield ConditionsPanel("Conditions", id="conditions")
 
     def show(self, reading: Reading) -> None:
-        """Show this reading from now on."""
         for panel in self.query(Painted):
             panel.show(reading)
 
     def paint(self) -> None:
-        """Repaint all panels after the folding has changed."""
         for panel in self.query(Painted):
             panel.paint()
 
 
 def is_folded(panel: Widget) -> bool:
-    """Whether a short screen leaves out how the change settled, so that the rounds are in sight."""
+    """Whether a short screen hides the earlier looks, to leave space for the rounds."""
     screen = panel.screen
     return screen.has_class("-short") and not screen.has_class(UNFOLDED)
 
 
 def is_side_by_side(panel: Widget) -> bool:
-    """Whether the panels stand in two columns, as the stylesheet has it."""
     return not panel.screen.has_class("-narrow")
 
 
@@ -235,7 +230,6 @@ def _figures(look: MarkLook) -> str:
 
 
 def _drawn(row: str, style: str) -> Content:
-    """A row of the number line: the base faint, the interval in its style."""
     return Content("").join(
         Content.styled("".join(part), FAINT if faint else style)
         for faint, part in groupby(row, key=lambda cell: cell in f" {BAND}│")
@@ -243,7 +237,6 @@ def _drawn(row: str, style: str) -> Content:
 
 
 def _letters(text: str) -> Content:
-    """Letters of the rounds: B's bold, those left out faint."""
     styles = {"A": "", "B": "bold $accent", "a": FAINT, "b": FAINT}
     return Content("").join(
         Content.styled("".join(part), styles.get(letter, "")) for letter, part in groupby(text)

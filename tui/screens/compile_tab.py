@@ -1,4 +1,4 @@
-"""Compile: the extent, the cost in seconds, and the generated kernels with their code."""
+"""Compile: extent, seconds by stage, and generated kernels with their code."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ GAPS_ORDER = ("what", "count", "place", "reason", "code")
 BADGES = {
     "whole": ("✓ compiled whole", "bold $success"),
     "part": ("! compiled in part", "bold $warning"),
-    "none": ("✗ not compiled: an eager run", "bold $error"),
+    "none": ("✗ not compiled: ran eagerly", "bold $error"),
 }
 CODE_TABS = 4
 TALL = 36
-"""From this height on there is room for the code under the kernels."""
+"""From this height on the code is shown below the kernels."""
 
 
 class CompileTab(ViewsTab):
-    """The badge, seconds by stage, gaps if any, generated kernels, and one kernel's code."""
+    """Badge, seconds by stage, gaps, generated kernels, and the code of one kernel."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("c", "code", "Code", id="compile.code", tooltip="Code of the kernel in view"),
+        Binding("c", "code", "Code", id="compile.code", tooltip="Show the kernel's code"),
         Binding(
             "g",
             "gaps",
             "Gaps",
             id="compile.gaps",
-            tooltip="What was not compiled, and why; or back",
+            tooltip="Show what was not compiled and why",
         ),
     ]
 
     @dataclass
     class Weighed(Message):
-        """The library was searched for an eager run."""
+        """The library was searched for an eager run to compare with."""
 
         worth: BreakEven | None
 
@@ -120,10 +120,9 @@ class CompileTab(ViewsTab):
         return self.query_one("#generated", TableView)
 
     def _show_generated(self) -> None:
-        """Show the kernels, or the reason why there are none."""
         kernels = self.record.kernels
         if kernels is None or not kernels.generated:
-            self.generated.border_title = "Generated kernels: none known"
+            self.generated.border_title = "Generated kernels: none"
             return
         self.generated.border_title = "Generated kernels"
         self.generated.show(generated_table(kernels), sort="exclusive_ns")
@@ -131,14 +130,13 @@ class CompileTab(ViewsTab):
     def _why_none(self) -> str:
         block, kernels = self.record.compile, self.record.kernels
         if kernels is None:
-            return literal(self.record.missing.get("kernels", "there was no trace pass"))
+            return literal(self.record.missing.get("kernels", "this run has no trace pass"))
         if block is not None and block.backend != "inductor":
             return f"the backend {literal(block.backend)} generates no kernels"
-        return literal(kernels.missing.get("generated", "the trace pass saw no graph compiled"))
+        return literal(kernels.missing.get("generated", "no graph was compiled in the trace pass"))
 
     @work(thread=True, group="compile.worth", exclusive=True)
     def _weigh(self) -> None:
-        """Search the library for an eager run, in a thread: that may take a moment."""
         self.post_message(self.Weighed(compile_break_even(self.record)))
 
     def on_compile_tab_weighed(self, message: Weighed) -> None:
@@ -147,13 +145,12 @@ class CompileTab(ViewsTab):
             self.query_one("#worth", Static).update(worth_line(message.worth))
 
     def action_code(self) -> None:
-        """Show or hide the code of the kernel under the cursor."""
         if self.is_blank:
             return
         panel = self.query_one("#code")
         panel.display = not panel.display
         self.remove_class("-gaps")
-        # On a short screen the code takes the table's place.
+        # On a short screen the code replaces the table.
         self.generated.display = not panel.display or self.app.size.height >= TALL
         give_focus(self.generated if self.generated.display else panel)
         self._show_code()
@@ -164,7 +161,7 @@ class CompileTab(ViewsTab):
         return super().check_action(action, parameters)
 
     def action_gaps(self) -> None:
-        """Go to the gaps, which on a short screen take the kernels' place, or back."""
+        """Focus the gaps, which replace the kernels on a short screen, or go back."""
         gaps = self.query_one("#gaps", TableView)
         is_there = self.app.focused is not gaps
         is_short = self.app.size.height < TALL
@@ -178,7 +175,6 @@ class CompileTab(ViewsTab):
         self.show_detail()
 
     def _gap_in_full(self) -> str:
-        """The gap under the cursor while the gaps have the focus: its place, reason and code."""
         for gaps in self.query("#gaps").results(TableView):
             if self.app.focused is gaps and gaps.table is not None and gaps.selected is not None:
                 row = gaps.table.mapping(gaps.selected)
@@ -200,7 +196,7 @@ class CompileTab(ViewsTab):
         panel.scroll_home(animate=False)
 
     def _row(self) -> dict[str, Any]:
-        """The kernel under the cursor by the table's columns; empty when there is none."""
+        """The selected kernel by column; may be empty."""
         table = None if self.is_blank else self.generated.table
         index = self.generated.selected if table else None
         if table is None or index is None:
@@ -208,7 +204,7 @@ class CompileTab(ViewsTab):
         return table.mapping(index)
 
     def detail(self) -> str:
-        """The sources of the kernel under the cursor, or the reason why there is none; a gap."""
+        """The selected gap, the sources of the selected kernel, or why there is none."""
         if gap := self._gap_in_full():
             return gap
         return self.subject() if self.generated.table else self._why_none()
@@ -227,14 +223,13 @@ class CompileTab(ViewsTab):
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         if self.is_blank:
             return []
-        commands = [("compile: Show the kernel's code", "or hide it", self.action_code)]
+        commands = [("compile: Show or hide code", "of the kernel", self.action_code)]
         if self.query("#gaps"):
-            commands.append(("compile: Go to the gaps", "or back", self.action_gaps))
+            commands.append(("compile: Show gaps", "or go back", self.action_gaps))
         return commands
 
 
 def badge(block: Compile) -> Content:
-    """The extent of compilation, as text and style."""
     badge_text = BADGES[block.extent or ("part" if block.fell_back else "whole")]
     counts = {
         "graph": block.graphs,
@@ -249,7 +244,6 @@ def badge(block: Compile) -> Content:
 
 
 def seconds_line(block: Compile) -> Content:
-    """The seconds of compilation, and the caches in use."""
     return Content.assemble(
         "compiling took ",
         (f"{significant(block.compile_seconds, 3)} s", "bold $accent"),
@@ -258,7 +252,6 @@ def seconds_line(block: Compile) -> Content:
 
 
 def seconds_parts(block: Compile) -> list[BarPart]:
-    """Seconds of each stage, as parts of the whole."""
     return [
         BarPart(name, seconds, f"{significant(seconds, 3)} s", swatch_of(name))
         for name, seconds in block.parts_seconds.items()
@@ -266,27 +259,27 @@ def seconds_parts(block: Compile) -> list[BarPart]:
 
 
 def worth_line(worth: BreakEven) -> Content:
-    """The time saved per step and the break-even, or why they are not known."""
+    """The time saved per step and the break-even, or why they are unknown."""
     if (
         worth.compiled_ms is None
         or worth.eager_ms is None
         or worth.saved_ms is None
         or worth.speed_up is None
     ):
-        reason = worth.missing.get("eager_ms") or worth.missing.get("steps_cold", "not known")
+        reason = worth.missing.get("eager_ms") or worth.missing.get("steps_cold", "unknown")
         return Content.assemble("break-even n/a: ", (reason, "$foreground 70%"))
-    is_told = worth.verdict is not None and worth.verdict.verdict == "faster"
+    is_faster = worth.verdict is not None and worth.verdict.verdict == "faster"
     steps = {"cold": worth.steps_cold, "warm": worth.steps_warm}
     pays = [f"{count:,} steps {name}" for name, count in steps.items() if count is not None]
-    would = "pays" if is_told else "would pay"
-    after = f"{would} after {' · '.join(pays)}" if pays else worth.missing.get("steps_cold", "")
+    pay = "pays off" if is_faster else "would pay off"
+    after = f"{pay} after {' · '.join(pays)}" if pays else worth.missing.get("steps_cold", "")
     tested = (f"; {worth.tested}", "$foreground 70%")
-    if not is_told:
+    if not is_faster:
         medians = f"eager {milliseconds(worth.eager_ms)} a step, compiled "
         return Content.assemble(f"{medians}{milliseconds(worth.compiled_ms)}; {after}", tested)
     return Content.assemble(
         (f"{significant(worth.speed_up, 3)}×", "bold $accent"),
-        f" the eager speed, {milliseconds(worth.saved_ms)} saved a step of "
-        f"{milliseconds(worth.eager_ms)}; {after}",
+        f" the eager speed, saves {milliseconds(worth.saved_ms)} of "
+        f"{milliseconds(worth.eager_ms)} per step; {after}",
         tested,
     )

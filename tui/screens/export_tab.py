@@ -1,4 +1,4 @@
-"""Export: the files that a run can write, their paths, and the result."""
+"""Export: write artifacts and tables of a run to files."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ KIND_WIDTH = 12
 
 
 class ExportTab(ResultTab):
-    """A list of exports; enter writes the one under the cursor to the path below."""
+    """Lists the exports; enter writes the selected one to the path below."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="panel", id="kinds") as kinds:
-            kinds.border_title = "Write"
-            kinds.border_subtitle = "enter writes the highlighted export"
+            kinds.border_title = "Export"
+            kinds.border_subtitle = "enter writes the selected export"
             yield Options(*(Option(_label(kind), id=kind) for kind in EXPORTS))
         with Vertical(classes="panel", id="path") as path:
-            path.border_title = "To: a file or a folder"
+            path.border_title = "Path of a file or folder"
             yield Input(compact=True, id="target")
         with Vertical(classes="panel", id="outcome") as outcome:
             outcome.border_title = "Written"
-            yield Static("Nothing yet.", id="written", markup=False)
+            yield Static("(nothing written yet)", id="written", markup=False)
 
     def on_mount(self) -> None:
         self._lines: list[Content] = []
 
     @on(OptionList.OptionHighlighted)
     def _propose(self, event: OptionList.OptionHighlighted) -> None:
-        """Propose the default path of the export under the cursor."""
         path = default_path(self.run, str(event.option_id), Path.cwd())
         self.query_one("#target", Input).value = str(path)
 
@@ -57,7 +56,7 @@ class ExportTab(ResultTab):
 
     @work(thread=True, group="export", exit_on_error=False)
     def _write(self, kind: str, target: str) -> None:
-        """Write in a thread: a trace may be a gigabyte."""
+        """Write in a thread: a trace can have a gigabyte."""
         try:
             paths = write_export(self.run, kind, Path(target).expanduser())
         except (SysbenchError, OSError) as error:

@@ -1,4 +1,4 @@
-"""The ranks of a folder on the Inspect screen: what stands out, then a table a tab."""
+"""The ranks of a folder on the Inspect screen: findings, then one table per tab."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import cells_as_text, heading_of, literal
 from sysbench.core.tables.ranks_tables import ranks_notes, ranks_tables
 from sysbench.tui.keys import give_focus
-from sysbench.tui.screens.findings_tab import FoundInFile
+from sysbench.tui.screens.summary_tab import FoundInFile
 from sysbench.tui.widgets.dialog import Facts
 from sysbench.tui.widgets.table_view import TableView
 
@@ -35,14 +35,14 @@ ORDER = {
     ),
     "memory": ("rank", "peak_bytes", "reserved_bytes", "end_bytes", "largest_bytes", "largest"),
 }
-"""The most important columns first; of other tables all, as they come."""
+"""Columns of some tables, the most important first."""
 FINDINGS = "findings"
 
 
 class RanksPanel(Vertical):
-    """One tab at a time: findings and what the clocks are worth, ranks, steps, collectives, memory.
+    """Shows one tab: findings, ranks, steps, collectives or memory.
 
-    Enter on a row of a rank posts `Opened` with the rank's file.
+    Enter on the row of a rank posts `Opened` with its file.
     """
 
     DEFAULT_CSS = """
@@ -59,7 +59,7 @@ class RanksPanel(Vertical):
 
     @dataclass
     class Opened(Message):
-        """A rank's file was chosen."""
+        """The user opened a rank's file."""
 
         path: Path
 
@@ -89,22 +89,20 @@ class RanksPanel(Vertical):
             self._view(name).show(table)
 
     def turn_to(self, name: str) -> None:
-        """Show a tab and give it the focus."""
         self.name_shown = name
-        for each in self.names:
-            self.query_one(f"#ranks-{each}").display = each == name
+        for other in self.names:
+            self.query_one(f"#ranks-{other}").display = other == name
         give_focus(self.query_one(f"#ranks-{name}"))
         self.show_detail()
 
     def copyable(self) -> tuple[str, str]:
-        """The name and the Markdown of the tab in view."""
         if self.name_shown == FINDINGS:
             return "the findings as Markdown", "\n".join(findings_as_markdown(self.ranks.findings))
         return "the rows in view as Markdown", self._view(self.name_shown).markdown()
 
     @on(TableView.RowHighlighted)
     def show_detail(self) -> None:
-        """Write out what the row under the cursor has in columns without room."""
+        """Show the values of the selected row whose columns are hidden."""
         line, words = self.query_one("#detail", Static), " · ".join(self._hidden_facts())
         line.update(Content(words))
         line.display = bool(words)
@@ -115,9 +113,9 @@ class RanksPanel(Vertical):
         row = self._view(self.name_shown).selected
         if row is None or "rank" not in table.columns:
             return
-        held = self.ranks.memory if self.name_shown == "memory" else self.ranks.rows
+        rows = self.ranks.memory if self.name_shown == "memory" else self.ranks.rows
         rank = table.column("rank")[row]
-        name = next(each.file for each in held if each.rank == rank)
+        name = next(rank_row.file for rank_row in rows if rank_row.rank == rank)
         path = next(path for path in self._folder.iterdir() if folder_text(path.name) == name)
         self.post_message(self.Opened(path))
 

@@ -1,6 +1,6 @@
-"""Inspect: a foreign trace, snapshot or nsys export with a result's tabs, or the ranks of a folder.
+"""Inspect: imported files (trace, snapshot, nsys export) as result tabs, or a folder of ranks.
 
-A confined child process decodes each file.
+A sandboxed child process decodes each file.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ INSPECTED = tuple(
         key=lambda tab: tab.name != "findings",
     )
 )
-"""The tabs whose block an inspection may have, its findings first."""
+"""Tabs that an inspection can have, findings first."""
 
 INTRODUCTION = (
-    f"Type a path and press enter: {READABLE}, of any program and any machine. The format is "
-    "recognised from the "
-    "content. A separate process with a memory limit decodes it; a second look is instant.\n\n"
-    "Or type a folder with a file of each rank of a job: the ranks are shown side by side."
+    f"Type a path and press enter: {READABLE}, from any program and machine. The format is "
+    "detected from the content. A separate process with a memory limit decodes the file; opening "
+    "it again is instant.\n\n"
+    "Or type a folder with one file per rank of a job to see the ranks side by side."
 )
 
 
 OPTION = re.compile(r"\s--(device|steps?|capture)[=\s]\s*(\S+)$")
 
 
-def _with_options(text: str) -> tuple[str, dict[str, str]]:
-    """A path, which may have blanks in it, and the options behind it."""
+def _split_options(text: str) -> tuple[str, dict[str, str]]:
+    """Split a path, which may contain blanks, and the options after it."""
     options: dict[str, str] = {}
     while match := OPTION.search(text):
         options[match[1]] = match[2]
@@ -69,33 +69,33 @@ def _with_options(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _choice(options: Mapping[str, str]) -> tuple[int | None, tuple[int, int] | None]:
-    """The device, and the first and last step.
+    """The device, and the first and last step; None if not given.
 
     Raises:
-        SpecError: One that is no number.
+        SpecError: A value is not a number.
     """
     device, steps = options.get("device"), options.get("steps") or options.get("step")
     if device is not None and not device.isdecimal():
         raise SpecError("--device", device, "a number")
     match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", steps) if steps else None
     if steps and match is None:
-        raise SpecError("--steps", steps, "numbers of steps, such as 3 or 2-5")
+        raise SpecError("--steps", steps, "step numbers such as 3 or 2-5")
     chosen = (int(match[1]), int(match[2] or match[1])) if match else None
     return None if device is None else int(device), chosen
 
 
 class InspectScreen(TabbedScreen):
-    """A path above; below it the progress of decoding, the reason it failed, or the tabs."""
+    """A path; below it the progress of decoding, an error, or the tabs."""
 
     AREA = "inspect"
     CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES, "inspect_screen.tcss"]
     AUTO_FOCUS = "#file"
     BINDING_GROUP_TITLE = "Inspect"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("o", "choose", "Open", show=False, id="inspect.open", tooltip="Name another file"),
-        Binding("t", "step", "Step", id="inspect.step", tooltip="All tables of one step, or some"),
-        Binding("u", "ranks", "Ranks", id="inspect.ranks", tooltip="Up to the ranks of the folder"),
-        Binding("escape", "cancel", "Cancel", id="inspect.cancel", tooltip="End the decoding"),
+        Binding("o", "choose", "Open", show=False, id="inspect.open", tooltip="Open another file"),
+        Binding("t", "step", "Step", id="inspect.step", tooltip="Show only some steps"),
+        Binding("u", "ranks", "Ranks", id="inspect.ranks", tooltip="Back to the folder's ranks"),
+        Binding("escape", "cancel", "Cancel", id="inspect.cancel", tooltip="Stop decoding"),
         Binding("escape", "back", "Back", show=False, id="inspect.back"),
         *(
             Binding(
@@ -104,7 +104,7 @@ class InspectScreen(TabbedScreen):
                 "Tab",
                 show=False,
                 id=f"inspect.tab-{number}",
-                tooltip="The tab of that number",
+                tooltip=f"Show tab {number}",
             )
             for number in range(1, len(INSPECTED) + 1)
         ),
@@ -120,10 +120,10 @@ class InspectScreen(TabbedScreen):
 
     @dataclass
     class Ended(Message):
-        """The decoding has ended, with tables or with the reason why there are none."""
+        """The decoding has ended with a result, or failed with a reason."""
 
         decoding: Decoding | FolderDecoding
-        found: Inspection | Ranks | None = None
+        result: Inspection | Ranks | None = None
         reason: str = ""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class InspectScreen(TabbedScreen):
         self._panel: RanksPanel | None = None
         self._path = ""
         self._folder: Path | None = None
-        """Of the ranks that were shown last, while their files are."""
+        """Folder of the ranks that were shown last."""
 
     def body(self) -> ComposeResult:
         yield Input(
@@ -161,14 +161,14 @@ class InspectScreen(TabbedScreen):
     @on(Input.Submitted, "#file")
     async def _submitted(self, event: Input.Submitted) -> None:
         if event.value.strip():
-            path, options = _with_options(event.value.strip())
+            path, options = _split_options(event.value.strip())
             await self.open(Path(os.path.expanduser(path)), options)
 
     async def open(self, path: Path, options: Mapping[str, str] | None = None) -> None:
-        """Decode this file, or those of a folder, then show the tables.
+        """Decode a file or a folder of ranks, then show the tables.
 
         Args:
-            path: The file or the folder.
+            path: The file or folder.
             options: ``device``, ``capture``, and ``step`` or ``steps``, as on the command line.
         """
         self._stop()
@@ -184,7 +184,7 @@ class InspectScreen(TabbedScreen):
             capture = Path(os.path.expanduser(other)) if other else None
             if path.is_dir():
                 if steps or capture:
-                    raise FolderError("steps and captures are of one file: open it from its folder")
+                    raise FolderError("--steps and --capture need a file, not a folder")
                 self._decoding = FolderDecoding(path, device=device)
             else:
                 self._decoding = Decoding(path, device=device, steps=steps, capture=capture)
@@ -199,7 +199,7 @@ class InspectScreen(TabbedScreen):
 
     @work(thread=True)
     def _decode(self, decoding: Decoding | FolderDecoding) -> None:
-        """Wait for the decoding process; this thread only passes its messages on."""
+        """Wait for the decoding process in a thread and forward its messages."""
 
         def show(path: Path, step: Progressed) -> None:
             self.post_message(self.Advanced(decoding, step, path))
@@ -229,26 +229,25 @@ class InspectScreen(TabbedScreen):
         if event.decoding is not self._decoding:
             return
         self._decoding = None
-        if isinstance(event.found, Ranks):
-            await self._show_ranks(Path(self._path), event.found)
-        elif event.found is not None and isinstance(event.decoding, Decoding):
-            await self._show_tables(event.decoding, event.found)
+        if isinstance(event.result, Ranks):
+            await self._show_ranks(Path(self._path), event.result)
+        elif event.result is not None and isinstance(event.decoding, Decoding):
+            await self._show_tables(event.decoding, event.result)
         else:
             self._refuse(event.reason)
         self.refresh_bindings()
 
     async def _show_ranks(self, folder: Path, ranks: Ranks) -> None:
-        from sysbench.tui.screens.inspect_ranks import RanksPanel  # numpy comes with its tables
+        from sysbench.tui.screens.inspect_ranks import RanksPanel  # lazy: its tables need numpy
 
         self._folder, self._panel = folder, RanksPanel(ranks, folder)
         self.bar.names = self._panel.names
-        self._head(folder_text(ranks), folder.absolute().name, "  enter opens a rank")
+        self._head(folder_text(ranks), folder.absolute().name, "  enter: open a rank")
         await self.place.mount(self._panel)
         self._show_only("heading", "tabs", "place")
         await self.action_tab(self.bar.names[0])
 
     async def on_ranks_panel_opened(self, event: RanksPanel.Opened) -> None:
-        """Show the file of the rank."""
         await self.open(event.path)
 
     def _head(self, what: str, name: str, keys: str) -> None:
@@ -268,7 +267,7 @@ class InspectScreen(TabbedScreen):
         self._head(
             file_text(inspection),
             Path(inspection.file).name,
-            "  u goes up to its ranks" if self._is_of_ranks() else "  o opens another",
+            "  u: back to the ranks" if self._is_of_ranks() else "  o: open file",
         )
         self._show_only("heading", "tabs", "place")
         await self.action_tab(self.bar.names[0])
@@ -285,7 +284,6 @@ class InspectScreen(TabbedScreen):
             self.query_one(f"#{name}").display = name in names
 
     def _stop(self) -> None:
-        """End the decoding that is under way, and ignore its further messages."""
         if self._decoding is not None:
             self._decoding.cancel()
             self._decoding = None
@@ -305,21 +303,18 @@ class InspectScreen(TabbedScreen):
         return super().check_action(action, parameters)
 
     def action_cancel(self) -> None:
-        """End the decoding; the path stays, to be changed or tried again."""
         self._stop()
         self._refuse("cancelled")
         self.refresh_bindings()
 
     def action_choose(self) -> None:
-        """Ask for another file."""
         box = self.query_one("#file")
         box.display = True
         give_focus(box)
 
     def action_step(self) -> None:
-        """Ask for the step, or the range of steps, that all tables are to be of."""
         self.action_choose()
-        # The focus selects what is in the box, and the next key would replace it.
+        # Focusing selects the text, so change it afterwards.
         self.call_after_refresh(self._begin_steps)
 
     def _begin_steps(self) -> None:
@@ -328,7 +323,6 @@ class InspectScreen(TabbedScreen):
         box.cursor_position = len(box.value)
 
     def action_back(self) -> None:
-        """Go from the path to the tables."""
         self.query_one("#file").display = False
         if self._panel is not None:
             self._panel.turn_to(self._panel.name_shown)
@@ -336,12 +330,10 @@ class InspectScreen(TabbedScreen):
             self.tab.start_focus()
 
     async def action_ranks(self) -> None:
-        """Go from the file of a rank to the ranks of its folder."""
         if self._folder is not None:
             await self.open(self._folder)
 
     def _is_of_ranks(self) -> bool:
-        """Whether the file in view lies in the folder whose ranks were shown last."""
         return self._folder is not None and Path(self._path).parent == self._folder
 
     async def clear(self) -> None:
@@ -364,7 +356,6 @@ class InspectScreen(TabbedScreen):
         )
 
     async def action_number(self, number: int) -> None:
-        """Show the tab of this number."""
         await self.action_tab(self.bar.names[number - 1])
 
     def command(self) -> str:
@@ -374,7 +365,7 @@ class InspectScreen(TabbedScreen):
         commands: list[tuple[str, str, Any]] = [
             (
                 "inspect: Open file",
-                "a trace, a snapshot, an nsys export, a folder",
+                "a trace, snapshot, nsys export or folder of ranks",
                 self.action_choose,
             )
         ]

@@ -1,4 +1,4 @@
-"""Kernels: the parts of the traced step, then its rows as table, tree, roofline and answers."""
+"""Kernels: parts of the traced step; its rows as table, tree, roofline and answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from sysbench.tui.text import (
 )
 from sysbench.tui.theme import Swatch, swatch_of
 from sysbench.tui.widgets.dialog import hanging
-from sysbench.tui.widgets.key_bar import ViewBar, after
+from sysbench.tui.widgets.key_bar import ViewBar, next_name
 from sysbench.tui.widgets.outline_view import TreeView
 from sysbench.tui.widgets.roofline_plot import RooflinePlot
 from sysbench.tui.widgets.stack_bar import BarPart, StackBar
@@ -68,13 +68,12 @@ REST = ("idle", "unattributed")
 
 
 def category_looks(kernels: Kernels) -> dict[str, Swatch]:
-    """A swatch for each category in the table, and for what no kernel explains."""
+    """A swatch for each category, for idle and for unattributed time."""
     names = [str(name) for name in category_table(kernels).column("category")]
     return {name: swatch_of(name) for name in (*names, *REST)}
 
 
 def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[BarPart]:
-    """The parts of the traced step: categories, idle, unattributed."""
     parts = []
     for cells in category_table(kernels).mappings():
         name, ns = str(cells["category"]), float(cells["exclusive_ns"] or 0)
@@ -89,7 +88,6 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[BarPar
 
 
 def sum_line(kernels: Kernels) -> Content:
-    """The sum of the parts, marked where tracing perturbed it too much."""
     return _sum(kernels) + Content(f" = the parts below{mean_label(kernels)}")
 
 
@@ -105,18 +103,18 @@ def _sum(kernels: Kernels) -> Content:
     )
 
 
-def brief_line(kernels: Kernels, bare_ms: float | None, width: int) -> Content:
-    """The sum and what it is worth in one line; what makes it too little takes its place."""
+def brief_line(kernels: Kernels, untraced_ms: float | None, width: int) -> Content:
+    """The sum and its coverage on one line, or the warning about coverage."""
     if warning := coverage_warning(kernels):
         return Content.styled(truncate(f"! {warning}", width), "bold $warning")
     line, (covered, *words) = _sum(kernels), coverage_words(kernels)
-    if bare_ms is not None and kernels.perturbation is not None:
+    if untraced_ms is not None and kernels.perturbation is not None:
         line += Content(f" ({signed_percent(kernels.perturbation - 1)})")
-        words = [f"bare {milliseconds(bare_ms)}", *words]
+        words = [f"untraced {milliseconds(untraced_ms)}", *words]
     words = [covered.removesuffix(f" of the {kernels.whole}"), *words]
     for number, text in enumerate(words):
         left = width - line.cell_length - len(text) - 3
-        # A figure is left out whole: half of one is another figure.
+        # Drop whole numbers: half a number is another number.
         if left < (2 if number + 1 < len(words) else 0):
             return line + Content.styled(" …", QUIET)
         line += Content.styled(f" · {text}", QUIET)
@@ -124,7 +122,7 @@ def brief_line(kernels: Kernels, bare_ms: float | None, width: int) -> Content:
 
 
 def row_text(table: Table, index: int, *, perturbed: bool) -> str:
-    """A row in full: the whole name, then the values that narrow columns leave out."""
+    """A row in full: its name, then values that the columns omit."""
     values = table.mapping(index)
     facts = [literal(str(values["name"]))]
     for key in ("op", "module", "phase"):
@@ -143,8 +141,6 @@ def row_text(table: Table, index: int, *, perturbed: bool) -> str:
 
 
 def node_text(node: TreeNode, *, perturbed: bool) -> str:
-    """A node in full: its path, its layers, and the values that narrow columns leave out."""
-
     def time(ns: float) -> str:
         return mark_perturbed(milliseconds(ns / 1e6)) if perturbed else milliseconds(ns / 1e6)
 
@@ -152,12 +148,12 @@ def node_text(node: TreeNode, *, perturbed: bool) -> str:
     if node.layers:
         facts.append(layer_words(node.layers, perturbed=perturbed))
     if node.exclusive_ns < node.inclusive_ns and node.kind in ("module", "layers"):
-        facts.append(f"{time(node.exclusive_ns)} its own")
+        facts.append(f"{time(node.exclusive_ns)} self")
     facts += [f"{phase} {time(ns)}" for phase, ns in node.phases_ns.items()]
     if node.flops is not None:
         facts.append(operations(node.flops))
     if node.of_roof is not None:
-        facts.append(f"{percent(node.of_roof)} of the roof")
+        facts.append(f"{percent(node.of_roof)} of roofline")
     if node.activation_bytes is not None:
         facts.append(
             f"parameters {amount(node.parameter_bytes)}, saved {amount(node.activation_bytes)}"
@@ -169,7 +165,7 @@ QUIET = "$foreground 60%"
 
 
 class AnswersView(VerticalScroll, can_focus=True):
-    """All answers, one below the other."""
+    """All questions with their answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,10 +173,9 @@ class AnswersView(VerticalScroll, can_focus=True):
         self.border_title = "Answers"
 
     def compose(self) -> Iterator[Static]:
-        yield Static("Reading the other runs of this spec …", id="answers", markup=False)
+        yield Static("Reading other runs of this spec…", id="answers", markup=False)
 
     def show(self, answers: Sequence[Answer]) -> None:
-        """Show these."""
         self.answers = answers
         self._paint()
 
@@ -194,7 +189,6 @@ class AnswersView(VerticalScroll, can_focus=True):
             self.query_one("#answers", Static).update(Content("\n").join(lines))
 
     def markdown(self) -> str:
-        """The questions and answers as a table."""
         return table_as_markdown(question_table(self.answers))
 
 
@@ -217,16 +211,21 @@ ALL = "all"
 
 
 class RooflineView(RooflinePlot, can_focus=True):
-    """The plot as a view that takes the focus, so that the tab's keys work there."""
+    """A plot that takes the focus, so that the tab's keys work."""
 
 
 class KernelsTab(ViewsTab):
-    """Coverage and perturbation, the category bar, and one view of the rows at a time."""
+    """Coverage and perturbation, the category bar, and one view of the rows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *view_bindings("kernels", "Table, tree, answers, roofline", is_filtered=True),
         Binding(
-            "p", "phase", "Phase", show=False, id="kernels.phase", tooltip="Only the next phase"
+            "p",
+            "phase",
+            "Phase",
+            show=False,
+            id="kernels.phase",
+            tooltip="Show only the next phase",
         ),
         Binding(
             "g",
@@ -234,20 +233,20 @@ class KernelsTab(ViewsTab):
             "Group",
             show=False,
             id="kernels.group",
-            tooltip="One row a kernel, or one for each module that runs it",
+            tooltip="One row per kernel, or one per kernel and module",
         ),
     ]
 
     @dataclass
     class LayersRead(Message):
-        """The rows layer by layer were read; else the record's rows, and the reason."""
+        """The rows by layer were read, or the record's rows with the reason in `note`."""
 
         kernels: Kernels | None
         note: str = ""
 
     @dataclass
     class Answered(Message):
-        """The answers are ready, other runs considered."""
+        """The answers are ready."""
 
         answers: list[Answer]
 
@@ -274,24 +273,24 @@ class KernelsTab(ViewsTab):
         perturbed = is_perturbed(kernels)
         table, tree = KernelTable(self.looks, perturbed=perturbed), TreeView(perturbed=perturbed)
 
-        def row_in_full() -> str:
+        def describe_row() -> str:
             if table.table is None or table.selected is None:
                 return ""
             return row_text(table.table, table.selected, perturbed=perturbed)
 
-        def node_in_full() -> str:
+        def describe_node() -> str:
             return node_text(tree.node, perturbed=perturbed) if tree.node else ""
 
-        yield View(name="table", widget=table, markdown=table.markdown, subject=row_in_full)
+        yield View(name="table", widget=table, markdown=table.markdown, subject=describe_row)
         yield View(
             name="tree",
             widget=tree,
             markdown=tree.markdown,
-            subject=node_in_full,
+            subject=describe_node,
             fill=self._read_layers,
         )
         yield from map(_file_view, _file_tables(self.record))
-        # Of a foreign trace the questions cannot be answered: its spec is not known.
+        # An imported trace has no spec, which the answers need.
         if self.record.spec:
             answers = AnswersView()
             yield View(
@@ -309,9 +308,8 @@ class KernelsTab(ViewsTab):
         )
 
     def _badge(self, kernels: Kernels) -> Content:
-        """Coverage of the tables and the perturbation by tracing, warnings first."""
         warning = coverage_warning(kernels)
-        # The warning has the coverage already.
+        # The warning already contains the coverage.
         words = [*coverage_words(kernels)[bool(warning) :], *steps_words(self.record)]
         line = Content.styled(" · ".join(words), "$foreground 60%")
         return Content.styled(f"! {warning}\n", "bold $warning") + line if warning else line
@@ -339,7 +337,7 @@ class KernelsTab(ViewsTab):
 
     @work(thread=True, group="kernels.layers", exclusive=True)
     def _read_layers(self) -> None:
-        """Read the rows layer by layer, in a thread: they are many, in a separate file."""
+        """Read the rows by layer in a thread: there are many, in a separate file."""
         try:
             self.post_message(self.LayersRead(layer_rows(self.run, self.record)))
         except SysbenchError as error:
@@ -351,7 +349,6 @@ class KernelsTab(ViewsTab):
 
     @work(thread=True, group="kernels.answers", exclusive=True)
     def _read_answers(self) -> None:
-        """Answer with other runs of the spec the questions that this one cannot."""
         self.post_message(
             self.Answered(questions_of(self.record, runs_with_other_steps(self.record)))
         )
@@ -382,16 +379,15 @@ class KernelsTab(ViewsTab):
         self._show_tree()
 
     def action_phase(self) -> None:
-        """Show the next phase of the trace."""
         kernels = self.record.kernels
         if kernels is None:
             return
         phases = [ALL, *dict.fromkeys(row.phase for row in kernels.rows)]
-        self.phase = after(phases, self.phase)
+        self.phase = next_name(phases, self.phase)
         self._show_phase()
 
     def action_group(self) -> None:
-        """Turn between one row a kernel and one for each of its modules."""
+        """Switch between one row per kernel and one per kernel and module."""
         if self.record.kernels is not None:
             self.is_grouped = not self.is_grouped
             self._show_phase()
@@ -411,16 +407,16 @@ def _file_view(table: Table) -> View:
     shown = TableView(flexible="name")
     shown.border_title = Content(table.title)
 
-    def name_in_full() -> str:
+    def describe_row() -> str:
         return "" if shown.selected is None else literal(str(table.column("name")[shown.selected]))
 
     return View(
-        name=table.name, widget=shown, markdown=shown.markdown, subject=name_in_full, table=table
+        name=table.name, widget=shown, markdown=shown.markdown, subject=describe_row, table=table
     )
 
 
 def _file_tables(record: Record) -> Iterator[Table]:
-    """The tables that only a file of others has, those with rows."""
+    """Tables that only imported files have."""
     source = SectionSource(record=record)
     for section in ("steps", "collectives", "annotations", "python", "api"):
         yield from SECTIONS[section].tables(source)

@@ -1,4 +1,4 @@
-"""Library: every run of this machine, filtered as you type, and a comparison of two."""
+"""Library: all runs of this machine, and a comparison of two marked ones."""
 
 from __future__ import annotations
 
@@ -39,45 +39,49 @@ from sysbench.tui.widgets.key_bar import CommandLine
 from sysbench.tui.widgets.table_view import TableView
 
 RECENT_EXPERIMENTS = 5
-"""Newest experiments that the palette offers."""
+"""Number of experiments in the palette."""
 AGES_FOLLOWED = 200
-"""Newest runs whose ages are counted on while nothing else changes."""
+"""Number of newest runs whose ages are updated."""
 REFRESH_TICKS = 4
-"""Paints between two readings of the index: two seconds."""
+"""Paints between two reads of the index: two seconds."""
 
 
 class RunsTable(TableView):
-    """The runs; enter opens one."""
+    """The table of runs with a key to open one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "select_cursor", "Open", id="library.open", tooltip="Result, or live")
+        Binding("enter", "select_cursor", "Open", id="library.open", tooltip="Open the result")
     ]
 
 
 class LibraryScreen(WorkScreen):
-    """All runs, newest first. Enter opens, space marks."""
+    """All runs, newest first."""
 
     CSS_PATH = "library_screen.tcss"
     AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Library"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter", id="library.filter", tooltip="Words that must occur"),
+        Binding(
+            "slash",
+            "filter",
+            "Filter",
+            id="library.filter",
+            tooltip="Show rows that contain all words",
+        ),
         Binding("space", "mark", "Mark", id="library.mark", tooltip="Mark two to compare them"),
-        Binding("c", "compare", "Compare", id="library.compare", tooltip="The two marked runs"),
+        Binding("c", "compare", "Compare", id="library.compare", tooltip="Compare marked runs"),
         Binding(
             "b",
             "measure",
             "A/B",
             show=False,
             id="library.measure",
-            tooltip="Measure two marked specs in turn, or one and a change of it",
+            tooltip="A/B test of the two marked runs, or of one and a change",
         ),
         Binding("n", "label('name')", "Name", id="library.name", tooltip="Name the run"),
-        Binding(
-            "m", "label('note')", "Note", show=False, id="library.note", tooltip="A line on it"
-        ),
+        Binding("m", "label('note')", "Note", show=False, id="library.note", tooltip="Add a note"),
         Binding("x", "delete", "Delete", id="library.delete", tooltip="Move it to the trash"),
-        Binding("u", "undo", "Undo", id="library.undo", tooltip="Bring back the run deleted last"),
+        Binding("u", "undo", "Undo", id="library.undo", tooltip="Restore the last deleted run"),
         Binding("escape", "clear", "Clear", show=False, id="library.clear"),
     ]
 
@@ -91,12 +95,11 @@ class LibraryScreen(WorkScreen):
         self._library = Library()
         self._ticks = 0
         self._ages: list[str] = []
-        self._words = ""  # of the filter
+        self._filter = ""
         self._deleted: list[Trashed] = []
-        """Runs that this screen deleted, the last one last."""
 
     def body(self) -> ComposeResult:
-        yield Input(placeholder="/ to filter: words that must all occur", compact=True, id="filter")
+        yield Input(placeholder="/ filter (all words must match)", compact=True, id="filter")
         table = RunsTable(flexible="spec", order=IN_VIEW)
         table.add_class("panel")
         table.border_title = "Library"
@@ -120,7 +123,6 @@ class LibraryScreen(WorkScreen):
             self._reload()
 
     def _reload(self) -> None:
-        """Read the index again, and show it if it has changed."""
         text = self.query_one("#filter", Input).value
         try:
             entries = self._library.entries(text)
@@ -128,15 +130,14 @@ class LibraryScreen(WorkScreen):
             self.notify(str(error), severity="error", markup=False)
             return
         ages = [age(entry.created_ns) for entry in entries[:AGES_FOLLOWED]]
-        shown = (self.entries, self._ages, self._words)
+        shown = (self.entries, self._ages, self._filter)
         if (entries, ages, text) != shown or self.table.table is None:
             selected = self.selected
-            self.entries, self._ages, self._words = entries, ages, text
+            self.entries, self._ages, self._filter = entries, ages, text
             self._show(text, selected)
 
     def _show(self, text: str, selected: Entry | None) -> None:
-        """Show the runs, the cursor on the one that it was on, wherever that is now."""
-        why = f"none matches {text!r}: esc shows all" if text else "none yet: F2 starts one"
+        why = f"no run matches {text!r}; esc shows all" if text else "no runs yet; F2 starts one"
         self.table.note = usual_text(self.entries) if self.entries else why
         places = {entry.id: place for place, entry in enumerate(self.entries)}
         self._fill(places.get(selected.id) if selected is not None else None)
@@ -174,13 +175,12 @@ class LibraryScreen(WorkScreen):
 
     @property
     def selected(self) -> Entry | None:
-        """The run under the cursor."""
         index = self.table.selected
         return None if index is None else self.entries[index]
 
     @on(TableView.RowSelected)
     def action_open(self) -> None:
-        """Watch the run under the cursor if it is live, else open its result."""
+        """Open the selected run: Live if it is live, else Result."""
         entry = self.selected
         if entry is None:
             return
@@ -198,7 +198,7 @@ class LibraryScreen(WorkScreen):
             self.app.follow(run)
 
     def action_mark(self) -> None:
-        """Mark the run under the cursor; the last two marks are compared."""
+        """Mark or unmark the selected run; only the last two marks stay."""
         entry = self.selected
         if entry is None:
             return
@@ -219,14 +219,14 @@ class LibraryScreen(WorkScreen):
             self._judge(a, b)
         elif pair:
             panel.update(
-                "A is marked. Mark another run with space to compare; b measures A against a "
-                "change of it."
+                "A is marked. Press space on another run to compare them, or b for an A/B test "
+                "of A with a changed setting."
             )
         self.refresh_bindings()
 
     @property
     def pair(self) -> list[Entry]:
-        """The marked runs that are in view; the older is A and comes first."""
+        """The marked runs in view, older first: A, then B."""
         in_view = [entry for entry in self.entries if entry.id in self.marked]
         return sorted(in_view, key=lambda entry: entry.created_ns)
 
@@ -238,30 +238,29 @@ class LibraryScreen(WorkScreen):
         return super().check_action(action, parameters)
 
     def action_label(self, what: str) -> None:
-        """Ask for the name or the note of the run under the cursor."""
         entry = self.selected
         if entry is not None:
             run = self._library.open(entry.id)
             self.app.push_screen(ask_for_label(run, what), lambda _: self._reload())
 
     def action_delete(self) -> None:
-        """Move the run under the cursor to the trash; ask first if anything else needs it."""
-        from sysbench.core.studies.study_directory import uses_of
+        """Move the selected run to the trash; ask first if a study or experiment uses it."""
+        from sysbench.core.studies.study_directory import uses_of  # lazy: rare
 
         entry = self.selected
         if entry is None:
             return
         uses = uses_of(entry.id, self._library.root)
-        if not uses or entry.live:  # of a live one the refusal has the reason
+        if not uses or entry.live:  # deleting a live run fails with the reason
             self._delete(entry.id)
             return
-        text = f"{entry.id} belongs to {'; '.join(uses)}. u brings it back."
+        text = f"{entry.id} is used by {'; '.join(uses)}. Press u to undo."
         answers = (
             DialogAnswer("delete", "Delete it", "x"),
             DialogAnswer("keep", "Keep it", "escape"),
         )
         self.app.push_screen(
-            AskScreen("Delete a run that others need?", text, answers),
+            AskScreen("Delete a run that is in use?", text, answers),
             lambda answer: self._delete(entry.id) if answer == "delete" else None,
         )
 
@@ -276,11 +275,10 @@ class LibraryScreen(WorkScreen):
         self._reload()
         if place is not None and self.entries and not self.table.sort_column:
             self.table.move_cursor(row=min(place, len(self.entries) - 1))
-        self.notify(f"Deleted {run_id}: u brings it back.", markup=False)
+        self.notify(f"Deleted {run_id}. Press u to undo.", markup=False)
         self.refresh_bindings()
 
     def action_undo(self) -> None:
-        """Bring back the run that this screen deleted last."""
         if not self._deleted:
             return
         trashed = self._deleted.pop()
@@ -292,30 +290,27 @@ class LibraryScreen(WorkScreen):
         self._reload()
         places = [place for place, entry in enumerate(self.entries) if entry.id == run.id]
         self._fill(places[0] if places else self.table.selected)
-        self.notify(f"{run.id} is back.", markup=False)
+        self.notify(f"Restored {run.id}.", markup=False)
         self.refresh_bindings()
 
     def action_compare(self) -> None:
-        """Show the two marked runs side by side."""
-        from sysbench.tui.live.pair_watch import Pair
+        from sysbench.tui.live.pair_watch import Pair  # lazy: rare
 
         a, b = (self._library.open(entry.id) for entry in self.pair)
         self.app.open_comparison(Pair(a, b))
 
     def action_measure(self) -> None:
-        """Measure the two marked specs in turn; with one mark or none, that spec and a change."""
-        from sysbench.tui.screens.compare_text import ask_to_measure
+        from sysbench.tui.screens.compare_text import ask_to_measure  # lazy: rare
 
         entries = self.pair or ([self.selected] if self.selected is not None else [])
         if not entries:
-            self.notify("Mark a run first: space marks.", markup=False)
+            self.notify("Mark a run first (space).", markup=False)
             return
         headers = [self._library.open(entry.id).header() for entry in entries]
         ask_to_measure(self.app, headers[0], headers[1] if len(headers) > 1 else None)
 
     @work(thread=True, group="library.judge", exclusive=True)
     def _judge(self, a: Entry, b: Entry) -> None:
-        """Read both records and the library's noise, then show the verdict."""
         try:
             first, second = (load_record(self._library.open(entry.id)) for entry in (a, b))
             known = known_noise(first, second, self._library.root)
@@ -325,7 +320,7 @@ class LibraryScreen(WorkScreen):
         self.app.call_from_thread(self._show_verdict, a, b, verdict_of(first, second, known))
 
     def _show_verdict(self, a: Entry, b: Entry, verdict: Verdict) -> None:
-        """Show the verdict unless other runs were marked meanwhile."""
+        """Show the verdict unless the marks have changed since."""
         if [entry.id for entry in self.pair] == [a.id, b.id]:
             panel = self.query_one("#comparison", Static)
             width = panel.content_size.width or panel.size.width
@@ -344,19 +339,19 @@ class LibraryScreen(WorkScreen):
         commands: list[tuple[str, str, Any]] = [("library: Filter runs", "", self.action_filter)]
         if self.selected is not None:
             commands += [
-                ("library: Open run", "its result, or live if it is", self.action_open),
-                ("library: Mark run", "two marked runs are compared", self.action_mark),
+                ("library: Open run", "its result, or Live", self.action_open),
+                ("library: Mark run", "mark two to compare them", self.action_mark),
                 ("library: Name run", "", partial(self.action_label, "name")),
-                ("library: Note on run", "a line beside it", partial(self.action_label, "note")),
-                ("library: Delete run", "to the trash", self.action_delete),
-                ("library: Measure in turn", "A/B, with a change of the spec", self.action_measure),
+                ("library: Note on run", "one line of text", partial(self.action_label, "note")),
+                ("library: Delete run", "move to the trash", self.action_delete),
+                ("library: A/B test", "of marked runs, or with a change", self.action_measure),
             ]
         if self._deleted:
             commands.append(("library: Undo delete", self._deleted[-1].id, self.action_undo))
         if len(self.pair) == 2:
             about = "verdict, time and memory row by row"
             commands.append(("library: Compare marked runs", about, self.action_compare))
-        from sysbench.tui.live.pair_watch import recent_experiments
+        from sysbench.tui.live.pair_watch import recent_experiments  # lazy: rare
 
         commands += [
             (f"library: Show experiment {directory.id}", "", partial(self._show_pair, directory))
@@ -365,8 +360,7 @@ class LibraryScreen(WorkScreen):
         return [*commands, *super().palette_commands()]
 
     def _show_pair(self, directory: ExperimentDirectory) -> None:
-        """Show an experiment's two runs side by side."""
-        from sysbench.tui.live.pair_watch import pair_of
+        from sysbench.tui.live.pair_watch import pair_of  # lazy: rare
 
         try:
             self.app.open_comparison(pair_of(directory))

@@ -1,4 +1,4 @@
-"""The runs as a table: what tells them apart, how old they are, and two of them side by side."""
+"""Texts of the Library: the table of runs, two runs side by side, the label dialog."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ FACTORS = (*SPEC_COLUMNS, "device_name")
 
 
 def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:
-    """The entries as a table; marks are letters before the age.
+    """The entries as a table; marked ones have a letter before the age.
 
-    Its ``spec`` has the settings that most of the runs do not have, and of a single one all.
+    Column ``spec`` has only the settings that most runs do not share.
     """
     usual = usual_settings(entries)
     return Table(
@@ -76,7 +76,6 @@ def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:
             )
             for entry in entries
         ),
-        # By time, and by the figures, not by the words for them.
         sort_keys={
             "age": tuple(entry.created_ns for entry in entries),
             "step time": tuple(entry.median_ms for entry in entries),
@@ -86,25 +85,24 @@ def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:
 
 
 def usual_text(entries: Sequence[Entry]) -> str:
-    """The settings that ``spec`` leaves out; blank where it has all."""
+    """The settings that column ``spec`` omits; may be empty."""
     words = [text for text in usual_settings(entries).values() if text]
-    return literal(f"unless said: {' · '.join(words)}") if words else ""
+    return literal(f"shared by most rows: {' · '.join(words)}") if words else ""
 
 
 def _mark(entry: Entry, marked: Sequence[str]) -> str:
-    """A, B, or the state where it is another than finished: in view at every width."""
+    """The letter of a marked run, or the glyph of a state other than finished."""
     if entry.id in marked:
         return f"{'AB'[marked.index(entry.id)]} "
     return f"{' ' if entry.status == 'finished' else outcome_glyph(entry.status)} "
 
 
 def _time_or_state(entry: Entry) -> str:
-    """The step time; of a run without one its state, for which a narrow screen has no column."""
+    """The step time, or the state of an unfinished run: narrow screens hide column ``status``."""
     return step_time(entry) or ("" if entry.status == "finished" else state_text(entry))
 
 
 def step_time(entry: Entry) -> str:
-    """The median with its interval, of the rounds if there are several; blank when not measured."""
     if entry.median_ms is None:
         return ""
     of_rounds = f" of {entry.rounds} rounds" if entry.rounds > 1 else ""
@@ -131,13 +129,13 @@ def comparison(
         for name in FACTORS
         if fields_a[name] != fields_b[name]
     ]
-    text = " · ".join(differing) if differing else "nothing in the spec's columns here"
+    text = " · ".join(differing) if differing else "none of the listed settings"
     lines.append(Content.assemble(("differs in ", "$foreground 60%"), text))
     return lines
 
 
 class LabelScreen(Dialog[None]):
-    """Shows the text there is; enter keeps the changed one, an empty one takes it away."""
+    """Edits the name or note of a run; an empty text removes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = CANCEL
 
@@ -151,7 +149,7 @@ class LabelScreen(Dialog[None]):
         longest = MAX_NAME_CHARS if self._what == "name" else MAX_NOTE_CHARS
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = Content(f"{self._what.title()} of {literal(self._run.id)}")
-            dialog.border_subtitle = "enter keeps, esc cancels"
+            dialog.border_subtitle = "enter saves, esc cancels"
             yield Input(literal(text), max_length=longest, compact=True)
             yield Static(classes="complaint", markup=False)
 
@@ -168,5 +166,4 @@ class LabelScreen(Dialog[None]):
 
 
 def ask_for_label(run: RunDirectory, what: str) -> LabelScreen:
-    """The dialog for a run's ``name`` or ``note``."""
     return LabelScreen(run, what)

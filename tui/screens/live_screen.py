@@ -22,25 +22,23 @@ from sysbench.core.spec.command_line import command_line
 from sysbench.tui.live.earlier import Earlier, earlier_runs
 from sysbench.tui.live.run_watch import LiveView, RunWatch
 from sysbench.tui.screens.ask_dialog import ask_before_stopping
-from sysbench.tui.screens.live_pictures import (
-    memory_line,
-    memory_note,
-    peak_label,
-    predicted_peak,
-    reading_marks,
-    stage_lines,
-)
 from sysbench.tui.screens.live_text import (
     cursor_line,
     index_at,
     median_line,
+    memory_line,
+    memory_note,
     passes_lines,
+    peak_label,
     phases_line,
+    predicted_peak,
+    reading_marks,
     sensor_words,
+    stage_lines,
 )
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, fitted_headline, significant
-from sysbench.tui.widgets.key_bar import CommandLine, after
+from sysbench.tui.widgets.key_bar import CommandLine, next_name
 from sysbench.tui.widgets.plot import Drawing, Folding, Plot
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 
@@ -48,27 +46,27 @@ from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 class LiveScreen(WorkScreen):
     """Follows the app's run; paints only changes, at most twice a second.
 
-    One cursor, an instant, stands in all of its charts.
+    All charts share one cursor, a point in time.
     """
 
     CSS_PATH = "live_screen.tcss"
     BINDING_GROUP_TITLE = "Live"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("x", "stop", "Stop", id="live.stop", tooltip="End the run as cancelled; asks"),
+        Binding("x", "stop", "Stop", id="live.stop", tooltip="Cancel the run; asks first"),
         Binding(
-            "d", "leave", "Leave", id="live.leave", tooltip="Leave this screen; the run continues"
+            "d", "leave", "Detach", id="live.leave", tooltip="Leave this screen; the run continues"
         ),
-        Binding("v", "pass", "Pass", id="live.pass", tooltip="The picture of another pass"),
+        Binding("v", "pass", "Next pass", id="live.pass", tooltip="Show the plot of another pass"),
         Binding(
             "left",
             "cursor(-1)",
             "Cursor",
             key_display="←→",
-            tooltip="An instant in all charts, with its values; shift moves far, escape ends it",
+            tooltip="Show the values at one time in all charts; shift: 10 steps, escape: off",
         ),
-        Binding("right", "cursor(1)", "Cursor on", show=False),
-        Binding("shift+left,ctrl+left", "cursor(-10)", "Cursor far back", show=False),
-        Binding("shift+right,ctrl+right", "cursor(10)", "Cursor far on", show=False),
+        Binding("right", "cursor(1)", "Cursor right", show=False),
+        Binding("shift+left,ctrl+left", "cursor(-10)", "Cursor 10 left", show=False),
+        Binding("shift+right,ctrl+right", "cursor(10)", "Cursor 10 right", show=False),
         Binding("escape", "follow", "Cursor off", show=False),
     ]
 
@@ -78,7 +76,7 @@ class LiveScreen(WorkScreen):
 
     @dataclass
     class Looked(Message):
-        """The library was searched for earlier runs of the spec."""
+        """Earlier runs of the spec were read."""
 
         run_id: str
         earlier: Earlier
@@ -96,7 +94,6 @@ class LiveScreen(WorkScreen):
 
     @property
     def knows_earlier(self) -> bool:
-        """Whether the library was searched for earlier runs of the spec."""
         return self._earlier is not None
 
     def body(self) -> ComposeResult:
@@ -126,7 +123,7 @@ class LiveScreen(WorkScreen):
 
     def paint(self) -> None:
         if self.app.screen is not self:
-            return  # under a dialog Textual would send what changes around it, dimmed
+            return  # Textual would repaint the dimmed screen behind a dialog
         super().paint()
         watch = self.app.watch_run
         if watch is None or not self.query("#median"):
@@ -137,7 +134,7 @@ class LiveScreen(WorkScreen):
         if view.began_ns and not self._has_looked:
             self._has_looked = True
             self._look_back(watch.run, dict(view.environment))
-        # Whole seconds: a figure that runs on is no reason to send a line twice a second.
+        # Whole seconds, so that a running clock repaints its line once a second, not twice.
         now_ns = watch.now_ns
         second = int(watch.seconds)
         passes = tuple(view.passes.items())
@@ -161,13 +158,11 @@ class LiveScreen(WorkScreen):
             )
 
     def _is_new(self, part: str, state: object) -> bool:
-        """Whether a part of the screen has to be painted: its state differs from the last one."""
         is_new = part not in self._states or self._states[part] != state
         self._states[part] = state
         return is_new
 
     def _begin(self, watch: RunWatch) -> None:
-        """Start over with another run than the one shown."""
         self._shown, self._lines_shown, self._states = watch, 0, {}
         self._earlier, self._has_looked = None, False
         self._cursor_ns, self._picked = None, ""
@@ -182,11 +177,11 @@ class LiveScreen(WorkScreen):
 
     @work(thread=True, group="live.earlier", exclusive=True)
     def _look_back(self, run: RunDirectory, environment: dict[str, Any]) -> None:
-        """Read what earlier runs took, in a thread: their records may be large."""
+        """Read the times of earlier runs in a thread: their records may be large."""
         try:
             self.post_message(self.Looked(run.id, earlier_runs(run, environment)))
         except SysbenchError as error:
-            text = f"What earlier runs took is not known: {error}"
+            text = f"Cannot read earlier runs: {error}"
             self.app.call_from_thread(self.notify, text, severity="warning", markup=False)
 
     def on_live_screen_looked(self, message: Looked) -> None:
@@ -195,26 +190,24 @@ class LiveScreen(WorkScreen):
             self.paint()
 
     def _set(self, selector: str, text: Content) -> None:
-        """Update a label only if its text has changed."""
         label = self.query_one(selector, Static)
         if label.content != text:
             label.update(text)
 
     @property
     def _pass(self) -> str:
-        """The pass whose picture is shown: the one that was picked, else the present one."""
+        """The pass whose plot is shown: the chosen one, else the current one."""
         watch = self.app.watch_run
         return self._picked or (watch.view.current if watch else "")
 
     def _paint_picture(self, watch: RunWatch, second: int) -> None:
-        """The picture of a pass: its plot where there are values, and its stages."""
         view, name = watch.view, self._pass
         has_bytes = name == "memory" and bool(view.readings)
         has_plot = has_bytes or (name in ("", "timing") and bool(view.warmup_ms))
         stepping = (view.round, view.first_step_ms, len(view.warmup_ms), view.step_count)
         state = (name, view.stage, has_plot, stepping, len(view.readings), self._cursor_ns)
         if self._is_new("plot", state):
-            # A pass without a plot of its own shows that of the bare steps, where there is room.
+            # A pass without its own plot shows the timing pass's steps if there is space.
             self.set_class(not has_plot, "-staged")
             self.set_class(not has_plot and not view.warmup_ms, "-plotless")
             self.query_one("#steps").border_title = Content(self._title(view, name))
@@ -229,9 +222,9 @@ class LiveScreen(WorkScreen):
             self._set("#median", median_line(view, watch.now_ns, self._room))
             self._show_phases(view)
         else:
-            bare = Content.styled("timing pass: ", "$foreground 60%")
-            line = median_line(view, watch.now_ns, self._room - len(bare))
-            self._set("#median", bare + line if view.median_ms is not None else Content(""))
+            prefix = Content.styled("timing pass: ", "$foreground 60%")
+            line = median_line(view, watch.now_ns, self._room - len(prefix))
+            self._set("#median", prefix + line if view.median_ms is not None else Content(""))
             self._show_phases(view)
         if self._is_new("stages", (name, view.stage, view.progress, view.counts.copy(), second)):
             self.query_one("#stages", Folding).show(
@@ -240,8 +233,7 @@ class LiveScreen(WorkScreen):
 
     @property
     def _room(self) -> int:
-        """Cells of a line about steps. One without a size has not been laid out: the next tick
-        knows its width."""
+        """Width of the lines about steps; before the first layout that of the app."""
         return self.query_one("#phases", Static).size.width or self.app.size.width
 
     def _show_phases(self, view: LiveView) -> None:
@@ -271,7 +263,7 @@ class LiveScreen(WorkScreen):
     def _plot_memory(self, view: LiveView) -> None:
         predicted = self._predicted
         self.plot.show(
-            [one.held_bytes for one in view.readings],
+            [reading.held_bytes for reading in view.readings],
             marks=reading_marks(view),
             floor=0.0,
             level=(predicted, peak_label(view, predicted)) if predicted else None,
@@ -292,9 +284,8 @@ class LiveScreen(WorkScreen):
         self.query_one("#telemetry").border_subtitle = sensor_words(view, self._cursor_ns)
 
     def _instants(self, view: LiveView, name: str) -> list[int]:
-        """The instants of the values in the plot of a pass, else those of the samples."""
         if name == "memory" and view.readings:
-            return [one.t_ns for one in view.readings]
+            return [reading.t_ns for reading in view.readings]
         if view.warmup_ends_ns and name in ("", "timing"):
             return [*view.warmup_ends_ns[1:], *view.step_ends_ns]
         return [sample.t_ns for sample in view.samples]
@@ -305,30 +296,28 @@ class LiveScreen(WorkScreen):
         return index_at(self._instants(view, name), self._cursor_ns)
 
     def action_cursor(self, by: int) -> None:
-        """Move the cursor by so many columns of the plot; it begins at the newest value."""
+        """Move the cursor by ``by`` columns of the plot; it starts at the newest value."""
         watch = self.app.watch_run
         instants = self._instants(watch.view, self._pass) if watch else []
         if not instants:
             return
         last = len(instants) - 1
-        at = last if self._cursor_ns is None else index_at(instants, self._cursor_ns) or 0
+        index = last if self._cursor_ns is None else index_at(instants, self._cursor_ns) or 0
         if self._cursor_ns is not None:
-            at += by * max(1, round(len(instants) / max(self.plot.room, 1)))
-        self._cursor_ns = instants[min(max(at, 0), last)]
+            index += by * max(1, round(len(instants) / max(self.plot.room, 1)))
+        self._cursor_ns = instants[min(max(index, 0), last)]
         self.paint()
 
     def action_follow(self) -> None:
-        """End the cursor, and follow the present pass."""
         self._cursor_ns, self._picked = None, ""
         self.paint()
 
     def action_pass(self) -> None:
-        """Show the picture of the next pass that has begun."""
         watch = self.app.watch_run
         passes = watch.view.passes if watch else {}
         begun = [name for name, state in passes.items() if state != "waiting"]
         if begun:
-            self._picked = after(begun, self._pass)
+            self._picked = next_name(begun, self._pass)
             self.paint()
 
     def command(self) -> str:
@@ -355,7 +344,7 @@ class LiveScreen(WorkScreen):
         def answered(choice: str | None) -> None:
             try:
                 if choice == "stop" and not watch.stop():
-                    self.notify("It had already ended.", markup=False)
+                    self.notify("The run has already ended.", markup=False)
             except SysbenchError as error:
                 self.notify(str(error), title="Not stopped", severity="error", markup=False)
 
@@ -368,7 +357,7 @@ class LiveScreen(WorkScreen):
         commands: list[tuple[str, str, Any]] = []
         if self.app.session.live:
             commands = [
-                ("live: Stop run", "end it as cancelled, keep what is measured", self.action_stop),
-                ("live: Leave running", "go elsewhere, it goes on", self.action_leave),
+                ("live: Stop run", "cancel it, keep the results so far", self.action_stop),
+                ("live: Detach", "leave this screen; the run continues", self.action_leave),
             ]
         return [*commands, *super().palette_commands()]

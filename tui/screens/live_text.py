@@ -1,14 +1,21 @@
-"""Words of the Live screen: its passes with the time that is left, the step, the cursor."""
+"""Texts of Live: passes with the remaining time, stages, steps, memory, the cursor."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import get_args
 
 from textual.content import Content
 
 from sysbench.core.formatting import counted
+from sysbench.core.predict.closed_form import predict, why_not_predicted
+from sysbench.core.record.compile import Compile
+from sysbench.core.record.events import Stage
 from sysbench.core.record.timing import limiting_reasons
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.compile_tables import caches_in_words
 from sysbench.core.tables.timing_tables import ending_words
 from sysbench.tui.live.earlier import Earlier, left_seconds
 from sysbench.tui.live.run_watch import LiveView
@@ -32,20 +39,28 @@ from sysbench.tui.widgets.traces import gauge
 BAR = 16
 NO_EARLIER = "no earlier run of this spec"
 WIDE = 999
+STAGE_BAR = 20
+ROOMY = 60
+"""From this width on a stage has a bar and its earlier duration in words."""
+NAME_WIDTH = 20
+SECONDS_WIDTH = 8
+STAGES: tuple[Stage, ...] = get_args(Stage)
+RESIDENT = "memory of the process including the recorder; the prediction covers torch only"
+ALLOCATED = "bytes in torch's allocator at the end of each phase"
+UNCOUNTED = "the profiler returns its events after the last step"
 SILENT_SECONDS = 5.0
 SILENT_STEPS = 20
-"""Steps without a word, and at least so many seconds, from which on silence is told."""
+"""Durations without a step event, in steps and in seconds, before Live warns."""
 
 
 def duration(seconds: float) -> str:
-    """``0.4 s``, ``12 s``, then as a clock shows it."""
+    """Format seconds: ``0.4 s``, ``12 s``, ``1:40``."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     return f"{seconds:.0f} s" if seconds < 99.5 else elapsed(seconds)
 
 
 def doing_words(view: LiveView) -> str:
-    """The present stage, with its count where the worker tells one."""
     if view.status != "running":
         return outcome_text(view.status)
     doing = STAGE_WORDS.get(view.stage, "starting")
@@ -58,21 +73,21 @@ def doing_words(view: LiveView) -> str:
 def passes_lines(
     view: LiveView, earlier: Earlier | None, now_ns: int, width: int, height: int
 ) -> Content:
-    """A line for each pass with its bar and what is left, or where there is no room one for all."""
+    """A line for each pass with its bar and remaining time; one line for all if space is short."""
     since = elapsed((now_ns - view.began_ns) / 1e9 if view.began_ns else 0.0)
     if height < len(view.passes) or width < 60:
         return _one_line(view, earlier, now_ns, since, width)
     lines = [_pass_line(view, earlier, name, now_ns) for name in view.passes]
     left = None if earlier is None else left_seconds(view, earlier, now_ns)
     if view.status == "running" and left is not None:
-        since = f"{since} · about {duration(left)} left in all"
+        since = f"{since} · about {duration(left)} left in total"
     if lines:
         lines[0] = _with_right(lines[0], since, width)
     return Content("\n").join(lines)
 
 
 def _with_right(line: Content, right: str, width: int) -> Content:
-    """The line with a text at its right end; where both do not fit, facts of the line go."""
+    """Put a text at the right end of a line; drop facts of the line if both do not fit."""
     room = max(width - len(right) - 1, 0)
     if len(line) > room:
         whole = str(line).rfind(" · ", 0, room + 1)
@@ -104,7 +119,7 @@ def _pass_line(view: LiveView, earlier: Earlier | None, name: str, now_ns: int) 
 
 
 def _progress(view: LiveView, earlier: Earlier | None, now_ns: int) -> tuple[float | None, str]:
-    """The share of the present pass that is over by the time it took before, and that in words."""
+    """Share of the current pass that is done, estimated from earlier runs, and in words."""
     took = (now_ns - view.pass_began_ns) / 1e9
     if earlier is None:
         return None, duration(took)
@@ -121,7 +136,7 @@ def _progress(view: LiveView, earlier: Earlier | None, now_ns: int) -> tuple[flo
 def _one_line(
     view: LiveView, earlier: Earlier | None, now_ns: int, since: str, width: int
 ) -> Content:
-    """``timing ● ── trace ○ ── memory ○``, the present stage, and the time since the start."""
+    """``timing ● ── trace ○ ── memory ○``, the current stage, and the time since the start."""
     pieces = []
     for name, state in view.passes.items():
         style = {"running": "bold $accent", "waiting": "$foreground 50%"}.get(state, "$foreground")
@@ -139,18 +154,15 @@ def _one_line(
 
 
 def median_line(view: LiveView, now_ns: int, width: int = WIDE) -> Content:
-    """The median with its interval settling towards the goal, and what ended it.
-
-    Where not all of it fits, the number of steps goes, then what says least.
-    """
+    """The median with its interval, step count, target and end reason; drops what does not fit."""
     if view.median_ms is None:
         first = view.first_step_ms
-        return Content(f"first step {milliseconds(first)}" if first else "waiting for a step …")
+        return Content(f"first step {milliseconds(first)}" if first else "waiting for a step…")
     until, fixed = float(view.spec.get("until") or 0.0), int(view.spec.get("steps") or 0)
     endings = list(ending_words(view.stop_reason, view.half_width, until=until, steps=fixed))
     aim = f" of {fixed}" if fixed and not view.stop_reason else ""
     if until and not fixed and not endings:
-        aim = f", goal {interval(until)}"
+        aim = f", target {interval(until)}"
     silent = (now_ns - view.stepped_ns) / 1e9
     is_timed = view.current == "timing" and view.stage == "measure" and view.status == "running"
     if is_timed and silent > max(SILENT_SECONDS, SILENT_STEPS * view.median_ms / 1e3):
@@ -169,10 +181,7 @@ def median_line(view: LiveView, now_ns: int, width: int = WIDE) -> Content:
 
 
 def phases_line(view: LiveView, width: int) -> Content:
-    """Median milliseconds of each phase, with its share of their sum.
-
-    Where not all of it fits, the shares go, then whole phases from the last on.
-    """
+    """Median milliseconds and share of each phase; drops shares, then phases, that do not fit."""
     medians = view.phase_medians()
     total = sum(medians.values())
     line = Content("")
@@ -195,19 +204,19 @@ def phases_line(view: LiveView, width: int) -> Content:
 
 
 def index_at(instants_ns: Sequence[int], t_ns: int) -> int | None:
-    """Index of the last of these instants that is not after another one; None before them all."""
+    """Index of the last instant at or before ``t_ns``; None if there is none."""
     return bisect_right(instants_ns, t_ns) - 1 if instants_ns and t_ns >= instants_ns[0] else None
 
 
 def sensor_words(view: LiveView, cursor_ns: int | None) -> str:
-    """Energy of a step by the GPU's counter, and what holds its clock; empty on a CPU."""
+    """Energy of a step and throttle reasons of the GPU; empty on a CPU."""
     device = str(view.spec.get("device", "auto"))
     if not view.samples or (gpu := device_of(view.samples[-1], device)) is None:
         return ""
     if cursor_ns is not None:
         gpu = device_of(view.samples[place_at(view.samples, cursor_ns)], device) or gpu
-    held = limiting_reasons(gpu.clock_reasons or ())
-    words = [f"clock held by {', '.join(held)}"] if held else []
+    reasons = limiting_reasons(gpu.clock_reasons or ())
+    words = [f"clock limited by {', '.join(reasons)}"] if reasons else []
     joules = joules_a_step(view, device)
     if joules is not None:
         words.insert(0, f"{significant(joules, 3)} J a step")
@@ -217,8 +226,10 @@ def sensor_words(view: LiveView, cursor_ns: int | None) -> str:
 
 
 def joules_a_step(view: LiveView, device: str) -> float | None:
-    """Energy between the first and the last sample within the measured steps, over the steps that
-    ended between them, others' work on the GPU included; None where that is no whole step."""
+    """Energy per step between the first and the last sample of the measured steps.
+
+    Includes other processes on the GPU. None if less than a step lies between the samples.
+    """
     ends_ns = view.step_ends_ns
     if not ends_ns:
         return None
@@ -237,7 +248,7 @@ def joules_a_step(view: LiveView, device: str) -> float | None:
 
 
 def cursor_line(view: LiveView, t_ns: int) -> Content:
-    """The instant under the cursor and all that is known of it: step, bytes, sensors."""
+    """The time at the cursor with its step, memory and sensor values."""
     parts = []
     began_ns = view.pass_began_ns
     step = index_at(view.step_ends_ns, t_ns)
@@ -247,16 +258,153 @@ def cursor_line(view: LiveView, t_ns: int) -> Content:
         parts.append(f"step {number} {milliseconds(view.steps_ms[step])}")
     elif warm is not None:
         parts.append(f"warm-up step {warm + 1} {milliseconds(view.warmup_ms[warm])}")
-    reading = index_at([one.t_ns for one in view.readings], t_ns)
+    reading = index_at([reading.t_ns for reading in view.readings], t_ns)
     if reading is not None and view.current == "memory" and t_ns >= began_ns:
-        parts.append(f"{amount(view.readings[reading].held_bytes)} held")
+        parts.append(f"{amount(view.readings[reading].held_bytes)} allocated")
     if view.samples:
         sample = view.samples[place_at(view.samples, t_ns)]
         device = str(view.spec.get("device", "auto"))
-        parts += [f"{one.name} {one.text}" for one in readings(sample, device)]
+        parts += [f"{sensor.name} {sensor.text}" for sensor in readings(sample, device)]
     since = f"{(t_ns - view.began_ns) / 1e9:.1f} s" if view.began_ns else ""
     return Content.assemble(
         ("▲ ", "bold"),
         f"{time_of_day(t_ns)}, {since}",
         (" · ".join(["", *parts]), "$foreground 80%"),
     )
+
+
+def stage_lines(
+    view: LiveView, name: str, earlier: Earlier | None, now_ns: int, width: int, height: int
+) -> Content:
+    """The stages of a pass: finished, current, and expected from earlier runs.
+
+    Args:
+        view: The run.
+        name: One of its passes.
+        earlier: Durations in earlier runs of this spec; None while they are being read.
+        now_ns: Nanoseconds since the epoch.
+        width: Cells of a line.
+        height: Maximum number of lines.
+    """
+    is_running = name == view.current and view.passes.get(name) == "running"
+    took = view.stages.get(name, {})
+    before = earlier.stages.get(name, {}) if earlier else {}
+    current = view.stage if is_running else ""
+    rows = [stage for stage in STAGES if stage in took or stage in before or stage == current]
+    lines = []
+    for stage in rows:
+        seconds = took.get(stage, 0.0)
+        if stage == current:
+            seconds += (now_ns - view.stage_began_ns) / 1e9
+            lines.append(_current_stage(view, name, stage, seconds, before.get(stage), width))
+        else:
+            lines.append(
+                _stage(stage, took.get(stage), before.get(stage) if is_running else None, width)
+            )
+    notes = [Content.styled(note, "$foreground 70%") for note in _notes(view, name, earlier)]
+    if rows and len(lines) + 1 + len(notes) <= height:
+        lines.append(Content(""))
+    return Content("\n").join([*lines, *notes][:height])
+
+
+def _stage(stage: str, took: float | None, before: float | None, width: int) -> Content:
+    glyph, style = ("✓", "") if took is not None else ("○", "$foreground 50%")
+    seconds = duration(took) if took is not None else ""
+    line = Content.styled(f"{glyph} {STAGE_WORDS[stage]:<{NAME_WIDTH}}", style)
+    return line + Content(f"{seconds:>{SECONDS_WIDTH}}") + _last_time(before, width)
+
+
+def _current_stage(
+    view: LiveView, name: str, stage: str, seconds: float, before: float | None, width: int
+) -> Content:
+    """The current stage with a bar from the worker's count, else from its earlier duration."""
+    is_recording = stage == "measure" and name != "timing"
+    words = "recording" if is_recording else STAGE_WORDS[stage]
+    line = Content.styled(f"● {words:<{NAME_WIDTH}}", "bold $accent")
+    line += Content(f"{duration(seconds):>{SECONDS_WIDTH}}")
+    if view.progress and view.progress[2]:
+        what, done, total = view.progress
+        if width < ROOMY:
+            return line + Content(f"  {done:,}/{total:,}")
+        line += Content.styled(f"  {gauge(done / total, STAGE_BAR)}", "$accent")
+        return line + Content(f" {what} {done:,} of {total:,}")
+    if before and width >= ROOMY:
+        line += Content.styled(f"  {gauge(min(seconds / before, 1.0), STAGE_BAR)}", "$accent")
+    return line + _last_time(before, width)
+
+
+def _last_time(before: float | None, width: int) -> Content:
+    """``last time 3.0 s``, or ``(3.0 s)`` if space is short."""
+    if before is None:
+        return Content("")
+    text = f"  last time {duration(before)}" if width >= ROOMY else f" ({duration(before)})"
+    return Content.styled(text, "$foreground 60%")
+
+
+def _notes(view: LiveView, name: str, earlier: Earlier | None) -> Iterator[str]:
+    is_compiled = view.spec.get("compile", "off") != "off"
+    if is_compiled and earlier and name in ("timing", "trace", "memory"):
+        yield from _compile_notes(earlier.compile)
+        is_cold = view.spec.get("compile_cache") == "cold" and "timing" in view.passes
+        if is_cold and name != "timing":
+            yield "this pass uses the caches that the timing pass filled"
+    if name == "trace":
+        what = "operators" if view.spec.get("device") == "cpu" else "operators, kernels and copies"
+        yield f"records {what}, each with its phase and module"
+        events, size = view.counts.get("trace events"), view.counts.get("compress")
+        if events is not None:
+            yield f"{events:,} events in the trace, {amount(size)}"
+        elif size is not None:
+            yield f"trace: {amount(size)}; counting its events"
+        elif view.stage == "measure":
+            yield UNCOUNTED
+
+
+def _compile_notes(block: Compile | None) -> Iterator[str]:
+    if block is None:
+        yield f"compiling: {NO_EARLIER}"
+        return
+    took = f"{significant(block.compile_seconds, 3)} s {caches_in_words(block)}"
+    yield f"last time compiling took {took}, in the timing pass"
+    for part, seconds in block.parts_seconds.items():
+        share = seconds / block.compile_seconds if block.compile_seconds else 0.0
+        line = f"  {part:<{NAME_WIDTH}}{duration(seconds):>{SECONDS_WIDTH}}"
+        yield f"{line}  {gauge(share, STAGE_BAR)}"
+
+
+def predicted_peak(spec: RunSpec) -> int | None:
+    return None if why_not_predicted(spec) else predict(spec).peak_bytes
+
+
+def peak_label(view: LiveView, predicted: int) -> str:
+    """Label of the predicted peak, which excludes the recorder's memory."""
+    is_resident = view.readings[-1].kind == "resident"
+    return f"predicted peak{' of torch' if is_resident else ''} {amount(predicted)}"
+
+
+def memory_line(view: LiveView, predicted: int | None) -> Content:
+    """The newest reading, the highest one, and the predicted peak; needs a reading."""
+    newest = view.readings[-1]
+    where = "after the build" if newest.step is None else f"{newest.phase}, step {newest.step + 1}"
+    highest = max(max(reading.held_bytes, reading.peak_bytes or 0) for reading in view.readings)
+    line = Content.assemble(
+        (amount(newest.held_bytes), "bold $accent"),
+        f" {where}  highest {amount(highest)}",
+    )
+    text = f"  predicted {amount(predicted)}" if predicted else "  no prediction"
+    return line + Content.styled(text, "$warning" if predicted else "$foreground 60%")
+
+
+def memory_note(view: LiveView) -> Content:
+    is_resident = view.readings[-1].kind == "resident"
+    return Content.styled(RESIDENT if is_resident else ALLOCATED, "$foreground 60%")
+
+
+def reading_marks(view: LiveView) -> list[tuple[int, str]]:
+    """Axis labels: the phase before each reading, with the number of the step that it starts."""
+    marks = []
+    for index, (before, reading) in enumerate(pairwise(view.readings)):
+        is_same_step = reading.step is None or reading.step == before.step
+        number = "" if is_same_step else f"{reading.step + 1}·"
+        marks.append((index, f"{number}{reading.phase}"))
+    return marks

@@ -1,4 +1,4 @@
-"""Log: the output of the workers and the supervisor, literal."""
+"""Log: output of the workers and the supervisor."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ TAIL_BYTES = 2**20
 
 
 class LogTab(ResultTab):
-    """One log at a time; `w` turns to the next."""
+    """Shows one log at a time."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("w", "next_log", "Next log", id="log.next", tooltip="The next pass's log")
+        Binding("w", "next_log", "Next log", id="log.next", tooltip="Show the next log")
     ]
 
     def compose(self) -> ComposeResult:
-        self.at = 0
-        log = Log(classes="panel")
-        yield log
+        self.index = 0
+        yield Log(classes="panel")
 
     @property
     def sources(self) -> dict[str, Path]:
-        """Name of each log to its file."""
+        """File of each log by name."""
         passes = dict(logs_of(self.run, self.record))
         return passes | {"supervisor": self.run.path / "supervisor.log"}
 
@@ -41,28 +40,26 @@ class LogTab(ResultTab):
         self._show()
 
     def action_next_log(self) -> None:
-        """Show the log of the next pass."""
-        self.at = (self.at + 1) % len(self.sources)
+        self.index = (self.index + 1) % len(self.sources)
         self._show()
 
     def text(self) -> str:
-        """The last part of the log in view."""
-        path = list(self.sources.values())[self.at]
+        path = list(self.sources.values())[self.index]
         try:
             return last_bytes(path, TAIL_BYTES, inside=self.run.path).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
         except (OSError, DamagedFileError) as error:
-            return f"It cannot be read: {error}"
+            return f"cannot read the log: {error}"
 
     def _show(self) -> None:
         names = list(self.sources)
         log = self.query_one(Log)
-        log.border_title = Content(f"{names[self.at]} log")
-        log.border_subtitle = f"w: {self.at + 1} of {len(names)}"
+        log.border_title = Content(f"{names[self.index]} log")
+        log.border_subtitle = f"{self.index + 1} of {len(names)} · w: next"
         log.clear()
         lines = [literal(line.expandtabs()) for line in self.text().splitlines()]
-        log.write("\n".join(lines) or "It printed nothing.")
+        log.write("\n".join(lines) or "(no output)")
 
     def copyable(self) -> tuple[str, str] | None:
-        return f"the {list(self.sources)[self.at]} log", self.text()
+        return f"the {list(self.sources)[self.index]} log", self.text()

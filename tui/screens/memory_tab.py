@@ -1,4 +1,4 @@
-"""Memory: resident bytes over time and by owner, and differences from another run."""
+"""Memory: live bytes over time and by owner, and differences from another run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
 
 
 def peak_line(memory: Memory) -> Content:
-    """The peak, and the totals that are not the peak, each with its name."""
+    """The allocated peak, then prediction, reserved and process memory."""
     line = Content.assemble(
         "peak ",
         (amount(memory.peak_allocated_bytes), "bold $accent"),
@@ -59,15 +59,14 @@ def peak_line(memory: Memory) -> Content:
         error = signed_percent(memory.prediction_error)
         pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({error})")
     if memory.resident_set:
-        pieces.append(f"resident {memory.resident_set}")
+        pieces.append(f"formula {memory.resident_set}")
     pieces.append(f"reserved {amount(memory.peak_reserved_bytes)}{_predicted_reserve(memory)}")
-    whose = "driver" if memory.source == "cuda-snapshot" else "process"
-    pieces.append(f"{whose} {amount(memory.driver_used_bytes)}")
+    counter = "driver" if memory.source == "cuda-snapshot" else "process"
+    pieces.append(f"{counter} {amount(memory.driver_used_bytes)}")
     return line + Content.styled("".join(f" · {piece}" for piece in pieces), "$foreground 70%")
 
 
 def _predicted_reserve(memory: Memory) -> str:
-    """`` (predicted 3.1 GiB, +0.0 %)``; empty where no allocator was played."""
     error = prediction_error(memory.predicted_reserved_bytes, memory.peak_reserved_bytes)
     if error is None:
         return ""
@@ -75,7 +74,6 @@ def _predicted_reserve(memory: Memory) -> str:
 
 
 def refusal_line(oom: Oom) -> Content:
-    """The request that failed and the memory there was, when memory ran out."""
     line = Content.assemble(("out of memory", "bold $error"), f": {refused(oom)}")
     pieces = [held(oom)]
     if oom.predicted_peak_bytes is not None:
@@ -86,7 +84,7 @@ def refusal_line(oom: Oom) -> Content:
 
 
 def cursor_text(view: TimelineView, sample: int, width: int) -> Content:
-    """Time, phase, live bytes, and the categories that make them up, largest first."""
+    """Time, phase and live bytes at a sample, then its categories, largest first."""
     timeline = view.timeline
     t_ms = timeline.t_ms[sample]
     phase = next((name for name, low, high in timeline.phases if low <= t_ms <= high), "")
@@ -113,10 +111,9 @@ class MemoryView:
     """The tab's content.
 
     Attributes:
-        head: One sentence above everything.
-        tables: The tables by the name of their view, those without rows left out.
-        timeline: None where nothing was recorded; ``no_timeline`` says why.
-        mark_ms: The instant at which the cursor begins; ``mark`` is its name.
+        tables: Non-empty tables by view name.
+        timeline: None if nothing was recorded, with the reason in `no_timeline`.
+        mark_ms: Initial time of the cursor, named `mark`.
     """
 
     head: Content
@@ -128,7 +125,7 @@ class MemoryView:
 
 
 def memory_view_of(record: Record) -> MemoryView | None:
-    """The content for a record; None where the memory pass left nothing."""
+    """The content for a record; None if the memory pass recorded nothing."""
     if record.memory is not None:
         return _steady_step(record, record.memory)
     pass_and_oom = out_of_memory(record)
@@ -142,7 +139,7 @@ def _steady_step(record: Record, memory: Memory) -> MemoryView:
         head=peak_line(memory),
         tables=_views(record),
         timeline=memory.timeline if memory.timeline.t_ms else None,
-        no_timeline=memory.missing.get("timeline", "no event was recorded"),
+        no_timeline=memory.missing.get("timeline", "no events were recorded"),
         mark_ms=memory.peak_ms,
         mark="peak",
     )
@@ -154,13 +151,13 @@ _TABLE_OF_VIEW = {
     "largest": "largest",
     "modules": "modules",
     "predicted": "reconciliation",
-    "resident": "resident",
-    "card": "card",
+    "formula": "resident",
+    "process": "card",
     "pools": "pools",
     "devices": "devices",
-    "totals": "memory",
+    "all values": "memory",
 }
-"""The first views in order; any other table of the section follows under its name."""
+"""First views in order; other tables of the section follow under their names."""
 
 
 def _views(record: Record) -> dict[str, Table]:
@@ -196,30 +193,30 @@ def _with_rows(tables: dict[str, Table]) -> dict[str, Table]:
 
 ROOMY = 150
 NARROWEST = 60
-"""Below this width the timeline has it all: no room for what lives at its cursor."""
+"""Below this width the panel of the cursor is hidden."""
 LIVE = "Live bytes"
 FLEXIBLE = {
     **dict.fromkeys(("stacks", "largest", "Δ stacks"), "stack"),
     **dict.fromkeys(("modules", "Δ modules"), "module"),
-    "resident": "meaning",
+    "formula": "meaning",
 }
 TIMELINE = "timeline"
-"""The view of what is above the tables, on a screen without room for both."""
+"""View of the timeline on screens too short for timeline and tables."""
 DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
 
 
 class MemoryTab(ViewsTab):
-    """A timeline with a cursor, the live bytes at the cursor, and one table at a time."""
+    """A timeline with a cursor, the live bytes at the cursor, and one table."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *view_bindings("memory", "Ledger, stacks, modules, …", keys="v,w"),
-        Binding("d", "against", "Against", id="memory.against", tooltip="Against another run"),
+        Binding("d", "against", "Diff", id="memory.against", tooltip="Diff with another run"),
     ]
 
     _chosen = TIMELINE
-    """The view that was asked for; one beside it may be shown instead."""
+    """The requested view; another one may be shown with it."""
     _placed_in = Size()
-    """The screen's size when the views were placed."""
+    """Screen size when the views were placed."""
     _always_in_sight: Collection[str] = (TIMELINE,)
 
     @property
@@ -228,7 +225,7 @@ class MemoryTab(ViewsTab):
 
     @cached_property
     def shown(self) -> MemoryView | None:
-        """The tab's content; the time until memory ran out, where it did."""
+        """The tab's content; of an OOM, everything until it happened."""
         return memory_view_of(self.record)
 
     def compose(self) -> ComposeResult:
@@ -278,26 +275,26 @@ class MemoryTab(ViewsTab):
         return bool(self.query_one("#upper").display)
 
     def turn_to(self, name: str) -> None:
-        """Show a view. It takes the focus from a table; the timeline keeps it while in sight."""
+        """Show a view; focus it unless the timeline has the focus."""
         had_focus = self.screen.focused is self.active
         self.show_view(name)
         if had_focus or self._is_short:
             give_focus(self.active)
 
     def show_view(self, name: str) -> None:
-        """Show one table; where there is room, the ledger next to the others.
+        """Show a table; on wide screens the ledger next to it.
 
-        On a short screen the timeline is a view of its own: half of each is of no use.
+        On short screens the timeline is a separate view.
         """
         self._chosen, self._placed_in = name, self.app.size
         is_short = self._is_short
         _, first, *others = self.views
         above = is_short and name == TIMELINE
         table = first if name == TIMELINE else name
-        beside = self.app.size.width >= ROOMY and bool(others)
-        if not above and beside and table == first:
+        is_split = self.app.size.width >= ROOMY and bool(others)
+        if not above and is_split and table == first:
             table = others[0]
-        self._always_in_sight = {TIMELINE, first} if beside else {TIMELINE}
+        self._always_in_sight = {TIMELINE, first} if is_split else {TIMELINE}
         self.query_one("#cursor").display = self.app.size.width >= NARROWEST
         for bar in self.query(ViewBar):
             bar.names = [*self.views][not is_short :]
@@ -320,21 +317,21 @@ class MemoryTab(ViewsTab):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "against":
-            # An inspected file is no run, so it has no other to compare with.
+            # An imported file is not a run.
             return self.run.header_path.is_file()
         return super().check_action(action, parameters)
 
     def action_against(self) -> None:
-        """Choose another run; the tables of differences join the views."""
-        from sysbench.tui.screens.ask_dialog import PickRunScreen
+        """Choose another run and add tables of the differences."""
+        from sysbench.tui.screens.ask_dialog import PickRunScreen  # lazy: rare
 
         if self.is_blank:
             return
         if self.record.memory is None:
-            self.notify("Memory ran out: there is no steady step to compare.", markup=False)
+            self.notify("This run ran out of memory: no steady step to compare.", markup=False)
             return
         picker = PickRunScreen(
-            "Memory against which run? This one is B",
+            "Compare the memory of this run (B) with which run (A)?",
             lambda entry: entry.peak_bytes is not None and entry.id != self.record.id,
         )
         self.app.push_screen(picker, self._set_against)
@@ -352,7 +349,7 @@ class MemoryTab(ViewsTab):
             return
         differences = difference_tables(memory_difference(other, self.record.memory))
         if not any(table.rows for table in differences):
-            self.notify(f"No byte differs from {run_id} at the peak.", markup=False)
+            self.notify(f"The peak is the same as in {run_id}.", markup=False)
             return
         await self._show_differences(run_id, differences)
 
@@ -375,18 +372,18 @@ class MemoryTab(ViewsTab):
         panel.border_title = LIVE
         if not self.query_one("#cursor").display:
             live = timeline.timeline.live_bytes[event.sample]
-            panel.border_title = f"{LIVE} · {amount(live)} at ▲"
+            panel.border_title = f"{LIVE} · {amount(live)} at the cursor"
         room = self.query_one("#cursor").content_size.width
         text = cursor_text(timeline, event.sample, room)
         line = self.query_one("#at-cursor", Static)
-        if line.content != text:  # the timeline says where it is whenever it is shown
+        if line.content != text:  # the timeline also posts `Moved` when it is shown
             line.update(text)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands = super().palette_commands()
         if self.views and self.check_action("against", ()):
-            about = "what grew, by row and stack"
-            commands.append(("memory: Against another run", about, self.action_against))
+            about = "which categories and stacks grew"
+            commands.append(("memory: Diff with another run", about, self.action_against))
         return commands
 
 
@@ -395,8 +392,8 @@ def _view(name: str, table: Table, title: str) -> View:
     shown.add_class("panel")
     shown.border_title = Content(title)
 
-    def row_in_full() -> str:
-        """The row under the cursor in full: stacks are too long for the table."""
+    def describe_row() -> str:
+        """The selected row in full: stacks are too long for the table."""
         if name not in FLEXIBLE or shown.selected is None:
             return ""
         pairs = zip(table.columns, cells_as_text(table)[shown.selected], strict=True)
@@ -407,10 +404,10 @@ def _view(name: str, table: Table, title: str) -> View:
         widget=shown,
         markdown=shown.markdown,
         copied=name,
-        subject=row_in_full,
+        subject=describe_row,
         table=table,
     )
 
 
 def _id(name: str) -> str:
-    return f"view-{name.replace('Δ ', 'change-')}"
+    return f"view-{name.replace('Δ ', 'change-').replace(' ', '-')}"

@@ -1,4 +1,4 @@
-"""Nsys: NVTX ranges projected onto the GPU, NVIDIA's own summaries, the three clocks."""
+"""Nsys: NVTX ranges projected onto the GPU, NVIDIA's summaries, the clocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sysbench.tui.widgets.table_view import TableView
 
 
 class NsysTab(ViewsTab):
-    """One table at a time, and the row under the cursor in full."""
+    """Shows one table at a time and the selected row in full."""
 
     BINDINGS: ClassVar[list[BindingType]] = view_bindings(
         "nsys", "Ranges, clocks, devices, …", keys="v,w", is_filtered=True
@@ -37,7 +37,6 @@ class NsysTab(ViewsTab):
         yield self.detail_line()
 
     def turn_to(self, name: str) -> None:
-        """Show a table, unfiltered."""
         self.action_clear_filter()
         super().turn_to(name)
 
@@ -48,8 +47,7 @@ def _view(table: Table, title: str) -> View:
     shown.add_class("panel")
     shown.border_title = Content(title)
 
-    def row_in_full() -> str:
-        """The row under the cursor: its long text first."""
+    def describe_row() -> str:
         if shown.selected is None:
             return ""
         cells = dict(zip(table.columns, cells_as_text(table)[shown.selected], strict=True))
@@ -62,6 +60,6 @@ def _view(table: Table, title: str) -> View:
         widget=shown,
         markdown=shown.markdown,
         copied=table.name,
-        subject=row_in_full,
+        subject=describe_row,
         table=table,
     )

@@ -1,4 +1,4 @@
-"""Dialog that asks for the code of a model: one that was run before, or a file."""
+"""Dialog that asks for the code of a model: a recent one or a file."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from sysbench.tui.screens.ask_dialog import CANCEL
 from sysbench.tui.widgets.choice import Options
 from sysbench.tui.widgets.dialog import Dialog
 
-MOST_RECENT = 5
-MOST_NAMES = 10_000
-"""Most names of a folder that are read."""
-OLDEST = 200
-"""Runs among which recent models are looked for."""
+MAX_RECENT = 5
+MAX_NAMES = 10_000
+"""Entries of a folder that are read."""
+MAX_RUNS = 200
+"""Newest runs that are searched for recent models."""
 UP = ".."
 
 
 class PickModelScreen(Dialog[str]):
-    """Lists models of earlier runs, then the working directory; dismisses with a ``model``."""
+    """Lists recent models, then the working directory; dismisses with a ``model``."""
 
     CSS = "PickModelScreen OptionList { max-height: 60vh; }"  # 80x24 has no room for 20 rows
     BINDINGS: ClassVar[list[BindingType]] = [
         *CANCEL,
-        Binding("backspace,left", "up", "Folder above", id="pick.up"),
+        Binding("backspace,left", "up", "Parent folder", id="pick.up"),
         Binding("right", "open", "Open", id="pick.open", show=False),
         Binding("tilde", "home", "Home", id="pick.home"),
     ]
@@ -52,7 +52,7 @@ class PickModelScreen(Dialog[str]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = "A model of yours"
-            dialog.border_subtitle = "enter picks, ← the folder above, ~ home, esc cancels"
+            dialog.border_subtitle = "enter: select, ←: parent folder, ~: home, esc: cancel"
             yield Static(id="where", markup=False)
             yield Options()
             yield Static(classes="complaint", markup=False)
@@ -61,13 +61,11 @@ class PickModelScreen(Dialog[str]):
         self._show(is_first=True)
 
     def action_up(self) -> None:
-        """Leave the file, or go to the folder above."""
         left, self._file = self._file or self._folder, None
         self._folder = left.parent
         self._show(left)
 
     def action_home(self) -> None:
-        """Go to the user's home."""
         self._folder, self._file = Path.home(), None
         self._show()
 
@@ -90,11 +88,11 @@ class PickModelScreen(Dialog[str]):
             self._take(answer)
 
     def _take(self, file: Path) -> None:
-        """Ask for one of the file's factories; of a single one nothing is asked."""
-        found = factories_in(file)
-        if len(found) == 1:
-            self.dismiss(f"{typed_path(file)}:{found[0]}")
-        elif found:
+        """List the file's factories; dismiss with the only one if there is one."""
+        factories = factories_in(file)
+        if len(factories) == 1:
+            self.dismiss(f"{typed_path(file)}:{factories[0]}")
+        elif factories:
             self._file = file
             self._show()
         else:
@@ -104,8 +102,8 @@ class PickModelScreen(Dialog[str]):
         """List the file's factories, or the folder.
 
         Args:
-            before: Highlighted, where it is in the list.
-            is_first: Whether the models of earlier runs are in the list.
+            before: Entry to highlight, if it is in the list.
+            is_first: Whether to list recent models too.
         """
         complaint, rows = "", list[tuple[str, Path | str]]()
         if self._file is not None:
@@ -139,16 +137,14 @@ def _label(path: Path) -> str:
 
 
 def entries_of(folder: Path) -> list[Path]:
-    """The folder above, the folders, then the files that can have a model.
-
-    Hidden ones are left out.
+    """The parent folder, the folders, then the files that can define a model; none hidden.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The folder cannot be read.
     """
     folders, files = list[Path](), list[Path]()
     with os.scandir(folder) as entries:
-        for _, entry in zip(range(MOST_NAMES), entries, strict=False):
+        for _, entry in zip(range(MAX_NAMES), entries, strict=False):
             if entry.name.startswith((".", "__pycache__")):
                 continue
             if entry.is_dir():
@@ -159,7 +155,7 @@ def entries_of(folder: Path) -> list[Path]:
 
 
 def typed_path(path: Path) -> str:
-    """The path as a person would type it: from the working directory, or from ``~``."""
+    """The path relative to the working directory or to ``~``, else absolute."""
     if path.is_relative_to(Path.cwd()):
         return str(path.relative_to(Path.cwd()))
     if path.is_relative_to(Path.home()):
@@ -168,18 +164,18 @@ def typed_path(path: Path) -> str:
 
 
 def recent_models() -> list[str]:
-    """Models of the user's of the newest runs, each once, as they are typed."""
-    return list(dict.fromkeys(_models_run()))[:MOST_RECENT]
+    """User models of the newest runs, each once, as a user would type them."""
+    return list(dict.fromkeys(_models_run()))[:MAX_RECENT]
 
 
 def _models_run() -> Iterator[str]:
-    for entry in Library().entries()[:OLDEST]:
+    for entry in Library().entries()[:MAX_RUNS]:
         if not is_own(entry.model):
             continue
         try:
             spec = find_run(entry.id).header().spec
         except (SysbenchError, OSError):
-            continue  # a run that was damaged or deleted meanwhile
+            continue  # the run is damaged or was just deleted
         model = model_setting(spec.model, spec.model_file)
         if not spec.model_file or source_of(spec.model).door == "module":
             yield model

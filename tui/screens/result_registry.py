@@ -1,7 +1,4 @@
-"""The registry of a result's tabs, read by the tab bar, keys, help, palette and Inspect.
-
-A tab is a row here, a class, and if it needs styles a ``.tcss`` of its name.
-"""
+"""Registry of the result tabs. A tab is a row here, a class, and an optional ``.tcss`` file."""
 
 from __future__ import annotations
 
@@ -14,13 +11,12 @@ class Tab:
     """A tab of a result.
 
     Attributes:
-        name: On the bar, in lower case.
         about: Its content, for help and palette.
-        shown_by: ``module:Class`` of the tab, the module as seen from ``sysbench.tui``.
-        block: The block of the record that it shows; "" where there is always something.
-        filled_by: The pass that fills the block.
-        explains: Keys of `sysbench.tui.explanations.EXPLANATIONS` for its numbers.
-        is_rare: Whether it is shown only where the run had a pass of its name.
+        shown_by: ``module:Class``, the module relative to ``sysbench.tui``.
+        block: Block of the record that it shows; "" if it is never blank.
+        filled_by: Pass that fills the block.
+        explains: Keys of `sysbench.tui.explanations.EXPLANATIONS`.
+        is_rare: Whether it is shown only if the run has a pass of its name.
     """
 
     name: str
@@ -51,7 +47,7 @@ TABS = {
         ),
         Tab(
             name="kernels",
-            about="what ran, as table, tree, answers, roofline",
+            about="kernels as table, tree, answers, roofline",
             shown_by="screens.kernels_tab:KernelsTab",
             block="kernels",
             filled_by="trace",
@@ -62,7 +58,7 @@ TABS = {
         ),
         Tab(
             name="memory",
-            about="what was resident, when, and whose",
+            about="memory over time and by category, stack, module",
             shown_by="screens.memory_tab:MemoryTab",
             block="memory",
             filled_by="memory",
@@ -73,7 +69,7 @@ TABS = {
         ),
         Tab(
             name="compile",
-            about="what was compiled, what it cost, the kernels it made",
+            about="compiled parts, compile time, generated kernels",
             shown_by="screens.compile_tab:CompileTab",
             block="compile",
             filled_by="timing",
@@ -92,17 +88,17 @@ TABS = {
         ),
         Tab(
             name="log",
-            about="what the processes printed",
+            about="output of the processes",
             shown_by="screens.log_tab:LogTab",
         ),
         Tab(
             name="export",
-            about="files and tables to take home",
+            about="export traces and tables",
             shown_by="screens.export_tab:ExportTab",
         ),
         Tab(
             name="nsys",
-            about="NVTX ranges and NVIDIA's own summaries",
+            about="NVTX ranges and NVIDIA's summaries",
             shown_by="screens.nsys_tab:NsysTab",
             block="nsys",
             filled_by="nsys",
@@ -111,17 +107,17 @@ TABS = {
         ),
         Tab(
             name="findings",
-            about="of a file: verdict, why, what next",
-            shown_by="screens.findings_tab:FindingsTab",
+            about="verdict, why, what next for an imported file",
+            shown_by="screens.summary_tab:FindingsTab",
             block="findings",
             is_rare=True,
         ),
     )
 }
-"""By name, in the order of the bar, the rare ones last."""
+"""Tabs by name in the order of the bar, rare ones last."""
 
 USUAL_TABS = tuple(tab.name for tab in TABS.values() if not tab.is_rare)
-"""Names of the tabs that every result has."""
+"""Names of the tabs of every result."""
 
 _HERE = Path(__file__).parent
 STYLES = (_HERE / "result_screen.tcss", *sorted(_HERE.glob("*_tab.tcss")))

@@ -1,4 +1,4 @@
-"""Result: the verdict first, then the evidence, tab by tab."""
+"""Result: the record of one run, tab by tab."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sysbench.tui.widgets.plot import Drawing
 
 
 class ResultScreen(TabbedScreen):
-    """The record of one run, tab by tab."""
+    """Shows the record of the app's run."""
 
     AREA = "result"
     CSS_PATH: ClassVar[list[str | PurePath]] = [*STYLES]
@@ -45,7 +45,14 @@ class ResultScreen(TabbedScreen):
             for key, tab in zip(KEYS, TABS.values(), strict=False)
         ),
         Binding("e", "tab('export')", "Export", show=False, id="result.take", tooltip="Artifacts"),
-        Binding("a", "again", "Again", show=False, id="result.again", tooltip="Back to the form"),
+        Binding(
+            "a",
+            "again",
+            "Edit and rerun",
+            show=False,
+            id="result.again",
+            tooltip="Open the form with this spec",
+        ),
     ]
 
     def body(self) -> ComposeResult:
@@ -70,7 +77,6 @@ class ResultScreen(TabbedScreen):
         self.call_next(self.open)
 
     async def open(self) -> None:
-        """Show the app's run, if it has changed."""
         run = self.app.shown
         if run is None or not self.is_outdated:
             return
@@ -96,8 +102,7 @@ class ResultScreen(TabbedScreen):
         return super().check_action(action, parameters)
 
     def action_again(self) -> None:
-        """Put this run's spec into the form."""
-        from sysbench.tui.screens.run_screen import RunScreen
+        from sysbench.tui.screens.run_screen import RunScreen  # lazy: rare
 
         if self._run is None:
             return
@@ -115,12 +120,12 @@ class ResultScreen(TabbedScreen):
             return super().command()
         try:
             header = self._run.header()
-        except SysbenchError:  # the record is all there is
+        except SysbenchError:  # only the record is left
             return shlex.join(("sysbench-tui", "show", self._run.id))
         return command_line(header.spec, header.passes, header.repeat, header.python)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        again = ("result: Run again", "form with this spec", self.action_again)
+        again = ("result: Edit and rerun", "open the form with this spec", self.action_again)
         return [*([again] if self.record is not None else []), *super().palette_commands()]
 
 
@@ -129,8 +134,7 @@ def _has(record: Record, tab: Tab) -> bool:
 
 
 def result_heading(record: Record, width: int, label: Label = UNLABELLED) -> Content:
-    """The outcome, the name, the settings that there is room for, and where that is all, time, id
-    and note."""
+    """Outcome, name and settings; also time, id and note if they fit."""
     style = "$success" if record.status == "finished" else "$warning"
     line = Content.assemble(
         (f"{outcome_glyph(record.status)} {outcome_text(record.status)}  ", style),

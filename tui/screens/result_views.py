@@ -1,4 +1,4 @@
-"""A tab with several views of the same record, of which one is shown, filtered and copied."""
+"""Base classes of the result tabs: one tab, a tab with several views, a screen of tabs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sysbench.tui.modes import load_class
 from sysbench.tui.screens.result_registry import TABS, Tab
 from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
 from sysbench.tui.text import outcome_text
-from sysbench.tui.widgets.key_bar import TabBar, ViewBar, after
+from sysbench.tui.widgets.key_bar import TabBar, ViewBar, next_name
 from sysbench.tui.widgets.table_view import TableView
 
 
 class ResultTab(Vertical):
-    """The base of the tabs. Subclasses compose from `self.record` and may override the rest."""
+    """Base class of the tabs. Subclasses compose from `self.record`."""
 
     def __init__(self, row: Tab, run: RunDirectory, record: Record) -> None:
         super().__init__()
@@ -37,51 +37,51 @@ class ResultTab(Vertical):
 
     @property
     def is_blank(self) -> bool:
-        """Whether the record has nothing for this tab."""
         return bool(self.row.block) and getattr(self.record, self.row.block) is None
 
     def blank(self) -> Static:
-        """The reason why there is nothing to show, and the key that helps."""
+        """Say why the tab is empty and which key helps."""
         reason = blank_reason(self.record, self.row.block, self.row.filled_by)
         return Static(f"{reason}\n\n{self._remedy()}", classes="blank", markup=False)
 
     def _remedy(self) -> str:
         if not self.record.spec:
-            return "o: another file"
+            return "Press o to open another file."
         if self.record.status == "running":
-            return "F3: watch the run"
-        what = "to turn compile on" if self.row.block == "compile" else "to measure it again"
-        return f"a: the form with this spec, {what}"
+            return "Press F3 to watch the run."
+        what = " with compile on" if self.row.block == "compile" else ""
+        return f"Press a to rerun{what}."
 
     def start_focus(self) -> None:
-        """Put the focus where the keys of the tab work."""
+        """Focus the first widget that takes keys."""
         first = next((widget for widget in self.query("*") if widget.focusable), None)
         if first is not None:
             give_focus(first)
 
     def copyable(self) -> tuple[str, str] | None:
-        """The name and the text that `y` copies, or None for the command."""
+        """The name and the text that `y` copies; None copies the command."""
         return None
 
     def subject(self) -> str:
-        """The row in view, for `?`; empty when there is none."""
+        """The selected row in full, for `?`; may be empty."""
         return ""
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        """Commands of this tab."""
+        """This tab's commands: title, help, function."""
         return []
 
 
 def blank_reason(record: Record, block: str, name: str) -> str:
-    """One sentence on why a block is absent, as the record has it."""
+    """Say in one sentence why a block of the record is missing."""
     if block in record.missing:
-        return f"Nothing here: {record.missing[block]}"
+        reason = record.missing[block]
+        return f"{reason[:1].upper()}{reason[1:]}".removesuffix(".") + "."
     ended = record.pass_named(name)
     if ended is None:
         if record.status == "running":
-            return f"Nothing here yet: the {name} pass has not ended."
-        return f"Nothing here: this run had no {name} pass."
-    return f"Nothing here: the {name} pass ended as {outcome_text(ended.outcome)}. {ended.detail}"
+            return f"The {name} pass has not ended yet."
+        return f"This run has no {name} pass."
+    return f"The {name} pass ended: {outcome_text(ended.outcome)}. {ended.detail}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +89,11 @@ class View:
     """One view of a tab.
 
     Attributes:
-        name: On the bar of views.
-        widget: The widget that shows it.
-        markdown: The text that `y` copies.
-        copied: The name of the copied text.
-        subject: The row under the cursor in full, for the line below and `?`.
-        fill: Slow work, called when the view is first in sight.
-        table: The table that a `TableView` shows from the start.
+        markdown: Returns the text that `y` copies.
+        copied: What the copied text is called in the notice.
+        subject: Returns the selected row in full, for the line below and `?`.
+        fill: Slow work, called when the view is first shown.
+        table: Table that a `TableView` shows from the start.
     """
 
     name: str
@@ -108,10 +106,7 @@ class View:
 
 
 class ViewsTab(ResultTab):
-    """Shows one of the views that the subclass declares and places.
-
-    A blank tab has no views, so their keys do nothing.
-    """
+    """Shows one of the views that the subclass declares; a blank tab has none."""
 
     def __init__(self, row: Tab, run: RunDirectory, record: Record) -> None:
         super().__init__(row, run, record)
@@ -119,23 +114,24 @@ class ViewsTab(ResultTab):
         self.view = ""
         self._unfilled: set[str] = set()
         self._words: dict[str, str] = {}
-        self._told: str | None = None  # of the row under the cursor
+        self._detail_shown: str | None = None
 
     def declare(self, views: Iterable[View]) -> Iterator[Widget]:
-        """Declare the views, the first one in sight. Returns their widgets, to be composed."""
+        """Declare the views, the first one shown; return their widgets to compose."""
         self.views = {view.name: view for view in views}
         self.view = next(iter(self.views), "")
         self._unfilled = {view.name for view in self.views.values() if view.fill}
         return (view.widget for view in self.views.values())
 
     def filter_box(self) -> Input:
-        """The input of the filter's words."""
-        box = Input(placeholder="words that must occur; esc clears", compact=True, id="filter")
+        box = Input(
+            placeholder="filter (all words must match); esc clears", compact=True, id="filter"
+        )
         box.display = False
         return box
 
     def detail_line(self) -> Static:
-        """The line with the row under the cursor in full."""
+        """The line that shows the selected row in full."""
         return Static(id="detail", markup=False)
 
     def on_mount(self) -> None:
@@ -146,18 +142,17 @@ class ViewsTab(ResultTab):
 
     @property
     def active(self) -> Widget:
-        """The widget of the view in sight."""
         return self.views[self.view].widget
 
     @property
     def table(self) -> TableView:
-        """The view in sight, where it is a table."""
+        """The widget of the current view, which must be a table."""
         assert isinstance(self.active, TableView)
         return self.active
 
     @property
     def tables(self) -> dict[str, Table]:
-        """The tables that were declared, by the names of their views."""
+        """The declared tables by view name."""
         return {name: view.table for name, view in self.views.items() if view.table is not None}
 
     def start_focus(self) -> None:
@@ -165,11 +160,11 @@ class ViewsTab(ResultTab):
             give_focus(self.active)
 
     def in_sight(self) -> Collection[str]:
-        """Names of the views that are shown with the chosen one."""
+        """Names of all views that are visible now."""
         return {self.view}
 
     def show_view(self, name: str) -> None:
-        """Show a view, filled the first time, under the words of the filter."""
+        """Show a view and filter it; call its `fill` the first time."""
         self.view = name
         for bar in self.query(ViewBar):
             bar.active = name
@@ -185,14 +180,12 @@ class ViewsTab(ResultTab):
         self.show_detail()
 
     def turn_to(self, name: str) -> None:
-        """Show a view and give it the focus."""
         self.show_view(name)
         give_focus(self.active)
 
     def action_view(self) -> None:
-        """Show the next view."""
         if self.views:
-            self.turn_to(after([*self.views], self.view))
+            self.turn_to(next_name([*self.views], self.view))
 
     @on(ViewBar.Chosen)
     def _bar_clicked(self, event: ViewBar.Chosen) -> None:
@@ -200,13 +193,11 @@ class ViewsTab(ResultTab):
         self.turn_to(event.name)
 
     def action_filter(self) -> None:
-        """Ask for words that the rows must contain."""
         for box in self.query("#filter").results(Input):
             box.display = True
             give_focus(box)
 
     def action_clear_filter(self) -> None:
-        """Show every row again."""
         for box in self.query("#filter").results(Input):
             box.value, box.display = "", False
             give_focus(self.active)
@@ -216,7 +207,6 @@ class ViewsTab(ResultTab):
         self._narrow_to(event.value)
 
     def _narrow_to(self, words: str) -> None:
-        """Filter the view in sight; another one is filtered when it is shown."""
         if isinstance(self.active, TableView) and self._words.get(self.view, "") != words:
             self._words[self.view] = words
             self.active.filter(words)
@@ -227,17 +217,15 @@ class ViewsTab(ResultTab):
 
     @on(TableView.RowHighlighted)
     def show_detail(self) -> None:
-        """Write out the row under the cursor."""
         words = self.detail()
-        if words == self._told:
+        if words == self._detail_shown:
             return
-        self._told = words
+        self._detail_shown = words
         for line in self.query("#detail").results(Static):
             line.update(Content(words))
             line.display = bool(words)
 
     def detail(self) -> str:
-        """The text of the line below the views."""
         return self.subject()
 
     def subject(self) -> str:
@@ -254,12 +242,11 @@ class ViewsTab(ResultTab):
         if len(self.views) > 1:
             commands.append((f"{area}: Show next view", f"now: {self.view}", self.action_view))
         if self.query("#filter"):
-            commands.append((f"{area}: Filter rows", "words that must occur", self.action_filter))
+            commands.append((f"{area}: Filter rows", "all words must match", self.action_filter))
         return commands
 
 
 def show_table(view: View) -> None:
-    """Show the table that a view was declared with, if any."""
     if view.table is not None and isinstance(view.widget, TableView):
         view.widget.show(view.table)
 
@@ -267,24 +254,24 @@ def show_table(view: View) -> None:
 def view_bindings(
     tab: str, about: str, *, keys: str = "v", is_filtered: bool = False
 ) -> list[BindingType]:
-    """The keys of a tab's views; ``about`` names the views, for help."""
-    turned: list[BindingType] = [Binding(keys, "view", "View", id=f"{tab}.view", tooltip=about)]
+    """Bind the keys of a tab's views; ``about`` lists the views for the help screen."""
+    bindings: list[BindingType] = [Binding(keys, "view", "View", id=f"{tab}.view", tooltip=about)]
     if not is_filtered:
-        return turned
-    words = "Words that must occur"
+        return bindings
+    words = "Show rows that contain all words"
     return [
-        *turned,
+        *bindings,
         Binding("slash", "filter", "Filter", id=f"{tab}.filter", tooltip=words),
         Binding("escape", "clear_filter", "Clear", show=False, id=f"{tab}.clear"),
     ]
 
 
 class TabbedScreen(WorkScreen):
-    """Shows a record in the container ``#place``. A tab is built when it is first shown."""
+    """Shows a record in the container ``#place``; builds a tab when it is first shown."""
 
     BINDINGS: ClassVar[list[BindingType]] = [unfold_binding(is_shown=True)]
     AREA = ""
-    """The area of the palette's commands."""
+    """Prefix of its commands in the palette."""
 
     bar = getters.query_one(TabBar)
     place = getters.query_one("#place", Container)
@@ -297,16 +284,14 @@ class TabbedScreen(WorkScreen):
         self._built: dict[str, ResultTab] = {}
 
     async def clear(self) -> None:
-        """Show no record."""
         self._run, self.record, self.tab = None, None, None
         self._built.clear()
         await self.place.remove_children()
 
     async def action_tab(self, name: str) -> None:
-        """Show a tab, built the first time, and give it the focus."""
         if self.record is None or self._run is None:
             return
-        # Painted once it is complete, not in pieces.
+        # Paint the complete tab once, not its pieces.
         with self.app.batch_update():
             if name not in self._built:
                 row = TABS[name]
@@ -329,7 +314,7 @@ class TabbedScreen(WorkScreen):
         return list(self.tab.row.explains) if self.tab else []
 
     def action_explain(self) -> None:
-        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view
+        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view  # lazy: rare
 
         subject = self.tab.subject() if self.tab else ""
         self.app.push_screen(ExplainScreen(self.explanations(), subject, columns_in_view(self)))

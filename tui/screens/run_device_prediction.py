@@ -35,29 +35,27 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
 
 predict_once = lru_cache(maxsize=512)(predict)
-"""`predict` that remembers: a key leaves most of the grid, and what was tried to fit, as it was.
+"""Cached `predict`: an edit leaves most cells of the grid and of the fit as they were.
 
-It tells a capability by its name from one by its place: always name it.
+Always pass ``capability`` by name: the cache treats a positional argument as another key.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePrediction:
-    """A spec's prediction, and what its device has room for.
+    """A spec's prediction for a device. None means unknown.
 
     Attributes:
-        card: The card that need not be here, for which it is; None for this machine.
-        device: The device that ``device`` means here, or "" with the reason in `warnings`;
-            a CUDA device for a card.
-        capacity_bytes: Memory that a run may fill; None when not known.
-        room: What of it a step can have; None when capacity is not known.
-        capability: Compute capability of the device; None when not known.
-        batches: The largest batch that is sure to fit, and the first from which on none does; None
-            when capacity or the peak is not known.
-        why_unknown: Why the peak is not predicted; "" where it is.
-        past: The errors of the last predictions on this machine; "" without any.
-        why_no_workspace: The part of the peak that is not predicted on this CPU; "" for none.
-        warnings: Sentences that a person should read before starting.
+        card: GPU model that is predicted for instead of this machine.
+        device: Resolved device, or "" with the reason in `warnings`.
+        capacity_bytes: Memory that a run may fill.
+        room: The part of the capacity that a step can use.
+        capability: Compute capability.
+        batches: The largest batch that fits, and the smallest that certainly does not.
+        why_unknown: Why the peak is not predicted, or "".
+        past: Errors of recent predictions on this machine, or "".
+        why_no_workspace: Part of the peak that cannot be predicted on this CPU, or "".
+        warnings: Sentences to read before starting.
     """
 
     spec: RunSpec
@@ -75,16 +73,11 @@ class DevicePrediction:
 
     @property
     def place(self) -> str:
-        """The card or device in words; empty where there is none."""
         return self.card.name if self.card else self.device
 
 
 def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> DevicePrediction:
-    """Predict a spec on this machine; ``auto`` is resolved to one of its devices.
-
-    Args:
-        card: Key of a card to predict for instead, wherever the spec would run.
-    """
+    """Predict a spec on this machine, or for the GPU with the key ``card``."""
     if card:
         return _predict_elsewhere(spec, find_card(card))
     device, memory, warnings = "", DeviceCapacity(None), []
@@ -92,7 +85,7 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
         device = resolve_device(spec.device)
         spec = spec.changed(device=device)
         memory = device_capacity(device)
-        warnings = _neighbours(sample, device)
+        warnings = _other_processes(sample, device)
     except SpecError as error:
         warnings = [f"{error.field} {error.value}: {error.allowed}"]
     why_unknown = why_not_predicted(spec) or ""
@@ -115,7 +108,6 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
 
 
 def _predict_elsewhere(spec: RunSpec, known: KnownCard) -> DevicePrediction:
-    """The prediction for a card; nothing of this machine is in it."""
     on_card = spec_elsewhere(spec.changed(device="auto"), known)
     why_unknown = why_not_predicted(on_card) or ""
     capacity = on_card.memory_limit or known.memory_bytes
@@ -138,15 +130,15 @@ def _predict_elsewhere(spec: RunSpec, known: KnownCard) -> DevicePrediction:
 
 
 def _batches(spec: RunSpec, capacity: int | None, room: AvailableMemory | None) -> Fit | None:
-    """The answer of ``estimate --fit batch``; None where the capacity is not known."""
+    """Find the batches that fit, as ``estimate --fit batch`` does."""
     if capacity is None or room is None:
         return None
-    tried = partial(predict_once, capability=room.capability)
-    return fit(spec, "batch", capacity, tried, room=room)
+    predict_batch = partial(predict_once, capability=room.capability)
+    return fit(spec, "batch", capacity, predict_batch, room=room)
 
 
 def _machine(sample: Sample | None, device: str) -> str | None:
-    """The device's own name, without opening NVML: every keystroke asks for it."""
+    """Name of the device. Does not open NVML, as it is called on every keystroke."""
     if device == "cpu":
         return cpu_model()
     gpu = device_of(sample, device) if sample else None
@@ -154,10 +146,7 @@ def _machine(sample: Sample | None, device: str) -> str | None:
 
 
 def peak_grid(predicted: DevicePrediction) -> tuple[list[int], list[int], list[list[int]]]:
-    """Predicted peaks around a spec: batches, contexts, and bytes by batch and context.
-
-    The spec's own batch and context are always among them.
-    """
+    """Batches, contexts, and predicted peak bytes by batch and context around a spec."""
     spec, capability = predicted.spec, predicted.capability
     batches = sorted({*BATCHES, spec.batch})
     contexts = sorted({*CONTEXTS, spec.context})
@@ -173,11 +162,10 @@ def peak_grid(predicted: DevicePrediction) -> tuple[list[int], list[int], list[l
     return batches, contexts, peaks
 
 
-def _neighbours(sample: Sample | None, device: str) -> list[str]:
-    """One sentence for each process on the device that is not this one."""
+def _other_processes(sample: Sample | None, device: str) -> list[str]:
     gpu = device_of(sample, device) if sample else None
     return [
-        f"another process holds {amount(other.memory_bytes)} on this GPU "
+        f"another process uses {amount(other.memory_bytes)} of this GPU "
         f"({other.name}, pid {other.pid})"
         for other in (gpu.processes if gpu else None) or []
         if other.pid != os.getpid()

@@ -1,4 +1,4 @@
-"""What stands in the form of a spec: the texts of its fields, and what they come to."""
+"""Content of the Run form: texts of its fields, the spec they make, a pasted command."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from sysbench.tui.commands.spec_arguments import (
 )
 
 CARD, HERE = "card", ""
-"""The row of the card to predict for, and its value for this machine."""
+"""Row of the GPU to predict for, and its value for this machine."""
 
 ROUNDS, ONE = "rounds", "1"
-"""The row of the rounds of the timing pass, and its text for one process."""
+"""Row of the rounds of the timing pass, and its text for one round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
-    """The form's present content: a spec and passes, or by field why there is none.
+class FormContent:
+    """The form as a spec and passes, or errors by field.
 
     Attributes:
-        card: Key of the card to predict for; empty for this machine.
+        card: Key of the GPU to predict for; empty for this machine.
         repeat: Rounds of the timing pass.
     """
 
@@ -53,7 +53,7 @@ class Filled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormState:
-    """What stands in the form, valid or not; `SpecForm.state` takes it and sets it."""
+    """Texts and choices of the form, valid or not."""
 
     texts: dict[str, str]
     passes: tuple[str, ...]
@@ -62,28 +62,27 @@ class FormState:
 
 
 def field_text(name: str, value: Any) -> str:
-    """The value of a field as a person would type it; parses back to the same value."""
+    """Format a value as a user would type it; it parses back to the same value."""
     if name == "until" and parse_ratio(percent := f"{value * 100:g}%") == value:
         return percent
     return as_typed(name, value).removesuffix(".0")
 
 
 def field_texts(spec: RunSpec) -> dict[str, str]:
-    """The texts of all fields of a spec; of a model of the user's as it was typed."""
     texts = {name: field_text(name, getattr(spec, name)) for name in spec.__struct_fields__}
     if spec.is_own:
-        found = dict.fromkeys(PLACE_NAMES, "")
+        places = dict.fromkeys(PLACE_NAMES, "")
         model = model_setting(spec.model, spec.model_file)
-        texts |= {"model": model, "workload": RunSpec().workload, **found}
+        texts |= {"model": model, "workload": RunSpec().workload, **places}
     return texts
 
 
 def fields_in_use(texts: dict[str, str]) -> list[str]:
-    """The fields that decide the spec: others keep their defaults, whatever their texts."""
+    """Names of the fields that decide the spec; the others keep their defaults."""
     custom = texts["model"] == CUSTOM
     unused = unused_keys(texts) | ({"model"} if custom else set(DIMENSION_NAMES))
     if is_own(texts["model"]) and _is_default(texts, "attention"):
-        unused.add("attention")  # nobody chose it: the model has its own
+        unused.add("attention")  # not chosen by the user: the model has its own
     return [name for name in texts if name not in unused]
 
 
@@ -91,10 +90,9 @@ def _is_default(texts: dict[str, str], name: str) -> bool:
     return texts[name] == field_text(name, getattr(RunSpec(), name))
 
 
-def checked(
+def parse_form(
     texts: dict[str, str], passes: list[PassName], card: str = HERE, rounds: str = ONE
-) -> Filled:
-    """Parse every field in use by itself, then all of them together."""
+) -> FormContent:
     errors: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name in fields_in_use(texts):
@@ -109,31 +107,29 @@ def checked(
         except SpecError as error:
             errors[error.field] = error.allowed
     if not passes:
-        errors["passes"] = "tick at least one"
+        errors["passes"] = "select at least one"
     repeat = int(rounds) if rounds.strip().isdecimal() else 0
     try:
         check_repeat(repeat, passes or ["timing"])
     except SpecError as error:
         errors[ROUNDS] = error.allowed
-    return Filled(spec=spec, passes=passes, errors=errors, card=card, repeat=repeat)
+    return FormContent(spec=spec, passes=passes, errors=errors, card=card, repeat=repeat)
 
 
 COMMAND = re.compile(r"\s*(?:\$\s+)?sysbench-tui\s+(run|estimate)(?:\s|$)")
-"""How such a line begins, a shell's prompt before it or none."""
+"""Start of a command line, with or without a shell prompt."""
 CONTINUED = re.compile(r"\\\r?\n|\\\r")
-"""The end of a line that goes on."""
+"""Line continuation."""
 ELSEWHERE = ("--peak", "--python")
-"""Options of `run` that have a value and no field in the form."""
+"""Options of `run` with a value that the form does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pasted:
-    """What a command says to the form.
+class PastedCommand:
+    """Content of a pasted command.
 
     Attributes:
-        repeat: Rounds of the timing pass.
-        card: Key of the card to predict for; empty for this machine.
-        unknown: Words that the form has no field for, as they were typed.
+        unknown: Words that the form has no field for.
     """
 
     spec: RunSpec
@@ -147,30 +143,30 @@ class _Parser(argparse.ArgumentParser):
     """A parser that neither prints nor exits."""
 
     def error(self, message: str) -> NoReturn:
-        raise SpecError("command", message, "as `sysbench-tui run --help` has it")
+        raise SpecError("command", message, "see `sysbench-tui run --help`")
 
 
 def is_command(text: str) -> bool:
-    """Whether a text is a command that the form can take."""
+    """Whether the text is a `run` or `estimate` command line."""
     return COMMAND.match(text) is not None
 
 
-def read_command(text: str) -> Pasted:
-    """The content of a command's line; a backslash at the end of a line goes on with the next.
+def read_command(text: str) -> PastedCommand:
+    """Parse a command line, which may continue over several lines with backslashes.
 
     Raises:
-        SpecError: It is no such line, or a value in it is not allowed.
-        ProfileError, NotFoundError: A file or a profile that it names cannot be read.
+        SpecError: It is not a `run` or `estimate` command, or a value is not allowed.
+        ProfileError, NotFoundError: A file or profile that it names cannot be read.
     """
     text = CONTINUED.sub(" ", text).strip()
-    begin = COMMAND.match(text)
-    if begin is None:
+    match = COMMAND.match(text)
+    if match is None:
         raise SpecError("command", text, "`sysbench-tui run …`")
     try:
-        words = shlex.split(next(iter(text[begin.end() :].splitlines()), ""))
+        words = shlex.split(next(iter(text[match.end() :].splitlines()), ""))
     except ValueError as error:
         raise SpecError("command", text, f"closed quotes: {error}") from error
-    settings, others = _settings(words)
+    settings, options = _split_settings(words)
     parser = _Parser(add_help=False, allow_abbrev=False)
     add_spec_arguments(parser)
     parser.add_argument("--passes")
@@ -178,16 +174,16 @@ def read_command(text: str) -> Pasted:
     parser.add_argument("--card", default="")
     for name in ELSEWHERE:
         parser.add_argument(name)
-    arguments, unknown = parser.parse_known_args(others)
+    arguments, unknown = parser.parse_known_args(options)
     unknown += [
         f"{name} {value}"
         for name in ELSEWHERE
         if (value := getattr(arguments, name.removeprefix("--"))) is not None
     ]
     names = getattr(arguments, WORDS)
-    what = next(filter(is_model, names), next(iter(names), None))
-    unknown += [word for word in names if word != what]
-    setattr(arguments, WORDS, [] if what is None else [what])
+    model = next(filter(is_model, names), next(iter(names), None))
+    unknown += [word for word in names if word != model]
+    setattr(arguments, WORDS, [] if model is None else [model])
     known = {field.name for field in FIELDS}
     for setting in settings:
         key = setting.partition("=")[0]
@@ -197,17 +193,19 @@ def read_command(text: str) -> Pasted:
             unknown.append(setting)
     spec = asked_spec(arguments)
     passes = chosen_passes(arguments, spec)
-    if others_asked := [one for one in passes if one not in DEFAULT_PASSES]:
-        unknown.append(f"--passes {','.join(others_asked)}")
+    if extra_passes := [name for name in passes if name not in DEFAULT_PASSES]:
+        unknown.append(f"--passes {','.join(extra_passes)}")
     card = arguments.card
     if card and card not in known_cards():
         unknown.append(f"--card {card}")
         card = ""
-    return Pasted(spec=spec, passes=passes, repeat=arguments.repeat, card=card, unknown=unknown)
+    return PastedCommand(
+        spec=spec, passes=passes, repeat=arguments.repeat, card=card, unknown=unknown
+    )
 
 
-def _settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of ``KEY=VALUE``, also those after ``--set``, and all others."""
+def _split_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split the words into ``KEY=VALUE``, with or without ``--set``, and all others."""
     settings: list[str] = []
     others: list[str] = []
     for word in words:

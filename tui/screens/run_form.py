@@ -1,4 +1,4 @@
-"""The form of a spec: one row a field, checked as you type."""
+"""The form of a spec: one row per field, checked while typing."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from sysbench.tui.screens.run_filled import (
     HERE,
     ONE,
     ROUNDS,
-    Filled,
+    FormContent,
     FormState,
-    checked,
     field_texts,
+    parse_form,
 )
 from sysbench.tui.text import amount, short_count
 from sysbench.tui.widgets.choice import Choice, PathSuggester, Tick
 
 UPDATE = group_keys("update")
 Group = tuple[str, tuple[str, ...]]
-"""A heading, or none, and the fields under it."""
+"""A heading, which may be empty, and its fields."""
 
 FIRST: tuple[Group, ...] = (
     ("", (*group_keys("work"), CARD)),
@@ -48,34 +48,36 @@ LATER: tuple[Group, ...] = (
     ("when to stop", (*group_keys("stop"), ROUNDS)),
     ("machine", group_keys("machine")),
 )
-"""Rows that may be mounted after the first frame."""
+"""Rows that are mounted after the first frame."""
 
 YOURS, CODE = "yours", "code"
-"""The choice of a model of the user's, and the row of its code."""
+"""Value of the choice "a model of yours", and the row of its code."""
 
 ON_DEMAND = {
     CUSTOM: ("model", DIMENSION_NAMES),
     YOURS: ("model", (CODE, "model_args")),
     "compile": ("compile", group_keys("compile")),
 }
-"""Fields that matter only for some values of another: their rows then come under it."""
+"""Rows that appear below another field for some of its values."""
 
-CODE_HELP = f"enter lists recent ones and files; or type {WAYS}"
+CODE_HELP = f"press enter to choose a recent model or a file, or type {WAYS}"
 
 THIS_MACHINE = ("this machine", HERE)
 ZERO_COLUMN = 3
-"""Where the meaning of a 0 begins: the 0 and the cursor behind it come before."""
+"""Column of the explanation of a 0, after the 0 and the cursor."""
 
-CARD_HELP = "predict for this card instead; what runs and where stays as it is"
+CARD_HELP = "Predict for this GPU (the run itself still uses this machine)."
 
-ROUNDS_HELP = "time it in so many processes, one after another; the interval is then theirs"
+ROUNDS_HELP = "time in this many fresh processes; the interval is then between processes"
 
-PASSES_HELP = "each pass is a fresh process: timing is bare, trace and memory are instrumented"
+PASSES_HELP = "each pass is a fresh process; only timing runs without instrumentation"
+
+LABELS = {"until": "target ±", "card": "predict for"}
+"""Labels of rows whose field has another name."""
 
 
 def _card_choices() -> list[tuple[str, str]]:
-    # Asked for after the first frame, so its imports come then.
-    from sysbench.core.machine.cards import known_cards
+    from sysbench.core.machine.cards import known_cards  # lazy: first frame
 
     cards = [(f"{key}  {amount(known.memory_bytes)}", key) for key, known in known_cards().items()]
     return [THIS_MACHINE, *cards]
@@ -96,10 +98,10 @@ def _control(field: Field, text: str) -> Choice | Input:
 
 
 class TextField(Input):
-    """A field of text; a pasted command is the screen's, not this field's.
+    """A text field; leaves a pasted command to the screen.
 
     Attributes:
-        zero: What 0 stands for; it is shown behind the 0.
+        zero: Meaning of 0, shown after it.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"text-field--zero"}
@@ -107,7 +109,6 @@ class TextField(Input):
     zero = ""
 
     def render_line(self, y: int) -> Strip:
-        """The text, and what its 0 stands for."""
         line = super().render_line(y)
         if y or self.value != "0" or not self.zero:
             return line
@@ -116,7 +117,7 @@ class TextField(Input):
         return Strip.join(parts).crop(0, line.cell_length)
 
     def on_paste(self, event: Paste) -> None:
-        from sysbench.tui.screens.run_filled import is_command  # not before the first frame
+        from sysbench.tui.screens.run_filled import is_command  # lazy: first frame
 
         if is_command(event.text):
             event.prevent_default()
@@ -129,18 +130,16 @@ def _text_field(text: str, id: str, zero: str = "") -> TextField:
 
 
 def _model_help(model: str) -> str:
-    """The note of a preset whose name says something else, or what the field means."""
     preset = model_presets().get(model)
     return preset.note if preset and preset.note else field_named("model").help
 
 
 def _choice_of(model: str) -> str:
-    """The value of the choice that stands for a model's text."""
     return YOURS if is_own(model) else model
 
 
 class FieldRow(Horizontal):
-    """Label and control of one field; `complaint` comes under it when its value is refused."""
+    """Label and control of one field; `complaint` appears below an invalid value."""
 
     def __init__(self, name: str, control: Widget, help: str) -> None:
         super().__init__(id=f"row-{name}")
@@ -152,17 +151,17 @@ class FieldRow(Horizontal):
 
     def compose(self) -> ComposeResult:
         words = self.field.removeprefix("compile_").replace("_", " ")
-        yield Label(words, markup=False)
+        yield Label(LABELS.get(self.field, words), markup=False)
         yield self.control
 
 
 def _as_code(text: str) -> str:
-    """The text as a model of the user's, even while it is typed."""
+    """Mark the text as a user model, even if it is incomplete."""
     return text if is_own(text) else f"{text}:"
 
 
 class SpecForm(VerticalScroll, can_focus=False):
-    """The fields of a spec and the passes. `texts` is the truth, the controls edit it."""
+    """The fields of a spec and the passes; the controls edit `texts`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "app.focus_previous", "Previous field", show=False),
@@ -171,9 +170,7 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     @dataclass
     class Edited(Message):
-        """The form's content has changed."""
-
-        filled: Filled
+        filled: FormContent
 
     def __init__(self, spec: RunSpec) -> None:
         super().__init__()
@@ -182,8 +179,8 @@ class SpecForm(VerticalScroll, can_focus=False):
         self.rounds = ONE
         self._due = False
         self.is_read = False
-        """Whether `latest` is of every change to a row."""
-        self.latest: Filled | None = None  # what the last `Edited` had
+        """Whether `latest` includes every edit."""
+        self.latest: FormContent | None = None
 
     def compose(self) -> ComposeResult:
         yield from self._rows(*FIRST)
@@ -214,21 +211,19 @@ class SpecForm(VerticalScroll, can_focus=False):
         self._later()
 
     def focus_row(self, name: str) -> None:
-        """Give the focus to the row of a field, where the form has one."""
         control = next((part for part in self.query(f"#row-{name} *") if part.focusable), None)
         if control is not None:
             give_focus(control)
 
     def fill(self, spec: RunSpec, passes: Sequence[PassName], repeat: int = 1) -> None:
-        """Show this spec, these passes and so many rounds."""
-        # The question of the card stays, the spec is another.
+        """Show this spec, these passes and ``repeat`` rounds; keep the card."""
         self.state = FormState(
             texts=field_texts(spec), passes=tuple(passes), card=self.card, rounds=str(repeat)
         )
 
     @property
     def state(self) -> FormState:
-        """What stands in the form."""
+        """Texts and choices as they are in the form."""
         return FormState(
             texts=dict(self.texts), passes=self._ticked, card=self.card, rounds=self.rounds
         )
@@ -273,10 +268,7 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     @on(Input.Submitted, f"#field-{CODE}")
     def _pick_code(self, event: Input.Submitted) -> None:
-        """Ask for the code among earlier models and files."""
-        from sysbench.tui.screens.pick_model_dialog import (
-            PickModelScreen,  # not before the first frame
-        )
+        from sysbench.tui.screens.pick_model_dialog import PickModelScreen  # lazy: first frame
 
         box = event.input
 
@@ -289,12 +281,11 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     @property
     def _code(self) -> str:
-        """The code of the model of the user's; empty of others."""
         model = self.texts["model"]
         return model.removesuffix(":") if is_own(model) else ""
 
     def _take_dimensions(self, model: str) -> None:
-        """Start custom dimensions from those of the preset."""
+        """Start custom dimensions from the preset's."""
         size = model_presets()[model].dimensions
         self.texts |= {name: str(getattr(size, name)) for name in DIMENSION_NAMES}
         for name in DIMENSION_NAMES:
@@ -303,14 +294,14 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     @on(Tick.Changed)
     def _later(self) -> None:
-        """Update once for all the changes that arrive together."""
+        """Schedule one update for all edits that arrive together."""
         if not self._due:
             self._due = True
             self.is_read = False
             self.call_after_refresh(self._update)
 
     async def _update(self) -> None:
-        """Mount the rows in use, show the complaints, then post `Edited`."""
+        """Mount the used rows, show the errors, then post `Edited`."""
         self._due = False
         rows = self._by_field()
         if ROUNDS not in rows:
@@ -319,7 +310,7 @@ class SpecForm(VerticalScroll, can_focus=False):
             await self.mount_all(self._rows(*LATER))
             rows = self._by_field()
         if not rows.keys() >= {*(owner for owner, _ in ON_DEMAND.values()), *UPDATE}:
-            return  # the app ends, and takes the form away in the middle of this
+            return  # the app exits and has already removed rows
         wanted = {
             CUSTOM: self.texts["model"] == CUSTOM,
             YOURS: is_own(self.texts["model"]),
@@ -337,7 +328,7 @@ class SpecForm(VerticalScroll, can_focus=False):
             rows[name].disabled = name in unused
         ticked = self._ticked
         passes = [name for name in DEFAULT_PASSES if name in ticked]
-        filled = checked(self.texts, passes, self.card, self.rounds)
+        filled = parse_form(self.texts, passes, self.card, self.rounds)
         for row in rows.values():
             await self._complain(row, filled.errors.get(row.field, ""))
         self.latest = filled
@@ -345,7 +336,6 @@ class SpecForm(VerticalScroll, can_focus=False):
         self.is_read = not self._due
 
     async def _complain(self, row: FieldRow, text: str) -> None:
-        """Show under the row why its value is refused; an empty text clears that."""
         if row.complaint is None:
             if not text:
                 return

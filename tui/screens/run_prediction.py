@@ -27,12 +27,12 @@ WIDEST = 60
 GRID_CELL = 11
 GRID_ROOM = 50
 TALL = 30
-"""Screens lower than this get no blank lines and no grid."""
+"""Below this screen height there are no blank lines and no grid."""
 GRID_MARGIN = 7
 
 
 class PredictionView(Static):
-    """Shows a `DevicePrediction`, or the fields that the form still lacks."""
+    """Shows a `DevicePrediction`, or the fields to fix."""
 
     def __init__(self) -> None:
         super().__init__(markup=False)
@@ -41,12 +41,11 @@ class PredictionView(Static):
         self._exact = ""
 
     def show(self, predicted: DevicePrediction | None, reasons: dict[str, str]) -> None:
-        """Show this prediction; without one, the fields at fault."""
         self.predicted, self._reasons, self._exact = predicted, reasons, ""
         self._paint()
 
     def show_exact(self, text: str) -> None:
-        """Show the result of exact mode above this prediction, until the next one."""
+        """Show a line about exact mode above the prediction, until the next `show`."""
         self._exact = text
         self._paint()
 
@@ -54,8 +53,7 @@ class PredictionView(Static):
         self._paint()
 
     def fit_screen(self) -> None:
-        """Paint for the present height of the screen, of which this view's own size tells nothing:
-        without its grid it is as high as before."""
+        """Repaint after the screen's height changed, which need not change this view's size."""
         self._paint()
 
     def _paint(self) -> None:
@@ -78,7 +76,6 @@ class PredictionView(Static):
 
 
 def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
-    """The lines of the panel at that width."""
     spec, prediction = predicted.spec, predicted.prediction
     if spec.is_own:
         return _own_lines(predicted, width)
@@ -112,8 +109,8 @@ def prediction_lines(predicted: DevicePrediction, width: int) -> list[Content | 
     return lines
 
 
-def in_a_line(predicted: DevicePrediction | None) -> Content:
-    """The predicted peak and whether it fits, for where the panel has no room."""
+def prediction_line(predicted: DevicePrediction | None) -> Content:
+    """The predicted peak and whether it fits, on one line for narrow screens."""
     if predicted is None or predicted.why_unknown:
         return Content("")
     peak = Content.styled(amount(predicted.prediction.peak_bytes), "bold $accent")
@@ -121,7 +118,7 @@ def in_a_line(predicted: DevicePrediction | None) -> Content:
 
 
 def _batch_lines(predicted: DevicePrediction) -> list[Content | str]:
-    """The largest batch, and which larger ones may fit: the answer of ``estimate --fit batch``."""
+    """The largest batch that fits and those that may fit, as in ``estimate --fit batch``."""
     fit = predicted.batches
     if fit is None:
         return []
@@ -132,8 +129,7 @@ def _batch_lines(predicted: DevicePrediction) -> list[Content | str]:
 
 
 def _own_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
-    """Of a model of the user's: nothing is known before its code runs, in exact mode's process."""
-    text = "Parameters, FLOPs and peak: the exact prediction plays the step of this code"
+    text = "Parameters, FLOPs and peak: use Predict exactly (^p), which runs this code"
     lines = [*textwrap.wrap(text, max(20, width)), *flow(shape(predicted.spec), width)]
     return [
         *_card_lines(predicted),
@@ -143,15 +139,14 @@ def _own_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
 
 
 def _card_lines(predicted: DevicePrediction) -> list[Content]:
-    """Whose prediction it is, where it is not this machine's."""
     if predicted.card is None:
         return []
     name = predicted.card.name
-    return [Content.assemble(("For ", ""), (name, "bold $warning"), "; Start runs on this machine")]
+    return [Content.assemble("For ", (name, "bold $warning"), "; Start runs on this machine")]
 
 
 def estimate_command(spec: RunSpec, card: str) -> str:
-    """The command that predicts a spec, for a card where one is chosen."""
+    """The `estimate` command of a spec, with ``--card`` if one is chosen."""
     if not card:
         return command_line(spec).replace(" run", " estimate", 1)
     words = command_line(spec.changed(device="auto"))
@@ -159,7 +154,7 @@ def estimate_command(spec: RunSpec, card: str) -> str:
 
 
 def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
-    """Exact mode's peak against the closed form's, where there is one."""
+    """The exact peak, and by how much the closed form differs from it."""
     if spec.is_own:
         return (
             f"exact: {exact.parameters:,} parameters, {operations(exact.step_flops)} a step, "
@@ -173,21 +168,21 @@ def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
 
 
 def exact_verdict(predicted: DevicePrediction, exact: Prediction) -> str:
-    """Whether exact mode's step fits, which plays the allocator: ``; does not fit cuda:0``."""
-    from sysbench.core.predict.allocator_settings import parse_allocator_settings
-    from sysbench.core.predict.room import fit_verdict
+    """Whether the dry run's step fits: ``; does not fit cuda:0``; empty if unknown."""
+    from sysbench.core.predict.allocator_settings import parse_allocator_settings  # lazy: rare
+    from sysbench.core.predict.room import fit_verdict  # lazy: first frame
 
     if predicted.room is None:
         return ""
     verdict = fit_verdict(exact, predicted.room, parse_allocator_settings(os.environ))
-    words = {"fits": "fits", "close": "too close to tell on", "over": "does not fit"}[verdict]
+    words = {"fits": "fits", "close": "may not fit", "over": "does not fit"}[verdict]
     return f"; {words} {predicted.place}"
 
 
 def prediction_grid(predicted: DevicePrediction, width: int) -> list[Content]:
-    """The predicted peak at other batches and contexts; this spec's is marked."""
-    from sysbench.core.predict.room import closed_form_fits
-    from sysbench.tui.screens.run_device_prediction import peak_grid
+    """The predicted peak at other batches and contexts; ``▸`` marks this spec's."""
+    from sysbench.core.predict.room import closed_form_fits  # lazy: first frame
+    from sysbench.tui.screens.run_device_prediction import peak_grid  # lazy: first frame
 
     spec, capacity, room = predicted.spec, predicted.capacity_bytes, predicted.room
     batches, contexts, peaks = peak_grid(predicted)
@@ -203,12 +198,12 @@ def prediction_grid(predicted: DevicePrediction, width: int) -> list[Content]:
         for context, peak in zip(shown, row, strict=False):
             too_much = room is not None and not closed_form_fits(peak, room)
             text = f"{'✗ ' if too_much else ''}{amount(peak)}"
-            own = (batch, context) == (spec.batch, spec.context)
-            style = "$error 80%" if too_much else "bold $accent" if own else ""
-            line += Content.styled(f"{'▸' + text if own else text:>{GRID_CELL}}", style)
+            is_spec = (batch, context) == (spec.batch, spec.context)
+            style = "$error 80%" if too_much else "bold $accent" if is_spec else ""
+            line += Content.styled(f"{'▸' + text if is_spec else text:>{GRID_CELL}}", style)
         lines.append(line)
     if capacity is not None and room is not None:
-        meaning = "is more than" if room.least == capacity else "is not sure to fit into"
+        meaning = "more than" if room.least == capacity else "may not fit in"
         lines.append(Content.styled(f"✗ {meaning} {amount(capacity)}", muted))
     return lines
 
@@ -225,7 +220,6 @@ def flow(parts: Sequence[str], width: int) -> list[str]:
 
 
 def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
-    """The predicted ledger, each row's bar against the whole peak."""
     prediction, capacity = predicted.prediction, predicted.capacity_bytes
     if predicted.why_unknown:
         return [
@@ -251,29 +245,26 @@ def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
 
 
 def _verdict(predicted: DevicePrediction) -> Content:
-    from sysbench.core.predict.room import closed_form_fits, spare_bytes
+    from sysbench.core.predict.room import closed_form_fits  # lazy: first frame
 
     peak, room = predicted.prediction.peak_bytes, predicted.room
+    place = "in RAM" if predicted.place == "cpu" else f"on {predicted.place}"
     if predicted.why_unknown:
-        return Content("Fits: n/a, the peak is not predicted.")
+        return Content("Fits: unknown, the peak is not predicted.")
     if room is None:
-        return Content(
-            f"Fits: n/a, the capacity of {predicted.place or 'the device'} is not known."
-        )
+        return Content(f"Fits: unknown, as is the capacity of {predicted.place or 'the device'}.")
     if closed_form_fits(peak, room):
-        return Content.assemble(
-            ("✓ Fits", "bold $success"),
-            f" {predicted.place}, {amount(spare_bytes(predicted.prediction, room))} to spare.",
-        )
+        text = f" {place}: {amount(peak)} of {amount(predicted.capacity_bytes)}."
+        return Content.assemble(("✓ Fits", "bold $success"), text)
     if peak <= room.most:
         return Content.assemble(
-            ("? Too close to tell", "bold $warning"),
-            f" on {predicted.place}: the driver and the allocator's fragments need some of the "
-            f"{amount(room.most - peak)} that are left.",
+            ("? May not fit", "bold $warning"),
+            f" {place}: driver and fragmentation need part of the last {amount(room.most - peak)}.",
         )
-    over = amount(peak - room.most)
-    may_run = "" if predicted.card else " Start anyway: if it runs out, you see where."
+    missing = amount(peak - room.most)
+    may_run = (
+        "" if predicted.card else " You can still start it; an OOM report shows what did not fit."
+    )
     return Content.assemble(
-        ("✗ Does not fit", "bold $error"),
-        f" {predicted.place}: {over} too much.{may_run}",
+        ("✗ Does not fit", "bold $error"), f" {place}: {missing} missing.{may_run}"
     )

@@ -1,4 +1,4 @@
-"""The cells of a study as a grid that fills; only the rows in view are drawn."""
+"""The cells of a study as a grid; only visible rows are drawn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STYLES = {
     "best": "best",
     "oom": "oom",
 }
-"""Component class of a cell by its state; every other state is a failure."""
+"""Component class of a cell by its state; all other states are failures."""
 
 HEAD_ROWS = 1
 MAX_LABEL_CELLS = 40
@@ -32,14 +32,14 @@ PADDING = 2
 
 
 class GridCell(NamedTuple):
-    """A cell as shown: its state, and its text, which is clear without the colour."""
+    """State and text of a cell; the text is clear without the colour."""
 
     state: str
     text: str
 
 
 class Grid(NamedTuple):
-    """The texts of a grid. A cell is None where the study has no such combination."""
+    """Texts of a grid; a cell is None if the study has no such combination."""
 
     corner: str
     columns: Sequence[str]
@@ -48,7 +48,7 @@ class Grid(NamedTuple):
 
 
 class StudyGrid(ScrollView, can_focus=True):
-    """Rows by columns with a cursor on one cell; labels stay in view when it scrolls."""
+    """A grid with a cursor on one cell; row labels do not scroll."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         f"grid--{style}" for style in ("head", "label", "failed", "cursor", *STYLES.values())
@@ -71,7 +71,7 @@ class StudyGrid(ScrollView, can_focus=True):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "Open", id="grid.open", tooltip="The result of the cell"),
+        Binding("enter", "choose", "Open", id="grid.open", tooltip="Open the result of the cell"),
         Binding("up", "move(-1, 0)", show=False),
         Binding("down", "move(1, 0)", show=False),
         Binding("left", "move(0, -1)", show=False),
@@ -86,10 +86,10 @@ class StudyGrid(ScrollView, can_focus=True):
     """Row and column of the cursor."""
 
     class Moved(Message):
-        """The cursor is on another cell."""
+        """The cursor moved."""
 
     class Chosen(Message):
-        """The user asked to open the cell under the cursor."""
+        """The user opened the selected cell."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -98,7 +98,7 @@ class StudyGrid(ScrollView, can_focus=True):
         self._edges: list[int] = [0]
 
     def show(self, grid: Grid) -> None:
-        """Show this grid; only lines that differ from the present ones are painted again."""
+        """Show a grid; repaint only rows that changed."""
         before, self.grid = self.grid, grid
         widths = self._widths()
         if widths != (self._label, self._edges) or before.rows != grid.rows:
@@ -116,9 +116,9 @@ class StudyGrid(ScrollView, can_focus=True):
                 self._repaint(row)
 
     def _widths(self) -> tuple[int, list[int]]:
-        """The width of the labels, and the edges of the columns behind them, in terminal cells.
+        """Width of the labels and edges of the columns after them, in terminal cells.
 
-        Column i spans the half-open range edges[i] to edges[i + 1], its padding included.
+        Column i spans edges[i] to edges[i + 1], including its padding.
         """
         grid = self.grid
         label = max(map(cell_len, (grid.corner, *grid.rows)), default=0)
@@ -150,8 +150,8 @@ class StudyGrid(ScrollView, can_focus=True):
             return Strip.blank(width, self.rich_style)
         room = max(width - self._label, 0)
         begin = round(self.scroll_x)
-        behind = Strip(cells).crop_extend(begin, begin + room, self.rich_style)
-        return Strip([label, *behind]).adjust_cell_length(width, self.rich_style)
+        values = Strip(cells).crop_extend(begin, begin + room, self.rich_style)
+        return Strip([label, *values]).adjust_cell_length(width, self.rich_style)
 
     def _cell(self, row: int, column: int) -> Segment:
         cell = self.grid.cells[row][column]
@@ -192,7 +192,6 @@ class StudyGrid(ScrollView, can_focus=True):
         self.scroll_to(x, y, animate=False, immediate=True)
 
     def action_move(self, down: int, right: int) -> None:
-        """Move the cursor, at most to the border."""
         row, column = self.place
         self.place = (
             min(max(row + down, 0), max(len(self.grid.rows) - 1, 0)),
@@ -207,7 +206,7 @@ class StudyGrid(ScrollView, can_focus=True):
             self.post_message(self.Chosen())
 
     def on_click(self, event: events.Click) -> None:
-        """Put the cursor on the cell; a click on the cursor's cell opens it."""
+        """Move the cursor to the cell; open the cell that has it."""
         row = event.y - HEAD_ROWS + round(self.scroll_y)
         x = event.x - self._label + round(self.scroll_x)
         column = next((index for index, end in enumerate(self._edges[1:]) if x < end), -1)

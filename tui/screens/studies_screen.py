@@ -1,4 +1,4 @@
-"""Studies: the profiles, and the grid, tables and plot of one study as it runs."""
+"""Studies: the list of studies; grid, tables and plot of one of them."""
 
 from __future__ import annotations
 
@@ -36,28 +36,26 @@ from sysbench.tui.screens.studies_text import (
 )
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.widgets.choice import Options
-from sysbench.tui.widgets.key_bar import CommandLine, after
+from sysbench.tui.widgets.key_bar import CommandLine, next_name
 
 START_SECONDS = 10.0
-"""A runner that has not taken its lock by then has ended; its log has the reason."""
+"""After this time a runner without its lock has failed; its log has the reason."""
 
 
 class StudiesScreen(WorkScreen):
-    """The list of studies on the left; on the right the grid, the cell under the cursor, a view."""
+    """The list of studies on the left; grid, selected cell and one view on the right."""
 
     CSS_PATH = "studies_screen.tcss"
     BINDING_GROUP_TITLE = "Studies"
     AUTO_FOCUS = "#list"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r", "start", "Start", id="studies.start", tooltip="Fill the empty cells"),
-        Binding("p", "pause", "Pause", id="studies.pause", tooltip="End the runner; start resumes"),
-        Binding("v", "view", "View", id="studies.view", tooltip="Tables, plot, what they say"),
-        # The footer has no room for the ones below.
+        Binding("ctrl+r", "start", "Start", id="studies.start", tooltip="Measure the empty cells"),
+        Binding("p", "pause", "Pause", id="studies.pause", tooltip="Stop; start resumes"),
+        Binding("v", "view", "View", id="studies.view", tooltip="Tables, plot, findings"),
+        # The footer has no space for the keys below.
+        Binding("n", "variant", "Variant", show=False, id="studies.variant", tooltip="Next size"),
         Binding(
-            "n", "variant", "Variant", show=False, id="studies.variant", tooltip="Another size"
-        ),
-        Binding(
-            "w", "value", "Value", show=False, id="studies.value", tooltip="Another in the grid"
+            "w", "value", "Value", show=False, id="studies.value", tooltip="Next value in the grid"
         ),
         Binding("e", "export", "Export", show=False, id="studies.export", tooltip="To a file"),
         Binding("escape", "back", "List", show=False, id="studies.back"),
@@ -74,7 +72,7 @@ class StudiesScreen(WorkScreen):
         self.followed: StudyWatch | None = None
         self.report: StudyReport | None = None
         self.chosen: int | None = None
-        """Index of the value that the grid shows; None shows each cell's first value."""
+        """Index of the value in the grid; None shows each cell's first value."""
         self._choices: dict[str, StudyChoice] = {}
         self._key = ""
         self._arrangement: Arrangement | None = None
@@ -104,7 +102,6 @@ class StudiesScreen(WorkScreen):
         self._list_choices()
 
     def _list_choices(self) -> None:
-        """List the profiles and the studies that were begun; the one in view stays."""
         listed = choices()
         if list(listed) == list(self._choices):
             return
@@ -131,7 +128,7 @@ class StudiesScreen(WorkScreen):
         give_focus(self.menu)
 
     def open(self, choice: StudyChoice, variant: str | None = None) -> None:
-        """Show this study: a profile in this variant, or in the one that suits the machine."""
+        """Show a study; a profile in ``variant``, by default the one for this machine."""
         self.followed = self.report = self._arrangement = self.chosen = None
         try:
             study = choice.load()
@@ -171,7 +168,7 @@ class StudiesScreen(WorkScreen):
         self._report_failed_start(watch)
 
     def _report_failed_start(self, watch: StudyWatch) -> None:
-        """Show the last line of a runner that was started here and ended before its first cell."""
+        """Show the last log line of a runner that ended before its first cell."""
         if not self._ticks_to_start:
             return
         self._ticks_to_start -= 1
@@ -181,7 +178,7 @@ class StudiesScreen(WorkScreen):
             self.notify(line, title="The study did not start", severity="error", markup=False)
 
     def _fill(self) -> None:
-        """Read new records and compute tables in a thread; one reader at a time."""
+        """Read new records and compute tables in a thread, one at a time."""
         if self.followed is not None and not self._is_filling:
             self._is_filling = True
             self._compute(self.followed)
@@ -197,7 +194,6 @@ class StudiesScreen(WorkScreen):
         self.call_later(self._show_filled, watch, changes, report)
 
     def _show_filled(self, watch: StudyWatch, changes: int, report: StudyReport | str) -> None:
-        """Show the report, or the reason why there is none."""
         self._is_filling = False
         if watch is not self.followed or changes != watch.changes:
             self._fill()
@@ -211,7 +207,6 @@ class StudiesScreen(WorkScreen):
         self.views.show(report, self.chosen)
 
     def _show_state(self) -> None:
-        """Show the heading, the grid and the cell under the cursor."""
         watch, arrangement = self.followed, self._arrangement
         if watch is None or arrangement is None:
             return
@@ -237,17 +232,16 @@ class StudiesScreen(WorkScreen):
             self.query_one("#cell", Static).update(cell_text(self.followed, self.report, cells))
 
     def _cells_here(self) -> tuple[Cell, ...]:
-        """The cell under the cursor, or its repeats."""
+        """All repeats of the selected cell."""
         if self._arrangement is None:
             return ()
         return tuple(self._arrangement.cells.get(self.grid.place, ()))
 
     def action_view(self) -> None:
-        """Show the next view."""
         self.views.turn()
 
     def action_value(self) -> None:
-        """Show the next value in grid and plot; after the last one, the first of each cell."""
+        """Show the next value in grid and plot; after the last, each cell's first."""
         if self.report is None:
             return
         columns = zip(*self.report.numbers.values(), strict=True)
@@ -260,20 +254,19 @@ class StudiesScreen(WorkScreen):
         self.views.show(self.report, self.chosen)
 
     def action_variant(self) -> None:
-        """Show the study in its next variant."""
         if self.followed is None:
             return
         study = self.followed.study
         names = ["", *study.variants]
-        self.open(self._choices[self._key], after(names, study.variant))
+        self.open(self._choices[self._key], next_name(names, study.variant))
 
     def action_start(self) -> None:
-        """Fill the cells without a value, in a process that outlives this one."""
+        """Measure the empty cells in a process that outlives this one."""
         watch = self.followed
         if watch is None or watch.progress.is_live:
             return
         if self.app.session.live:
-            text = "A run is live on this machine. Watch or stop it first (F3)."
+            text = "Another run is live. Press F3 to watch or stop it."
             self.notify(text, title="Not started", severity="warning", markup=False)
             return
         try:
@@ -282,21 +275,21 @@ class StudiesScreen(WorkScreen):
             self.notify(str(error), title="Not started", severity="error", markup=False)
             return
         self._ticks_to_start = round(START_SECONDS * 2)
-        self.notify("Started in a separate process; leaving does not end it.", markup=False)
+        self.notify("Started. The study continues if you quit.", markup=False)
 
     def action_pause(self) -> None:
-        """End the runner; the present cell is begun again by the next start."""
+        """Stop the runner; the next start repeats the current cell."""
         if self.followed is None:
             return
         try:
             if self.followed.stop():
-                self.notify("Stopping; finished cells keep their values.", markup=False)
+                self.notify("Stopping. Finished cells are kept.", markup=False)
         except SysbenchError as error:
             self.notify(str(error), title="Not stopped", severity="error", markup=False)
 
     @on(StudyGrid.Chosen)
     def action_open_cell(self) -> None:
-        """Open the result of the cell under the cursor, or follow its live run."""
+        """Open the run of the selected cell: Live if it is live, else Result."""
         cells = self._cells_here()
         runs = [run for cell in cells if self.followed and (run := self.followed.run_of(cell))]
         if not runs:
@@ -307,7 +300,7 @@ class StudiesScreen(WorkScreen):
             self.app.open_result(runs[-1])
 
     def action_export(self) -> None:
-        from sysbench.tui.screens.ask_dialog import StudyExportScreen
+        from sysbench.tui.screens.ask_dialog import StudyExportScreen  # lazy: rare
 
         if self.report is not None:
             self.app.push_screen(StudyExportScreen(self.report))
@@ -338,12 +331,12 @@ class StudiesScreen(WorkScreen):
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands: list[tuple[str, str, str, Any]] = [
-            ("start", "Start or resume", "fill the empty cells", self.action_start),
-            ("pause", "Pause", "end the runner", self.action_pause),
+            ("start", "Start or resume", "measure the empty cells", self.action_start),
+            ("pause", "Pause", "stop the runner", self.action_pause),
             ("variant", "Next size", "another variant", self.action_variant),
-            ("open_cell", "Open cell", "the run under the cursor", self.action_open_cell),
+            ("open_cell", "Open cell", "show its run", self.action_open_cell),
             ("value", "Next value", "in the grid and the plot", self.action_value),
-            ("export", "Export", "one HTML page, Markdown, CSV, JSON", self.action_export),
+            ("export", "Export", "HTML, Markdown, CSV, JSON", self.action_export),
         ]
         needs_report = ("open_cell", "value", "export")
         return [

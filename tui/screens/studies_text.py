@@ -1,4 +1,4 @@
-"""Texts of the Studies screen: the heading, a cell in the grid, the cell under the cursor."""
+"""Texts and views of Studies: heading, grid, selected cell, list, tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.live.study_watch import StudyWatch
 from sysbench.tui.screens.studies_grid import GridCell
 from sysbench.tui.text import STAGE_WORDS, amount, forecast_text, outcome_text
-from sysbench.tui.widgets.key_bar import ViewBar, after
+from sysbench.tui.widgets.key_bar import ViewBar, next_name
 from sysbench.tui.widgets.plot import LinePlot
 from sysbench.tui.widgets.table_view import TableView
 
@@ -42,7 +42,7 @@ Place = tuple[int, int]
 
 
 class Arrangement(NamedTuple):
-    """Labels of rows and columns, and the cells at each place: one for each repeat."""
+    """Labels of rows and columns; by place the cells, one for each repeat."""
 
     corner: str
     rows: Sequence[str]
@@ -51,9 +51,9 @@ class Arrangement(NamedTuple):
 
 
 def arrange(study: Study, cells: Sequence[Cell]) -> Arrangement:
-    """Arrange cells in a grid: the axes of the first table's rows as rows, the others as columns.
+    """Arrange cells in a grid: row axes of the first table down, all others across.
 
-    Without others, the last of the rows' axes makes the columns.
+    Without other axes the last row axis goes across.
     """
     varying = [axis for axis in study.axes if len(axis.points) > 1] or [*study.axes[:1]]
     down = [axis for axis in varying if axis.name in study.tables[0].rows]
@@ -76,7 +76,6 @@ def arrange(study: Study, cells: Sequence[Cell]) -> Arrangement:
 
 
 def fixed_axes(study: Study) -> str:
-    """The axes that have one point, which all cells share."""
     return " · ".join(
         f"{axis.name} {short(axis.labels[0])}" for axis in study.axes if len(axis.points) == 1
     )
@@ -101,9 +100,9 @@ def _label(combination: Sequence[str]) -> str:
 
 NO_VALUE = "–"
 LEAST = "▼"
-"""Marks a time that is the least of several, by the rounds."""
+"""Marks a time that is significantly below the others."""
 FILLED = "✓"
-"""Shown for a finished cell that has its own tables and no single number."""
+"""Shown for a finished cell that has tables but no single number."""
 _LABELS: tuple[tuple[CellStatus, str], ...] = (
     *(("oom", "OOM"), ("failed", "failed"), ("too-large", "too large"), ("refused", "refused")),
 )
@@ -111,10 +110,7 @@ _SHOWN = {"waiting": "·", "refused": "refused", "too-large": "too large"}
 
 
 def study_heading(watch: StudyWatch, report: StudyReport | None) -> Content:
-    """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``.
-
-    The title comes last: it is cut first where there is no room.
-    """
+    """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``; cut from the right."""
     progress, study = watch.progress, watch.study
     name = " · ".join(part for part in (study.name, study.variant, fixed_axes(study)) if part)
     rounds = f" in {study.repeat} rounds" if study.repeat > 1 else ""
@@ -125,7 +121,7 @@ def study_heading(watch: StudyWatch, report: StudyReport | None) -> Content:
         seconds, is_least = total_seconds(waiting_forecasts(progress, report.forecasts))
         left = forecast_text(seconds, is_least=is_least)
         if seconds is not None:
-            left = f"ETA {left}" if progress.is_live else f"{left} to go"
+            left = f"ETA {left}" if progress.is_live else f"{left} left"
         parts.append(left)
     state, style = _state(watch)
     return Content.assemble(
@@ -140,17 +136,16 @@ def _state(watch: StudyWatch) -> tuple[str, str]:
     if watch.progress.is_live:
         return "● running", "$accent"
     if watch.is_over:
-        return "✓ filled", "$success"
-    return ("‖ paused", "$warning") if watch.has_begun else ("○ not begun", "$foreground 60%")
+        return "✓ done", "$success"
+    return ("‖ paused", "$warning") if watch.has_begun else ("○ not started", "$foreground 60%")
 
 
 def shown_value(
     report: StudyReport | None, cell: Cell, chosen: int | None
 ) -> tuple[Value, int] | None:
-    """The value that the grid shows of a cell, and its index among the report's values.
+    """The value of a cell in the grid, and its index in the report.
 
-    It is the chosen one, else the first that applies to this cell, values with a unit before
-    counts.
+    It is the chosen one, else the first that applies; values with a unit come before counts.
     """
     if report is None:
         return None
@@ -161,18 +156,18 @@ def shown_value(
 
 
 def grid_title(report: StudyReport | None, arrangement: Arrangement, chosen: int | None) -> str:
-    """The title of the grid's numbers, if all cells show the same value."""
+    """The name of the grid's value, or "cells" if cells show different ones."""
     cells = [cell for repeats in arrangement.cells.values() for cell in repeats]
     shown = {pair[0].title for cell in cells if (pair := shown_value(report, cell, chosen))}
     title = shown.pop() if len(shown) == 1 else "cells"
     if report is None or not any(is_best(report, cell, chosen) for cell in cells):
         return title
     ways = " × ".join(axis.name for axis in ways_in(report.study))
-    return f"{title} · {LEAST} least of {ways}, by the rounds"
+    return f"{title} · {LEAST} fastest {ways}, tested"
 
 
 def is_best(report: StudyReport | None, cell: Cell, chosen: int | None) -> bool:
-    """Whether the shown value of the cell is the least along every axis of ways, by the engine."""
+    """Whether the study's tests found the cell's value to be the lowest along all axes of ways."""
     shown = shown_value(report, cell, chosen)
     if report is None or shown is None:
         return False
@@ -187,7 +182,7 @@ def is_best(report: StudyReport | None, cell: Cell, chosen: int | None) -> bool:
 def grid_cell(
     watch: StudyWatch, report: StudyReport | None, cells: Sequence[Cell], chosen: int | None
 ) -> GridCell:
-    """The repeats at one place as one cell: the median of their values, or their state."""
+    """The repeats at one place: the median of their values, or their state."""
     statuses = [watch.progress.statuses[cell.id] for cell in cells]
     if "running" in statuses:
         view = watch.current.view if watch.current else None
@@ -233,7 +228,7 @@ def _progress(view: LiveView | None) -> str:
 
 
 def cell_text(watch: StudyWatch, report: StudyReport | None, cells: Sequence[Cell]) -> Content:
-    """State, prediction and numbers of the cell under the cursor, in two lines."""
+    """State, values and prediction of the selected cell on two lines."""
     first = cells[0]
     entry = watch.entries.get(first.id)
     status = watch.progress.statuses[first.id]
@@ -241,16 +236,19 @@ def cell_text(watch: StudyWatch, report: StudyReport | None, cells: Sequence[Cel
     head = Content.assemble(
         (literal(first.words), "bold"), ("  " + literal(" · ".join(parts)), "$foreground 60%")
     )
-    return Content("\n").join([head, Content(literal(" · ".join(_told(watch, report, cells))))])
+    facts = " · ".join(_cell_facts(watch, report, cells))
+    return Content("\n").join([head, Content(literal(facts))])
 
 
-def _told(watch: StudyWatch, report: StudyReport | None, repeats: Sequence[Cell]) -> Iterator[str]:
+def _cell_facts(
+    watch: StudyWatch, report: StudyReport | None, repeats: Sequence[Cell]
+) -> Iterator[str]:
     cell = repeats[0]
     if cell.refused:
         yield cell.refused
         return
     rounds = report.numbers if report else {}
-    measured = [rounds[one.id] for one in repeats if one.id in rounds]
+    measured = [rounds[repeat.id] for repeat in repeats if repeat.id in rounds]
     for index, value in enumerate(report.values if report else ()):
         known = [number for numbers in measured if (number := numbers[index]) is not None]
         if known:
@@ -273,16 +271,15 @@ def _of_rounds(value: Value, numbers: Sequence[float]) -> str:
 
 def _forecast(forecast: Forecast, *, is_done: bool) -> Iterator[str]:
     if forecast.peak_bytes is not None:
-        least = "at least " if forecast.is_least else ""
-        room = f" of {amount(forecast.capacity_bytes)}" if forecast.capacity_bytes else ""
+        least = "≥ " if forecast.is_least else ""
+        capacity = f" of {amount(forecast.capacity_bytes)}" if forecast.capacity_bytes else ""
         fits = "" if forecast.fits is not False else ": will not fit"
-        yield f"predicted peak {least}{amount(forecast.peak_bytes)}{room}{fits}"
+        yield f"predicted peak {least}{amount(forecast.peak_bytes)}{capacity}{fits}"
     if not is_done:
         yield forecast_text(forecast.seconds)
 
 
 def introduction(study: Study) -> Iterator[str]:
-    """Title, source and notes of a study."""
     yield study.title
     if study.source:
         yield f"repeats {study.source}"
@@ -296,23 +293,24 @@ def introduction(study: Study) -> Iterator[str]:
     yield from (f"· {note}" for note in study.notes)
 
 
-def said(report: StudyReport) -> Iterator[str]:
-    """The cautions before comparing, then the conclusions from the rows."""
+def findings(report: StudyReport) -> Iterator[str]:
     yield from (f"! {caution}" for caution in report.cautions)
     yield from report.sentences
     if not report.sentences:
         compares = any(column.ratio for layout in report.study.tables for column in layout.columns)
-        why = "no two cells that it compares have their values" if compares else "it compares none"
-        yield f"No sentence: a study's are about the ratios in its tables, and {why}."
+        why = (
+            "no compared pair of cells is finished" if compares else "this study compares no cells"
+        )
+        yield f"No findings: {why}."
 
 
 def literal_lines(text: str) -> Content:
-    """Foreign text with its line breaks kept."""
+    """Escape text from a file; keep its line breaks."""
     return Content("\n".join(map(literal, text.splitlines())))
 
 
 SMALL = "small"
-"""The variant that a CPU can take."""
+"""The variant for a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,10 +318,9 @@ class StudyChoice:
     """One line of the list.
 
     Attributes:
-        label: The text of the line.
-        load: Reads the study; raises SysbenchError where it cannot be read.
-        is_profile: Whether it is a file, which has several sizes; else a study that was begun.
-        is_live: Whether a runner is at work on it.
+        load: Reads the study; may raise SysbenchError.
+        is_profile: Whether it is a file, which can have several sizes; else a started study.
+        is_live: Whether it is running.
     """
 
     label: str
@@ -333,7 +330,7 @@ class StudyChoice:
 
 
 def choices() -> dict[str, StudyChoice]:
-    """Every choice by its key: the profiles, then the studies that were begun, newest first."""
+    """The lines by key: profiles, then started studies, newest first."""
     profiles = {
         f"file-{name}": StudyChoice(label=name, load=partial(load_study, name), is_profile=True)
         for name in study_files()
@@ -349,7 +346,7 @@ def choices() -> dict[str, StudyChoice]:
 
 
 def suggested_variant(study: Study) -> str:
-    """The small variant where there is no CUDA device, if the study has one."""
+    """The small variant, if there is one, on a machine without a CUDA device; else ""."""
     return SMALL if SMALL in study.variants and resolve_device("auto") == "cpu" else ""
 
 
@@ -357,7 +354,7 @@ PLOT, FINDINGS, NOTES = "plot", "findings", "notes"
 
 
 class StudyViews(Vertical):
-    """One view of a report at a time; where there is room, the plot next to a table."""
+    """Shows one view of a report; on wide screens the plot next to a table."""
 
     bar = getters.query_one(ViewBar)
     table = getters.query_one(TableView)
@@ -380,8 +377,7 @@ class StudyViews(Vertical):
                 yield Static(markup=False)
 
     def show(self, report: StudyReport, chosen: int | None) -> None:
-        """Show this report. ``chosen`` is the index of the value that the plot draws; None takes
-        the first that can be drawn."""
+        """Show a report; ``chosen`` is the index of the plotted value, None the first one."""
         is_other = self._report is None or self._report.study.name != report.study.name
         self._report, self._chosen = report, chosen
         self.bar.names = [*(table.name for table in report.shown), PLOT, FINDINGS, NOTES]
@@ -391,14 +387,13 @@ class StudyViews(Vertical):
         self._show()
 
     def turn(self) -> None:
-        """Show the next view."""
         if self.bar.names:
-            self.bar.active = after(self.bar.names, self.bar.active)
+            self.bar.active = next_name(self.bar.names, self.bar.active)
             self._show()
 
     @property
     def shown_table(self) -> Table | None:
-        """The table in view, with the rows that match the search."""
+        """The visible table with the rows that match the filter."""
         table = self.table.table
         if table is None or not self.table.display:
             return None
@@ -431,7 +426,7 @@ class StudyViews(Vertical):
             self.table.note = " · ".join(report.legends.get(table.name, ()))
             self.table.show(table)
         self.plot.show(figure)
-        lines = said(report) if view == FINDINGS else introduction(report.study)
+        lines = findings(report) if view == FINDINGS else introduction(report.study)
         self.words.query_one(Static).update(literal_lines("\n".join(lines)))
 
     def _figure(self, report: StudyReport) -> Figure | None:

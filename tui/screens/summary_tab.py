@@ -1,18 +1,19 @@
-"""Summary: Verdict / Why / Next, then the evidence."""
+"""Summary of a run, and findings of an imported file: Verdict, Why, Next, then the evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 
+from sysbench.core.export.text_formats import findings_as_markdown, record_as_markdown
 from sysbench.core.memory.oom import asked_by, held, largest_rows, out_of_memory, place
 from sysbench.core.record.blocks import PASSES, why_left_out
 from sysbench.core.record.memory import Oom
-from sysbench.core.record.record import Numerics, Record
-from sysbench.core.tables.cells import cells_as_text
+from sysbench.core.record.record import Finding, Numerics, Record
+from sysbench.core.tables.cells import cells_as_text, literal
 from sysbench.core.tables.context import environment_table
 from sysbench.core.tables.numerics_tables import dtypes_table, tensor_columns
 from sysbench.core.tables.timing_tables import known_words
@@ -35,13 +36,13 @@ SEVERITY = {
     "note": ("·", "$secondary"),
     "good": ("✓", "$success"),
 }
-TELLING_FACTS = 14
-TELLING_TENSORS = 6
-"""Tensors of the write-ups' table of types: the first ones of the block."""
+MAX_FACTS = 14
+MAX_TENSORS = 6
+"""Number of tensors whose dtypes are shown."""
 
 
 class Findings(Wrapped):
-    """The most severe finding in full, the others shorter."""
+    """The most severe finding in full, the others in short."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(id="findings", markup=False)
@@ -52,7 +53,7 @@ class Findings(Wrapped):
 
 
 class SummaryTab(ResultTab):
-    """Findings, key figures, trust, passes, machine."""
+    """Findings, key figures, passes, trust, machine."""
 
     def compose(self) -> ComposeResult:
         record = self.record
@@ -69,26 +70,56 @@ class SummaryTab(ResultTab):
             yield Facts("Machine", machine_facts(record))
 
     def copyable(self) -> tuple[str, str]:
-        from sysbench.core.export.text_formats import record_as_markdown
-
         return "the report as Markdown", record_as_markdown(self.record)
 
 
-def finding_contents(record: Record, width: int) -> Iterator[Content]:
-    """Verdict, Why and Next of the first; verdict and Next of the rest."""
-    if not record.findings:
-        if record.status == "running":
-            yield Content.styled("The rules speak when a pass is over.", "$foreground 80%")
-            return
-        yield Content.styled("✓ No rule found anything to say about this run.", "$foreground 80%")
-        return
-    first, *others = record.findings
-    glyph, colour = SEVERITY[first.severity]
-    rows = (("", f"{glyph} {first.verdict}", "bold"), ("Why", first.why, ""))
-    for name, text, style in (*rows, ("Next", first.next, "")):
+class FoundInFile(Wrapped):
+    """All findings in full, the most severe first."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__(id="findings", markup=False)
+        self._findings = findings
+
+    def lines(self, width: int) -> Iterable[Content]:
+        for finding in self._findings:
+            yield from _lines_in_full(finding, width)
+            yield Content("")
+
+
+class FindingsTab(ResultTab):
+    """Findings of an imported file, then what its numbers include."""
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield FoundInFile(self.record.findings)
+            if trust := [(name, literal(text)) for name, text in trust_lines(self.record)]:
+                yield Facts("What the numbers include", trust)
+
+    def copyable(self) -> tuple[str, str]:
+        return "the findings as Markdown", "\n".join(findings_as_markdown(self.record.findings))
+
+
+def _lines_in_full(finding: Finding, width: int) -> Iterator[Content]:
+    """Verdict, Why and Next of a finding, with a bar in the colour of its severity."""
+    glyph, colour = SEVERITY[finding.severity]
+    verdict = f"{glyph} {literal(finding.verdict)}"
+    rows = (("", verdict, "bold"), ("Why", literal(finding.why), ""))
+    for name, text, style in (*rows, ("Next", literal(finding.next), "")):
         prefix = Content.styled(f"{name:<6}" if name else "", "$foreground 60%")
         for line in hanging(prefix, text, width - 2, style):
             yield Content.styled("▌ ", colour) + line
+
+
+def finding_contents(record: Record, width: int) -> Iterator[Content]:
+    """Verdict, Why and Next of the first finding; verdict and Next of the others."""
+    if not record.findings:
+        if record.status == "running":
+            yield Content.styled("Findings appear after a pass has ended.", "$foreground 80%")
+            return
+        yield Content.styled("✓ No findings for this run.", "$foreground 80%")
+        return
+    first, *others = record.findings
+    yield from _lines_in_full(first, width)
     for finding in others:
         glyph, colour = SEVERITY[finding.severity]
         prefix = Content.styled(f"  {glyph} ", colour)
@@ -96,7 +127,6 @@ def finding_contents(record: Record, width: int) -> Iterator[Content]:
 
 
 def figures(record: Record) -> Iterator[Pair]:
-    """The key figures."""
     timing, memory = record.timing, record.memory
     if timing is not None:
         width = f"{interval(timing.step.half_width)} {known_words(timing)}"
@@ -121,42 +151,40 @@ def figures(record: Record) -> Iterator[Pair]:
 
 
 def refusal_text(oom: Oom) -> Iterator[Pair]:
-    """The request that failed, the memory there was, and a batch that would fit."""
+    """The failed request, the memory in use, and a batch that would fit."""
     by = asked_by(oom)
-    yield "asked", f"{amount(oom.requested_bytes)} in {oom.phase}{by and f', by {by}'}"
+    yield "requested", f"{amount(oom.requested_bytes)} in {oom.phase}{by and f', by {by}'}"
     if place(oom):
         yield "at", f"{place(oom)}{f': {oom.expression}' if oom.expression else ''}"
     yield "free", amount(oom.free_bytes)
     if oom.largest_free_bytes is not None:
-        yield "  in one piece", f"{amount(oom.largest_free_bytes)} of what the allocator held"
+        yield "  largest block", f"{amount(oom.largest_free_bytes)} in the allocator"
     if held_text := held(oom):
-        yield "held", held_text
+        yield "in use", held_text
         if mostly := largest_rows(oom) or oom.missing.get("ledger"):
             yield "  mostly", mostly
     if oom.predicted_peak_bytes is not None:
         yield "predicted", f"{amount(oom.predicted_peak_bytes)} at the peak of a step"
     for fit in oom.would_fit:
         peak = f", {amount(fit.peak_bytes)}" if fit.peak_bytes else ""
-        yield f"largest {fit.key}", f"{fit.largest:,} of {fit.asked:,} asked{peak}"
+        yield f"largest {fit.key}", f"{fit.largest:,} instead of {fit.asked:,}{peak}"
 
 
 def _numerics(block: Numerics) -> Iterator[Pair]:
-    """Every accumulated sum, and the write-ups' six types with a line for each autocast."""
     for row in block.accumulations:
         yield row.name, f"{row.value:.4f}"
     table = dtypes_table(block.dtypes)
-    tensors = list(tensor_columns(block.dtypes))[:TELLING_TENSORS]
+    tensors = list(tensor_columns(block.dtypes))[:MAX_TENSORS]
     for cells in table.mappings():
         shown = ", ".join(f"{name} {cells[name]}" for name in tensors)
         yield f"{cells['autocast']} {cells['lower']}", shown
 
 
 def passes(record: Record) -> Iterator[Pair]:
-    """The outcome of each pass, in plain words."""
     for row in record.passes:
         words = f"{outcome_text(row.outcome)} in {row.seconds:.1f} s"
         if row.outcome != "finished":
-            # The detail of some outcomes begins with the outcome's own text.
+            # Some details start with the text of the outcome.
             words += f": {row.detail.removeprefix(outcome_text(row.outcome)).lstrip(': ')}"
         yield f"{outcome_glyph(row.outcome)} {row.name}", words
     ended = {row.name: row.outcome for row in record.passes}
@@ -167,15 +195,13 @@ def passes(record: Record) -> Iterator[Pair]:
 
 
 def machine_facts(record: Record) -> list[Pair]:
-    """The first rows of the environment table as its cells have them, the GPU's before all."""
     rows = cells_as_text(environment_table(record))
     rows.sort(key=lambda row: not row[0].startswith("device."))
     return [
         (fact_words(name), f"{value} ({note})" if note else value)
-        for name, value, note in rows[:TELLING_FACTS]
+        for name, value, note in rows[:MAX_FACTS]
     ]
 
 
 def fact_words(name: str) -> str:
-    """A key of the environment in words; its bytes have units of their own."""
     return name.replace(".", " ").replace("_", " ").removesuffix(" bytes")

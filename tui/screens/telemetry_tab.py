@@ -1,4 +1,4 @@
-"""Telemetry: each series over the whole run with its stages, then the summary."""
+"""Telemetry: each series over the run with its stages, then a summary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 
 
 class TelemetryTab(ResultTab):
-    """Sparklines of every recorded sample above the table of the measured part."""
+    """Plots of all samples above a table of the measured part."""
 
     def compose(self) -> ComposeResult:
         telemetry = self.record.telemetry
@@ -31,26 +31,26 @@ class TelemetryTab(ResultTab):
             yield self.blank()
             return
         with Vertical(classes="panel", id="series") as series:
-            series.border_title = "The whole run"
+            series.border_title = "Whole run"
             yield Drawing()
         if reasons := ", ".join(limiting_reasons(telemetry.clock_reasons)):
-            yield Static(f"! clocks were held back by: {reasons}", markup=False)
+            yield Static(f"! GPU clocks were limited by: {reasons}", markup=False)
         for name, why in telemetry.missing.items():
-            if name.startswith("device") and "." not in name:  # all of it, not one series
-                yield Static(f"! no figures of the GPU: {why}", markup=False)
+            if name.startswith("device") and "." not in name:  # the whole device
+                yield Static(f"! no GPU telemetry: {why}", markup=False)
         for other in telemetry.other_processes:
             who = f"{other.get('name', '?')}, pid {other.get('pid', '?')}"
             yield Static(f"! another process used the device: {who}", markup=False)
         if not telemetry.series:
             yield Static(
-                f"No sample in the measured part: it was shorter than the "
-                f"{telemetry.interval_seconds:g} s between two.",
+                "No sample in the measured part, which was shorter than the sampling interval of "
+                f"{telemetry.interval_seconds:g} s.",
                 markup=False,
             )
             return
         table = TableView()
         table.add_class("panel")
-        table.border_title = "While the timing pass measured"
+        table.border_title = "Measured part of the timing pass"
         yield table
 
     def on_mount(self) -> None:

@@ -1,4 +1,4 @@
-"""Timing: every sample, the spread of each phase, and rates from the median."""
+"""Timing: samples, spread of each phase, and rates from the median."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROUND_COLUMNS = (
 
 
 class TimingTab(ResultTab):
-    """Samples plot, spread table, histogram, speed."""
+    """Plot of the samples, phases, rounds, histogram, speed."""
 
     def compose(self) -> ComposeResult:
         timing = self.record.timing
@@ -71,7 +71,7 @@ class TimingTab(ResultTab):
                     spread.border_title = "Distribution, ms"
                     yield Drawing(id="histogram")
                 speed = speed_table(timing, self.record.telemetry)
-                yield Facts("Speed, and how the steps were chosen", _pairs(speed))
+                yield Facts("Speed and settings", _pairs(speed))
 
     def on_mount(self) -> None:
         timing = self.record.timing
@@ -94,10 +94,7 @@ class TimingTab(ResultTab):
 
 
 def headline_of(timing: Timing, spec: Mapping[str, Any], width: int) -> Content:
-    """The median with its interval and what that is of; what ended it, and whether in time.
-
-    Where not all of it fits, whole parts go: the outliers, what the median is of, the end.
-    """
+    """The median with interval, scope, end reason and outliers; drops parts that do not fit."""
     within = inside(timing)
     ending = ending_words(
         timing.stop_reason, within.half_width, until=spec["until"], steps=spec["steps"]
@@ -115,9 +112,9 @@ def headline_of(timing: Timing, spec: Mapping[str, Any], width: int) -> Content:
 
 
 def _of_round(timing: Timing) -> str:
-    """``, round 3``: the one whose steps are shown, where there are several."""
-    standing = middle(timing.rounds)
-    return "" if standing is None else f", round {standing.index}"
+    """``, round 3``: the round whose steps are shown; empty for a single one."""
+    shown = middle(timing.rounds)
+    return "" if shown is None else f", round {shown.index}"
 
 
 def _outliers(step: Spread) -> str:
@@ -125,7 +122,7 @@ def _outliers(step: Spread) -> str:
 
 
 def histogram(samples: Sequence[float], width: int, bins: int = BINS) -> list[Content]:
-    """One row for each bin, from the fastest step to the slowest, with counts."""
+    """One row per bin with its count, fastest steps first."""
     low, high = min(samples), max(samples)
     step = (high - low) / bins or 1.0
     counts = [0] * bins
@@ -146,6 +143,5 @@ def histogram(samples: Sequence[float], width: int, bins: int = BINS) -> list[Co
 
 
 def _pairs(table: Table) -> list[Pair]:
-    """The rows of a table of quantities as pairs: the name; the value with its note."""
     rows = cells_as_text(table)
     return [(name, "  ".join(cell for cell in (value, note) if cell)) for name, value, note in rows]

@@ -1,4 +1,4 @@
-"""The base of every screen: the strip above, the footer below, copy and explain."""
+"""Base class of the screens: status strip, footer, copy and explain."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]
 SHORT = 30
-"""Below this height legends and notes are folded away, for the sake of rows and plots."""
+"""Below this height legends and notes are hidden to leave space for rows and plots."""
 HEIGHTS = [(0, "-short"), (SHORT, "-middling"), (36, "-tall")]
 TINY = 20
-"""Below this height also the command and the row in full are folded away."""
+"""Below this height the command and the full text of a row are hidden too."""
 UNFOLDED = "-unfolded"
-"""Class of a short screen that shows legends and notes all the same."""
+"""Class of a short screen that shows legends and notes."""
 
 
 def unfold_binding(*, is_shown: bool) -> Binding:
-    """The key of what is folded; the footer has it where more than the command is."""
-    about = "Legends, notes, the whole command; or more rows"
-    return Binding("L", "unfold", "More", show=is_shown, id="unfold", tooltip=about)
+    """Bind the key for legends and notes; show it in the footer of screens that have some."""
+    about = "Show legends, notes and the whole command"
+    return Binding("L", "unfold", "Legend", show=is_shown, id="unfold", tooltip=about)
 
 
 class WorkScreen(Screen[None]):
-    """The base of the modes' screens. Subclasses fill `body` and may override the rest."""
+    """Base class of the screens. Subclasses fill `body` and may override the rest."""
 
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
@@ -42,12 +42,12 @@ class WorkScreen(Screen[None]):
         Binding(
             "y", "copy", "Copy", id="copy", tooltip="Copy the table as Markdown, or the command"
         ),
-        Binding("question_mark", "explain", "Explain", id="explain", tooltip="Where it comes from"),
+        Binding("question_mark", "explain", "Explain", id="explain", tooltip="About these numbers"),
         unfold_binding(is_shown=False),
     ]
 
     takes_keys = True
-    """False while it is being built: what is typed meanwhile waits for `KeyQueue.release`."""
+    """False while the screen is mounting: `KeyQueue` holds key presses until `release`."""
 
     if TYPE_CHECKING:
         # The app imports this module.
@@ -55,12 +55,12 @@ class WorkScreen(Screen[None]):
 
     @property
     def is_current(self) -> bool:
-        # Textual's is also true behind a dialog, and sends all of both for each change there.
+        # Textual also treats the screen behind a modal as current and repaints both.
         return bool(self.app.screen_stack) and self.app.screen is self
 
     def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
         widget, offset = super().get_widget_and_offset_at(x, y)
-        # One that is being replaced has no parent any more, and Textual selects text in that.
+        # A widget that is being replaced has no parent, but Textual would select its text.
         return (widget, offset) if widget is None or widget.is_attached else (None, None)
 
     def compose(self) -> ComposeResult:
@@ -70,26 +70,26 @@ class WorkScreen(Screen[None]):
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the app has another subject for this screen than the one that it shows."""
+        """Whether the app has another run or pair for this screen than the one shown."""
         return False
 
     def catch_up(self) -> None:
-        """Show the app's subject: somebody asked for this screen. A closed dialog is no reason."""
+        """Show the app's run or pair. Runs on an explicit mode switch, not after a dialog."""
 
     async def take_keys(self) -> None:
-        """Do what was typed meanwhile, and wait no longer."""
+        """Replay keys that were queued while the screen was mounting."""
         self.takes_keys = True
         await self.app.keys.release()
 
     def on_resize(self, event: Resize) -> None:
         self.query_one(KeyBar).compact = event.size.width < 100
         self.set_class(event.size.height < TINY, "-tiny")
-        self.refresh_bindings()  # the key of what is folded
+        self.refresh_bindings()  # "Legend" depends on the height
         if not self.is_current:
             self.call_after_refresh(self.app.screen.refresh)  # a dialog's backdrop
 
     def on_screen_suspend(self) -> None:
-        self.query(KeyBar).add_class("-covered")  # in front of a dialog none of its keys work
+        self.query(KeyBar).add_class("-covered")  # its keys do not work behind a dialog
 
     def on_screen_resume(self, event: ScreenResume) -> None:
         self.query(KeyBar).remove_class("-covered")
@@ -104,17 +104,17 @@ class WorkScreen(Screen[None]):
         yield from ()
 
     def paint(self) -> None:
-        """Show the changes; called twice a second while the screen is visible."""
+        """Update the screen; called twice a second while it is visible."""
         # When the app exits, a screen outlives its widgets for a moment.
         for strip in self.query(LiveStrip):
             strip.paint()
 
     def command(self) -> str:
-        """The shell command that reproduces what is shown."""
+        """The shell command that reproduces this screen."""
         return "sysbench-tui"
 
     def copyable(self) -> tuple[str, str]:
-        """The name and the text of the object that `y` copies."""
+        """The name and the text that `y` copies."""
         return "the command", self.command()
 
     def explanations(self) -> list[str]:
@@ -127,12 +127,14 @@ class WorkScreen(Screen[None]):
         self.notify(f"Copied {name}.", markup=False, timeout=2)
 
     def action_explain(self) -> None:
-        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view
+        from sysbench.tui.screens.ask_dialog import (  # lazy: first frame
+            ExplainScreen,
+            columns_in_view,
+        )
 
         self.app.push_screen(ExplainScreen(self.explanations(), columns=columns_in_view(self)))
 
     def action_unfold(self) -> None:
-        """Show legends, notes and the whole command on a short screen, or fold them away."""
         self.toggle_class(UNFOLDED)
 
     def action_copy_command(self) -> None:

@@ -1,6 +1,6 @@
-"""One of a closed list of texts, on one line: left and right turn it, enter opens the list.
+"""Inputs of the forms: choice from a list, tick box, completion of paths and settings.
 
-One widget instead of a `Select`, which is seven: the form must appear at once.
+`Choice` is one widget; Textual's `Select` is seven, and the form must appear quickly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sysbench.tui.widgets.dialog import Dialog
 
 
 class Options(OptionList):
-    """Textual's list, which raises when it is paged without a line in sight."""
+    """`OptionList` without the error of Textual when paging an invisible list."""
 
     def action_page_up(self) -> None:
         if self.scrollable_content_region:
@@ -46,7 +46,7 @@ Named = tuple[str, str]
 
 
 class ChoiceScreen(Dialog[str]):
-    """The list, to pick from; letters go to the next choice that has them."""
+    """Lists the choices; letters select the next one that contains them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Cancel", id="choice.cancel")
@@ -60,7 +60,7 @@ class ChoiceScreen(Dialog[str]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = self._title
-            dialog.border_subtitle = "type to find, enter picks, esc cancels"
+            dialog.border_subtitle = "type to find, enter selects, esc cancels"
             yield Options(*(Option(Content(label), id=None) for label, _ in self._choices))
 
     def on_mount(self) -> None:
@@ -68,15 +68,15 @@ class ChoiceScreen(Dialog[str]):
         self.query_one(OptionList).highlighted = values.index(self._value)
 
     def on_key(self, event: Key) -> None:
-        """Go to what has the letters typed so far, or begin anew with this one."""
+        """Highlight the choice with the letters typed so far, else with this letter."""
         if not event.is_printable or not event.character or event.character == " ":
             return
         event.stop()
         options = self.query_one(OptionList)
         for typed in (self._typed + event.character, event.character):
-            found = _first_with(typed, self._choices)
-            if found is not None:
-                self._typed, options.highlighted = typed, found
+            index = _first_with(typed, self._choices)
+            if index is not None:
+                self._typed, options.highlighted = typed, index
                 return
         self._typed = ""
 
@@ -86,7 +86,6 @@ class ChoiceScreen(Dialog[str]):
 
 
 def _first_with(typed: str, choices: Sequence[Named]) -> int | None:
-    """The first choice that begins with a text, else the first that has it somewhere."""
     labels = [label.lower() for label, _ in choices]
     begin = (index for index, label in enumerate(labels) if label.startswith(typed.lower()))
     within = (index for index, label in enumerate(labels) if typed.lower() in label)
@@ -94,7 +93,7 @@ def _first_with(typed: str, choices: Sequence[Named]) -> int | None:
 
 
 class Choice(Widget, can_focus=True):
-    """Shows the value; posts `Changed` when it is another one."""
+    """Shows the label of one value; left and right change it, enter opens the list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "turn(-1)", "Previous choice", show=False),
@@ -115,8 +114,6 @@ class Choice(Widget, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """Another value was chosen."""
-
         choice: Choice
 
     def __init__(self, title: str, choices: Sequence[Named], value: str, *, id: str) -> None:
@@ -129,7 +126,7 @@ class Choice(Widget, can_focus=True):
         label = next(label for label, value in self.choices if value == self.value)
         room = max(self.content_size.width - 2, 1)
         if len(label) > room:
-            # Half of what stands beside a name is another figure: it goes as a whole.
+            # Drop the figure after a name as a whole: half of it is another figure.
             label = label.split("  ")[0][:room]
         return Content(label.ljust(room)) + Content.styled(" ▾", "$foreground 50%")
 
@@ -151,24 +148,24 @@ class Choice(Widget, can_focus=True):
         self.action_open()
 
 
-MOST_NAMES = 10_000
-"""Most names of a folder that are read."""
+MAX_NAMES = 10_000
+"""Entries of a folder that are read."""
 
 
 class PathSuggester(Suggester):
-    """Suggests the folder's first name with the typed beginning; folders end in a slash."""
+    """Suggests the first matching name of a folder."""
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        return await asyncio.to_thread(completed, value)
+        return await asyncio.to_thread(complete_path, value)
 
 
-def completed(text: str) -> str | None:
-    """The text with the rest of the first name that fits; None if there is none.
+def complete_path(text: str) -> str | None:
+    """Complete a path with the first matching name; None if there is none.
 
-    Hidden names are offered only after their dot.
+    Folders end in a slash; hidden names need their dot.
     """
     folder, _, begun = text.rpartition("/")
     if not begun:
@@ -177,7 +174,7 @@ def completed(text: str) -> str | None:
     fitting = []
     try:
         with os.scandir(place) as entries:
-            for _, entry in zip(range(MOST_NAMES), entries, strict=False):
+            for _, entry in zip(range(MAX_NAMES), entries, strict=False):
                 if entry.name.startswith(begun) and entry.name.isprintable():
                     fitting.append(entry.name + "/" * entry.is_dir())
     except (OSError, ValueError):  # ValueError: a zero byte
@@ -187,17 +184,17 @@ def completed(text: str) -> str | None:
 
 
 class SettingSuggester(Suggester):
-    """Completes the last of several settings: its key first, then a value of a closed list."""
+    """Completes the last setting: its key, then its value if there is a list of choices."""
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
 
     async def get_suggestion(self, value: str) -> str | None:
-        return completed_setting(value)
+        return complete_setting(value)
 
 
-def completed_setting(text: str) -> str | None:
-    """The text with the rest of the first key or value that fits; None if there is none."""
+def complete_setting(text: str) -> str | None:
+    """Complete a setting with the first matching key or value; None if there is none."""
     _, _, last = text.rpartition(" ")
     key, equals, begun = last.partition("=")
     if not last:
@@ -214,10 +211,10 @@ def completed_setting(text: str) -> str | None:
 
 
 class Tick(Widget, can_focus=True):
-    """On or off; enter, space or a click turn it."""
+    """A tick box; enter, space or a click toggle it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,space", "turn", "Turn", show=False),
+        Binding("enter,space", "turn", "Toggle", show=False),
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
     ]
@@ -233,7 +230,7 @@ class Tick(Widget, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """The box was turned."""
+        """The box was toggled."""
 
         tick: Tick
 

@@ -1,4 +1,4 @@
-"""The base of every dialog: in front of the screen that it was opened from."""
+"""Base classes of the dialogs, and text layout of dialogs and panels."""
 
 from __future__ import annotations
 
@@ -18,22 +18,19 @@ WIDTHS = [(0, "-slim"), (60, AMPLE)]
 
 
 class Overlay(Screen[ScreenResultType]):
-    """What opens in front of a screen. The screen around it stays as it is."""
+    """Base class of everything that opens in front of a screen."""
 
-    DEFAULT_CLASSES = AMPLE  # from the start: a class that comes later costs a layout
+    DEFAULT_CLASSES = AMPLE  # from the start, as adding the class later costs a layout
 
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
-        # The second click of two would close the screen below.
+        # The second of two clicks would close the screen below.
         if self.app.screen is not self:
             return AwaitComplete()
         return super().dismiss(result)
 
 
-# The first base has the styles.
-
-
 class Dialog(ModalScreen[ScreenResultType], Overlay[ScreenResultType]):
-    """A dialog."""
+    """Base class of the dialogs; `ModalScreen` comes first for its styles."""
 
 
 class Palette(GuardedPalette, Overlay[Any]):
@@ -43,18 +40,17 @@ class Palette(GuardedPalette, Overlay[Any]):
 Pair = tuple[str, str]
 
 DIALOG_WIDTH, DIALOG_EDGES = 76, 8
-"""Cells of a dialog as app.tcss has it, and of them border, padding and scrollbar."""
+"""Width of a dialog in app.tcss; cells of border, padding and scrollbar."""
 DIALOG_SHARE = 0.96
-"""Most of the screen's width that a dialog takes, as app.tcss has it."""
+"""Maximum share of the screen's width in app.tcss."""
 
 
 def dialog_room(screen_width: int) -> int:
-    """Cells of a line in a dialog."""
     return min(int(screen_width * DIALOG_SHARE), DIALOG_WIDTH) - DIALOG_EDGES
 
 
 def hanging(prefix: Content, text: str, width: int, style: str = "") -> list[Content]:
-    """The text after its prefix, further lines indented under the first."""
+    """Wrap text after a prefix with a hanging indent."""
     indent = len(prefix)
     lines = textwrap.wrap(text, max(width - indent, 12)) or [""]
     first = prefix + Content.styled(lines[0], style)
@@ -62,7 +58,7 @@ def hanging(prefix: Content, text: str, width: int, style: str = "") -> list[Con
 
 
 def pair_lines(pairs: Sequence[Pair], width: int) -> list[Content]:
-    """One or more lines for each pair; all names as wide as the widest."""
+    """Wrap the texts in a column to the right of the names."""
     names = max((len(name) for name, _ in pairs), default=0)
     return [
         line
@@ -72,17 +68,16 @@ def pair_lines(pairs: Sequence[Pair], width: int) -> list[Content]:
 
 
 class Wrapped(Static):
-    """Lines that are wrapped anew when the width changes."""
+    """Wraps its lines again when the width changes."""
 
     _wrapped_to = 0
 
     def lines(self, width: int) -> Iterable[Content]:
-        """The lines at that width."""
         raise NotImplementedError
 
     def on_resize(self) -> None:
         width = self.content_size.width
-        if width != self._wrapped_to:  # shown again, it has the width that it had
+        if width != self._wrapped_to:
             self._wrapped_to = width
             self.update(Content("\n").join(self.lines(width)))
 

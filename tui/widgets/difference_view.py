@@ -1,4 +1,4 @@
-"""Two trees side by side in one table: A, B and the change of every row."""
+"""The difference of two trees in one table: A, B and the change of every row."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ BAR = " "
 """Name and heading of the column of bars."""
 
 BAR_CELLS = 6
-"""Cells of a bar on either side of its zero."""
+"""Cells of a bar on each side of zero."""
 BAR_COLOUR = "$accent"
-LEAST_NET = 0.05
-"""Part of all changes that the change of the whole must be for rows to have a share of it."""
+MIN_NET = 0.05
+"""Minimum of |total change| / sum of |changes| for which rows have a share of the total."""
 STATE_MARKS = {"both": "", "new": "+ new ", "gone": "− gone ", "renamed": "→ renamed "}
 
 
@@ -33,10 +33,10 @@ class ChangeBranch:
     """A node of a difference with its place in the tree.
 
     Attributes:
-        path: Names from the whole to the node, which no other node has.
-        text: Its name; with the phase where a sibling has the same name.
-        share: Its change over that of the whole; null where the changes nearly cancel.
-        part: Its change over the largest one below the whole, for the bar.
+        path: Unique path of names from the root.
+        text: Its name, with the phase if a sibling has the same name.
+        share: Its change over the total change; None if the changes nearly cancel.
+        part: Its change over the largest one below the root, for the bar.
     """
 
     node: TimeNode | ByteNode
@@ -48,14 +48,13 @@ class ChangeBranch:
 
     @property
     def kind(self) -> str:
-        """The kind of its node."""
         return self.node.kind
 
 
 def change_branches(root: TimeNode | ByteNode) -> ChangeBranch:
-    """The tree of a difference with paths and shares."""
+    """Add paths and shares to the tree of a difference."""
     moved = sum(abs(child.change) for child in root.children)
-    net = root.change if abs(root.change) > LEAST_NET * moved else 0
+    net = root.change if abs(root.change) > MIN_NET * moved else 0
     largest = max((abs(child.change) for child in root.children), default=0) or abs(root.change)
 
     def branch(node: TimeNode | ByteNode, path: str, text: str) -> ChangeBranch:
@@ -86,7 +85,7 @@ def change_branches(root: TimeNode | ByteNode) -> ChangeBranch:
 
 
 def change_bar(part: float) -> str:
-    """A bar to the left of its zero for less, to the right for more."""
+    """A bar to the left of zero for less, to the right for more."""
     cells = min(round(abs(part) * BAR_CELLS), BAR_CELLS)
     less, more = ("█" * cells, "") if part < 0 else ("", "█" * cells)
     return f"{less:>{BAR_CELLS}}│{more:<{BAR_CELLS}}"
@@ -139,7 +138,7 @@ BYTE_COLUMNS: tuple[Column[ChangeBranch], ...] = (
 
 
 class DifferenceView(OutlineView[ChangeBranch]):
-    """Shows a difference: one row for each node whose parents are all open."""
+    """Shows the tree of a difference."""
 
     NAMES: ClassVar[str] = "name"
     FLEXIBLE_SHARE: ClassVar[float] = 0.4
@@ -150,7 +149,6 @@ class DifferenceView(OutlineView[ChangeBranch]):
         self.perturbed = False
 
     def show_difference(self, root: TimeNode | ByteNode, *, perturbed: bool = False) -> None:
-        """Show this tree; with ``perturbed`` its times are marked."""
         self.perturbed = perturbed
         self.show_tree(change_branches(root))
 
@@ -161,8 +159,8 @@ class DifferenceView(OutlineView[ChangeBranch]):
         if fits(root.path):
             return root
         below = (self.matching_part(child, fits) for child in root.children)
-        kept = tuple(child for child in below if child is not None)
-        return replace(root, children=kept) if kept else None
+        children = tuple(child for child in below if child is not None)
+        return replace(root, children=children) if children else None
 
     def as_table(self, nodes: Sequence[ChangeBranch]) -> Table:
         return tabulate(nodes, self._columns, name="difference", title="")

@@ -1,4 +1,4 @@
-"""The footer with the keys that work now."""
+"""Bars of one line: keys, tabs, views, the command, live devices."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sysbench.tui.live.sensors import StripState
 from sysbench.tui.text import elapsed
 
 SPARE = ("mode('inspect')", "mode('studies')", "explain", "copy", "unfold", "mode('result')")
-"""Actions whose keys are dropped first, in this order, for want of room; F1 lists them."""
+"""Actions whose keys are dropped first, in this order; F1 lists them all."""
 PALETTE = "command_palette"
 LAST = ("help", PALETTE)
-"""Actions that lead to all others; before their keys the rest is dropped, from its end on."""
+"""Actions whose keys are never dropped: they lead to all others."""
 EDGE = "▏"
-"""Before the key of the palette, which stands at the right end."""
+"""Mark before the palette's key at the right end."""
 
 
 class ShownKey(NamedTuple):
-    """A key that works now: as it is pressed, as it is written, and what it does."""
+    """An active key; ``key`` as Textual names it, ``name`` as users read it."""
 
     key: str
     name: str
@@ -38,9 +38,9 @@ class ShownKey(NamedTuple):
 
 
 class KeyBar(Widget, can_focus=False):
-    """The keys that fit, on one line; a click presses one.
+    """The active keys that fit on one line; a click presses one.
 
-    Textual's own footer mounts a widget for each key at each move of the focus.
+    Textual's footer would mount a widget for each key whenever the focus moves.
 
     Attributes:
         keys: All keys, the palette's last.
@@ -74,14 +74,13 @@ class KeyBar(Widget, can_focus=False):
         self.screen.bindings_updated_signal.subscribe(self, self.bindings_changed)
 
     def bindings_changed(self, screen: Screen[Any]) -> None:
-        """Take the keys of what has the focus now."""
         if screen.app.app_focus and self.is_attached and screen is self.screen:
             self.keys = tuple(_keys_of(screen))
 
     def shown(self) -> list[tuple[int, ShownKey]]:
         """The keys that fit, each with its first column."""
         placed, column = [], 0
-        for key in fitting(self.keys, self.size.width, self._width):
+        for key in fit_keys(self.keys, self.size.width, self._width):
             if key.action == PALETTE:
                 column = max(column, self.size.width - self._width(key))
             placed.append((column, key))
@@ -89,7 +88,6 @@ class KeyBar(Widget, can_focus=False):
         return placed
 
     def _text(self, key: ShownKey) -> tuple[str, str]:
-        """The key's name and label with the blanks around them."""
         if key.action == PALETTE:
             return f"{EDGE}{key.name}", f" {key.label} "
         return (key.name, f" {key.label} ") if self.compact else (f" {key.name} ", f"{key.label} ")
@@ -139,11 +137,11 @@ class KeyBar(Widget, can_focus=False):
 
 
 def _keys_of(screen: Screen[Any]) -> Iterator[ShownKey]:
-    """The first key of each action that has one to show; the palette's comes last."""
+    """The first key of each shown action, the palette's last."""
     seen: set[str] = set()
     palette = None
-    for one in screen.active_bindings.values():
-        binding = one.binding
+    for active in screen.active_bindings.values():
+        binding = active.binding
         action = binding.action.removeprefix("app.")
         if not (binding.show or action == PALETTE) or action in seen:
             continue
@@ -153,8 +151,8 @@ def _keys_of(screen: Screen[Any]) -> Iterator[ShownKey]:
             screen.app.get_key_display(binding),
             binding.description,
             action,
-            one.enabled,
-            one.tooltip or binding.tooltip or binding.description,
+            active.enabled,
+            active.tooltip or binding.tooltip or binding.description,
         )
         if action == PALETTE:
             palette = key
@@ -164,15 +162,10 @@ def _keys_of(screen: Screen[Any]) -> Iterator[ShownKey]:
         yield palette
 
 
-def fitting(
+def fit_keys(
     keys: Sequence[ShownKey], room: int, width: Callable[[ShownKey], int]
 ) -> list[ShownKey]:
-    """The keys without the spare ones that have no room.
-
-    Args:
-        room: Cells of the bar.
-        width: Gives the cells of a key.
-    """
+    """Drop keys until the rest fits into ``room`` cells, as measured by ``width``."""
     excess = sum(map(width, keys)) - room
     hidden: set[str] = set()
     for action in dict.fromkeys((*SPARE, *(key.action for key in reversed(keys)))):
@@ -183,7 +176,7 @@ def fitting(
 
 
 class CommandLine(Static):
-    """``$ sysbench-tui …``, literal."""
+    """``$ sysbench-tui …``"""
 
     def __init__(self, command: str = "", *, id: str | None = None) -> None:
         super().__init__(id=id, classes="command", markup=False)
@@ -193,15 +186,14 @@ class CommandLine(Static):
         self.show(self.command)
 
     def show(self, command: str) -> None:
-        """Show this command from now on."""
         self.command = command
         self.update(Content.assemble(("$ ", "$accent"), command))
 
 
 KEYS = "1234567890"
-"""The numbers of the first tabs; further ones have none."""
+"""Keys of the first tabs; further ones have none."""
 BEFORE, BEHIND = "‹", "›"
-"""In place of labels that have no room."""
+"""Marks of labels that do not fit."""
 
 
 class TabBar(Widget):
@@ -227,7 +219,7 @@ class TabBar(Widget):
         self.names = names
 
     def _all_labels(self) -> list[tuple[str, str]]:
-        """Every name with its label; a bar too narrow for them has fewer blanks."""
+        """Every name with its label, with fewer blanks on a narrow bar."""
         letters = sum(map(len, self.names))
         room = (self.size.width - letters) // max(1, len(self.names))
         space, joint = (" " if room >= cells else "" for cells in (4, 3))
@@ -238,10 +230,7 @@ class TabBar(Widget):
         return labels
 
     def _labels(self) -> list[tuple[str, str]]:
-        """The labels that fit, the active one among them.
-
-        Where not all fit, those before the active one give way, then those behind it.
-        """
+        """The labels that fit, always with the active one; drops those before it first."""
         labels = self._all_labels()
         if _width(labels) <= self.size.width:
             return labels
@@ -278,7 +267,7 @@ class TabBar(Widget):
 
 
 class ViewBar(TabBar):
-    """``[Table] Tree …``: like the tabs, without numbers; a key goes to the next."""
+    """``[Table] Tree …``: a tab bar without numbers."""
 
     def _all_labels(self) -> list[tuple[str, str]]:
         return [
@@ -288,12 +277,12 @@ class ViewBar(TabBar):
 
 
 def _width(labels: list[tuple[str, str]]) -> int:
-    """Cells of the labels; the blank behind the last one may be cut."""
+    """Cells of the labels without the trailing blank."""
     return len("".join(label for _, label in labels).rstrip())
 
 
-def after(names: Sequence[str], name: str) -> str:
-    """The next name; after the last one, the first."""
+def next_name(names: Sequence[str], name: str) -> str:
+    """The next name, cyclically."""
     return names[(names.index(name) + 1) % len(names)]
 
 
@@ -301,8 +290,7 @@ SEPARATOR = " │ "
 
 
 class LiveStrip(Widget):
-    """Devices and host now; the live run first while there is one. Parts that do not fit
-    are dropped from the right."""
+    """The live run, if any, then devices and host; drops parts from the right."""
 
     DEFAULT_CSS = """
     LiveStrip {
@@ -319,7 +307,6 @@ class LiveStrip(Widget):
         self._painted = Content("")
 
     def paint(self) -> None:
-        """Repaint if the text has changed."""
         if self._content() != self._painted:
             self.refresh()
 
@@ -344,7 +331,6 @@ class LiveStrip(Widget):
         return Content(" ") + Content("").join(pieces)
 
     def _live_part(self) -> list[str]:
-        """Name and pass of the live run."""
         watch = self.state.watch
         if watch is None or watch.over:
             return []

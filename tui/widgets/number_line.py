@@ -1,4 +1,4 @@
-"""A change with its interval on a number line: rows of characters, one cell a character."""
+"""Draw a change with its interval on a number line, and rounds over time."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import NamedTuple
 from sysbench.tui.text import significant
 from sysbench.tui.widgets.traces import extent
 
-MOST_APART = 4
-"""Cells between two rounds where there is room."""
+MAX_GAP = 4
+"""Maximum cells between two rounds."""
 
 
 class PlacedRound(NamedTuple):
-    """One round: its median in milliseconds, and the letter it is drawn with."""
+    """A round: its median in milliseconds and its letter."""
 
     ms: float
     letter: str
 
 
 def round_rows(rounds: Sequence[PlacedRound], width: int, height: int) -> list[tuple[str, str]]:
-    """Axis and cells of ``height`` rows, the longest times on top.
+    """Axis and cells of ``height`` rows, slowest rounds on top.
 
-    Where there are more rounds than cells, later ones hide earlier ones of the same cell.
+    Later rounds hide earlier ones in the same cell.
     """
     if not rounds or height < 2:
         return []
@@ -39,7 +39,7 @@ def round_rows(rounds: Sequence[PlacedRound], width: int, height: int) -> list[t
     room = width - margin - 2
     if room < 2:
         return []
-    apart = min(MOST_APART, (room - 1) / max(len(rounds) - 1, 1))
+    apart = min(MAX_GAP, (room - 1) / max(len(rounds) - 1, 1))
     cells = [[" "] * room for _ in range(height)]
     for place, row in enumerate(rounds):
         level = round((high - row.ms) / (high - low) * (height - 1))
@@ -51,7 +51,7 @@ def round_rows(rounds: Sequence[PlacedRound], width: int, height: int) -> list[t
 
 
 def _digits(low: float, high: float) -> int:
-    """Significant digits that tell the ends of the axis apart."""
+    """Significant digits with which the ends of the axis differ."""
     digits = 3
     while digits < 7 and significant(low, digits) == significant(high, digits):
         digits += 1
@@ -62,15 +62,15 @@ ZERO, BAND, REACH, ACROSS, LOW_END, HIGH_END = "│", "░", "━", "┼", "├"
 ESTIMATE, UNTESTED, DOT = "●", "◇", "○"
 BEFORE, BEYOND = "◂", "▸"
 MANY = "+"
-"""Stands above a full column of dots."""
+"""Mark above a full column of dots."""
 _ROOM = 0.05
 _DOTS_REACH = 1.0
-"""Lengths of the line without dots by which dots may extend it to either side."""
+"""Maximum extension of the line for dots, as a multiple of its length."""
 _LABEL_CELLS = 12
 
 
 class MarkLook(NamedTuple):
-    """A change, as a share, and the ends of its interval where there is one."""
+    """A change as a share, and the ends of its interval, if known."""
 
     change: float
     low: float | None
@@ -79,14 +79,14 @@ class MarkLook(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NumberLine:
-    """The changes from ``low`` to ``high``, as shares, on ``width`` cells."""
+    """Changes from ``low`` to ``high``, as shares, on ``width`` cells."""
 
     low: float
     high: float
     width: int
 
     def column(self, value: float) -> int:
-        """The cell of a value; outside of the line -1 or ``width``."""
+        """Cell of a value; -1 or ``width`` outside the line."""
         if value < self.low:
             return -1
         if value > self.high:
@@ -95,10 +95,9 @@ class NumberLine:
 
 
 def line_over(look: MarkLook, smallest: float, dots: Sequence[float], width: int) -> NumberLine:
-    """The line that shows an interval, zero and the smallest difference whole.
+    """A line that contains the interval, zero and the smallest difference that matters.
 
-    Dots lengthen it, but not so far that the interval becomes a point: those beyond are drawn at
-    the edge.
+    Dots extend it up to a limit, so that the interval stays visible.
     """
     ends = [end for end in (look.low, look.high) if end is not None]
     values = [0.0, -1.3 * smallest, 1.3 * smallest, look.change, *ends]
@@ -111,7 +110,7 @@ def line_over(look: MarkLook, smallest: float, dots: Sequence[float], width: int
 
 
 def base_row(line: NumberLine, smallest: float) -> list[str]:
-    """Zero, and around it the band of differences that do not matter."""
+    """Zero with the band of differences that do not matter."""
     zero = line.column(0.0)
     reach = max(1, line.column(smallest) - zero)
     cells = [BAND if abs(cell - zero) <= reach else " " for cell in range(line.width)]
@@ -120,7 +119,7 @@ def base_row(line: NumberLine, smallest: float) -> list[str]:
 
 
 def look_row(line: NumberLine, look: MarkLook, smallest: float) -> str:
-    """The estimate and its interval over the base; arrows where it leaves the line."""
+    """The estimate and its interval; arrows mark what is outside the line."""
     cells = base_row(line, smallest)
     if look.low is not None and look.high is not None:
         first, last = line.column(look.low), line.column(look.high)
@@ -139,7 +138,7 @@ def look_row(line: NumberLine, look: MarkLook, smallest: float) -> str:
 
 
 def dot_rows(line: NumberLine, dots: Sequence[float], height: int) -> list[str]:
-    """Dots above their values, stacked from the lowest row; those outside are at the edge."""
+    """Dots stacked above their values; those outside the line are at its ends."""
     counts = Counter(min(max(line.column(dot), 0), line.width - 1) for dot in dots)
     tall = min(height, max(counts.values(), default=0))
     rows = []
@@ -153,7 +152,6 @@ def dot_rows(line: NumberLine, dots: Sequence[float], height: int) -> list[str]:
 
 
 def axis_rows(line: NumberLine) -> tuple[str, str]:
-    """The axis with its ticks, and their values in percent below."""
     step = _tick_step(line)
     cells, labels, end = ["─"] * line.width, [" "] * line.width, 0
     digits = max(0, -math.floor(math.log10(100 * step) + 1e-9))
@@ -169,14 +167,14 @@ def axis_rows(line: NumberLine) -> tuple[str, str]:
 
 
 def _tick_step(line: NumberLine) -> float:
-    """The least of 1, 2 and 5 times a power of ten whose labels have room."""
+    """The smallest of 1, 2 and 5 times a power of ten whose labels fit."""
     least = (line.high - line.low) * _LABEL_CELLS / line.width
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
 
 
-def spaced(count: int, most: int) -> list[int]:
-    """Indices of at most so many of ``count`` rows, evenly spaced, the last one among them."""
+def evenly_spaced(count: int, most: int) -> list[int]:
+    """At most ``most`` evenly spaced indices below ``count``, including the last."""
     if count <= most or most < 2:
         return list(range(max(0, count - max(most, 0)), count))
     return [round(row * (count - 1) / (most - 1)) for row in range(most)]

@@ -1,4 +1,4 @@
-"""A tree in a table: one row for each node whose parents are all open, opened by keys."""
+"""A tree as a table: one row for each node whose parents are open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sysbench.tui.widgets.traces import bar
 
 
 class Branch(Protocol):
-    """A node with a path that no other node of its tree has."""
+    """A node with a unique path."""
 
     @property
     def path(self) -> str: ...
@@ -30,18 +30,16 @@ Node = TypeVar("Node", bound=Branch)
 
 
 class OutlineView(TableView, Generic[Node]):
-    """Shows a tree. Subclasses say what the children, the columns and the looks of a node are."""
+    """Shows a tree. Subclasses define children, columns and styles of the nodes."""
 
     NAMES: ClassVar[str] = ""
-    """The column of names, which is indented and takes the room that the others leave."""
+    """The indented column of names, which takes the remaining width."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right", "open", "Open", show=False, id="tree.open"),
         Binding("left", "close", "Close", show=False, id="tree.close"),
         Binding("enter,space", "turn", "Open or close", show=False, id="tree.toggle"),
-        Binding(
-            "plus", "open_all", "Open all", show=False, id="tree.all", tooltip="And all below it"
-        ),
+        Binding("plus", "open_all", "Open all", show=False, id="tree.all", tooltip="And all below"),
         Binding("minus", "close_all", "Close all", show=False, id="tree.none"),
     ]
 
@@ -54,33 +52,31 @@ class OutlineView(TableView, Generic[Node]):
         self._searched = False
 
     def children_of(self, node: Node) -> Sequence[Node]:
-        """The nodes below one, in the order of their rows."""
+        """The children of a node, in the order of their rows."""
         raise NotImplementedError
 
     def matching_part(self, root: Node, fits: Callable[[str], bool]) -> Node | None:
-        """The tree with the nodes whose path fits, and those above them; None without any."""
+        """The tree reduced to nodes whose path fits and their ancestors; None if none fits."""
         raise NotImplementedError
 
     def as_table(self, nodes: Sequence[Node]) -> Table:
-        """A table with one row a node."""
         raise NotImplementedError
 
     def style_of(self, node: Node) -> str:
-        """The style of a node's name."""
         return ""
 
     def leads(self, node: Node) -> bool:
-        """Whether a search shows the children of this node: they lead to a match."""
+        """Whether a search opens this node."""
         return node.kind not in ("operator", "kernel")
 
     def show_tree(self, root: Node) -> None:
-        """Show this tree, its first two levels open; what was open by path stays open."""
+        """Show a tree with its first two levels open; open paths stay open."""
         self._root = self._shown = root
         self._open |= {root.path, *(child.path for child in self.children_of(root)[:1])}
         self._refill()
 
     def filter(self, text: str) -> None:
-        """Show only nodes in whose path every word occurs, and their ancestors, all open."""
+        """Show only nodes whose path contains all words, and their ancestors, all open."""
         words = text.lower().split()
         if self._root is None:
             return
@@ -94,11 +90,10 @@ class OutlineView(TableView, Generic[Node]):
 
     @property
     def node(self) -> Node | None:
-        """The node under the cursor."""
         return None if self.selected is None else self._visible[self.selected][1]
 
     def is_open(self, node: Node) -> bool:
-        """Whether the node's children are rows; in a search all that lead to a match are."""
+        """Whether the node's children are shown."""
         leads = self._searched and self.leads(node)
         return bool(self.children_of(node)) and (leads or node.path in self._open)
 
@@ -114,12 +109,11 @@ class OutlineView(TableView, Generic[Node]):
             yield from self._below(child)
 
     def _refill(self) -> None:
-        """The visible nodes as a table; the cursor stays on its row."""
         self._visible = [] if self._shown is None else list(self._walk(self._shown))
         self.show(self.as_table([node for _, node in self._visible]))
 
     def name_cell(self, row: int, text: str) -> Text:
-        """A name with its indentation and the mark of an open or closed node."""
+        """A name with its indentation and mark: open, closed or leaf."""
         depth, node = self._visible[row]
         mark = ("▾" if self.is_open(node) else "▸") if self.children_of(node) else " "
         return Text(f"{'  ' * depth}{mark} {text}", style=self.style_of(node))
@@ -130,14 +124,13 @@ class OutlineView(TableView, Generic[Node]):
         return 0
 
     def action_turn(self) -> None:
-        """Open a closed node, close an open one."""
         if self.node is not None and self.is_open(self.node):
             self.action_close()
         else:
             self.action_open()
 
     def action_open(self) -> None:
-        """Open the node; on an open one go to its first child."""
+        """Open the node; if it is open, go to its first child."""
         node = self.node
         if node is None or not self.children_of(node):
             return
@@ -148,7 +141,7 @@ class OutlineView(TableView, Generic[Node]):
             self._refill()
 
     def action_close(self) -> None:
-        """Close the node; on a closed one go to its parent."""
+        """Close the node; if it is closed, go to its parent."""
         node, index = self.node, self.selected
         if node is None or index is None:
             return
@@ -162,13 +155,11 @@ class OutlineView(TableView, Generic[Node]):
             self.move_cursor(row=above[-1])
 
     def action_open_all(self) -> None:
-        """Open the node and all below it."""
         if self.node is not None:
             self._open |= {node.path for node in self._below(self.node)}
             self._refill()
 
     def action_close_all(self) -> None:
-        """Close the node and all below it."""
         if self.node is not None:
             self._open -= {node.path for node in self._below(self.node)}
             self._refill()
@@ -178,11 +169,11 @@ class OutlineView(TableView, Generic[Node]):
         self.action_turn()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable sorting: siblings stay in the order of their amounts."""
+        """Disable sorting: siblings are ordered by amount."""
         return not action.startswith("sort_")
 
     def _sort_by(self, name: str) -> None:
-        """Ignore a click on a heading: siblings stay in the order of their amounts."""
+        """Ignore clicks on headings: siblings are ordered by amount."""
 
 
 BAR = " "
@@ -198,7 +189,7 @@ TABLE_COLUMNS = (
 
 
 class TreeView(OutlineView[TreeNode]):
-    """Shows a `TreeNode`: one row for each node whose parents are all open."""
+    """Shows a `TreeNode`."""
 
     NAMES: ClassVar[str] = "where"
 

@@ -1,4 +1,4 @@
-"""A line plot in braille with an axis and marks: few styles a row, so cheap over SSH."""
+"""Line plots in braille with axes and marks; few styles per row, so cheap over SSH."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from sysbench.tui.theme import rich_colour, swatch
 from sysbench.tui.widgets.traces import extent, line_rows
 
 Draw = Callable[[int, int], Content]
-"""Makes the content for so many columns and rows."""
+"""Returns the content for a width and a height."""
 
-ENOUGH = 999
-"""Rows that no content lacks."""
+UNLIMITED_ROWS = 999
 
 
 class Drawing(Widget):
-    """Draws when it is painted, and so always at its present size.
+    """Draws when it is painted, and so always for its current size.
 
-    A label that another widget fills has the room of the last layout: after a change of size,
-    on a busy machine long after it, it is filled for a room that it no longer has.
+    A label updated by another widget would use the size of the last layout, which is outdated
+    for some time after a resize.
     """
 
     DEFAULT_CSS = """
@@ -47,7 +46,6 @@ class Drawing(Widget):
         self._draw: Draw = lambda width, height: Content("")
 
     def show(self, draw: Draw) -> None:
-        """Draw this from now on."""
         self._draw = draw
         self.refresh()
 
@@ -57,7 +55,7 @@ class Drawing(Widget):
 
 
 class Folding(Drawing):
-    """As high as its content, or as the stylesheet allows: it draws less in fewer rows."""
+    """A drawing as high as its content, or lower if the stylesheet limits it."""
 
     DEFAULT_CSS = """
     Folding {
@@ -66,17 +64,16 @@ class Folding(Drawing):
     """
 
     def show(self, draw: Draw) -> None:
-        """Draw this from now on, in as many rows as it takes."""
         super().show(draw)
         self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        lines = str(self._draw(width, ENOUGH)) if width > 0 else ""
+        lines = str(self._draw(width, UNLIMITED_ROWS)) if width > 0 else ""
         return lines.count("\n") + 1 if lines else 0
 
 
 def mark_row(marks: Sequence[tuple[int, str]], width: int) -> str:
-    """Labels at their columns, ``│label``; a label stops where the next one begins."""
+    """Labels at their columns, ``│label``; a label ends where the next one starts."""
     row = [" "] * width
     ends = [*(column for column, _ in marks[1:]), width]
     for (column, label), end in zip(marks, ends, strict=False):
@@ -87,7 +84,7 @@ def mark_row(marks: Sequence[tuple[int, str]], width: int) -> str:
 
 
 class Plot(Widget):
-    """One series over its index. The first ``split`` values are drawn faded."""
+    """Plots one series over its index; the first ``split`` values are faded."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *("plot--axis", "plot--line", "plot--faded", "plot--level", "plot--cursor"),
@@ -119,7 +116,7 @@ class Plot(Widget):
 
     @property
     def room(self) -> int:
-        """Columns of the series when it was drawn last."""
+        """Columns of the series in the last drawing."""
         return self._room
 
     def show(
@@ -133,16 +130,16 @@ class Plot(Widget):
         cursor: int | None = None,
         axis: Callable[[float], str] | None = None,
     ) -> None:
-        """Draw this series.
+        """Draw a series.
 
         Args:
-            values: In their order.
-            marks: Index and label.
-            split: Values at the beginning that are faded.
-            floor: The lowest value of the axis.
-            level: A value to compare with, drawn as a line with its label.
-            cursor: Index of a value to point at.
-            axis: Words of a value on the axis, from now on.
+            values: The series.
+            marks: Index and label of marks on the axis.
+            split: Number of faded values at the start.
+            floor: Lowest value of the axis.
+            level: A value to compare with and its label, drawn as a line.
+            cursor: Index of the value at the cursor.
+            axis: Formats a value of the axis; None keeps the last one.
         """
         self._values, self._marks, self._split, self._floor = values, marks, split, floor
         self._level, self._cursor, self._axis = level, cursor, axis or self._axis
@@ -150,7 +147,6 @@ class Plot(Widget):
         self.refresh()
 
     def _draw(self) -> None:
-        """Compute all rows once for this size; `render_line` only cuts them."""
         width, height = self._drawn_for = self.size
         self._rows, self._room = [], 0
         if not self._values or width < 12 or height < 3:
@@ -210,7 +206,7 @@ class Plot(Widget):
 
 
 def _level_row(row: str, label: str) -> str:
-    """A line through a row of the series, with its label where nothing of the series is."""
+    """A dashed row with a label where the series leaves space."""
     blank = " " * len(label)
     place = row.rfind(blank, 0, len(row) - 1)
     drawn = "┄" * len(row)
@@ -218,7 +214,7 @@ def _level_row(row: str, label: str) -> str:
 
 
 def _joined(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Neighbours of one look as one text: few changes of style a row."""
+    """Join neighbours of the same style, for fewer changes of style per row."""
     return [
         ("".join(text for text, _ in group), look)
         for look, group in groupby(cells, key=lambda cell: cell[1])
@@ -226,7 +222,7 @@ def _joined(cells: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 class LinePlot(Widget):
-    """Shows a `Figure`. Letters distinguish its lines; colour only helps."""
+    """Shows a `Figure`. Letters distinguish its lines, so that colour is not needed."""
 
     DEFAULT_CSS = """
     LinePlot {
@@ -242,7 +238,6 @@ class LinePlot(Widget):
         self._drawn_for: Size | None = None
 
     def show(self, figure: Figure | None) -> None:
-        """Draw this figure from now on."""
         if figure != self.figure or self._drawn_for is None:
             self.figure = figure
             self._drawn_for = None
@@ -267,11 +262,12 @@ Span = tuple[str, int | None]
 """A text, and the index of its line; None for axes and words."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-LEAST_WIDTH, LEAST_HEIGHT = 24, 5
+MIN_WIDTH, MIN_HEIGHT = 24, 5
 SIDE_FROM, SIDE_WIDTH = 90, 34
 TICKS = 5
 GAP = "  "
-NOTHING = "No figure: no value yet (^r measures), or no axis of numbers (v shows the table)."
+NO_AXIS = "Nothing to plot: the only axis is not numeric."
+NO_VALUES = "Nothing to plot: no finished cells."
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _BLANK: Span = (" ", None)
 
@@ -279,10 +275,9 @@ _BLANK: Span = (" ", None)
 def figure_rows(figure: Figure | None, width: int, height: int) -> list[list[Span]]:
     """Title, plot with its axes, legend: at most ``height`` rows of at most ``width`` cells."""
     if figure is None or not figure.drawn:
-        nothing: list[list[Span]] = [
-            [(line, None)] for line in textwrap.wrap(NOTHING, max(width, 1))
-        ]
-        return nothing[:height]
+        reason = NO_AXIS if figure is None else NO_VALUES
+        lines = textwrap.wrap(reason, max(width, 1))
+        return [[(line, None)] for line in lines[:height]]
     drawn = figure.drawn[: len(LETTERS)]
     head: list[list[Span]] = [[(literal(figure.title)[:width], None)]]
     has_side_legend = width >= SIDE_FROM
@@ -291,7 +286,7 @@ def figure_rows(figure: Figure | None, width: int, height: int) -> list[list[Spa
     below = [] if has_side_legend else _flowing(legend, width, max(1, height // 4))
     wide = width - (SIDE_WIDTH if has_side_legend else 0)
     tall = height - len(head) - len(below)
-    if wide < LEAST_WIDTH or tall < LEAST_HEIGHT:
+    if wide < MIN_WIDTH or tall < MIN_HEIGHT:
         return [*head, *_flowing(legend, width, height - 1)][:height]
     rows = _plot(figure, drawn, wide, tall)
     if has_side_legend:
@@ -301,7 +296,7 @@ def figure_rows(figure: Figure | None, width: int, height: int) -> list[list[Spa
 
 
 def _entry(index: int, series: Series, figure: Figure, room: int) -> list[Span]:
-    """``a small 66.90 ms``: the letter, the name, the value at the end of the line."""
+    """``a small 66.90 ms``: letter, name, last value."""
     name, value = literal(series.name), figure.words(series.known[-1][1])
     left = max(room - cell_len(value) - 3, 0)
     words = f" {set_cell_size(name, min(cell_len(name), left))} {value}"
@@ -309,7 +304,7 @@ def _entry(index: int, series: Series, figure: Figure, room: int) -> list[Span]:
 
 
 def _flowing(entries: Sequence[list[Span]], width: int, max_rows: int) -> list[list[Span]]:
-    """The legend's entries in lines, at most ``max_rows``; entries without room are left out."""
+    """Wrap the legend's entries into at most ``max_rows`` lines; drop the rest."""
     rows: list[list[Span]] = [[]]
     for entry in entries:
         before, length = (sum(cell_len(text) for text, _ in row) for row in (rows[-1], entry))
@@ -323,7 +318,6 @@ def _flowing(entries: Sequence[list[Span]], width: int, max_rows: int) -> list[l
 
 
 def _plot(figure: Figure, drawn: Sequence[Series], width: int, height: int) -> list[list[Span]]:
-    """The lines within their axes; the last row is the scale of the axis."""
     up = figure.up
     ticks = {value: figure.tick(value) for value in up.ticks(min(TICKS, height // 2))}
     margin = max(map(len, ticks.values()))
@@ -338,7 +332,7 @@ def _plot(figure: Figure, drawn: Sequence[Series], width: int, height: int) -> l
 
 
 def _cells(figure: Figure, drawn: Sequence[Series], width: int, height: int) -> list[list[Span]]:
-    """Braille between neighbouring values, then the letters on the values."""
+    """Braille lines between the values, and letters at the values."""
     across, up = figure.across, figure.up
     cells = [[_BLANK] * width for _ in range(height)]
     dots: dict[tuple[int, int], int] = {}
@@ -353,7 +347,7 @@ def _cells(figure: Figure, drawn: Sequence[Series], width: int, height: int) -> 
                     cell = (row // 4, column // 2)
                     dots[cell] = dots.get(cell, 0) | _DOTS[row % 4][column % 2]
                     cells[cell[0]][cell[1]] = (chr(0x2800 + dots[cell]), index)
-    # Backwards, so that the first line's letters stay on top.
+    # Backwards, so that the letters of the first line are on top.
     for index, series in reversed(list(enumerate(drawn))):
         for x, y in series.known:
             right, down = place(x, y)
@@ -362,7 +356,6 @@ def _cells(figure: Figure, drawn: Sequence[Series], width: int, height: int) -> 
 
 
 def _between(begin: tuple[float, float], end: tuple[float, float]) -> list[tuple[int, int]]:
-    """Dots of a straight line, without gaps."""
     (x0, y0), (x1, y1) = begin, end
     count = max(round(max(abs(x1 - x0), abs(y1 - y0))), 1)
     return [
@@ -372,7 +365,6 @@ def _between(begin: tuple[float, float], end: tuple[float, float]) -> list[tuple
 
 
 def _axis(figure: Figure, width: int) -> str:
-    """The values of the axis below their columns, as many as fit."""
     cells = ["─"] * width
     end = 0
     for value in figure.places:

@@ -1,15 +1,6 @@
-"""The roofline in the terminal: intensity across, FLOP/s up, both logarithmic.
+"""The roofline plot: arithmetic intensity across, FLOP/s up, both logarithmic.
 
-For a screen that has the kernels of a record::
-
-    plot = RooflinePlot()
-    plot.show(roof_points(kernels), kernels.roof, roof_words(kernels.roof, reason))
-
-``roof_points`` is in ``core.analysis.costs.roofline``, ``roof_words`` in ``core.tables.kernels``,
-and the reason is ``kernels.missing.get("roof", "")``. Points are letters; the legend has their
-names and their part of the roof, right of the plot from 110 columns on, with all figures where
-there are rows for them, else below it. Without a roof the points stand alone. The table
-``roofline`` has the same numbers by phase.
+Points are letters. The legend is right of the plot from 110 columns on, else below it.
 """
 
 from __future__ import annotations
@@ -31,7 +22,7 @@ from sysbench.core.record.environment import Roof
 from sysbench.core.trace.roofline import RoofPoint
 
 Span = tuple[str, str]
-"""A text and its kind, which decides its style."""
+"""A text and its kind, which selects its style."""
 
 BLANK = (" ", "")
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -39,54 +30,52 @@ DOTS_ACROSS, DOTS_DOWN = 2, 4
 
 
 class Range(NamedTuple):
-    """An axis from ``low`` to ``high``, both positive, ``low`` less."""
+    """A logarithmic axis; ``0 < low < high``."""
 
     low: float
     high: float
 
     @classmethod
     def around(cls, values: Iterable[float], factor: float, part: float = 0.0) -> Range:
-        """A range that holds all values and ``factor`` more at both ends.
+        """A range that exceeds all values by ``factor`` at both ends.
 
-        At least ``part`` of the whole range is above the values.
+        At least the share ``part`` of the range is above the values.
         """
         values = list(values)
         low, high = min(values) / factor, max(values)
         return cls(low, high * max(factor, math.pow(high / low, part / (1 - part))))
 
     def part(self, value: float) -> float:
-        """The position of a value: 0 at the low end, 1 at the high."""
+        """Position of a value: 0 at the low end, 1 at the high end."""
         return math.log(value / self.low) / math.log(self.high / self.low)
 
     def value(self, part: float) -> float:
-        """The value at a position, the inverse of `part`."""
+        """Value at a position, the inverse of `part`."""
         return self.low * math.pow(self.high / self.low, part)
 
     @property
     def decades(self) -> list[float]:
-        """The powers of ten in it."""
+        """Powers of ten in the range."""
         first = math.ceil(math.log10(self.low) - 1e-9)
         last = math.floor(math.log10(self.high) + 1e-9)
         return [10.0**power for power in range(first, last + 1)]
 
 
 class LogCanvas:
-    """Cells of ``width`` by ``height``, row 0 on top."""
+    """A canvas of cells with two logarithmic axes; row 0 is on top."""
 
     def __init__(self, width: int, height: int, across: Range, up: Range) -> None:
         self.width, self.height, self.across, self.up = width, height, across, up
         self._cells: list[list[Span]] = [[BLANK] * width for _ in range(height)]
 
     def column(self, x: float) -> int:
-        """The column of a value, within the drawing."""
         return min(max(math.floor(self.across.part(x) * self.width), 0), self.width - 1)
 
     def row(self, y: float) -> int:
-        """The row of a value, within the drawing."""
         return min(max(math.floor((1 - self.up.part(y)) * self.height), 0), self.height - 1)
 
     def curve(self, function: Callable[[float], float], kind: str) -> None:
-        """Draw a curve, steep parts without gaps; cut it off at the border."""
+        """Draw a curve without gaps, clipped at the border."""
         wide, tall = self.width * DOTS_ACROSS, self.height * DOTS_DOWN
         dots: dict[tuple[int, int], int] = {}
         before: int | None = None
@@ -94,7 +83,7 @@ class LogCanvas:
             y = function(self.across.value((column + 0.5) / wide))
             row = math.floor((1 - self.up.part(y)) * tall)
             low, high = sorted((row, row if before is None else before))
-            # The rows between two neighbours, without either: those are dots already.
+            # Fill the rows between two neighbouring dots.
             inner = range(low + 1, high) if before is not None else range(0)
             for place in {row, *inner}:
                 if 0 <= place < tall:
@@ -106,7 +95,7 @@ class LogCanvas:
             self._cells[row][column] = (chr(0x2800 + bits), kind)
 
     def letter(self, x: float, y: float, letter: str, kind: str) -> None:
-        """Put a letter at a value, or in the nearest cell of its row that has no letter yet."""
+        """Put a letter at a point, or in the nearest cell of its row without a letter."""
         row, column = self.row(y), self.column(x)
         free = [place for place in range(self.width) if self._cells[row][place][1] != kind]
         if free:
@@ -114,7 +103,7 @@ class LogCanvas:
             self._cells[row][nearest] = (letter, kind)
 
     def label(self, column: int, row: int, text: str, kind: str) -> bool:
-        """Write a text if all its cells are blank; return whether there was room."""
+        """Write a text if all its cells are blank; return whether it was written."""
         cells = range(column, column + len(text))
         if not 0 <= row < self.height or column < 0 or cells.stop > self.width:
             return False
@@ -125,30 +114,30 @@ class LogCanvas:
         return True
 
     def spans(self, row: int) -> list[Span]:
-        """A row as spans of one kind each."""
+        """A row as spans of equal kind."""
         groups = groupby(self._cells[row], key=lambda cell: cell[1])
         return [("".join(char for char, _ in cells), kind) for kind, cells in groups]
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SIDE_FROM, SIDE_WIDTH = 110, 52
-LEAST_WIDTH, LEAST_HEIGHT = 24, 4
-"""The least size of the plot alone; in less room only the legend is shown."""
+MIN_WIDTH, MIN_HEIGHT = 24, 4
+"""Minimum size of the plot; in less space only the legend is shown."""
 ROWS_IN_FULL = 4
-"""Rows of a point of the legend beside the plot with its figures, a blank one included."""
-SOME_UNKNOWN = 0.995
-"""Part of a group's time from which on all of it counts as known."""
-MOST_BELOW = 4
-"""Rows of the legend below the plot, and at most a third of the height."""
+"""Rows of a point in the side legend with its figures and a blank row."""
+ALL_KNOWN = 0.995
+"""Share of a group's time from which it counts as fully known."""
+MAX_ROWS_BELOW = 4
+"""Maximum rows of the legend below the plot."""
 NOTE_ROWS = 2
 GAP = "  "
 AROUND = 3.0
-"""Factor by which the axes go beyond the outermost point, the peak and the ridge."""
+"""Factor by which the axes exceed points, peak and ridge."""
 AXIS, ROOF, POINT, TEXT = KINDS = ("axis", "roof", "point", "text")
 
 
 class RooflinePlot(Widget):
-    """Groups of work below the two ceilings of the device."""
+    """Plots groups of kernels below the two ceilings of the device."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"roofline--{kind}" for kind in KINDS}
     DEFAULT_CSS = """
@@ -171,7 +160,6 @@ class RooflinePlot(Widget):
         self._drawn_for: Size | None = None
 
     def show(self, points: Sequence[RoofPoint], roof: Roof | None, note: str = "") -> None:
-        """Draw these, the most important first; the note is the line above the plot."""
         self._points, self._roof, self._note = points, roof, note
         self._drawn_for = None
         self.refresh()
@@ -189,7 +177,7 @@ class RooflinePlot(Widget):
 def roofline_rows(
     points: Sequence[RoofPoint], roof: Roof | None, note: str, width: int, height: int
 ) -> list[list[Span]]:
-    """The whole picture: the note, the plot with its axes, the legend; at most ``height`` rows."""
+    """Note, plot with axes, legend: at most ``height`` rows."""
     drawn = [point for point in points if point.flops and point.moved_bytes and point.ns]
     lines = textwrap.wrap(note, max(width, 1), max_lines=NOTE_ROWS, placeholder=" …")
     head: list[list[Span]] = [[(line[:width], AXIS)] for line in lines]
@@ -199,11 +187,11 @@ def roofline_rows(
     has_side_legend = width >= SIDE_FROM
     words = [_long(point) if has_side_legend else _short(point) for point in drawn]
     entries = [_entry(letter, text) for letter, text in zip(LETTERS, words, strict=False)]
-    rows_below = max(1, min(MOST_BELOW, height // 3))
+    rows_below = max(1, min(MAX_ROWS_BELOW, height // 3))
     below = [] if has_side_legend else _flowing(entries, width, rows_below)
     wide = width - (SIDE_WIDTH if has_side_legend else 0)
     tall = height - len(head) - len(below)
-    if wide < LEAST_WIDTH or tall < LEAST_HEIGHT + 1:
+    if wide < MIN_WIDTH or tall < MIN_HEIGHT + 1:
         return [*head, *_flowing(entries, width, height - len(head))][:height]
     plot = _plot(drawn, roof, wide, tall)
     side = _side(drawn, entries, len(plot)) if has_side_legend else []
@@ -215,7 +203,7 @@ def roofline_rows(
 def _side(
     points: Sequence[RoofPoint], entries: Sequence[list[Span]], height: int
 ) -> list[list[Span]]:
-    """The legend beside the plot, with what decides each point's place where all have room."""
+    """The legend right of the plot, with figures if all of them fit."""
     if len(points) * ROWS_IN_FULL > height + 1:
         return list(entries)
     rows: list[list[Span]] = []
@@ -226,9 +214,9 @@ def _side(
 
 
 def _in_full(point: RoofPoint) -> tuple[str, str]:
-    """Intensity and share; time, and what it would be at the roof."""
-    known = "" if point.known > SOME_UNKNOWN else f", {percent(point.known, 0)} known"
-    roof = "" if point.at_roof_ns is None else f", {point.at_roof_ns / 1e6:.3g} ms at the roof"
+    """Two lines: intensity and share; time, and the time at the roofline."""
+    known = "" if point.known > ALL_KNOWN else f", {percent(point.known, 0)} known"
+    roof = "" if point.at_roof_ns is None else f", {point.at_roof_ns / 1e6:.3g} ms at the roofline"
     return (
         f"{point.intensity:.3g} FLOP/B · {percent(point.share)} of the step{known}",
         f"{point.ns / 1e6:.3g} ms a step{roof}",
@@ -248,7 +236,7 @@ def _long(point: RoofPoint) -> str:
 
 
 def _short(point: RoofPoint) -> str:
-    """``gemm 71 %``; without a roof the rate."""
+    """``gemm 71 %``, or the rate if there is no roof."""
     reached = _rate(point) if point.of_roof is None else percent(point.of_roof, 0)
     return f"{point.label} {reached}"
 
@@ -258,7 +246,7 @@ def _rate(point: RoofPoint) -> str:
 
 
 def _flowing(entries: Sequence[list[Span]], width: int, max_rows: int) -> list[list[Span]]:
-    """The legend's entries in lines, at most ``max_rows``; entries without room are left out."""
+    """Wrap the legend's entries into at most ``max_rows`` lines; drop the rest."""
     rows: list[list[Span]] = [[]]
     for entry in entries:
         before, length = (sum(len(text) for text, _ in row) for row in (rows[-1], entry))
@@ -274,7 +262,6 @@ def _flowing(entries: Sequence[list[Span]], width: int, max_rows: int) -> list[l
 def _plot(
     points: Sequence[RoofPoint], roof: Roof | None, width: int, height: int
 ) -> list[list[Span]]:
-    """``height`` rows with the axes: the last is the scale of the intensity."""
     ridge = roof.ridge if roof else None
     rates = [point.flops_per_second for point in points] + ([roof.peak_flops] if roof else [])
     up = Range.around(rates, AROUND, 1.5 / height)  # a row for the peak's label
@@ -299,7 +286,6 @@ def _plot(
 
 
 def _draw_roof(canvas: LogCanvas, roof: Roof) -> None:
-    """The two ceilings, each with its number where there is room."""
     bandwidth = roof.bandwidth
     if bandwidth is None:
         canvas.curve(lambda x: roof.peak_flops, ROOF)
@@ -314,7 +300,7 @@ def _draw_roof(canvas: LogCanvas, roof: Roof) -> None:
 
 
 def _scale(canvas: LogCanvas) -> str:
-    """The intensity's powers of ten below their columns, and the unit at the end."""
+    """The axis of the intensity: powers of ten and the unit."""
     unit = " FLOP/B"
     cells = ["─"] * canvas.width
     end = 0

@@ -1,4 +1,4 @@
-"""A whole as one bar of parts that add up, with a legend under it."""
+"""A stacked bar of parts that add up, with a legend."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sysbench.tui.theme import Swatch
 from sysbench.tui.widgets.plot import Folding
 
 ROOMY = 100
-"""From this width on the legend has amounts next to the shares."""
+"""From this width on the legend has amounts and shares."""
 
 
 class BarPart(NamedTuple):
-    """One part: its name, its amount as a number and as text, and its looks."""
+    """One part of a bar: ``text`` is its formatted amount."""
 
     name: str
     amount: float
@@ -25,7 +25,7 @@ class BarPart(NamedTuple):
 
 
 def bar_shares(amounts: Sequence[float], width: int) -> list[int]:
-    """Cells for each part, by largest remainder: they sum to the width."""
+    """Cells of each part by largest remainder; they sum to the width."""
     total = sum(amounts)
     if total <= 0:
         return [0] * len(amounts)
@@ -38,7 +38,7 @@ def bar_shares(amounts: Sequence[float], width: int) -> list[int]:
 
 
 def stack_lines(parts: Sequence[BarPart], width: int, legend_rows: int) -> list[Content]:
-    """The bar, then the legend; parts without room are counted on its last line."""
+    """The bar and its legend; the last line counts parts that do not fit."""
     cells = bar_shares([part.amount for part in parts], width)
     bar = Content("").join(
         Content.styled(part.look.glyph * count, part.look.colour)
@@ -65,7 +65,7 @@ def stack_lines(parts: Sequence[BarPart], width: int, legend_rows: int) -> list[
 
 
 class StackBar(Folding):
-    """A line with the sum, the bar of the parts, and its legend in the rows that are left."""
+    """A line with the sum, the bar, and as much of the legend as fits."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -74,8 +74,7 @@ class StackBar(Folding):
     def show_parts(
         self, head: Content, parts: Sequence[BarPart], *, brief: Callable[[int], Content]
     ) -> None:
-        """Show these parts under a line with their sum; without room for a legend
-        under ``brief``, made for so many cells."""
+        """Show parts below a line with their sum, or below ``brief(width)`` without a legend."""
         self.parts = parts
 
         def draw(width: int, height: int) -> Content:

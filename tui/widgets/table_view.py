@@ -1,4 +1,4 @@
-"""A core table on the screen: sorted and filtered; columns without room are hidden."""
+"""A widget for core tables: sorts, filters, and hides columns that do not fit."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ from sysbench.tui.text import truncate, truncate_distinct
 from sysbench.tui.theme import Swatch, rich_colour
 from sysbench.tui.widgets.virtual_rows import VirtualRows
 
-MEASURED = 1000
-"""Most rows whose texts are all made to find a column's width; of more these are looked at, and the
-extremes of each column."""
-TOLD_APART = 2000
-"""Most different texts of a column that are compared to cut them where they differ."""
+MAX_MEASURED = 1000
+"""Rows that are formatted to find column widths; of longer tables a sample and the extremes."""
+MAX_DISTINCT = 2000
+"""Distinct texts up to which a column is truncated so that they stay distinct."""
 
 
 def sort_key(value: Cell) -> tuple[int, float, str]:
-    """A key that sorts unknown values first, then numbers by size, then texts."""
+    """Sort unknown values first, then numbers, then texts."""
     if value is None:
         return (0, 0.0, "")
     if isinstance(value, str):
@@ -47,7 +46,7 @@ def _unwritten(row: Row) -> list[str]:
 
 
 class TableView(VirtualRows):
-    """Shows a `Table`. All cells are literal text. Row keys are indices of ``table.rows``."""
+    """Shows a `Table`. Cells are literal text; rows are indices of ``table.rows``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -56,7 +55,7 @@ class TableView(VirtualRows):
         Binding("S", "sort_turn", "Reverse", show=False, id="table.reverse"),
     ]
     FLEXIBLE_SHARE: ClassVar[float] = FLEXIBLE_SHARE
-    """Share of the width that the flexible column gets before any other."""
+    """Share of the width that is reserved for the flexible column."""
 
     def __init__(
         self,
@@ -67,46 +66,45 @@ class TableView(VirtualRows):
     ) -> None:
         """
         Args:
-            flexible: The column that takes the room that the others leave; empty means the
-                table's own.
-            order: Columns to show, the most important first; none means those of the table.
-            id: The widget's.
+            flexible: Column that takes the remaining width; "" for the table's own.
+            order: Columns to show, the most important first; empty for those of the table.
+            id: The widget's id.
         """
         super().__init__(id=id)
         self.table: Table | None = None
         self.sort_column = ""
         self.descending = True
         self.note = ""
-        """What marks in the table mean; shown from the next filling on."""
-        self._flexible = self._given_flexible = flexible
+        """Legend of the marks in the table; set it before `show`."""
+        self._flexible = self._preset_flexible = flexible
         self._order = order
         self._words: list[str] = []
         self._write: Callable[[Row], list[str]] = _unwritten
         self._contents: dict[str, Contents] = {}
         self._numeric: set[str] = set()
         self._widest: dict[str, int] = {}
-        """Cells of the widest text seen in each column."""
+        """Width of the widest known text of each column."""
         self._haystack: list[str] = []
-        """The rows as the filter looks through them, made when it is used."""
+        """Text of each row for the filter, made on first use."""
         self._matching: Sequence[int] = ()
         self._shape: list[tuple[str, int]] = []
         self._short: dict[str, str] = {}
-        """Texts of the flexible column that are cut where they differ."""
+        """Truncated texts of the flexible column."""
 
     def show(
         self, table: Table, *, sort: str = "", descending: bool = True, select: int | None = None
     ) -> None:
-        """Show this table.
+        """Show a table.
 
         Args:
             table: The table.
-            sort: Column to sort by; without one the rows stay in their order.
+            sort: Column to sort by; "" keeps the order of the rows.
             descending: Whether the largest come first.
-            select: Row to put the cursor on; None leaves it on the row of the number it is on.
+            select: Row to select; None keeps the selected index.
         """
         before = self.selected if select is None else select
         self.table = table
-        self._flexible = self._given_flexible or table.flexible
+        self._flexible = self._preset_flexible or table.flexible
         self.sort_column, self.descending = sort, descending
         self._contents = columns_of(table)
         self._write, self._haystack = row_writer(table, self._contents), []
@@ -115,21 +113,21 @@ class TableView(VirtualRows):
             for name, contents in self._contents.items()
             if name in table.sort_keys or contents.holds_numbers
         }
-        self._widest = self._measured()
+        self._widest = self._measure_columns()
         self._fill(before)
 
     def filter(self, text: str) -> None:
-        """Show only rows in which every word of the text occurs."""
+        """Show only rows that contain all words of the text."""
         self._words = text.lower().split()
         self._fill(self.selected)
 
     @property
     def matching(self) -> Sequence[int]:
-        """Indices of the rows that pass the filter, in the order of the sort."""
+        """Indices of the rows that pass the filter, sorted."""
         return self._matching
 
-    def _found(self) -> Sequence[int]:
-        """`matching`, found anew."""
+    def _match(self) -> Sequence[int]:
+        """Recompute `matching`."""
         if self.table is None:
             return ()
         matching: Sequence[int] = range(len(self.table.rows))
@@ -144,8 +142,8 @@ class TableView(VirtualRows):
             ]
         if self.sort_column in self._contents:
             contents = self._contents[self.sort_column]
-            if (given := self.table.sort_keys.get(self.sort_column)) is not None:
-                contents = Contents(given)
+            if (sort_keys := self.table.sort_keys.get(self.sort_column)) is not None:
+                contents = Contents(sort_keys)
             cells = contents.cells
             keys: Sequence[Any] = cells if contents.kinds <= NUMBERS else [*map(sort_key, cells)]
             return sorted(matching, key=keys.__getitem__, reverse=self.descending)
@@ -153,21 +151,18 @@ class TableView(VirtualRows):
 
     @property
     def columns_in_view(self) -> list[str]:
-        """Names of the columns that have room, left to right."""
         return [name for name, _ in self._shape]
 
     @property
     def column_widths(self) -> dict[str, int]:
-        """Cells of the columns that have room, left to right."""
         return dict(self._shape)
 
     @property
     def selected(self) -> int | None:
-        """Index into ``table.rows`` of the row under the cursor."""
         return self._matching[self.cursor_row] if self._matching else None
 
     def markdown(self) -> str:
-        """The rows in view, all columns, as Markdown."""
+        """The matching rows with all columns as Markdown."""
         if self.table is None:
             return ""
         rows = tuple(self.table.rows[index] for index in self.matching)
@@ -178,43 +173,41 @@ class TableView(VirtualRows):
         return 0
 
     def cell(self, column: str, row: int, text: str) -> Text:
-        """A cell as it is painted; subclasses may add a swatch."""
+        """A styled cell; subclasses may add a swatch."""
         return Text(text)
 
     def on_resize(self, event: events.Resize) -> None:
-        if self._shape and self._shape != self._fitting():
+        if self._shape and self._shape != self._fit_columns():
             self._fill(self.selected)
 
-    def _measured(self) -> dict[str, int]:
-        """Cells of the widest text of each column, as far as it is known without making all."""
+    def _measure_columns(self) -> dict[str, int]:
+        """Width of the widest text of each column, in long tables from a sample."""
         assert self.table is not None
         rows = self.table.rows
-        looked_at: Iterable[int] = range(len(rows))
-        if len(rows) > MEASURED:
-            chosen = set(range(0, len(rows), len(rows) // MEASURED))
+        sample: Iterable[int] = range(len(rows))
+        if len(rows) > MAX_MEASURED:
+            chosen = set(range(0, len(rows), len(rows) // MAX_MEASURED))
             for contents in self._contents.values():
                 texts = {cell for cell in contents.cells if isinstance(cell, str)}
                 ends = [max(texts, key=len)] if texts else contents.ends
                 chosen |= {contents.cells.index(cell) for cell in ends}
-            looked_at = chosen
+            sample = chosen
         widest = dict.fromkeys(self.table.columns, 0)
-        for place in looked_at:
+        for place in sample:
             for name, text in zip(self.table.columns, self._write(rows[place]), strict=True):
                 widest[name] = max(widest[name], len(text))
         return widest
 
-    def _fitting(self) -> list[tuple[str, int]]:
-        """The columns that fit, with their widths."""
+    def _fit_columns(self) -> list[tuple[str, int]]:
         table = self.table
         if table is None:
             return []
         names = [name for name in self._order or table.shown if name in table.columns]
         is_ranked = bool(self._order) or table.has_priorities
-        # A blank column gives its room to others. A column of unknowns goes only where columns
-        # are ranked: there are more than fit.
+        # Hide blank columns; hide unknown ones only if columns are ranked, as not all will fit.
         names = [name for name in names if not self._contents[name].is_blank(unknown=is_ranked)]
         widths = {
-            # Two cells more, for the arrow of the sort.
+            # Two more cells for the sort arrow.
             name: max(len(heading_of(table, name)) + 2, self._widest[name] + self.extra_cells(name))
             for name in names
         }
@@ -224,13 +217,13 @@ class TableView(VirtualRows):
             (self.size.width or self.app.size.width) - 1,
             numbers=self._numeric,
             flexible=self._flexible,
-            priorities=None if table.has_priorities else self._from_the_right(names),
+            priorities=None if table.has_priorities else self._priorities(names),
             flexible_share=self.FLEXIBLE_SHARE,
         )
         return [*fitted.items()]
 
-    def _from_the_right(self, names: Sequence[str]) -> dict[str, float]:
-        """Priorities by place; the first column, the first number and the flexible one stay."""
+    def _priorities(self, names: Sequence[str]) -> dict[str, float]:
+        """Hide columns from the right, except the first, the first number and the flexible one."""
         figure = next((name for name in names if name in self._numeric), "")
         stay = {*names[:1], figure, self._flexible}
         return {name: place / len(names) for place, name in enumerate(names) if name not in stay}
@@ -239,9 +232,9 @@ class TableView(VirtualRows):
         """Rebuild the rows; keep the cursor on the selected row if it is still shown."""
         if self.table is None:
             return
-        self._shape = self._fitting()
-        self._matching = self._found()
-        self._short = self._told_apart()
+        self._shape = self._fit_columns()
+        self._matching = self._match()
+        self._short = self._truncate_distinct()
         columns = [(self._heading(name), width) for name, width in self._shape]
         cursor = self._matching.index(select) if select in self._matching else 0
         self.border_subtitle = Content(self.note)
@@ -269,39 +262,37 @@ class TableView(VirtualRows):
             cells.append(cell)
         return cells
 
-    def _told_apart(self) -> dict[str, str]:
-        """The texts of the flexible column, cut where they differ from each other."""
+    def _truncate_distinct(self) -> dict[str, str]:
+        """Truncate the texts of the flexible column so that they stay distinct."""
         width = dict(self._shape).get(self._flexible)
         if self.table is None or width is None:
             return {}
-        if len(self._matching) <= TOLD_APART:
+        if len(self._matching) <= MAX_DISTINCT:
             place = self.table.index(self._flexible)
             texts = [self._write(self.table.rows[index])[place] for index in self._matching]
         else:
             cells = set(self._contents[self._flexible].cells)
             texts = [literal(cell) for cell in cells if isinstance(cell, str)]
-        if len(texts) > TOLD_APART:
+        if len(texts) > MAX_DISTINCT:
             return {}
         return dict(zip(texts, truncate_distinct(texts, width), strict=True))
 
     def _note_width(self, name: str, text: str) -> None:
-        """Widen the column after this paint if a number has no room in it: none is ever cut."""
+        """Widen the column after this paint if a number does not fit: numbers are never cut."""
         if len(text) > self._widest[name]:
             self._widest[name] = len(text)
             self.call_after_refresh(self._widen)
 
     def _widen(self) -> None:
-        if self._shape != self._fitting():
+        if self._shape != self._fit_columns():
             self._fill(self.selected)
 
     def action_sort_next(self) -> None:
-        """Sort by the next visible column."""
         names = self.columns_in_view
         index = names.index(self.sort_column) + 1 if self.sort_column in names else 0
         self._sort_by(names[index % len(names)])
 
     def action_sort_turn(self) -> None:
-        """Reverse the order, and go to the first row of it."""
         self.descending = not self.descending
         self._fill()
 
@@ -321,10 +312,7 @@ SWATCH_WIDTH = 2
 
 
 class KernelTable(TableView):
-    """Rows with the swatch of their category, the same as in the bar above.
-
-    With ``perturbed`` the times are marked and dim: tracing perturbed them too much.
-    """
+    """Kernel rows with the swatch of their category; ``perturbed`` marks and dims the times."""
 
     def __init__(self, looks: Mapping[str, Swatch], *, perturbed: bool) -> None:
         super().__init__()
@@ -344,12 +332,12 @@ class KernelTable(TableView):
 
 
 def perturbed_cell(column: str, text: str, *, perturbed: bool) -> Text:
-    """A cell as it is; marked and dim where it is a time that tracing perturbed."""
+    """A cell, marked and dim if it is a perturbed time."""
     if perturbed and column.endswith("_ns"):
         return Text(mark_perturbed(text), style="dim")
     return Text(text)
 
 
 def perturbed_room(column: str, *, perturbed: bool) -> int:
-    """Cells that the mark of a perturbed time takes."""
+    """Width of the mark of a perturbed time in this column."""
     return len(PERTURBED_MARK) if perturbed and column.endswith("_ns") else 0

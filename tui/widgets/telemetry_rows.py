@@ -1,4 +1,4 @@
-"""Telemetry over one time axis, the stages of the run marked below; all GPUs where several are."""
+"""Telemetry over one time axis with the stages of the run below; a list of several GPUs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sysbench.core.machine.sample import DeviceSample, Sample
 from sysbench.tui.live.sensors import SensorReading, device_of, readings
 from sysbench.tui.text import percent
 from sysbench.tui.widgets.plot import mark_row
-from sysbench.tui.widgets.traces import EIGHTHS, block_rows, fitted, gauge, line_rows
+from sysbench.tui.widgets.traces import EIGHTHS, block_rows, gauge, line_rows, resample
 
 NAME_WIDTH = 9
 TEXT_WIDTH = 10
 TALL = 3
-"""Lines from which on a series is a line between its scale's ends, and not a row of blocks."""
-TALLEST = 20
-"""Lines of a series at most: two fill the panel of 200x50."""
-LEAST_SERIES = 2
-"""Series that are shown before all GPUs are."""
+"""Height from which a series is drawn as a line instead of blocks."""
+MAX_LINES = 20
+"""Maximum height of a series: two fill the panel of 200x50."""
+MIN_SERIES = 2
+"""Series that are shown before the list of all GPUs."""
 
 
 def telemetry_lines(
@@ -35,31 +35,31 @@ def telemetry_lines(
     """The most informative series that fit into ``height`` lines, and the line of marks.
 
     Args:
-        samples: In order of time, over the whole width.
-        marks: ``t_ns`` and label of each stage that began.
-        device: The run's device: its series come first.
+        samples: In order of time.
+        marks: Start ``t_ns`` and label of each stage.
+        device: The run's device, whose series come first.
         width: Cells of a line.
         height: Lines to fill.
-        cursor_ns: Instant to point at; the values are those of the last sample before it.
+        cursor_ns: Time of the cursor; values are those of the last sample before it.
     """
     room = width - NAME_WIDTH - TEXT_WIDTH - 1
     if not samples or room < 4:
-        return Content.styled("no sample yet", "$foreground 60%")
-    at = len(samples) - 1 if cursor_ns is None else place_at(samples, cursor_ns)
-    # By name: a device may tell more from its second sample on.
-    table = [{one.name: one for one in readings(sample, device)} for sample in samples]
-    gpus = _gpus(samples[at], device, width, height - 1 - LEAST_SERIES)
+        return Content.styled("no samples yet", "$foreground 60%")
+    index = len(samples) - 1 if cursor_ns is None else place_at(samples, cursor_ns)
+    # By name: a device may report more sensors from its second sample on.
+    table = [{sensor.name: sensor for sensor in readings(sample, device)} for sample in samples]
+    gpus = _gpus(samples[index], device, width, height - 1 - MIN_SERIES)
     left = height - 1 - len(gpus)
     shown = [*table[-1].values()][: max(left, 1)]
     rooms = _rooms(len(shown), left)
-    column = None if cursor_ns is None else _column_of(at, len(samples), room)
+    column = None if cursor_ns is None else _column_of(index, len(samples), room)
     lines: list[Content] = []
     for newest, rows in zip(shown, rooms, strict=True):
         series = [row.get(newest.name) for row in table]
         values = [reading.value if reading else None for reading in series]
-        told = series[at] or newest._replace(value=None)
-        tall = min(rows - 1, TALLEST) if rows > TALL else 1
-        lines += _series_lines(told, values, tall, room, column)
+        shown_reading = series[index] or newest._replace(value=None)
+        tall = min(rows - 1, MAX_LINES) if rows > TALL else 1
+        lines += _series_lines(shown_reading, values, tall, room, column)
         if tall > 1:
             lines.append(Content(""))
     places = [(_column(samples, t_ns, room), label) for t_ns, label in marks]
@@ -71,7 +71,7 @@ def telemetry_lines(
 
 
 def _rooms(count: int, height: int) -> list[int]:
-    """Lines for each of so many series: alike where all can be tall, else the first ones are."""
+    """Lines of each series: equal if all can be tall, else the first ones are tall."""
     if height // count > TALL:
         return [height // count] * count
     tall_ones = max(height - count, 0) // TALL
@@ -79,55 +79,52 @@ def _rooms(count: int, height: int) -> list[int]:
 
 
 def place_at(samples: Sequence[Sample], t_ns: int) -> int:
-    """Index of the last sample that is not after an instant; the first where all are."""
+    """Index of the last sample at or before ``t_ns``; 0 if all are later."""
     return max(sum(sample.t_ns <= t_ns for sample in samples) - 1, 0)
 
 
 def _gpus(sample: Sample, device: str, width: int, height: int) -> list[Content]:
-    """All GPUs of the host, where there are several."""
     if len(sample.devices) < 2:
         return []
-    own = device_of(sample, device)
-    return gpu_lines(sample.devices, own.index if own else None, width, height)
+    measured = device_of(sample, device)
+    return gpu_lines(sample.devices, measured.index if measured else None, width, height)
 
 
 def _series_lines(
-    told: SensorReading, values: Sequence[float | None], tall: int, room: int, column: int | None
+    reading: SensorReading, values: Sequence[float | None], tall: int, room: int, column: int | None
 ) -> list[Content]:
-    """The lines of one series, with its name and the value told on the last."""
     known = [value for value in values if value is not None]
-    high = told.full or max(known, default=1.0) or 1.0
+    high = reading.full or max(known, default=1.0) or 1.0
     before = next((n for n, value in enumerate(values) if value is not None), len(values))
     is_line = tall >= TALL and before + len(known) == len(values) and len(known) > 0
     if is_line:
-        # The first sample has no share of the processors yet.
+        # The first sample has no CPU share yet.
         unknown = before * room // len(values)
         drawn = line_rows(known, room - unknown, tall, 0.0, high)
         rows = [" " * unknown + row for row in drawn]
     else:
-        rows = block_rows(fitted(values, room), tall, 0.0, high)
+        rows = block_rows(resample(values, room), tall, 0.0, high)
     if column is not None:
         rows = [_pointed(row, column) for row in rows]
     edge = "│" if is_line else " "
     label = NAME_WIDTH - 1
-    names = [" " * label] * (tall - 1) + [f"{told.name:<{label}}"]
+    names = [" " * label] * (tall - 1) + [f"{reading.name:<{label}}"]
     if is_line:
-        names[0] = f"{told.full_text:>{label}}"[:label]
+        names[0] = f"{reading.full_text:>{label}}"[:label]
     lines = [
         Content.assemble((name + edge, "$foreground 75%"), (row, "$accent"))
         for name, row in zip(names, rows, strict=True)
     ]
-    lines[-1] += Content(f" {told.text:>{TEXT_WIDTH}}")
+    lines[-1] += Content(f" {reading.text:>{TEXT_WIDTH}}")
     return lines
 
 
 def _pointed(row: str, column: int) -> str:
-    """The row with a line at the cursor where nothing is drawn."""
+    """The row with the cursor's line, unless the series is there."""
     return row if row[column : column + 1] != " " else f"{row[:column]}│{row[column + 1 :]}"
 
 
 def _column(samples: Sequence[Sample], t_ns: int, room: int) -> int:
-    """The column of an instant."""
     return _column_of(sum(sample.t_ns < t_ns for sample in samples), len(samples), room)
 
 
@@ -142,13 +139,13 @@ BAR = 8
 def gpu_lines(
     devices: Sequence[DeviceSample], measured: int | None, width: int, height: int
 ) -> list[Content]:
-    """A line for each GPU if ``height`` allows, else how busy each is, on one line.
+    """A line for each GPU if ``height`` allows, else one line with the load of each.
 
     Args:
         devices: In the order of their numbers.
-        measured: Number of the GPU that is measured, which ``▸`` marks.
+        measured: Number of the measured GPU, marked with ``▸``.
         width: Cells of a line.
-        height: Lines there are.
+        height: Maximum number of lines.
     """
     if height < 1 or not devices:
         return []
@@ -158,8 +155,7 @@ def gpu_lines(
 
 
 def _line(gpu: DeviceSample, is_measured: bool, width: int) -> Content:
-    """``▸0 ███░░░░░ 41 %  31.2/79.2 GiB  612/700 W  1755 MHz  61 °C  power cap``, cut from the
-    right where the line is short."""
+    """``▸0 ███░░░░░ 41 %  31.2/79.2 GiB  612/700 W  1755 MHz  61 °C  power cap``"""
     mark = ("▸" if is_measured else " ", "bold $accent")
     if gpu.lost:
         return Content.assemble(mark, f"{gpu.index} ", ("stopped answering (lost)", "$error"))
@@ -181,7 +177,7 @@ def _line(gpu: DeviceSample, is_measured: bool, width: int) -> Content:
 
 
 def _all_on_one_line(devices: Sequence[DeviceSample], measured: int | None, width: int) -> Content:
-    """``busy ▸0▇97% 1▁0% …``; a GPU that cannot be read has ``?``."""
+    """``GPUs ▸0▇97% 1▁0% 2?``; ``?`` is a GPU that cannot be read."""
     pieces = []
     for gpu in devices:
         mark = "▸" if gpu.index == measured else ""
@@ -196,6 +192,6 @@ def _number(value: float | None, unit: float, digits: int) -> str:
 
 
 def _pair(value: float | None, most: float | None, unit: float, digits: int) -> str:
-    """``612/700``, the second only where it is known."""
+    """``612/700``, or ``612`` if the maximum is unknown."""
     known = _number(value, unit, digits)
     return known if most is None or value is None else f"{known}/{_number(most, unit, digits)}"

@@ -23,36 +23,35 @@ from sysbench.tui.widgets.plot import mark_row
 from sysbench.tui.widgets.traces import EIGHTHS
 
 Window = tuple[float, float]
-"""Begin and end of what is in sight, in milliseconds."""
+"""Start and end of the visible part in milliseconds."""
 
-MOST_ZOOM = 14
-"""Times that the whole is halved for the shortest window."""
+MAX_ZOOM = 14
+"""Number of times that the timeline can be halved."""
 
 Cell = tuple[str, str]
-"""One character and its colour, a variable of the theme; an empty one is the background."""
+"""One character and its colour, a theme variable; "" is the background."""
 
 
 def stacking_order(timeline: Timeline) -> list[str]:
-    """Categories from the bottom up: the always resident first, then the largest."""
+    """Categories from the bottom up: always live ones first, then the largest."""
     amounts = {name: values for name, values in timeline.categories.items() if any(values)}
     return sorted(amounts, key=lambda name: (-min(amounts[name]), -max(amounts[name])))
 
 
 def category_swatches(timeline: Timeline) -> dict[str, Swatch]:
-    """The looks of each category, by its name."""
     return {name: swatch_of(name) for name in stacking_order(timeline)}
 
 
 def column_samples(timeline: Timeline, width: int, window: Window) -> list[int]:
-    """For each column the index of the sample with the most live bytes in its interval.
+    """For each column the index of its sample with the most live bytes.
 
-    A column without a sample shows the one before it.
+    A column without a sample repeats the previous one.
     """
     t_ms = timeline.t_ms
     begin, end = window
     chosen, first = [], bisect_left(t_ms, begin)
     for column in range(width):
-        # Half-open range of samples; the last column takes all, whatever rounding made of it.
+        # Half-open range of samples; the last column takes the rest, despite rounding.
         is_last = column == width - 1
         last = bisect_right(t_ms, end if is_last else begin + (end - begin) * (column + 1) / width)
         if last > first:
@@ -66,7 +65,7 @@ def column_samples(timeline: Timeline, width: int, window: Window) -> list[int]:
 def stacked_column(
     layers: Sequence[tuple[int, Swatch]], height: int, bytes_per_row: float
 ) -> list[Cell]:
-    """One column, bottom row first: each cell shows the layer that fills most of it."""
+    """One column, bottom row first; each cell shows the layer that fills most of it."""
     cells: list[Cell] = []
     total = sum(count for count, _ in layers)
     for row in range(height):
@@ -89,14 +88,14 @@ def stacked_column(
 
 
 class TimelineView(Widget, can_focus=True):
-    """The stacked area. Arrow keys move the cursor; `Moved` carries its sample."""
+    """A stacked area of live bytes with a cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", "Back", show=False),
-        Binding("right", "move(1)", "On", show=False),
-        Binding("shift+left,ctrl+left", "move(-10)", "Far back", show=False),
-        Binding("shift+right,ctrl+right", "move(10)", "Far on", show=False),
-        Binding("home", "move(-9999)", "Begin", show=False),
+        Binding("left", "move(-1)", "Left", show=False),
+        Binding("right", "move(1)", "Right", show=False),
+        Binding("shift+left,ctrl+left", "move(-10)", "10 left", show=False),
+        Binding("shift+right,ctrl+right", "move(10)", "10 right", show=False),
+        Binding("home", "move(-9999)", "Start", show=False),
         Binding("end", "move(9999)", "End", show=False),
         Binding("plus,equals_sign", "zoom(1)", "Zoom in", show=False, id="memory.zoom-in"),
         Binding("minus", "zoom(-1)", "Zoom out", show=False, id="memory.zoom-out"),
@@ -114,12 +113,12 @@ class TimelineView(Widget, can_focus=True):
 
     @dataclass
     class Moved(Message):
-        """The cursor stands on this sample of the timeline."""
+        """The cursor is on this sample."""
 
         sample: int
 
     def __init__(self, timeline: Timeline, peak_ms: float) -> None:
-        """The cursor begins at the sample nearest to ``peak_ms``."""
+        """Start with the cursor on the sample nearest to ``peak_ms``."""
         super().__init__()
         self.timeline = timeline
         self.order = stacking_order(timeline)
@@ -139,7 +138,6 @@ class TimelineView(Widget, can_focus=True):
         self.post_message(self.Moved(self.sample))
 
     def _draw(self) -> None:
-        """Compute every column once for this size."""
         self._drawn_for = self.size
         width, height = self.size.width, self.size.height - 1
         self._columns, self._samples = [], []
@@ -157,7 +155,6 @@ class TimelineView(Widget, can_focus=True):
 
     @property
     def cursor(self) -> int:
-        """The column of the cursor's sample."""
         return min(
             range(len(self._samples)),
             key=lambda column: abs(self._samples[column] - self.sample),
@@ -173,22 +170,22 @@ class TimelineView(Widget, can_focus=True):
             sample = self._samples[min(max(column, 0), room - 1)]
         else:
             sample = bisect_right(t_ms, t_ms[self.sample] + by * (end - begin) / room) - 1
-        # A column shows its highest sample, which may lie behind the cursor's, or be the same.
+        # A column shows its highest sample, which may be at or before the cursor's.
         sample = max(sample, self.sample + 1) if by > 0 else min(sample, self.sample - 1)
         self._go(min(max(sample, 0), len(t_ms) - 1))
 
     def action_zoom(self, by: int) -> None:
-        """Halve the span in sight so often, or double it; the cursor keeps its place in it."""
+        """Halve the visible span ``by`` times, or double it; the cursor keeps its position."""
         (first, last), (begin, end) = self._whole, self.window
-        self._zoom = min(max(self._zoom + by, 0), MOST_ZOOM)
+        self._zoom = min(max(self._zoom + by, 0), MAX_ZOOM)
         span = (last - first) / 2**self._zoom
-        at = self.timeline.t_ms[self.sample]
-        share = (at - begin) / (end - begin) if end > begin else 0.0
-        self._show(at - share * span, span)
+        cursor_ms = self.timeline.t_ms[self.sample]
+        share = (cursor_ms - begin) / (end - begin) if end > begin else 0.0
+        self._show(cursor_ms - share * span, span)
         self.refresh()
 
     def _show(self, begin: float, span: float) -> None:
-        """Have a window of this span in sight, from there on as far as there is something."""
+        """Show a window of this span, moved into the timeline."""
         first, last = self._whole
         begin = min(max(begin, first), last - span)
         self.window = (begin, begin + span) if self._zoom else self._whole
@@ -200,9 +197,9 @@ class TimelineView(Widget, can_focus=True):
     def _go(self, sample: int) -> None:
         self.sample = sample
         begin, end = self.window
-        at = self.timeline.t_ms[sample]
-        if not begin <= at <= end:
-            self._show(at - (end - begin) / 2, end - begin)
+        cursor_ms = self.timeline.t_ms[sample]
+        if not begin <= cursor_ms <= end:
+            self._show(cursor_ms - (end - begin) / 2, end - begin)
         self.refresh()
         self.post_message(self.Moved(sample))
 
@@ -215,9 +212,9 @@ class TimelineView(Widget, can_focus=True):
         if self._drawn_for != self.size:
             self._draw()
         width, height = self.size.width, self.size.height - 1
-        own = self.rich_style
+        base = self.rich_style
         if not self._columns:
-            return Strip.blank(width, own)
+            return Strip.blank(width, base)
         axis = self.get_component_rich_style("timeline--axis")
         pointer = self.get_component_rich_style("timeline--cursor")
         cursor = self.cursor
@@ -232,14 +229,13 @@ class TimelineView(Widget, can_focus=True):
         for colour, run in groupby(cells, key=lambda cell: cell[1]):
             text = "".join(char for char, _ in run)
             style = pointer if colour == "cursor" else self._style(colour) if colour else None
-            segments.append(Segment(text, own + style if style else own))
-        return Strip(segments).adjust_cell_length(width, own)
+            segments.append(Segment(text, base + style if style else base))
+        return Strip(segments).adjust_cell_length(width, base)
 
     def _style(self, colour: str) -> Style:
         return Style(color=rich_colour(self.app, colour))
 
     def _axis_line(self, axis: Style, pointer: Style, cursor: int) -> Strip:
-        """Phases and the cursor's position under the area."""
         room, (first, last) = len(self._columns), self.window
         span = (last - first) or 1.0
         marks = [

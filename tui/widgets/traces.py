@@ -1,4 +1,4 @@
-"""Series of numbers to rows of characters: braille lines, filled areas, block sparklines."""
+"""Draw series of numbers as characters: braille lines, blocks, bars."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def extent(values: Sequence[float], *, margin: float = 0.08) -> tuple[float, float]:
-    """The lowest and highest value of a drawing, never equal, with a margin.
+    """The ends of an axis: lowest and highest value with a margin, never equal.
 
-    Series without negative values never get a negative axis.
+    Series without negative values get no negative axis.
     """
     low, high = min(values), max(values)
     room = (high - low) * margin or abs(high) * 0.05 or 1.0
@@ -23,8 +23,7 @@ def extent(values: Sequence[float], *, margin: float = 0.08) -> tuple[float, flo
 def columns(values: Sequence[float], count: int) -> list[tuple[float, float]]:
     """The series as ``count`` columns of (lowest, highest).
 
-    Fewer values than columns are joined by straight lines; more are gathered, so that an
-    outlier is never lost.
+    Interpolates fewer values than columns; groups more, so that outliers stay visible.
     """
     if len(values) == 1:
         return [(values[0], values[0])] * count
@@ -45,7 +44,7 @@ def columns(values: Sequence[float], count: int) -> list[tuple[float, float]]:
 def line_rows(
     values: Sequence[float], width: int, height: int, low: float, high: float
 ) -> list[str]:
-    """A line through the series: ``height`` rows of ``width`` braille cells, top row first."""
+    """Draw a line: ``height`` rows of ``width`` braille cells, top row first."""
     if not values or width < 1 or height < 1:
         return [" " * max(width, 0)] * max(height, 0)
     dots_high = height * 4
@@ -58,7 +57,7 @@ def line_rows(
     for column, (lowest, highest) in enumerate(columns(values, width * 2)):
         top, bottom = dot(highest), dot(lowest)
         begin, end = top, bottom
-        # Join to the column before, so that a jump is a line and not two islands.
+        # Join with the previous column, so that a jump is a line.
         if last_top is not None and last_bottom is not None:
             begin, end = min(top, last_bottom + 1), max(bottom, last_top - 1)
         last_top, last_bottom = top, bottom
@@ -68,8 +67,8 @@ def line_rows(
     return ["".join(chr(0x2800 + bits) if bits else " " for bits in row) for row in cells]
 
 
-def fitted(values: Sequence[float | None], count: int) -> list[float | None]:
-    """The series as exactly ``count`` values: repeated, or the highest of equal parts."""
+def resample(values: Sequence[float | None], count: int) -> list[float | None]:
+    """Resample to ``count`` values: repeat them, or take the highest of equal parts."""
     if len(values) <= count:
         return [values[column * len(values) // count] for column in range(count)]
     edges = [round(i * len(values) / count) for i in range(count + 1)]
@@ -78,9 +77,9 @@ def fitted(values: Sequence[float | None], count: int) -> list[float | None]:
 
 
 def block_rows(values: Sequence[float | None], height: int, low: float, high: float) -> list[str]:
-    """A column of blocks for each value, top row first; ``·`` at the foot where there is none.
+    """Draw a column of blocks for each value, top row first; ``·`` for None.
 
-    A value at or below ``low`` still has the thinnest block: it was measured.
+    A value at or below ``low`` gets the thinnest block.
     """
     scale = height * 8 / ((high - low) or 1.0)
     heights = [
@@ -97,13 +96,13 @@ def block_rows(values: Sequence[float | None], height: int, low: float, high: fl
 
 
 def bar(share: float, width: int) -> str:
-    """A horizontal bar of eighths of cells, blank to its width."""
+    """A horizontal bar in eighths of cells, padded to its width."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     full_cells, rest = divmod(eighths, 8)
     return ("█" * full_cells + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
 
 
 def gauge(share: float, width: int) -> str:
-    """A bar on a track: ``██████░░░░``; over-full fills it."""
+    """A bar on a track: ``██████░░░░``."""
     filled = round(min(max(share, 0.0), 1.0) * width)
     return "█" * filled + "░" * (width - filled)

@@ -1,4 +1,4 @@
-"""A table of any length on Textual's Line API: a row is made when it comes into view."""
+"""A table of any length on Textual's Line API; makes only visible rows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from textual.strip import Strip
 CELL_PADDING = 1
 """Blank cells on either side of a column."""
 HEADER = -1
-"""Place of the header, which stays above the rows."""
+"""Row number of the header."""
 
 
 class VirtualRows(ScrollView, can_focus=True):
-    """Lines of cells below a header, with a cursor on one row. Subclasses make the cells."""
+    """Rows below a fixed header, with a cursor on one row. Subclasses make the cells."""
 
     ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -76,7 +76,7 @@ class VirtualRows(ScrollView, can_focus=True):
     """
 
     class RowMessage(Message):
-        """Something about the row under the cursor."""
+        """Base class of the messages about the selected row."""
 
         def __init__(self, rows: VirtualRows) -> None:
             super().__init__()
@@ -84,14 +84,13 @@ class VirtualRows(ScrollView, can_focus=True):
 
         @property
         def control(self) -> VirtualRows:
-            """The table."""
             return self.rows
 
     class RowHighlighted(RowMessage):
-        """The cursor is on another row, or the rows are others."""
+        """The cursor or the rows changed."""
 
     class RowSelected(RowMessage):
-        """Enter or a second click on the row under the cursor."""
+        """Enter or a second click on the selected row."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -104,20 +103,14 @@ class VirtualRows(ScrollView, can_focus=True):
         self.scroll_to_cursor()
 
     def get_row_at(self, place: int) -> Sequence[Text]:
-        """The cells of the row at that place from the top, one a column."""
+        """Cells of a row, counted from the top, one per column."""
         raise NotImplementedError
 
     def sort_by_column(self, index: int) -> None:
-        """A column's heading was clicked."""
+        """Handle a click on a column heading."""
 
     def set_rows(self, columns: Sequence[tuple[Text, int]], count: int, cursor: int = 0) -> None:
-        """Show other rows.
-
-        Args:
-            columns: Heading and width in cells of each column.
-            count: Number of rows.
-            cursor: Row to put the cursor on.
-        """
+        """Show ``count`` rows with these headings and widths; put the cursor on row ``cursor``."""
         self._headed, self.row_count, self._hovered = columns, count, None
         self.virtual_size = Size(0, count + 1)
         self.refresh()
@@ -125,7 +118,7 @@ class VirtualRows(ScrollView, can_focus=True):
         self.post_message(self.RowHighlighted(self))
 
     def move_cursor(self, *, row: int) -> None:
-        """Put the cursor on that row, or on the first or last one beyond."""
+        """Put the cursor on a row, clamped to the rows."""
         before, self._hovered = self._hovered, None
         self.refresh_places(before)
         if row != self.cursor_row:
@@ -139,12 +132,10 @@ class VirtualRows(ScrollView, can_focus=True):
         self.scroll_to_cursor()
 
     def scroll_to_cursor(self) -> None:
-        """Scroll as little as brings the cursor into view."""
         row = Region(0, self.cursor_row + 1, self.size.width, 1)
         self.scroll_to_region(row, spacing=Spacing(top=1), animate=False, force=True)
 
     def refresh_places(self, *places: int | None) -> None:
-        """Paint these rows again."""
         for place in places:
             if place is not None:
                 self.refresh_line(self.scroll_offset.y if place == HEADER else place + 1)
@@ -165,12 +156,11 @@ class VirtualRows(ScrollView, can_focus=True):
         ):
             if is_here:
                 base += style(name)
-                over = Style(color=base.color)  # of all cells, whatever their own colour is
+                over = Style(color=base.color)  # overrides the colours of the cells
         cells = self.get_row_at(place) if place != HEADER else [text for text, _ in self._headed]
         return self._strip(cells, base, over)
 
     def _strip(self, cells: Sequence[Text], base: Style, over: Style) -> Strip:
-        """The cells side by side, in the widths of their columns."""
         console = self.app.console
         segments = []
         for text, (_, width) in zip(cells, self._headed, strict=True):
@@ -179,10 +169,10 @@ class VirtualRows(ScrollView, can_focus=True):
                 text.truncate(width, overflow="ellipsis")
             spare = width - text.cell_len
             left, right = (spare, 0) if text.justify == "right" else (0, spare)
-            own = base + console.get_style(text.style, default=Style.null())
+            cell_style = base + console.get_style(text.style, default=Style.null())
             segments.append(Segment(" " * (CELL_PADDING + left), base))
             for part, style, _ in text.render(console, end=""):
-                segments.append(Segment(part, own + style + over))
+                segments.append(Segment(part, cell_style + style + over))
             segments.append(Segment(" " * (right + CELL_PADDING), base))
         return Strip(segments).adjust_cell_length(self.size.width, base).simplify()
 
@@ -198,7 +188,7 @@ class VirtualRows(ScrollView, can_focus=True):
             self._hovered = place
 
     def _place_at(self, event: events.MouseEvent) -> int | None:
-        """The row under the mouse, `HEADER`, or None below the rows."""
+        """Row under the mouse, `HEADER`, or None below the rows."""
         offset = event.get_content_offset(self)
         if offset is None:
             return None
@@ -223,20 +213,18 @@ class VirtualRows(ScrollView, can_focus=True):
         self._hover(place)
 
     def action_select_cursor(self) -> None:
-        """Choose the row under the cursor."""
         if self.row_count:
             self.post_message(self.RowSelected(self))
 
     def action_move(self, rows: int) -> None:
-        """Go down by this many rows."""
         self.move_cursor(row=self.cursor_row + rows)
 
     def action_move_to(self, row: int) -> None:
-        """Go to a row; a negative one is counted from the last."""
+        """Go to a row; negative ones count from the last."""
         self.move_cursor(row=row % max(self.row_count, 1))
 
     def action_turn_page(self, sign: int) -> None:
-        """Turn a page; the cursor stays at its height on the screen."""
+        """Scroll a page; the cursor keeps its height on the screen."""
         rows = sign * (self.scrollable_content_region.height - 1)
         self.scroll_relative(y=rows, animate=False, force=True)
         self.move_cursor(row=self.cursor_row + rows)

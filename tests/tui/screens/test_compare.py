@@ -33,7 +33,7 @@ from sysbench.tui.screens.compare_screen import CompareScreen
 from sysbench.tui.screens.compare_text import STYLES, DiffersView, side_line
 from sysbench.tui.screens.compare_verdict import Painted
 from sysbench.tui.screens.library_screen import LibraryScreen, RunsTable
-from sysbench.tui.widgets.choice import completed_setting
+from sysbench.tui.widgets.choice import complete_setting
 from sysbench.tui.widgets.difference_view import DifferenceView
 from sysbench.tui.widgets.key_bar import CommandLine
 from tests.tui.conftest import until
@@ -271,7 +271,7 @@ async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
         await pilot.resize_terminal(80, 24)
         rounds = screen.query_one("#rounds")
         await until(
-            pilot, lambda: "L how it settled" in str(screen.query_one("#change").border_title)
+            pilot, lambda: "L: after each block" in str(screen.query_one("#change").border_title)
         )
         await pilot.pause()
         assert screen.find_widget(rounds).visible_region == rounds.region
@@ -279,7 +279,7 @@ async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
         await pilot.press("L")
         await pilot.pause()
         assert "after N blocks" in text_of(screen, "#change")
-        assert "L how" not in str(screen.query_one("#change").border_title)
+        assert "L: after" not in str(screen.query_one("#change").border_title)
 
 
 @pytest.mark.parametrize("ending", ["out-of-time", "failed", "cancelled", None])
@@ -299,7 +299,7 @@ async def test_an_ending_without_a_verdict_can_go_on(
         await until(pilot, lambda: "A/B" in text_of(screen, "#state"))
         assert ("it stopped" if ending else "killed") in text_of(screen, "#state")
         assert screen.can_go_on
-        assert "1 left out" in str(screen.query_one("#rounds").border_title)
+        assert "1 excluded" in str(screen.query_one("#rounds").border_title)
         assert "a" in "".join(text_of(screen, "#rounds").splitlines()[:-1])
         assert "python (7) came" in text_of(screen, "#conditions")
 
@@ -380,9 +380,9 @@ async def test_a_live_experiment_is_found_at_the_start(sysbench_home: Path) -> N
 
 
 def test_settings_are_completed_and_checked() -> None:
-    assert completed_setting("comp") == "compile="
-    assert completed_setting("batch=2 attention=s") == "batch=2 attention=sdpa"
-    assert completed_setting("batch=") is None and completed_setting("no_such") is None
+    assert complete_setting("comp") == "compile="
+    assert complete_setting("batch=2 attention=s") == "batch=2 attention=sdpa"
+    assert complete_setting("batch=") is None and complete_setting("no_such") is None
     assert spec_of_side(SPEC, "batch=2 precision=bf16") == SPEC.changed(batch=2, precision="bf16")
     for text in ("", "batch", "batch=many", "bathc=2"):
         with pytest.raises(SpecError):

@@ -165,7 +165,7 @@ async def test_gaps_are_listed_once_with_place_and_reason(
         assert copied is not None
         assert "print(x)" in copied[1]
 
-        # On a short screen the gaps take the kernels' place, and the one under the cursor is told.
+        # On a short screen the gaps replace the kernels; the selected gap is shown in full.
         await pilot.resize_terminal(80, 24)
         await pilot.press("g")
         await pilot.pause()

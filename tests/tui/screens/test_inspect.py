@@ -19,12 +19,12 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.kernel_tables import group_by_name
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
-from sysbench.tui.screens.findings_tab import FindingsTab
 from sysbench.tui.screens.inspect_screen import InspectScreen
 from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.screens.memory_tab import MemoryTab
 from sysbench.tui.screens.nsys_tab import NsysTab
-from sysbench.tui.widgets.choice import completed
+from sysbench.tui.screens.summary_tab import FindingsTab
+from sysbench.tui.widgets.choice import complete_path
 from tests.tui.conftest import WAIT_SECONDS, until
 
 RESULT_FIRST = True
@@ -87,7 +87,7 @@ def slowed_decoder(path: Path) -> Iterator[None]:
 
 
 def arguments_of(process: psutil.Process) -> list[str]:
-    """None of one that has ended meanwhile."""
+    """None if it has ended."""
     try:
         return process.cmdline()
     except psutil.Error:
@@ -254,11 +254,11 @@ def test_paths_are_completed(tmp_path: Path) -> None:
     (tmp_path / ".hidden").touch()
     (tmp_path / os.fsdecode(b"odd\xff")).touch()
     base = f"{tmp_path}/"
-    assert completed(f"{base}tr") == f"{base}trace.json"
-    assert completed(f"{base}traces") == f"{base}traces/"
-    assert completed(f"{base}.h") == f"{base}.hidden"
+    assert complete_path(f"{base}tr") == f"{base}trace.json"
+    assert complete_path(f"{base}traces") == f"{base}traces/"
+    assert complete_path(f"{base}.h") == f"{base}.hidden"
     for text in ("", base, f"{base}odd", f"{base}absent/x", "~nobody-there/x", "\0/x"):
-        assert completed(text) is None
+        assert complete_path(text) is None
 
 
 def trace_with_steps(folder: Path) -> Path:

@@ -53,7 +53,7 @@ async def test_what_is_no_folder_of_ranks_is_refused(app: SysbenchApp, tmp_path:
         await until(pilot, lambda: "without any file" in text_of(screen, "#message"))
         await pilot.press(*" --steps=2", "enter")
         await until(
-            pilot, lambda: "steps and captures are of one file" in text_of(screen, "#message")
+            pilot, lambda: "--steps and --capture need a file" in text_of(screen, "#message")
         )
 
 

@@ -72,7 +72,7 @@ def text_of(a: Entry, b: Entry) -> str:
 
 
 def measured(*medians_ms: float, **changes: object) -> Record:
-    """A run of so many processes, one median each."""
+    """A run of several processes, one median each."""
     return factories.record_of_rounds(medians_ms, RunSpec(device="cpu").changed(**changes))
 
 
@@ -124,7 +124,7 @@ async def test_an_empty_library_says_what_to_do(app: SysbenchApp) -> None:
         await pilot.press("f5")
         await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
         await pilot.pause()
-        assert "none yet" in str(app.screen.query_one("RunsTable").border_subtitle)
+        assert "no runs yet" in str(app.screen.query_one("RunsTable").border_subtitle)
         await pilot.press("enter", "space", "slash", "escape")
 
 
@@ -138,7 +138,7 @@ async def test_a_tick_on_the_way_out_finds_no_widgets_and_ends_well(app: Sysbenc
 
 
 async def opened(pilot: Pilot[None], app: SysbenchApp, runs: int) -> LibraryScreen:
-    """The Library, when it has listed so many runs."""
+    """The Library after it has listed ``count`` runs."""
     await pilot.press("f5")
     await until(pilot, lambda: isinstance(app.screen, LibraryScreen))
     library = app.screen
@@ -205,7 +205,7 @@ async def test_a_run_is_named_deleted_and_brought_back(
         assert library.selected is not None and library.selected.id == kept.id
 
 
-async def test_a_run_that_others_need_is_deleted_only_when_told(
+async def test_a_run_in_use_is_deleted_only_after_a_question(
     app: SysbenchApp, own_run: RunDirectory
 ) -> None:
     save_baseline("main", own_run.record())
@@ -226,18 +226,20 @@ async def test_a_run_that_others_need_is_deleted_only_when_told(
         assert own_run.path.exists()
 
 
-def test_a_row_tells_only_what_most_runs_in_view_do_not_have() -> None:
+def test_a_row_lists_only_settings_that_most_runs_do_not_share() -> None:
     compiled = msgspec.structs.replace(ENTRY, id="b", compile="default")
     limited = msgspec.structs.replace(ENTRY, id="c", settings={"memory_limit": 160 * 2**20})
     entries = [ENTRY, compiled, limited]
     assert runs_table(entries, []).column("spec") == ["", "compile default", "limit 160 MiB"]
-    usual = "unless said: tiny · B4 · ctx 128 · fp32 · naive · train · adamw-foreach · eager"
+    usual = (
+        "shared by most rows: tiny · B4 · ctx 128 · fp32 · naive · train · adamw-foreach · eager"
+    )
     assert usual_text(entries).startswith(usual)
-    # What most have is said of the one that has it not.
+    # A run that lacks a shared setting lists it.
     assert runs_table([ENTRY, limited, limited], []).column("spec") == [
         *("memory limit default", "", ""),
     ]
-    # Of two neither is usual, and one alone is told whole.
+    # With two different runs no setting is shared by most; a single run is listed in full.
     assert runs_table([ENTRY, compiled], []).column("spec") == ["eager", "compile default"]
     (alone,) = runs_table([limited], []).column("spec")
     assert str(alone).startswith("tiny · B4 · ctx 128") and str(alone).endswith("limit 160 MiB")

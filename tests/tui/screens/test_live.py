@@ -1,4 +1,4 @@
-"""Live shows the pass that runs, what it has told, and one cursor in all charts."""
+"""Live shows the current pass, its events, and one cursor in all charts."""
 
 from __future__ import annotations
 

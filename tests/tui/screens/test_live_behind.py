@@ -30,7 +30,7 @@ def played(sysbench_home: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedRun:
 async def test_nothing_is_sent_while_a_dialog_is_open(
     app: SysbenchApp, played: PlayedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither what a tick reads, nor what a thread found out meanwhile."""
+    """Neither a tick nor the result of a thread repaints it."""
     found = threading.Event()
 
     def earlier_runs(*_: object) -> Earlier:

@@ -56,13 +56,15 @@ def test_energy_of_a_step_is_by_the_counter_over_the_steps_between_two_samples()
     view = measuring(300.0, ["power cap", "idle"])
     assert list(view.step_ends_ns) == [SECOND + step * SECOND // 10 for step in range(1, 21)]
     assert joules_a_step(view, "cuda") == pytest.approx(30.0)
-    assert sensor_words(view, None) == "30.0 J a step · 3,000 mJ a token · clock held by power cap"
+    assert (
+        sensor_words(view, None) == "30.0 J a step · 3,000 mJ a token · clock limited by power cap"
+    )
     view.step_ends_ns.clear()
     assert joules_a_step(view, "cuda") is None
     assert sensor_words(LiveView(), None) == ""
 
 
-def test_silence_is_told_after_twenty_steps_and_five_seconds() -> None:
+def test_silence_is_reported_after_twenty_steps_and_five_seconds() -> None:
     view = measuring(300.0, [])
     last_ns = view.stepped_ns
     assert "no step" not in str(median_line(view, last_ns + 4 * SECOND))
@@ -73,7 +75,7 @@ def test_silence_is_told_after_twenty_steps_and_five_seconds() -> None:
 
 def test_the_end_of_timing_fits_one_line() -> None:
     view = measuring(300.0, [])
-    assert str(median_line(view, view.stepped_ns)) == "100.0 ms ±2 %  n 20, goal ±1 %"
+    assert str(median_line(view, view.stepped_ns)) == "100.0 ms ±2 %  n 20, target ±1 %"
     view.spec["until"] = 0.05
     reason = {"stop_reason": "the limit of 15 s was reached"}
     view.take(events.ResultReported(t_ns=9 * SECOND, block="timing", data=reason))
@@ -127,7 +129,7 @@ def test_no_figure_of_a_phase_is_cut() -> None:
 
 def test_a_line_of_a_pass_gives_up_whole_facts() -> None:
     view = measuring(300.0, [])
-    told = {width: str(passes_lines(view, Earlier(), 9 * SECOND, width, 6)) for width in (80, 120)}
-    assert "9.0 s · no earlier run of this spec" in told[120]
-    assert "no earlier" not in told[80] and "9.0 s" in told[80]
-    assert all(len(line) == width for width, line in told.items())
+    lines = {width: str(passes_lines(view, Earlier(), 9 * SECOND, width, 6)) for width in (80, 120)}
+    assert "9.0 s · no earlier run of this spec" in lines[120]
+    assert "no earlier" not in lines[80] and "9.0 s" in lines[80]
+    assert all(len(line) == width for width, line in lines.items())

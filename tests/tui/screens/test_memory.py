@@ -53,7 +53,7 @@ async def test_a_real_run_has_its_views_and_a_click_goes_to_one(
     async with app.run_test(size=(120, 40)) as pilot:
         tab = await open_memory(pilot, app, own_run)
         assert [*tab.tables][:4] == ["ledger", "stacks", "largest", "modules"]
-        assert {"predicted", "resident", "card", "totals"} <= {*tab.tables}
+        assert {"predicted", "formula", "process", "all values"} <= {*tab.tables}
         assert "pools" not in tab.tables, "the CPU has none"
         bar = tab.query_one(ViewBar)
         await pilot.click(ViewBar, offset=(len("[Ledger] Sta"), 0))

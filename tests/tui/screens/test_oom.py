@@ -33,10 +33,10 @@ async def test_the_summary_leads_with_it(app: SysbenchApp, run: RunDirectory) ->
     async with app.run_test() as pilot:
         found = await open_tab(pilot, app, run, "summary")
         pairs = dict(found.query_one("#refusal", Facts).pairs)
-        assert pairs["asked"].startswith("128 MiB in forward, by aten::")
+        assert pairs["requested"].startswith("128 MiB in forward, by aten::")
         assert "naive_attention" in pairs["at"]
-        assert pairs["held"].endswith("of 300 MiB allocated")
-        assert pairs["largest batch"] == "7 of 32 asked, 293 MiB"
+        assert pairs["in use"].endswith("of 300 MiB allocated")
+        assert pairs["largest batch"] == "7 instead of 32, 293 MiB"
         for size in SIZES:
             await pilot.resize_terminal(*size)
             await pilot.pause()

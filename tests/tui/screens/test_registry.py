@@ -44,7 +44,7 @@ def test_rows_name_blocks_passes_and_explanations_that_exist() -> None:
         # No pass fills the findings: rules make them of what the passes measured.
         assert bool(tab.block) == bool(tab.filled_by or tab.name == "findings")
         assert not tab.filled_by or tab.filled_by in PASSES
-        # Telemetry is filled by the supervisor meanwhile.
+        # The supervisor fills telemetry.
         if tab.filled_by and tab.block in RECORD_BLOCKS:
             assert tab.block in PASSES[tab.filled_by].blocks
         assert set(tab.explains) <= EXPLANATIONS.keys()

@@ -45,7 +45,7 @@ async def test_the_summary_begins_with_the_worst_finding(
         tab = await open_tab(pilot, app, own_run, "summary")
         record = tab.record
         text = str(tab.query_one("#findings", Static).content)
-        verdict = record.findings[0].verdict if record.findings else "No rule found"
+        verdict = record.findings[0].verdict if record.findings else "No findings"
         assert " ".join(verdict.split()[:4]) in text
         assert tab.copyable() is not None
 
@@ -107,7 +107,9 @@ async def test_kernels_sort_filter_and_turn_phases(app: SysbenchApp, own_run: Ru
         assert len(set(shown(table, "phase"))) == 1
 
 
-async def test_a_row_is_told_in_full_and_explained(app: SysbenchApp, own_run: RunDirectory) -> None:
+async def test_a_row_is_shown_in_full_and_explained(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         tab = await open_tab(pilot, app, own_run, "kernels")
         assert isinstance(tab, KernelsTab)
@@ -167,7 +169,9 @@ async def test_the_category_bar_adds_up(app: SysbenchApp, own_run: RunDirectory)
         assert {"idle", "unattributed"} <= {part.name for part in parts}
 
 
-async def test_the_memory_cursor_tells_what_lives(app: SysbenchApp, own_run: RunDirectory) -> None:
+async def test_the_memory_cursor_lists_live_categories(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         tab = await open_tab(pilot, app, own_run, "memory")
         assert isinstance(tab, MemoryTab)
@@ -249,7 +253,7 @@ async def test_a_tab_without_data_says_why(app: SysbenchApp, gpu_run: RunDirecto
             assert found.is_blank
             text = str(found.query_one(".blank", Static).content)
             assert "out of memory" in text and "asked 512 MiB" in text
-            assert text.endswith("a: the form with this spec, to measure it again")
+            assert text.endswith("Press a to rerun.")
             for key in ("slash", "p", "w", "s", "y", "question_mark", "escape"):
                 await pilot.press(key)
             await pilot.pause()
@@ -264,8 +268,8 @@ async def test_a_part_too_short_for_a_sample_says_so(
     gpu_run.write_record(msgspec.structs.replace(record, telemetry=short))
     async with app.run_test(size=(80, 24)) as pilot:
         tab = await open_tab(pilot, app, gpu_run, "telemetry")
-        told = " ".join(str(part.content) for part in tab.query(Static))
-        assert "No sample in the measured part" in told
+        text = " ".join(str(part.content) for part in tab.query(Static))
+        assert "No sample in the measured part" in text
         assert not tab.query(TableView) and tab.copyable() is None
 
 

@@ -81,7 +81,7 @@ def at_once(app: SysbenchApp, *keys: str) -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[RunDirectory]:
-    """The runs that are started meanwhile; none gets a process."""
+    """The runs that are started during the test; none gets a process."""
     runs: list[RunDirectory] = []
     monkeypatch.setattr(RunDirectory, "start", lambda run: runs.append(run))
     return runs
@@ -133,7 +133,9 @@ async def test_a_form_that_is_not_read_in_time_is_not_started(
             patch.setattr(form, "call_after_refresh", held.append)
             patch.setattr("sysbench.tui.keys.ANSWER_SECONDS", 0.01)
             at_once(app, "tab", "tab", *"64", "ctrl+r")
-            await until(pilot, lambda: any("^r again" in one.message for one in app._notifications))
+            await until(
+                pilot, lambda: any("Ctrl+R again" in one.message for one in app._notifications)
+            )
         assert not started
         for update in held:
             form.call_after_refresh(update)

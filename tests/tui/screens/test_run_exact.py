@@ -24,7 +24,7 @@ async def test_the_exact_figure_appears_beside_the_closed_form_until_the_form_ch
         assert isinstance(screen, RunScreen)
         screen.action_exact()
         await pilot.pause()
-        assert "exact: playing" in text_of(app)
+        assert "exact: running" in text_of(app)
         assert "Predicted peak" in text_of(app)
         await app.workers.wait_for_complete()
         await pilot.pause()

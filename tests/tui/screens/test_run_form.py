@@ -19,7 +19,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
 from sysbench.tui.screens.pick_model_dialog import PickModelScreen
 from sysbench.tui.screens.run_device_prediction import predict_on_device
-from sysbench.tui.screens.run_filled import checked, field_texts
+from sysbench.tui.screens.run_filled import field_texts, parse_form
 from sysbench.tui.screens.run_form import SpecForm
 from sysbench.tui.screens.run_prediction import PredictionView, prediction_lines
 from sysbench.tui.screens.run_screen import RunScreen
@@ -49,13 +49,13 @@ def text_of(app: SysbenchApp) -> str:
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: str(spec.settings()))
 def test_texts_of_a_spec_parse_back_to_it(spec: RunSpec) -> None:
-    assert checked(field_texts(spec), ["timing"]).spec == spec
+    assert parse_form(field_texts(spec), ["timing"]).spec == spec
 
 
 def test_fields_that_do_not_matter_do_not_change_the_identity() -> None:
     texts = field_texts(RunSpec(step="forward"))
     texts |= {"optimizer": "sgd", "clip": "1", "compile_backend": "eager", "d_model": "7"}
-    assert checked(texts, ["timing"]).spec == RunSpec(step="forward")
+    assert parse_form(texts, ["timing"]).spec == RunSpec(step="forward")
 
 
 async def test_a_model_is_picked_by_letters_and_arrows_go_from_row_to_row(
@@ -147,7 +147,7 @@ async def test_a_model_of_the_user_s_is_typed_under_its_choice(app: SysbenchApp)
         app.screen.query_one("#field-model_args", Input).value = '{"layers": 4}'
         command = "sysbench-tui run nano.py:make model.layers=4"
         await until(pilot, lambda: screen_of(app).command() == command)
-        assert "plays the step of this code" in " ".join(text_of(app).split())
+        assert "which runs this code" in " ".join(text_of(app).split())
         model.value = "tiny"
         await until(pilot, lambda: screen_of(app).filled.spec == RunSpec())
         assert not app.screen.query_one("#row-code").display
@@ -209,7 +209,7 @@ async def test_a_card_changes_the_prediction_and_not_what_runs(app: SysbenchApp)
         assert "Start runs on this machine" in text
         assert "H100 80GB HBM3: " in text and "of 79.6 GiB" in text
         assert "Largest batch that fits: 0" in text
-        assert "is not sure to fit into 79.6 GiB" in text
+        assert "may not fit in 79.6 GiB" in text
         assert (screen_of(app).command(), screen_of(app).filled.spec) == (command, spec)
         assert "device=cpu" in command and "--card" not in command
         screen_of(app).action_copy_estimate()
@@ -217,7 +217,7 @@ async def test_a_card_changes_the_prediction_and_not_what_runs(app: SysbenchApp)
         assert app.clipboard == asked
         # Another spec in the form: the question stays.
         screen_of(app).fill(RunSpec(device="cpu"), ["timing"])
-        await until(pilot, lambda: "✓ Fits H100 80GB HBM3" in text_of(app))
+        await until(pilot, lambda: "✓ Fits on H100 80GB HBM3" in text_of(app))
         app.screen.query_one("#field-card", Choice).value = ""
         await until(pilot, lambda: "H100" not in text_of(app))
         assert "H100" not in here

@@ -11,7 +11,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.table import Table
 from sysbench.tui.screens.result_registry import Tab
 from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings
-from sysbench.tui.widgets.key_bar import ViewBar, after
+from sysbench.tui.widgets.key_bar import ViewBar, next_name
 from sysbench.tui.widgets.table_view import TableView
 
 ROWS = {"first": ("red", "green"), "second": ("green", "blue", "grey")}
@@ -62,7 +62,7 @@ class Host(App[None]):
 
 
 def test_the_first_name_follows_the_last() -> None:
-    assert [after("abc", name) for name in "abc"] == ["b", "c", "a"]
+    assert [next_name("abc", name) for name in "abc"] == ["b", "c", "a"]
 
 
 async def test_a_view_is_filled_once_when_it_comes_in_sight(gpu_run: RunDirectory) -> None:

@@ -1,4 +1,4 @@
-"""Branches of a difference: paths that tell nodes apart, shares that add up."""
+"""Branches of a difference: unique paths, shares that add up."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_rows_of_changes_that_cancel_have_no_share() -> None:
     assert all(branch.share is None for branch in branches(change_branches(root)))
 
 
-def test_siblings_of_one_name_are_told_apart_by_their_phase() -> None:
+def test_siblings_of_one_name_are_distinguished_by_their_phase() -> None:
     root = _whole([_leaf("mm", "forward", 1, 5), _leaf("mm", "backward", 2, 5)])
     texts = [branch.text for branch in change_branches(root).children]
     assert texts == ["mm · forward", "mm · backward"]

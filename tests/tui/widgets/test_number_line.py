@@ -20,9 +20,9 @@ from sysbench.tui.widgets.number_line import (
     NumberLine,
     axis_rows,
     dot_rows,
+    evenly_spaced,
     line_over,
     look_row,
-    spaced,
 )
 
 changes = st.floats(-0.9, 5.0)
@@ -88,7 +88,7 @@ def test_the_axis_has_zero_and_labels_that_do_not_touch(
 
 @given(st.integers(0, 300), st.integers(0, 40))
 def test_the_last_look_is_always_among_the_rows(count: int, most: int) -> None:
-    places = spaced(count, most)
+    places = evenly_spaced(count, most)
     assert len(places) <= max(most, 0) and places == sorted(set(places))
     if count and most:
         assert places[-1] == count - 1

@@ -56,7 +56,7 @@ def test_telemetry_keeps_to_its_room(
     drawn = telemetry_lines(series(gpus), [], "auto", width, height, cursor_ns=cursor_ns)
     lines = str(drawn).split("\n")
     assert len(lines) <= max(height, 2)
-    assert all(len(line) <= max(width, len("no sample yet")) for line in lines)
+    assert all(len(line) <= max(width, len("no samples yet")) for line in lines)
 
 
 def test_values_are_those_at_the_cursor() -> None:

@@ -18,7 +18,7 @@ ROOF = Roof(precision="bf16", peak_flops=989.4e12, peak_source="table", bandwidt
 
 
 def point(label: str, intensity: float, rate: float, of_roof: float | None = 0.5) -> RoofPoint:
-    """A group that reached so many FLOP/s, in a millisecond."""
+    """A group that reached a number of FLOP/s in a millisecond."""
     flops = rate * 1e-3
     return RoofPoint(
         label=label,
@@ -164,6 +164,6 @@ async def test_the_widget_draws_what_it_is_shown_and_again_when_resized() -> Non
 def test_a_legend_with_room_has_the_figures_of_each_point() -> None:
     full = "\n".join(texts(POINTS, ROOF, 160, 40))
     assert "600 FLOP/B · 10.0 % of the step" in full
-    assert full.count("1 ms a step, 0.5 ms at the roof") == len(POINTS)
+    assert full.count("1 ms a step, 0.5 ms at the roofline") == len(POINTS)
     brief = "\n".join(texts(POINTS, ROOF, 160, 4 * len(POINTS) - 2))
     assert "a gemm" in brief and "FLOP/B · " not in brief

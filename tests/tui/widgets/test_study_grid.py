@@ -119,4 +119,4 @@ def test_every_line_of_a_figure_has_its_letter() -> None:
     text = "\n".join("".join(part for part, _ in row) for row in figure_rows(figure, 100, 12))
     assert "a a 2.000 ms" in text
     assert "b b 3.000 ms" in text
-    assert figure_rows(None, 80, 5)[0][0][0].startswith("No figure")
+    assert figure_rows(None, 80, 5)[0][0][0].startswith("Nothing to plot")

@@ -12,9 +12,9 @@ from sysbench.tui.widgets.traces import (
     block_rows,
     columns,
     extent,
-    fitted,
     gauge,
     line_rows,
+    resample,
 )
 
 values = st.lists(st.floats(0, 1e6, allow_subnormal=False), min_size=1, max_size=300)
@@ -48,14 +48,14 @@ def test_the_extent_holds_the_series_and_is_never_empty(series: list[float]) -> 
 
 @given(st.lists(st.none() | st.floats(0, 10), min_size=1, max_size=200), widths)
 def test_fitting_keeps_the_highest_value(series: list[float | None], count: int) -> None:
-    found = fitted(series, count)
+    found = resample(series, count)
     assert len(found) == count
     if len(series) >= count:
         known = [value for value in series if value is not None]
         assert max((v for v in found if v is not None), default=None) == max(known, default=None)
 
 
-def test_blocks_tell_missing_from_zero() -> None:
+def test_blocks_distinguish_missing_from_zero() -> None:
     assert block_rows([None, 0.0, 0.5, 1.0], 1, 0.0, 1.0) == ["·▁▄█"]
     assert block_rows([0.25, 1.0], 2, 0.0, 1.0) == [" █", "▄█"]
 

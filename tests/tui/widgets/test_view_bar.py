@@ -31,7 +31,7 @@ async def test_the_active_view_is_in_sight(width: int) -> None:
         await pilot.pause()
 
 
-async def test_a_bar_of_tabs_tells_of_those_that_have_no_room() -> None:
+async def test_a_tab_bar_marks_tabs_that_do_not_fit() -> None:
     bar = TabBar(NAMES)
 
     class Tabs(App[None]):
