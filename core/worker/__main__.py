@@ -39,11 +39,11 @@ def main() -> int:
     faulthandler.enable()
     faulthandler.register(STACKS_SIGNAL)
     if EVENT_FD_VARIABLE in os.environ:
-        return _supervised()
+        return _run_supervised()
     return _by_hand()
 
 
-def _supervised() -> int:
+def _run_supervised() -> int:
     report = _reporter(int(os.environ.pop(EVENT_FD_VARIABLE)))
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
     die_with_input()
