@@ -39,11 +39,11 @@ def main() -> int:
     faulthandler.enable()
     faulthandler.register(STACKS_SIGNAL)
     if EVENT_FD_VARIABLE in os.environ:
-        return _supervised()
+        return _run_supervised()
     return _by_hand()
 
 
-def _supervised() -> int:
+def _run_supervised() -> int:
     report = _reporter(int(os.environ.pop(EVENT_FD_VARIABLE)))
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
     die_with_input()
@@ -55,7 +55,7 @@ def _supervised() -> int:
 
 
 def _reporter(descriptor: int) -> Report:
-    """Make the function that writes events into a pipe, each in one call if the pipe has room."""
+    """Make the function that writes events into a pipe, each in one call if it fits."""
     pipe = os.fdopen(descriptor, "wb", buffering=0)
     lock = threading.Lock()
 
@@ -133,7 +133,7 @@ def _run(job: Job, report: Report, parent: int) -> int:
     report(StageEntered(stage="import"))
     if job.spec.compile != "off" and job.spec.compile_cache == "cold":
         # A cache for this run. Only the timing pass starts with it empty, so its seconds are cold;
-        # each of its rounds has a folder, and with it an empty cache, of its own.
+        # each of its rounds has a separate folder and thus an empty cache.
         folder = job.path.resolve()
         timing = folder if job.name == "timing" else folder.with_name("timing")
         os.environ[CACHE_VARIABLE] = str(timing / CACHE_FOLDER)

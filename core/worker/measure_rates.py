@@ -118,7 +118,7 @@ class Bench:
             "dot": lambda: torch.dot(x, x),
             "mv": lambda: torch.mv(long_rows, long_row, out=sums),
         }
-        # The CPU writes whole rows, copied from one in its cache, faster than numbers.
+        # The CPU writes faster by whole rows, copied from one in its cache.
         writes: dict[str, Callable[[], object]] = {
             "fill_": lambda: x.fill_(1.0),
             "index_select": lambda: torch.index_select(row, 0, firsts, out=rows),
@@ -154,11 +154,11 @@ class Bench:
         if not self.on_cuda:
             raise Unavailable("on the CPU an operator has ended when it returns")
 
-        def waited() -> None:
+        def zero_and_wait() -> None:
             one.zero_()
             torch.cuda.synchronize(self.device)
 
-        return self.seconds(waited), "zero_ of one element"
+        return self.seconds(zero_and_wait), "zero_ of one element"
 
     def peer_copy(self) -> Amount:
         """Bytes/s to the slowest of the other devices."""
@@ -169,13 +169,13 @@ class Bench:
         for peer in self.peers:
             target = torch.empty_like(source, device=peer)
 
-            def copied(peer: torch.device = peer, target: torch.Tensor = target) -> None:
+            def copy(peer: torch.device = peer, target: torch.Tensor = target) -> None:
                 target.copy_(source)
                 torch.cuda.synchronize(peer)
 
             is_direct = torch.cuda.can_device_access_peer(self.device, peer)
             route = "directly" if is_direct else "through the host"
-            rates.append((MIN_ARRAY_BYTES / self.seconds(copied), f"to {peer}, {route}"))
+            rates.append((MIN_ARRAY_BYTES / self.seconds(copy), f"to {peer}, {route}"))
         return min(rates)
 
     def all_reduce(self) -> Amount:
@@ -189,14 +189,14 @@ class Bench:
         if not nccl.is_available(arrays):  # type: ignore[no-untyped-call]
             raise Unavailable("this torch has no NCCL")
 
-        def reduced() -> None:
+        def reduce() -> None:
             nccl.all_reduce(arrays)  # type: ignore[no-untyped-call]
             for device in devices:
                 torch.cuda.synchronize(device)
 
         share = 2 * (len(devices) - 1) / len(devices)
         work = f"{MIN_ARRAY_BYTES // 2**20} MiB over {len(devices)} devices"
-        return share * MIN_ARRAY_BYTES / self.seconds(reduced), work
+        return share * MIN_ARRAY_BYTES / self.seconds(reduce), work
 
     def _capability(self) -> tuple[int, int]:
         return torch.cuda.get_device_capability(self.device)

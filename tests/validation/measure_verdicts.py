@@ -50,7 +50,7 @@ if os.environ.get("{EXTRA}"):
 
             def exec_module(module):
                 load(module)
-                timed = module.timed
+                time_steps = module.time_steps
 
                 def slower(workload, clock, report):
                     step, extra = workload.step, int(os.environ["{EXTRA}"])
@@ -65,9 +65,9 @@ if os.environ.get("{EXTRA}"):
                         step(entering)
 
                     workload.step = longer
-                    return timed(workload, clock, report)
+                    return time_steps(workload, clock, report)
 
-                module.timed = slower
+                module.time_steps = slower
 
             spec.loader.exec_module = exec_module
             return spec

@@ -213,6 +213,11 @@ def rows_of(names: Iterable[str]) -> Iterator[Row]:
 
 def print_rows(names: Iterable[str]) -> None:
     """Print the row of each architecture as a line of JSON; a copy of this process measures it."""
+    # What every copy needs, imported once.
+    import torch._dynamo  # noqa: F401
+    import transformers.modeling_utils  # noqa: F401
+
+    from sysbench.core.worker.passes import memory_pass, trace_pass  # noqa: F401
 
     for name in names:
         with tempfile.TemporaryDirectory() as folder:

@@ -219,7 +219,7 @@ def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
         first_step_ms=first_step_ms,
         compile_seconds=seconds,
         graphs=graphs,
-        graph_breaks=_counted(counters["graph_break"]),
+        graph_breaks=_count(counters["graph_break"]),
         recompiles=len(again),
         fell_back=bool(eager),
         # Each stage contains the stages after it.
@@ -264,7 +264,7 @@ def _nested_us(metrics: Any) -> dict[str, int]:
     }
 
 
-def _counted(reasons: Any) -> dict[str, int]:
+def _count(reasons: Any) -> dict[str, int]:
     return {str(reason).splitlines()[0]: int(count) for reason, count in reasons.items()}
 
 

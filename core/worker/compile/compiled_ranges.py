@@ -46,7 +46,7 @@ def _mark_calls(
     names[MARK] = _Ranges(paths, make).enter
     stack.callback(names.pop, MARK)
     present = _functions(names)
-    for name, code in _compiled(marked, names).items():
+    for name, code in _compile(marked, names).items():
         if name in present:
             stack.callback(setattr, present[name], "__code__", present[name].__code__)
             present[name].__code__ = code.__code__
@@ -81,7 +81,7 @@ def _functions_with_marks(source: str) -> ast.Module:
     return ast.Module(body=kept, type_ignores=[])
 
 
-def _compiled(tree: ast.Module, names: Mapping[str, Any]) -> dict[str, FunctionType]:
+def _compile(tree: ast.Module, names: Mapping[str, Any]) -> dict[str, FunctionType]:
     scratch = dict(names)
     before = set(map(id, _functions(scratch).values()))
     exec(compile(tree, "<generated code with ranges>", "exec"), scratch)

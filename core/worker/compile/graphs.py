@@ -66,8 +66,8 @@ def watched_graphs(spec: RunSpec, root: nn.Module) -> Iterator[list[GeneratedGra
     watcher = _Watcher(graphs, root)
     log = logging.getLogger(STRUCTURED_LOG)
     with ExitStack() as stack:
-        stack.enter_context(_patched(inductor_config, wanted))
-        stack.enter_context(_patched(functorch_config, {"enable_autograd_cache": False}))
+        stack.enter_context(_patch(inductor_config, wanted))
+        stack.enter_context(_patch(functorch_config, {"enable_autograd_cache": False}))
         log.addHandler(watcher)
         stack.callback(log.removeHandler, watcher)
         yield graphs
@@ -84,7 +84,7 @@ def made_kernels(graphs: Iterable[GeneratedGraph], job: Job) -> list[GeneratedKe
     return generated_kernels(kept, "blocks.*" if job.spec.compile_scope == "block" else "")
 
 
-def _patched(config: Any, wanted: dict[str, object]) -> Any:
+def _patch(config: Any, wanted: dict[str, object]) -> Any:
     return config.patch({key: value for key, value in wanted.items() if _has(config, key)})
 
 
@@ -129,7 +129,7 @@ def _generated_graph(path: str, root: nn.Module) -> GeneratedGraph:
     info = {key: names for key, names in everything.items() if key in called or not called}
     nodes = {node.name: node for node in graph.module.graph.nodes}
     constants = _constants(nodes.values())
-    sizes = bytes_of_calls(info, _scheduled(getattr(graph.scheduler, "nodes", [])))
+    sizes = bytes_of_calls(info, _scheduled_nodes(getattr(graph.scheduler, "nodes", [])))
     calls = []
     for key, names in info.items():
         name, _, number = key.rpartition(":")
@@ -210,7 +210,7 @@ def _source(node: fx.Node) -> str | None:
     return None
 
 
-def _scheduled(nodes: Iterable[Any]) -> Iterator[ScheduledNode]:
+def _scheduled_nodes(nodes: Iterable[Any]) -> Iterator[ScheduledNode]:
     """Scheduler nodes and the bytes counted for each."""
     for node in nodes:
         yield ScheduledNode(

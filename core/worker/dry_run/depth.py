@@ -72,14 +72,14 @@ def _of_configuration(spec: RunSpec, capability: str | None) -> DryRun | None:
     if source_of(spec.model).door != "hf" or spec.trust_code:
         return None
     try:
-        return _extended(spec, capability)
+        return _extend(spec, capability)
     except Exception:
         # No shallow model can be built, or the blocks behave differently. The dry run of the
         # whole model follows and raises any error.
         return None
 
 
-def _extended(spec: RunSpec, capability: str | None) -> DryRun | None:
+def _extend(spec: RunSpec, capability: str | None) -> DryRun | None:
     _, config = model_class(spec)
     layers = getattr(config, DEPTH, 0)
     if layers <= sum(DEPTHS):  # the whole model takes no longer
@@ -111,7 +111,7 @@ def _extended(spec: RunSpec, capability: str | None) -> DryRun | None:
         return None
     if run.parameters != sum(one.numel() for one in model.parameters()):
         return None
-    return replace(run, moments=[_named(moment) for moment in run.moments])
+    return replace(run, moments=[_rename(moment) for moment in run.moments])
 
 
 def _without_order(run: DryRun) -> tuple[DryRun, Counter[Moment]]:
@@ -121,8 +121,8 @@ def _without_order(run: DryRun) -> tuple[DryRun, Counter[Moment]]:
 def _extends(trace: RequestTrace | None, deeper: RequestTrace | None) -> bool:
     """Whether the trace of `SHALLOW` layers predicts the one with one more layer."""
     assert trace is not None and deeper is not None
-    given = extended_trace(trace, SHALLOW + 1).requests()
-    return [*_in_one_order(given.step)] == [*_in_one_order(deeper.requests().step)]
+    predicted = extended_trace(trace, SHALLOW + 1).requests()
+    return [*_in_one_order(predicted.step)] == [*_in_one_order(deeper.requests().step)]
 
 
 def _in_one_order(entries: Sequence[int]) -> Iterator[int]:
@@ -141,7 +141,7 @@ def _is_uniform(values: Sequence[Any]) -> bool:
     return all(value == values[0] for value in values)
 
 
-def _named(moment: Moment) -> Moment:
+def _rename(moment: Moment) -> Moment:
     """Rename the moment's module as in the full model."""
     return replace(moment, block=0, place=moment.place.replace("*", str(moment.block - 1), 1))
 

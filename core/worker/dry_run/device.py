@@ -65,7 +65,7 @@ def is_grouped_product(func: Callable[..., Any], args: Sequence[Any]) -> bool:
     return func in GROUPED_PRODUCTS and args[0].dim() == 2 and args[1].dim() == 3
 
 
-def _unguarded(function: Callable[..., Any]) -> Callable[..., Any]:
+def _without_mode_check(function: Callable[..., Any]) -> Callable[..., Any]:
     """Copy a function of `F`, without its check for function modes."""
     assert isinstance(function, FunctionType)
     names = {**vars(F), "has_torch_function": lambda operands: False}
@@ -74,7 +74,7 @@ def _unguarded(function: Callable[..., Any]) -> Callable[..., Any]:
     return copy
 
 
-attention_layer = _unguarded(F.multi_head_attention_forward)
+attention_layer = _without_mode_check(F.multi_head_attention_forward)
 """``F.multi_head_attention_forward``, whose operations reach a function mode one by one.
 
 The original passes itself to the mode as a whole, and its body would run outside of the mode.
@@ -207,24 +207,24 @@ def _unwritten(tensor: Tensor) -> Tensor:
     return like.requires_grad_(tensor.requires_grad)
 
 
-def _named(*names: str) -> frozenset[Any]:
+def _functions_of(*names: str) -> frozenset[Any]:
     """Functions with these names in torch, `Tensor` and `F`."""
     found = (getattr(owner, name, None) for name in names for owner in (torch, Tensor, F))
     return frozenset(function for function in found if function is not None)
 
 
-LOWERED_BY_BOTH = _named(
+LOWERED_BY_BOTH = _functions_of(
     *("linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "einsum", "prelu"),
     *("addmm", "addbmm", "baddbmm", "scaled_dot_product_attention"),
     *("conv1d", "conv2d", "conv3d"),
     *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
 ) | {torch.linalg.multi_dot, torch.linalg.vecdot}
-LOWERED_BY_CPU = LOWERED_BY_BOTH | _named("tensordot")
+LOWERED_BY_CPU = LOWERED_BY_BOTH | _functions_of("tensordot")
 """Functions that autocast runs in its dtype on the CPU."""
-LOWERED_BY_CUDA = LOWERED_BY_BOTH | _named("mv", "addmv", "addr")
+LOWERED_BY_CUDA = LOWERED_BY_BOTH | _functions_of("mv", "addmv", "addr")
 """Functions that autocast runs in its dtype on CUDA."""
 
-WIDENED_BY_BOTH = _named(
+WIDENED_BY_BOTH = _functions_of(
     *("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
     *("binary_cross_entropy_with_logits", "poisson_nll_loss", "soft_margin_loss"),
     *("multi_margin_loss", "multilabel_margin_loss", "margin_ranking_loss"),
@@ -232,7 +232,7 @@ WIDENED_BY_BOTH = _named(
 )
 WIDENED_BY_CUDA = (
     WIDENED_BY_BOTH
-    | _named(
+    | _functions_of(
         *("layer_norm", "group_norm", "softmax", "log_softmax", "softplus", "interpolate"),
         *("exp", "expm1", "log", "log2", "log10", "log1p", "logsumexp"),
         *("pow", "__pow__", "__rpow__", "square", "rsqrt", "reciprocal", "__rtruediv__"),
@@ -243,7 +243,7 @@ WIDENED_BY_CUDA = (
     | {torch.linalg.norm, torch.linalg.vector_norm}
 )
 """Functions that autocast runs in float32 on CUDA."""
-WIDENED_BY_CPU = WIDENED_BY_BOTH | _named(
+WIDENED_BY_CPU = WIDENED_BY_BOTH | _functions_of(
     *("cross_entropy", "binary_cross_entropy", "prod", "trace", "inverse", "cdist"),
     *("quantile", "nanquantile", "grid_sample"),
     *("avg_pool3d", "adaptive_avg_pool3d", "max_pool3d"),

@@ -124,8 +124,8 @@ class DryRunWorkload(Workload):
             parts.model.apply(request_initialisation)
         return parts
 
-    def _prepared(self, model: nn.Module) -> nn.Module:
-        model = super()._prepared(model)
+    def _prepare(self, model: nn.Module) -> nn.Module:
+        model = super()._prepare(model)
         vary(model, self._variant)
         if self.spec.checkpoint:
             # Recomputation runs in the backward pass, outside of `_casting`.

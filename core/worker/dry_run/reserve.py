@@ -54,7 +54,7 @@ def _with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
     return msgspec.structs.replace(
         memory,
         predicted_peak_bytes=prediction.peak_bytes,
-        predicted_reserved_bytes=_held(prediction, spec) if spec.on_cuda else None,
+        predicted_reserved_bytes=_reserved_peak(prediction, spec) if spec.on_cuda else None,
         reconciliation=row_by_row(memory, prediction),
     )
 
@@ -80,10 +80,10 @@ def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
 def _reserved_bytes(spec: RunSpec) -> int:
     from sysbench.core.worker.dry_run.child import exact_prediction  # lazy: few runs need it
 
-    return _held(exact_prediction(canonical_spec(spec)), spec)
+    return _reserved_peak(exact_prediction(canonical_spec(spec)), spec)
 
 
-def _held(prediction: ExactPrediction, spec: RunSpec) -> int:
+def _reserved_peak(prediction: ExactPrediction, spec: RunSpec) -> int:
     properties = torch.cuda.get_device_properties(torch.device(spec.device))
     workspace = workspace_bytes(f"{properties.major}.{properties.minor}")
     requests = prediction.requests

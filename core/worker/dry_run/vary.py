@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+def _replace(owner: object, name: str, value: object) -> Iterator[None]:
     """Replace an attribute inside ``with``; the only place of the dry run that patches torch.
 
     FSDP2 refuses meta parameters and resizes storages without an operation: neither has a hook.
@@ -50,7 +50,7 @@ def fake_process_group(ranks: int) -> Iterator[None]:
     )
     try:
         group = _fsdp_param_group.FSDPParamGroup
-        with _replaced(group, "_validate_no_meta_params", lambda self: None):
+        with _replace(group, "_validate_no_meta_params", lambda self: None):
             yield
     finally:
         dist.destroy_process_group()
@@ -96,7 +96,7 @@ def track_resizes(tracker: StorageTracker, ranks: int) -> Iterator[None]:
         return
     from torch.distributed.fsdp._fully_shard import _fsdp_param  # lazy: FSDP takes a second
 
-    def tracked(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    def track(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         def resize_and_track(tensor: Tensor) -> None:
             resize(tensor)
             tracker.resized(tensor)
@@ -105,8 +105,8 @@ def track_resizes(tracker: StorageTracker, ranks: int) -> Iterator[None]:
 
     with ExitStack() as stack:
         for name in ("alloc_storage", "free_storage"):
-            resize = tracked(getattr(_fsdp_param, name))
-            stack.enter_context(_replaced(_fsdp_param, name, resize))
+            resize = track(getattr(_fsdp_param, name))
+            stack.enter_context(_replace(_fsdp_param, name, resize))
         yield
 
 
@@ -147,7 +147,7 @@ def adapt(model: nn.Module, rank: int) -> None:
         }
         layer.add_module("lora_A", nn.Linear(width_in, rank, **options))
         layer.add_module("lora_B", nn.Linear(rank, width_out, **options))
-        layer.register_forward_hook(_added)
+        layer.register_forward_hook(_add_adapter)
 
 
 def _shape(layer: nn.Module) -> tuple[int, int] | None:
@@ -160,7 +160,7 @@ def _shape(layer: nn.Module) -> tuple[int, int] | None:
     return None
 
 
-def _added(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+def _add_adapter(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     result: Tensor = output + layer.lora_B(layer.lora_A(inputs[0])) * SCALE
     return result
 

@@ -80,10 +80,10 @@ def measure(job: Job, report: Report) -> None:
         step_ms = _record(job, recorder, tagger, report)
     except Exception as error:
         if ran_out_of_memory(error):
-            report_oom_snapshot(job, recorder, _noted(tagger, recorder), report)
+            report_oom_snapshot(job, recorder, _complete_notes(tagger, recorder), report)
         raise
     report(StageEntered(stage="export"))
-    notes = _noted(tagger, recorder)
+    notes = _complete_notes(tagger, recorder)
     write_atomically(job.path / "notes.json", msgspec.json.encode(notes))
     recording = recorder.export()
     events = len(recording.history)
@@ -101,7 +101,7 @@ def measure(job: Job, report: Report) -> None:
         report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
 
 
-def _noted(tagger: Tagger, recorder: CudaRecorder | CpuRecorder) -> Notes:
+def _complete_notes(tagger: Tagger, recorder: CudaRecorder | CpuRecorder) -> Notes:
     return msgspec.structs.replace(
         tagger.notes,
         released_ns=recorder.released_ns,

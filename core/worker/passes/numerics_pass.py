@@ -47,7 +47,7 @@ LOOPS = (
 """The handout's four, and the same with bfloat16 for float16."""
 
 
-def accumulated(spec: RunSpec) -> Numerics:
+def run_loops(spec: RunSpec) -> Numerics:
     return Numerics(accumulations=[_row(loop, torch.device(spec.device)) for loop in LOOPS])
 
 
@@ -83,13 +83,16 @@ def autocast_dtypes(spec: RunSpec) -> Numerics:
     """Dtypes under float16 and bfloat16 autocast of CUDA and of the CPU."""
     rows: list[TensorDtype] = []
     for lower in LOWER_DTYPES:
-        rows += _measured(spec.device, "cuda", lower) if spec.on_cuda else _dispatched(lower)
+        if spec.on_cuda:
+            rows += _dtypes_of_step(spec.device, "cuda", lower)
+        else:
+            rows += _dtypes_of_dispatcher(lower)
     for lower in LOWER_DTYPES:
-        rows += _measured("cpu", "cpu", lower)
+        rows += _dtypes_of_step("cpu", "cpu", lower)
     return Numerics(dtypes=rows)
 
 
-def _measured(device: str, kind: Device, lower: torch.dtype) -> list[TensorDtype]:
+def _dtypes_of_step(device: str, kind: Device, lower: torch.dtype) -> list[TensorDtype]:
     """Run a real forward and backward step on an available device."""
     with torch.device(device):
         weights = ToyWeights(*(weight.requires_grad_() for weight in toy_weights()))
@@ -101,7 +104,7 @@ def _measured(device: str, kind: Device, lower: torch.dtype) -> list[TensorDtype
     return _rows(kind, lower, weights, tensors, gradient, "measured", "measured")
 
 
-def _dispatched(lower: torch.dtype) -> list[TensorDtype]:
+def _dtypes_of_dispatcher(lower: torch.dtype) -> list[TensorDtype]:
     """Dtypes that torch's dispatcher gives fake CUDA tensors.
 
     Their dispatch keys are real, so torch's own cast table decides. `torch.autocast` disables
@@ -166,7 +169,7 @@ def measure(job: Job, report: Report) -> None:
     spec = job.spec
     report(StageEntered(stage="measure"))
     if spec.workload == "accumulation":
-        block = accumulated(spec)
+        block = run_loops(spec)
     elif spec.workload == "autocast-dtypes":
         block = autocast_dtypes(spec)
     else:

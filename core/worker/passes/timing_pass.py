@@ -54,7 +54,7 @@ def measure(job: Job, report: Report) -> None:
     workload = make_workload(spec)
     report_own_model(workload, report)
     clock = clock_for(workload.device, every_step=spec.sync == "every-step")
-    timing = timed(workload, clock, report)
+    timing = time_steps(workload, clock, report)
     report_own_model(workload, report)  # its first step has named its loss
     report(ResultReported(block="timing", data=msgspec.to_builtins(timing)))
     if spec.compile == "off":
@@ -70,7 +70,7 @@ def measure(job: Job, report: Report) -> None:
         report(ResultReported(block="compile", data=msgspec.to_builtins(compilation)))
 
 
-def timed(workload: Steppable, clock: Clock, report: Report) -> Timing:
+def time_steps(workload: Steppable, clock: Clock, report: Report) -> Timing:
     """Warm up, then time steps until the spec's stop rule holds."""
     warmup_ms, loss_start = _warm_up(workload, clock, report)
     loss_first = workload.loss_value()

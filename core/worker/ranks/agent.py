@@ -55,11 +55,11 @@ def main() -> int:
     """Run this host's ranks to their end; return the exit code."""
     folder, host, hosts = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     # All output goes into the pass's log.
-    said = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    messages = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     die_with_input()
     threading.Thread(target=_die_with_pulse, args=(folder / MEETING / PULSE,), daemon=True).start()
-    said.write(msgspec.json.encode(Began()) + b"\n")
+    messages.write(msgspec.json.encode(Began()) + b"\n")
     job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
     with uncollected():
         from sysbench.core.worker.ranks.torchrun import RankPlace, environment_of, torchrun
@@ -72,7 +72,7 @@ def main() -> int:
         for event in EventTail(folder / events_name(rank)).read():
             if isinstance(event, OutOfMemory | WorkerFailed):
                 failures[rank] = event
-    said.write(msgspec.json.encode(AgentEnded(codes, failures)) + b"\n")
+    messages.write(msgspec.json.encode(AgentEnded(codes, failures)) + b"\n")
     return 0
 
 

@@ -47,8 +47,10 @@ class _Watched:
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def call(self, kind: Kind, unsharded: Tensor, launch: Launch, behind: bool) -> dist.Work | None:
-        if behind:
+    def call(
+        self, kind: Kind, unsharded: Tensor, launch: Launch, is_async: bool
+    ) -> dist.Work | None:
+        if is_async:
             return self.collectives.start(kind, unsharded.nbytes, launch).work
         self.collectives.run(kind, unsharded.nbytes, launch)
         return None

@@ -130,19 +130,19 @@ class Agents:
         while running:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                place, said, code = self._ends.get(timeout=left)
+                place, message, code = self._ends.get(timeout=left)
             except queue.Empty:
                 break  # the others had time to report, and may wait for lost peers
             del running[place]
-            if isinstance(said, AgentEnded):
-                codes |= said.codes
+            if isinstance(message, AgentEnded):
+                codes |= message.codes
                 failures |= {
                     rank: msgspec.structs.replace(failure, rank=rank)
-                    for rank, failure in said.failures.items()
+                    for rank, failure in message.failures.items()
                 }
             else:
                 first = place.ranks(self._job.spec)[0]
-                lost[first] = self._lost(place, code, has_begun=isinstance(said, Began))
+                lost[first] = self._lost(place, code, has_begun=isinstance(message, Began))
             if deadline is None and (codes or lost):
                 deadline = time.monotonic() + 2 * SHUTDOWN_SECONDS
         return codes, failures, lost
@@ -180,11 +180,11 @@ class Agents:
 
     def _hear(self, place: RankPlace, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
-        said: Began | AgentEnded | None = None
+        message: Began | AgentEnded | None = None
         for line in process.stdout:
             with suppress(msgspec.MsgspecError):
-                said = msgspec.json.decode(line, type=Began | AgentEnded)
-        self._ends.put((place, said, process.wait()))
+                message = msgspec.json.decode(line, type=Began | AgentEnded)
+        self._ends.put((place, message, process.wait()))
 
     def _pulse(self) -> None:
         path, count = self._job.path / MEETING / PULSE, 0

@@ -30,7 +30,7 @@ from sysbench.core.record.record import Timing
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.trace.collective_kernels import RankStep
-from sysbench.core.worker.passes.timing_pass import timed
+from sysbench.core.worker.passes.timing_pass import time_steps
 from sysbench.core.worker.ranks.merged_block import (
     RankFacts,
     merged_block,
@@ -166,13 +166,13 @@ class ParallelOwnWorkload(OfRanks, Workload):
         torch.manual_seed(self.spec.seed + 1 + self.collectives.rank)
         return super()._inputs()
 
-    def _prepared(self, model: nn.Module) -> nn.Module:
+    def _prepare(self, model: nn.Module) -> nn.Module:
         # The factory may draw different numbers on each rank.
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():
                 dist.broadcast(tensor.detach(), 0)
         self._class_name = f"{type(model).__module__}.{type(model).__qualname__}"
-        self.strategy = make_strategy(self.spec, super()._prepared(model), self.collectives)
+        self.strategy = make_strategy(self.spec, super()._prepare(model), self.collectives)
         return self.strategy.model
 
     def _phases(self) -> tuple[str, ...]:
@@ -271,7 +271,7 @@ def measure(job: Job, report: Report) -> None:
     if collectives.rank:
         clock.follow(workload.step, memory_of_a_step)
         return
-    timing = _of_all_ranks(spec, timed(workload, clock, report))
+    timing = _of_all_ranks(spec, time_steps(workload, clock, report))
     report_own_model(workload, report)  # its steps have named its loss
     kept = clock.steps[-timing.step.n :]  # without warm-up
     rows = clock.lead_memory(memory_of_a_step) if memory else []
@@ -328,12 +328,12 @@ class RanksClock:
             host=own_host(),
             node=describe_node().get("cluster", {}).get("node"),
         )
-        self.facts: list[RankFacts] = self._gathered(own)
+        self.facts: list[RankFacts] = self._gather(own)
 
     def time(self, step: Step, count: int) -> TimedSteps:
         """Lead all ranks through ``count`` steps; each takes as long as on its slowest rank."""
         self._order(count)
-        by_rank = self._gathered(self._timed_here(step, count))
+        by_rank = self._gather(self._timed_here(step, count))
         batches, steps, readings = zip(*by_rank, strict=True)
         self.steps += map(list, zip(*self._hosts.on_one_clock(steps, readings), strict=True))
         return slowest(batches)
@@ -341,7 +341,7 @@ class RanksClock:
     def lead_memory(self, rows: Callable[[], list[MemoryRow]]) -> list[MemoryRow]:
         """Collect every rank's memory rows, in rank order."""
         self._order(MEMORY)
-        return [row for rank_rows in self._gathered(rows()) for row in rank_rows]
+        return [row for rank_rows in self._gather(rows()) for row in rank_rows]
 
     def stop(self) -> None:
         """End the other ranks' `follow`."""
@@ -351,7 +351,7 @@ class RanksClock:
         """Follow the orders of rank 0 until ``STOP``."""
         # The argument is overwritten by rank 0's broadcast.
         while (order := self._order(STOP)) != STOP:
-            self._gathered(memory() if order == MEMORY else self._timed_here(step, order))
+            self._gather(memory() if order == MEMORY else self._timed_here(step, order))
 
     def _order(self, order: int) -> int:
         """Broadcast rank 0's order; it returns on all ranks at about the same time."""
@@ -371,7 +371,7 @@ class RanksClock:
         readings = (before, after) if before and after else None
         return batch, self._collectives.take(batch.step_ms), readings
 
-    def _gathered(self, own: T) -> list[T]:
+    def _gather(self, own: T) -> list[T]:
         """Values of all ranks in order on rank 0; empty on the others."""
         everyone: list[Any] | None = None
         if self._collectives.rank == 0:

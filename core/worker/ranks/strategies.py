@@ -121,12 +121,12 @@ class Flat:
 
     def finish(self) -> None:
         gradients = [gradient_of(parameter) for parameter in trained(self.model)]
-        flat = flattened(gradients)
+        flat = flatten(gradients)
         self._collectives.all_reduce(flat)
         copy_back(flat.div_(self._collectives.ranks), gradients)
 
 
-def flattened(tensors: Sequence[Tensor]) -> Tensor:
+def flatten(tensors: Sequence[Tensor]) -> Tensor:
     """Copy all elements into a new 1-D tensor."""
     return torch.cat([tensor.flatten() for tensor in tensors])
 
@@ -154,7 +154,7 @@ class Bucketed:
         self._collectives = collectives
         self._sent: list[tuple[list[Tensor], Tensor, Pending]] = []
         parameters = trained(model)[::-1]
-        groups = grouped([parameter.nbytes for parameter in parameters], bucket_mib * MIB)
+        groups = group_sizes([parameter.nbytes for parameter in parameters], bucket_mib * MIB)
         for group in groups:
             bucket = [parameters[index] for index in group]
             self._send_when_complete(bucket)
@@ -174,7 +174,7 @@ class Bucketed:
 
     def _send(self, bucket: Sequence[nn.Parameter]) -> None:
         gradients = [gradient_of(parameter) for parameter in bucket]
-        flat = flattened(gradients)
+        flat = flatten(gradients)
         self._sent.append((gradients, flat, self._collectives.start_all_reduce(flat)))
 
     def finish(self) -> None:
@@ -184,7 +184,7 @@ class Bucketed:
         self._sent.clear()
 
 
-def grouped(sizes: Sequence[int], limit: float) -> list[list[int]]:
+def group_sizes(sizes: Sequence[int], limit: float) -> list[list[int]]:
     """Group consecutive indices up to ``limit`` in total; a larger size is its own group."""
     groups: list[list[int]] = []
     group_size = 0

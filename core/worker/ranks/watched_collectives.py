@@ -92,9 +92,9 @@ class Collectives:
             step_ms: Milliseconds of each step.
         """
         steps, self._steps = self._steps, []
-        return [self._resolved(*pair) for pair in zip(steps, step_ms, strict=True)]
+        return [self._resolve(*pair) for pair in zip(steps, step_ms, strict=True)]
 
-    def _resolved(self, step: _Step, step_ms: float) -> RankStep:
+    def _resolve(self, step: _Step, step_ms: float) -> RankStep:
         ns = self.stamps.ns
         # Resolved only now: reading a CUDA event within the step would synchronise.
         blocked = [(ns(began), ns(ended.stamp)) for began, ended in step.blocked]

@@ -73,7 +73,7 @@ def import_factory(spec: RunSpec) -> Callable[..., Any]:
     if root not in sys.path:
         sys.path.append(root)  # last, so that nothing here shadows an installed library
     with guarded(f"importing {path.name}"):
-        module = _imported(source, path)
+        module = _import(source, path)
     found: Any = module
     for name in source.factory.split("."):
         found = getattr(found, name, None)
@@ -86,7 +86,7 @@ def import_factory(spec: RunSpec) -> Callable[..., Any]:
     return factory
 
 
-def _imported(source: ModelSource, path: Path) -> ModuleType:
+def _import(source: ModelSource, path: Path) -> ModuleType:
     if source.door == "module":
         module = importlib.import_module(source.place)
         if Path(str(module.__file__)).resolve() != path:
@@ -163,8 +163,8 @@ def _batch_maker(
     """Bind the spec's sizes to the user's ``batch``; also return their names."""
     if batch is None:
         return None, frozenset()
-    given, taken = _sizes(batch, "batch()", spec)
-    return functools.partial(batch, **given), taken
+    sizes, taken = _sizes(batch, "batch()", spec)
+    return functools.partial(batch, **sizes), taken
 
 
 def _a(value: object) -> str:
@@ -186,8 +186,8 @@ def _arguments(
         if key not in parameters and not takes_all:
             known = ", ".join(parameters) or "none"
             raise SpecError(ARGUMENT + key, value, f"an argument of {name}(), which has: {known}")
-    given, takes = _sizes(factory, f"{name}()", spec)
-    return given | arguments, takes
+    sizes, takes = _sizes(factory, f"{name}()", spec)
+    return sizes | arguments, takes
 
 
 def _sizes(
@@ -199,16 +199,16 @@ def _sizes(
         SpecError: A required size is not set.
     """
     parameters = _parameters(function)
-    given = {}
+    sizes = {}
     for key in SIZES:
         if key not in parameters:
             continue
         value = getattr(spec, key)
         if value:
-            given[key] = value
+            sizes[key] = value
         elif parameters[key].default is inspect.Parameter.empty:
             raise SpecError(key, value, f"a whole number from 1: {name} needs it")
-    return given, frozenset(given)
+    return sizes, frozenset(sizes)
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

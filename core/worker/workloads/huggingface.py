@@ -134,7 +134,7 @@ def _configuration(transformers: Any, path: Path, spec: RunSpec) -> Any:
         raise SpecError(
             "trust_code",
             False,
-            f"true, to run the code beside {path}: {kind} is not in transformers",
+            f"true, to run the code next to {path}: {kind} is not in transformers",
         )
     else:
         config_class = _remote_class(values["auto_map"]["AutoConfig"], path)

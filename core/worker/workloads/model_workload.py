@@ -50,15 +50,15 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     blocks: list[nn.Module] = []
     for child in model.children():
         if isinstance(child, (nn.ModuleList, nn.Sequential)):
-            blocks += _alike(child)
+            blocks += _similar_children(child)
         else:
             blocks += blocks_of(child)
     if isinstance(model, nn.Sequential) and not blocks:
-        blocks = _alike(model)
+        blocks = _similar_children(model)
     return blocks
 
 
-def _alike(container: nn.Module) -> list[nn.Module]:
+def _similar_children(container: nn.Module) -> list[nn.Module]:
     children = list(container.children())
     classes = [type(child) for child in children]
     alike = [
@@ -107,10 +107,10 @@ class Workload(SteppedWorkload):
             self._check_keys()
             with guarded("batch()"):
                 self.batch, self.targets = self._inputs()
-        model = _placed(self.parts.model, spec, self.device)
-        self.batch = self._moved(self.batch)
+        model = _place(self.parts.model, spec, self.device)
+        self.batch = self._to_device(self.batch)
         self.loss_words = ""
-        self.model = self._prepared(model)
+        self.model = self._prepare(model)
         self.optimizer = self._optimizer() if spec.step == "train" else None
         self.phases = self._phases()
 
@@ -130,7 +130,7 @@ class Workload(SteppedWorkload):
             "trainable_parameters": sum(one.numel() for one in parameters if one.requires_grad),
             "parameter_bytes": sum(one.nbytes for one in parameters),
             "buffer_bytes": sum(one.nbytes for one in model.buffers()),
-            "inputs": [_described(one) for one in self.inputs],
+            "inputs": [_describe(one) for one in self.inputs],
             "loss": self.loss_words,
             "source": spec.model_source,
             "libraries": libraries_of(source, path),
@@ -140,7 +140,7 @@ class Workload(SteppedWorkload):
     def _parts(self) -> FactoryParts:
         return parts_of(self.spec)
 
-    def _prepared(self, model: nn.Module) -> nn.Module:
+    def _prepare(self, model: nn.Module) -> nn.Module:
         return compiled(self.spec, model.train(self.spec.step != "inference"))
 
     def _phases(self) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ class Workload(SteppedWorkload):
         self.ids = tables[0].num_embeddings
         return torch.randint(self.ids, shape), torch.randint(self.ids, shape)
 
-    def _moved(self, batch: Any) -> Any:
+    def _to_device(self, batch: Any) -> Any:
         """Move the batch to the device and cast floats to the dtype of the weights."""
         dtype = weight_dtype(self.spec)
 
@@ -308,7 +308,7 @@ def report_own_model(workload: object, report: Report) -> None:
         report(DeviceDescribed(facts={"model": workload.facts}))
 
 
-def _placed(model: nn.Module, spec: RunSpec, device: torch.device) -> nn.Module:
+def _place(model: nn.Module, spec: RunSpec, device: torch.device) -> nn.Module:
     """Move the model to the device in the precision's dtype.
 
     Raises:
@@ -326,7 +326,7 @@ def _placed(model: nn.Module, spec: RunSpec, device: torch.device) -> nn.Module:
     return model.to(device, wanted)
 
 
-def _described(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 

@@ -11,7 +11,7 @@ import torch
 from sysbench.core.machine.nvml import ThrottleTime
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.passes import timing_pass as timing
-from sysbench.core.worker.passes.timing_pass import timed
+from sysbench.core.worker.passes.timing_pass import time_steps
 from sysbench.core.worker.step_clock import HostClock
 
 SECOND = 10**9
@@ -47,7 +47,7 @@ def test_the_drivers_counters_are_read_right_around_the_measured_steps(
     monkeypatch.setattr(timing, "read_throttle_time", read)
     properties = SimpleNamespace(uuid="0-1-2")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    made = timed(Stepped(log), HostClock(), lambda event: None)
+    made = time_steps(Stepped(log), HostClock(), lambda event: None)
     assert log == ["step"] * 2 + ["GPU-0-1-2"] + ["step"] * 3 + ["GPU-0-1-2"]
     assert made.throttled == {"power cap": 0.25}
     assert "throttled" not in made.missing

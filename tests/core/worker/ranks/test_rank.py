@@ -20,7 +20,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.ranks.launcher import first_failure
 from sysbench.core.worker.ranks.merged_block import ring_share, slowest
 from sysbench.core.worker.ranks.rank_timing import owners_of
-from sysbench.core.worker.ranks.strategies import grouped
+from sysbench.core.worker.ranks.strategies import group_sizes
 from sysbench.core.worker.ranks.torchrun import RankPlace, environment_of
 from sysbench.core.worker.step_clock import TimedSteps
 from tests.core.worker.ranks.ranks_for_test import OWN
@@ -110,7 +110,7 @@ def test_waiting_for_a_late_rank_is_not_transfer(results: dict[str, Any]) -> Non
 def test_buckets_hold_everything_once_in_order_and_no_more_than_their_size(
     sizes: list[int], most: int
 ) -> None:
-    groups = grouped(sizes, most)
+    groups = group_sizes(sizes, most)
     assert [index for group in groups for index in group] == list(range(len(sizes)))
     assert all(len(group) == 1 or sum(sizes[one] for one in group) <= most for group in groups)
 
