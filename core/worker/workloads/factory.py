@@ -211,7 +211,7 @@ def _sizes(
         if value:
             given[key] = value
         elif parameters[key].default is inspect.Parameter.empty:
-            raise SpecError(key, value, f"a whole number from 1: {name} needs it")
+            raise SpecError(key, value, f"an integer from 1: {name} needs it")
     return given, frozenset(given)
 
 
