@@ -17,7 +17,7 @@ each other block is a field of `sysbench.core.record.record.Record`.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One kind of measurement in its own process; ``worker/passes/<name>.py`` measures it.
+    """One kind of measurement in its own process; ``worker/passes/<name>_pass.py`` measures it.
 
     Attributes:
         name: Also the name of its folder in the run.

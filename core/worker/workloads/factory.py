@@ -207,7 +207,7 @@ def _sizes(
         if value:
             sizes[key] = value
         elif parameters[key].default is inspect.Parameter.empty:
-            raise SpecError(key, value, f"a whole number from 1: {name} needs it")
+            raise SpecError(key, value, f"an integer from 1: {name} needs it")
     return sizes, frozenset(sizes)
 
 

@@ -46,7 +46,7 @@ def home(sysbench_home: Path) -> Path:
 def stored(
     medians_ms: Sequence[float], spec: RunSpec = SPEC, *, seconds: float = 4.0, cpu: str = ""
 ) -> RunDirectory:
-    """A finished run with ``rounds`` rounds."""
+    """A finished run with one round per median."""
     run = create_run(spec, ["timing"])
     made = factories.record_of_rounds(medians_ms, spec)
     ended = PassRecord("timing", "finished", "finished", seconds * len(medians_ms), 10.0)

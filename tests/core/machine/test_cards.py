@@ -54,9 +54,9 @@ def test_a_card_is_found_as_people_write_it(text: str, key: str) -> None:
     [
         ("a100", "did you mean a100-80gb or a100-40gb?"),
         ("h1000", "did you mean 'h100'?"),
-        ("v100", "say --capacity"),
-        ("mi300x", "say --capacity"),
-        ("H100 PCIe", "say --capacity"),
+        ("v100", "set --capacity"),
+        ("mi300x", "set --capacity"),
+        ("H100 PCIe", "set --capacity"),
         ("", "known: "),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_path_without_a_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("text")
     for name, why in {
         "none": "there is no such file",
-        "plain": "it is no program",
+        "plain": "it is not an executable",
         ".": "a folder without bin/python",
     }.items():
         with pytest.raises(InterpreterError, match=why):

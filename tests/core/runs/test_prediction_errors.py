@@ -35,7 +35,7 @@ def record(tiny_run: RunDirectory) -> Record:
 
 
 def other(record: Record, run: str, predicted: float = 1.0, **spec: object) -> Record:
-    """The record as another run's, predicted ``factor`` times the measurement."""
+    """The record as another run's, predicted ``predicted`` times the measurement."""
     assert record.memory is not None
     memory = msgspec.structs.replace(
         record.memory,

@@ -104,7 +104,7 @@ def test_equal_numbers_written_differently_are_one_identity() -> None:
 @pytest.mark.parametrize(
     ("values", "field", "allowed"),
     [
-        ({"batch": 0}, "batch", "an integer from 1"),
+        ({"batch": 0}, "batch", "an integer ≥ 1"),
         ({"batch": -4}, "batch", "an integer from 1"),
         ({"batch": True}, "batch", "an integer"),
         ({"batch": 2.0}, "batch", "an integer"),

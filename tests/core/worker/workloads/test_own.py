@@ -126,7 +126,7 @@ def test_a_batch_takes_the_sizes_it_names_and_no_other_is_ignored(
     assert workload.loss_words == MEAN_SQUARE
     with pytest.raises(SpecError, match="left out: batch = … is a key of the spec"):
         make_workload(own("Trained", context=0, **{"model.batch": 3}))
-    with pytest.raises(SpecError, match=r"batch = 0: a whole number from 1: Trained\(\) needs it"):
+    with pytest.raises(SpecError, match=r"batch = 0: an integer from 1: Trained\(\) needs it"):
         make_workload(own("Trained", context=0, batch=0, optimizer="custom"))
     with pytest.raises(SpecError, match=r"an argument of make\(\), which has: layers, width"):
         make_workload(own("make", **{"model.depth": 3}))
