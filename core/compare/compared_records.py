@@ -84,7 +84,6 @@ def verdict_of(
 
 
 def _untimed(record: Record) -> str:
-    """Why the run has no usable step time, without its name; empty if it has one."""
     if record.timing is None:
         return "no timing in"
     if is_simulated(record.environment):

@@ -89,7 +89,6 @@ def _drift(blocks: Sequence[Sequence[Round]]) -> Condition:
 def _effect(
     name: str, change: float, ends: tuple[float, float] | None, what: str, blocks: int
 ) -> Condition:
-    """A change of the machine; not tested without the ends of its interval."""
     if ends is None:
         text = f"{signed_percent(change)} {what} ({counted(blocks, 'block')}: not tested)"
         return Condition(name=name, text=text)

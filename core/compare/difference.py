@@ -109,7 +109,6 @@ def _leading(parts: Sequence[AnyPart], change: int) -> list[AnyPart]:
 
 
 def _opposing(parts: Sequence[AnyPart], change: int) -> AnyPart | None:
-    """The biggest part in the other direction, if it is large among all changes."""
     opposite = [part for part in parts if part.change * change < 0]
     against = max(opposite, key=lambda part: abs(part.change), default=None)
     if against and abs(against.change) >= OPPOSING * sum(abs(part.change) for part in parts):
@@ -363,7 +362,6 @@ def _without(what: str, side: DifferenceSide, a: object, b: object) -> str:
 
 
 def _notes(a: Kernels, b: Kernels, *records: Record) -> Iterator[str]:
-    """Differences other than the work itself that change the rows."""
     yield from levels_of(a, b).notes
     if a.source != b.source:
         yield f"A's rows are {a.source}, B's are {b.source}: the same work has different names"

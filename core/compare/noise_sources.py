@@ -201,7 +201,6 @@ def _clock(rows: Sequence[Observed]) -> NoiseSource:
 
 
 def _neighbours(rows: Sequence[Observed]) -> NoiseSource:
-    """Other processes: on the device if some rounds had them, else on the CPU."""
     measured = [row for row in rows if row.round.outcome == "finished" and row.round.median_ms]
     shared = [row.log_ms for row in measured if row.round.tenants]
     alone = [row.log_ms for row in measured if not row.round.tenants]

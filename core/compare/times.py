@@ -195,7 +195,6 @@ def _common(a: dict[Key, list[Row]], b: dict[Key, list[Row]]) -> list[Key]:
 
 
 def _pair_once(a: Groups, b: Groups, key: Callable[[Row], tuple[str, str]]) -> list[Pair]:
-    """Remove and pair the groups that are the only ones with their key on both sides."""
     keys_a, keys_b = (group_by((rows[0] for rows in side.values()), key) for side in (a, b))
     pairs = []
     for common in _common(keys_a, keys_b):
@@ -379,7 +378,6 @@ class _Matching:
     on_device: bool
 
     def modules(self, a: Sequence[Row], b: Sequence[Row]) -> list[TimeNode]:
-        """Nodes of modules, or of operators if the level of modules is left out."""
         sides = pair_by(a, b, lambda row: row.module)
         if sides.keys() == {""}:
             return self.operators(*sides[""])
@@ -485,7 +483,6 @@ def layers_label(paths: Sequence[str]) -> str:
 
 
 def _not_running(a: Kernels, b: Kernels) -> list[TimeNode]:
-    """Idle time by cause, and unattributed time if a side has any."""
     idle = [{row.cause: round(row.ns) for row in side.idle} for side in (a, b)]
     causes = [
         _lasting("idle", cause, [side.get(cause, 0) for side in idle])
@@ -501,7 +498,6 @@ def _not_running(a: Kernels, b: Kernels) -> list[TimeNode]:
 def _lasting(
     kind: Kind, name: str, amounts: Sequence[int], children: Sequence[TimeNode] = ()
 ) -> TimeNode:
-    """Time of both sides in which no row ran."""
     a, b = amounts
     below = in_order(children)
     return TimeNode(kind=kind, name=name, state="both", a_ns=a, b_ns=b, children=below)

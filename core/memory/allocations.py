@@ -158,7 +158,6 @@ def _start_ns(history: History, notes: Notes) -> int:
 
 
 def _in_order(categories: Iterable[str]) -> list[str]:
-    """Sort owners first, then temporaries, then categories without a tensor of the step."""
     order = [*OWNERS, "temporaries", LIBRARY_WORKSPACE, WORKSPACES, KEPT, BEFORE, UNKNOWN]
 
     def rank(name: str) -> tuple[int, str]:

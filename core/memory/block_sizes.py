@@ -121,7 +121,6 @@ class _Replay:
         return 0
 
     def check(self, segments: list[Segment]) -> None:
-        """Compare with the blocks that the snapshot has in use."""
         in_use = {
             block.address: block.size
             for segment in segments

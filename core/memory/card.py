@@ -216,7 +216,6 @@ class Segments:
         return runs
 
     def _pool_at(self, address: int, starts: list[int]) -> str:
-        """The pool of the final segment that contains an address, given their sorted starts."""
         before = bisect_right(starts, address)
         size, pool = self.at_end[starts[before - 1]] if before else (0, "")
         return pool if before and address < starts[before - 1] + size else GIVEN_BACK

@@ -94,8 +94,6 @@ def resident_set(memory: Memory, spec: RunSpec) -> tuple[list[ClosedForm], str |
 
 
 def _match(forms: Mapping[Form, float], parts: tuple[float, float]) -> Form | None:
-    """The form nearest to the peak, by its error and by its distance from the ledger's parts."""
-
     def distance(form: Form) -> float:
         return abs(form.parameters - parts[0]) + abs(form.graphs - parts[1])
 

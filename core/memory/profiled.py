@@ -181,7 +181,6 @@ class _Trace:
         self.device = np.where(is_move, number, NOT_A_MOVE)
 
     def history(self, device: int) -> tuple[History, Integers]:
-        """The history of one device's allocator, and the index of each of its events."""
         stacks: dict[Stack, int] = {}
         products: dict[int, int] = {}
         rows = [

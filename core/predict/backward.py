@@ -54,7 +54,6 @@ def replay_backward(tape: Tape, sizes: Sizes) -> None:
 
 
 def _recompute(tape: Tape, sizes: Sizes, blocks: range) -> None:
-    """Replay a segment's forward again, when its last operation unpacks a saved tensor."""
     _enter_branch(tape, sizes)
     tape.kept_as = TEMPORARIES
     # The checkpoint's input is alive already; 0 if no norm saves x itself.
@@ -68,7 +67,6 @@ def _recompute(tape: Tape, sizes: Sizes, blocks: range) -> None:
 
 
 def _keeps_x(sizes: Sizes) -> bool:
-    """True if a norm saves its input itself, not a copy in float32."""
     return sizes.width.fused_norm or sizes.width.residual == 4
 
 

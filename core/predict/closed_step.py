@@ -119,7 +119,6 @@ def _naive(tape: Tape, sizes: Sizes) -> None:
 
 
 def _lower(tape: Tape, sizes: Sizes, *names: str) -> None:
-    """Cast the operands of a product as autocast does; the graph keeps the copies."""
     if sizes.width.autocast:
         for name in names:
             tape.new(name, sizes.x)

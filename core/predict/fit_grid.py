@@ -161,7 +161,6 @@ def value_of(spec: RunSpec, key: FitKey) -> int:
 
 
 def _layers_argument(spec: RunSpec) -> str:
-    """The layers argument that is set, else the usual one for this kind of model."""
     arguments = decoded_arguments(spec.model_args)
     usual = LAYER_ARGUMENTS[0] if source_of(spec.model).door == "hf" else LAYER_ARGUMENTS[-1]
     return next((name for name in LAYER_ARGUMENTS if name in arguments), usual)
@@ -175,7 +174,6 @@ class _Search:
         self._known: dict[int, Prediction] = {}
 
     def predicted(self, value: int) -> Prediction | None:
-        """The prediction at a value; None if the key does not allow it."""
         if not self._allowed(value):
             return None
         if value not in self._known:
@@ -216,7 +214,6 @@ class _Search:
         return None if prediction is None else fit_verdict(prediction, self.room, settings)
 
     def with_expandable(self, guess: int, settings: AllocatorSettings | None) -> int:
-        """The largest value with expandable segments; 0 if they are already on."""
         prediction = self.predicted(guess)
         has_requests = isinstance(prediction, ExactPrediction) and prediction.requests is not None
         if not has_requests or (settings is not None and settings.expandable_segments):

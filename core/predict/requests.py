@@ -399,7 +399,6 @@ class _Replay:
                 self._first_step = self._allocator.peak_allocated_bytes
 
     def _begin_step(self) -> None:
-        """Return what the previous step left, and reset the peaks."""
         for number in [number for number in self._blocks if number >= self._step_from]:
             self._allocator.free(self._blocks.pop(number))
         self._most_reserved = max(self._most_reserved, self._allocator.peak_reserved_bytes)

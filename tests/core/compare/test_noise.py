@@ -187,7 +187,7 @@ def test_conditions_that_do_not_vary_or_are_not_shown_have_no_figure_but_a_reaso
     noise = simulated(random.Random(7), 16)
     clock, neighbours = source(noise, "clock"), source(noise, "neighbours")
     assert (clock.share, neighbours.share) == (None, None)
-    assert "shows no clock" in clock.how
+    assert "reports no CPU clock" in clock.how
     assert "did not vary: 10 % to 10 %" in neighbours.how
 
 

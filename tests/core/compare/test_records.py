@@ -133,7 +133,7 @@ def test_what_is_seen_far_above_the_smallest_difference_has_its_own_number_of_ro
     assert verdict.verdict == "not decidable"
     small, seen = verdict.next.split("; ")
     assert "0.1 % difference" in small
-    assert seen.endswith("more would decide one as large as seen")
+    assert seen.endswith("more would decide the observed one")
 
 
 @pytest.mark.parametrize("fields", [{"outcome": "cancelled"}, {"disturbed": "a neighbour came"}])

@@ -155,7 +155,7 @@ def test_a_prediction_is_held_against_the_peak_of_tensors(with_workspace: Memory
     assert sum(row.measured_bytes for row in rows) == 1310
     assert added == ReconciledRow("added by library workspace", 0, 200, None)
     assert (peak.measured_bytes, peak.predicted_bytes) == (1510, predict(SPEC).peak_bytes)
-    assert "no prediction has it" in done.missing[f"reconciliation.{added.name}"]
+    assert "is not predicted" in done.missing[f"reconciliation.{added.name}"]
 
 
 def test_without_it_the_two_peaks_are_one(memory: Memory) -> None:
