@@ -54,14 +54,14 @@ SECTIONS = {
     "passes": "Passes",
     "timing": "Timing",
     "speed": "Speed and how the steps were chosen",
-    "questions": "Questions of the write-ups",
+    "questions": "Questions",
     "categories": "Categories of the traced step",
     "kernels": "Operators",
     "roofline": "Roofline",
     "flops": "FLOPs of matrix products a step",
     "memory": "Memory of a steady step",
     "ledger": "Memory ledger",
-    "card": "Card ledger",
+    "card": "Process memory",
     "reconciliation": "Predicted against measured",
     "resident": "What was resident",
     "origins": "Alive at the peak",
@@ -103,6 +103,19 @@ CHANGED = {
         f'<a href="#{anchor}">{anchor.replace("-", " ")}</a>': f'<a href="#{anchor}">{title}</a>'
         for anchor, title in SECTIONS.items()
     },
+    # Titles and checks are in plain words.
+    "their medians sum to 98.3 % of it": "their medians add up to 98.3 % of the step",
+    "over the bare step": "against the untraced step",
+    "host operators, self time": "CPU operators, self time",
+    "bare 53.71 ms ·": "untraced 53.71 ms ·",
+    "Passes: what watching the step costs it": "Passes: what measuring costs the step",
+    "Questions of the write-ups, answered": "Questions, answered",
+    "Memory ledger: what is resident at the peak": "Memory ledger: bytes at the peak",
+    "Card ledger: from": "Process memory: from",
+    'class="told quiet"': 'class="tooltip quiet"',
+    'told = figure.querySelector(".told")': 'tooltip = figure.querySelector(".tooltip")',
+    "told.textContent": "tooltip.textContent",
+    "wT9dwjjT+rF941+9P08DO0GDcSTDlNkhSyQYuw+wNzg=": "ftjPpHIfMlPQsrcFl94N26tv7t6F18mSGJ8UGtvIftw=",
     # Series have words.
     "  quantity                    min   median       max  n\n": (
         "  quantity              min   median       max  n\n"
