@@ -232,6 +232,7 @@ class RunScreen(WorkScreen):
 
     @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
     def _predict_exactly(self, predicted: DevicePrediction, estimator: Estimator) -> None:
+        from sysbench.core.spec.model_source import locate  # lazy: first frame
 
         spec = predicted.spec.changed(device=predicted.device or predicted.spec.device)
         try:
