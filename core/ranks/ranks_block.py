@@ -99,7 +99,7 @@ def _rows(
                 undivided_ns=parts.undivided_ns,
                 idle_ns=parts.idle_ns,
                 collectives=len(trace.calls),
-                match_collectives=sum(rank in match.calls for match in matches),
+                matched=sum(rank in match.calls for match in matches),
                 last=len(late_to),
                 late_ns=_late_ns(late_to),
                 bounded_ns=_late_ns([each for each in late_to if each.is_bounded]),
