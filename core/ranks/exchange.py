@@ -49,7 +49,7 @@ def reading(trips: Sequence[RoundTrip]) -> ClockReading:
         ValueError: No round trip, or one received before it was sent.
     """
     if not trips or any(trip.received_ns < trip.sent_ns for trip in trips):
-        raise ValueError("a round trip must end after it begins")
+        raise ValueError("round trips must end after they begin")
     fastest = sorted(trips, key=lambda trip: trip.received_ns - trip.sent_ns)[:MAX_TRIPS]
     lows = [trip.sent_ns - trip.answered_ns for trip in fastest]
     highs = [trip.received_ns - trip.answered_ns for trip in fastest]
