@@ -63,7 +63,6 @@ def findings_of_file(kernels: Kernels) -> list[Finding]:
 
 
 def device_idle(kernels: Kernels) -> Finding | None:
-    """The device is idle for much of the span."""
     whole_ns = kernels.step_ms * 1e6
     idle_ns = fsum(row.ns for row in kernels.idle)
     if kernels.source != "kernels" or not whole_ns or idle_ns < IDLE_LIMIT * whole_ns:
@@ -90,7 +89,6 @@ def device_idle(kernels: Kernels) -> Finding | None:
 
 
 def _open_annotation(kernels: Kernels) -> str:
-    """The innermost annotation that covers most of the wait for launches, as a sentence."""
     late_ns = fsum(row.ns for row in kernels.idle if row.cause == HOST_LATE) * kernels.steps
     ranges = kernels.host.annotations if kernels.host else []
     steps = kernels.marked_steps.rows if kernels.marked_steps else []
@@ -110,7 +108,6 @@ def _open_annotation(kernels: Kernels) -> str:
 
 
 def _longest_calls(kernels: Kernels, idle_ns: float) -> str:
-    """The longest launch and synchronization, where they caused much of the idle time."""
     calls = kernels.host.calls if kernels.host else []
     causes = {row.cause for row in kernels.idle if row.ns >= MIN_CAUSE_SHARE * idle_ns}
     words = ""
@@ -127,7 +124,6 @@ def _longest_calls(kernels: Kernels, idle_ns: float) -> str:
 
 
 def _outside_steps(kernels: Kernels) -> str:
-    """Idle time outside the marked steps, if most of it lies there."""
     marked = kernels.marked_steps
     if marked is None or marked.chosen:
         return ""

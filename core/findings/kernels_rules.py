@@ -67,7 +67,6 @@ def tracing_perturbed(record: Record) -> Finding | None:
 
 
 def no_kernels(record: Record) -> Finding | None:
-    """The step ran on a GPU, but no kernel was recorded."""
     kernels = record.kernels
     if kernels is None or not kernels.lacks_kernels:
         return None
@@ -87,7 +86,6 @@ def _sentence(text: str) -> str:
 
 
 def low_coverage(record: Record) -> Finding | None:
-    """The kernel table explains too little of the step."""
     kernels = record.kernels
     if kernels is None or kernels.coverage.explained >= COVERAGE_LIMIT:
         return None
@@ -186,7 +184,6 @@ def category_out_of_line(record: Record) -> Finding | None:
 
 
 def _emptiest_phase(kernels: Kernels) -> str:
-    """The phase with the longest idle time, or an empty string."""
     idle = {
         phase: ns - fsum(row.exclusive_ns for row in kernels.rows if row.phase == phase)
         for phase, ns in kernels.phases_ns.items()

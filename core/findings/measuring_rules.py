@@ -63,7 +63,6 @@ def null_gpu(record: Record) -> Finding | None:
 
 
 def ended_early(record: Record) -> Finding | None:
-    """The first pass that did not finish."""
     bad = next((entry for entry in record.passes if entry.outcome != "finished"), None)
     if bad is None:
         return None
@@ -89,7 +88,6 @@ def ended_early(record: Record) -> Finding | None:
 
 
 def _after_signal(detail: str) -> str:
-    """Next step after a signal ended a pass."""
     signal = SIGNAL.search(detail)
     return AFTER_SIGNAL.get(signal[0] if signal else "", UNKNOWN_SENDER)
 
@@ -189,7 +187,6 @@ def lost_rounds(record: Record) -> Finding | None:
 
 
 def other_tenants(record: Record) -> Finding | None:
-    """Other processes used the device during the measurement."""
     telemetry = record.telemetry
     if telemetry is None or not telemetry.other_processes:
         return None

@@ -26,7 +26,6 @@ SPILL_RATIO = 6.0
 
 
 def prediction_missed(record: Record) -> Finding | None:
-    """The predicted peak differs from the measured one by more than the limit."""
     memory = record.memory
     if memory is None or not memory.predicted_peak_bytes:
         return None
@@ -205,7 +204,6 @@ def first_step_for_steady(record: Record) -> Finding | None:
 
 
 def close_to_the_limit(record: Record) -> Finding | None:
-    """Peak memory is close to the limit, or to the device's capacity."""
     used, limit = _used_and_limit(record)
     if not used or not limit or used / limit <= CARD_LIMIT:
         return None

@@ -31,7 +31,7 @@ class Arrivals:
 
 def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
     """Return the synchronizing collectives of at least two aligned ranks, by last arrival."""
-    found = []
+    result = []
     for match in matches:
         arrived = {
             rank: call.start_ns - clocks.by_rank[rank].ahead_ns
@@ -48,24 +48,24 @@ def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
         if late_ns <= sum(clock.spread_ns for clock in pair):
             late_ns = 0
         is_bounded = late_ns > sum(clock.error_ns for clock in pair)
-        found.append(Arrivals(match, arrived, last, last_ns, late_ns, is_bounded))
-    return sorted(found, key=lambda each: each.last_ns)
+        result.append(Arrivals(match, arrived, last, last_ns, late_ns, is_bounded))
+    return sorted(result, key=lambda each: each.last_ns)
 
 
-def last_arrivals(rank: int, found: Iterable[Arrivals], clocks: RankClocks) -> dict[int, int]:
+def last_arrivals(rank: int, arrived: Iterable[Arrivals], clocks: RankClocks) -> dict[int, int]:
     """Return the last arrival of each call by its identity, on this rank's own clock."""
     ahead_ns = clocks.by_rank[rank].ahead_ns if rank in clocks.by_rank else 0
     return {
         id(each.match.calls[rank]): each.last_ns + ahead_ns
-        for each in found
+        for each in arrived
         if rank in each.arrived
     }
 
 
-def late_by_rank(found: Iterable[Arrivals]) -> dict[int, list[Arrivals]]:
+def late_by_rank(arrived: Iterable[Arrivals]) -> dict[int, list[Arrivals]]:
     """Return by rank the collectives that waited only for this rank."""
     late: defaultdict[int, list[Arrivals]] = defaultdict(list)
-    for each in found:
+    for each in arrived:
         if each.late_ns:
             late[each.last].append(each)
     return late

@@ -55,7 +55,6 @@ class RankClocks:
 
 
 def align_clocks(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
-    """Return the clocks of the ranks relative to the lowest rank's."""
     order = sorted(ranks)
     place = {rank: index for index, rank in enumerate(order)}
     bound = np.full((len(order), len(order)), NO_BOUND_NS, dtype=np.int64)
@@ -69,6 +68,7 @@ def align_clocks(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
             for b, second in calls:
                 if a == b or abs(first.end_ns - second.start_ns) > MAX_DISTANCE_NS:
                     continue
+                # a cannot end before b has started: offset of a against b <= end - start
                 bound[a, b] = min(bound[a, b], first.end_ns - second.start_ns)
                 if a < b:
                     ends[a, b].append(first.end_ns - second.end_ns)
@@ -77,9 +77,9 @@ def align_clocks(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
     by_rank = {}
     for index, (value, spread_ns) in estimate.items():
         high, low = int(bound[index, 0]), -int(bound[0, index])
-        ahead = min(max(value, low), high)
-        doubt_ns = conflict_ns if index else 0
-        error_ns = max(high - ahead, ahead - low) + doubt_ns
+        ahead = min(max(value, low), high)  # the estimate, moved into its bounds
+        slack_ns = conflict_ns if index else 0  # the reference has no error
+        error_ns = max(high - ahead, ahead - low) + slack_ns
         moved_ns = abs(ahead - value)
         by_rank[order[index]] = RankClock(ahead, error_ns, min(error_ns, spread_ns + moved_ns))
     return RankClocks(order[0], by_rank, conflict_ns)
@@ -88,12 +88,13 @@ def align_clocks(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
 def _resolve_conflicts(bound: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
     """Return the slack that makes all bounds consistent, within a factor of two, and the shortest
     bounds."""
-    told = bound < NO_BOUND_NS
-    np.fill_diagonal(told, val=False)
+    is_bounded = bound < NO_BOUND_NS
+    np.fill_diagonal(is_bounded, val=False)
+    # A negative width is a contradiction of two ranks; longer paths may need more slack.
     widths = bound + bound.T
-    slack = max(0, -int(widths[told].min(initial=0)) // 2)
+    slack = max(0, -int(widths[is_bounded].min(initial=0)) // 2)
     while True:
-        shortest = _shortest(bound + slack * told)
+        shortest = _shortest(bound + slack * is_bounded)
         if (np.diag(shortest) >= 0).all():
             return slack, shortest
         slack = 2 * slack + 1
@@ -115,20 +116,21 @@ def _estimates(
 ) -> dict[int, tuple[int, int]]:
     """Return offset and spread of each clock along the best-known pairs (Prim's tree)."""
     medians = {pair: round(statistics.median(values)) for pair, values in ends.items()}
-    found = {0: (0, 0)}
+    offsets = {0: (0, 0)}
     while True:
+        # Pairs with exactly one known clock; the tightest bounds come first.
         open_pairs = [
             (int(bound[a, b] + bound[b, a]), a, b)
             for a, b in medians
-            if (a in found) != (b in found)
+            if (a in offsets) != (b in offsets)
         ]
         if not open_pairs:
-            return found
+            return offsets
         _, a, b = min(open_pairs)
         spread = _spread(ends[a, b], medians[a, b])
-        known, new, sign = (a, b, -1) if a in found else (b, a, 1)
-        ahead, so_far = found[known]
-        found[new] = (ahead + sign * medians[a, b], min(NO_BOUND_NS, so_far + spread))
+        known, new, sign = (a, b, -1) if a in offsets else (b, a, 1)
+        ahead, so_far = offsets[known]
+        offsets[new] = (ahead + sign * medians[a, b], min(NO_BOUND_NS, so_far + spread))
 
 
 def _spread(values: Sequence[int], median: int) -> int:

@@ -49,7 +49,7 @@ def reading(trips: Sequence[RoundTrip]) -> ClockReading:
         ValueError: No round trip, or one received before it was sent.
     """
     if not trips or any(trip.received_ns < trip.sent_ns for trip in trips):
-        raise ValueError("a clock is read by round trips that end after they begin")
+        raise ValueError("round trips must end after they begin")
     fastest = sorted(trips, key=lambda trip: trip.received_ns - trip.sent_ns)[:MAX_TRIPS]
     lows = [trip.sent_ns - trip.answered_ns for trip in fastest]
     highs = [trip.received_ns - trip.answered_ns for trip in fastest]
@@ -66,7 +66,7 @@ def ahead_at(before: ClockReading, after: ClockReading, ns: int) -> int:
     readings."""
     passed = after.at_ns - before.at_ns
     since = min(max(ns - before.at_ns, 0), passed)
-    # Whole numbers: moments of a clock have more digits than a float.
+    # Integers: times of a clock have more digits than a float.
     drift_ns = after.ahead_ns - before.ahead_ns
     return before.ahead_ns + (drift_ns * since // passed if passed > 0 else 0)
 
@@ -79,18 +79,18 @@ def on_reference(step: RankStep, host: int, before: ClockReading, after: ClockRe
         before, after: Readings of its host's clock before and after the step.
     """
 
-    def moved(ns: int) -> int:
+    def convert(ns: int) -> int:
         return ns - ahead_at(before, after, ns)
 
     return msgspec.structs.replace(
         step,
         collectives=[
             msgspec.structs.replace(
-                one, arrived_ns=moved(one.arrived_ns), done_ns=moved(one.done_ns)
+                each, arrived_ns=convert(each.arrived_ns), done_ns=convert(each.done_ns)
             )
-            for one in step.collectives
+            for each in step.collectives
         ],
-        blocked=step.blocked and [(moved(begin), moved(end)) for begin, end in step.blocked],
+        blocked=step.blocked and [(convert(begin), convert(end)) for begin, end in step.blocked],
         host=host,
         host_ahead_ns=after.ahead_ns,
         host_error_ns=max(before.error_ns, after.error_ns),

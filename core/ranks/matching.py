@@ -13,7 +13,6 @@ from sysbench.core.trace.trace_events import NONE
 SYNCHRONISING = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")
 """Kinds in which every rank needs data of every other: none can end before all have come."""
 UNEVEN = ("all-to-all", "barrier")
-"""Kinds whose bytes may differ between ranks."""
 
 
 class _Key(NamedTuple):
@@ -47,7 +46,7 @@ def match_collectives(ranks: Mapping[int, RankTrace]) -> list[Match]:
     outside all steps are excluded, as are calls whose count differs between ranks: it is unknown
     which one is missing.
     """
-    found: defaultdict[_Key, dict[int, list[TracedCall]]] = defaultdict(dict)
+    calls_of: defaultdict[_Key, dict[int, list[TracedCall]]] = defaultdict(dict)
     numbered = _numbered(ranks)
     have_steps = any(trace.steps for trace in ranks.values())
     for rank, trace in ranks.items():
@@ -55,9 +54,9 @@ def match_collectives(ranks: Mapping[int, RankTrace]) -> list[Match]:
             if have_steps and call.step == NONE and call.group not in numbered:
                 continue
             key = _key(call, numbered=call.group in numbered)
-            found[key].setdefault(rank, []).append(call)
+            calls_of[key].setdefault(rank, []).append(call)
     matches = []
-    for key, by_rank in found.items():
+    for key, by_rank in calls_of.items():
         if len(by_rank) < 2 or len({len(calls) for calls in by_rank.values()}) > 1:
             continue
         for calls in zip(*by_rank.values(), strict=True):
@@ -75,7 +74,6 @@ def match_collectives(ranks: Mapping[int, RankTrace]) -> list[Match]:
 
 
 def _numbered(ranks: Mapping[int, RankTrace]) -> set[str]:
-    """Return the groups whose calls all have a number on all ranks."""
     calls = [call for trace in ranks.values() for call in trace.calls]
     return {call.group for call in calls} - {call.group for call in calls if call.position == NONE}
 

@@ -1,4 +1,4 @@
-"""The ranks of one job side by side, from a folder with a file of each; public JSON."""
+"""The ranks of one job, from a folder with a file per rank; public JSON."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ Cause = Literal["idle", "compute", "communication"]
 class FileRankRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rank over its file's span; nanoseconds of its own clock.
 
-    ``span_ns`` is the sum of ``compute_ns`` (computing or copying, communication beside it or
-    not), ``waiting_ns``, ``transfer_ns``, ``undivided_ns`` and ``idle_ns``. The three in the middle
-    are communication that no computation hides, ``exposed_ns`` in all: ``waiting`` until the last
-    rank of the folder had reached a collective, ``transfer`` from then on. What is no collective
-    in which every rank needs every other, or has no counterpart in the other files, is undivided.
+    ``span_ns`` is the sum of ``compute_ns`` (computing or copying, overlapped or not),
+    ``waiting_ns``, ``transfer_ns``, ``undivided_ns`` and ``idle_ns``. ``exposed_ns``, the sum of
+    the three in the middle, is communication without computation: waiting until the last rank
+    reached the collective, then transfer; undivided if the collective does not synchronize all
+    ranks or has no counterpart in the other files.
 
-    ``last`` counts the collectives that this rank reached last, ``late_ns`` is the time for which
-    those wanted for this rank alone, and ``late_causes`` tells that time by what the rank did
-    beyond the median of the others. ``clock_ahead_ns`` is how far its clock is ahead of the
-    reference rank's, ``clock_error_ns`` the most by which that can be wrong, and
-    ``clock_spread_ns`` what it is if collectives end on all ranks together; null where no
-    collective ties the two. ``bounded_ns`` is the part of ``late_ns`` that holds without that.
+    ``last`` counts the collectives that this rank reached last, ``late_ns`` is the time in which
+    they waited only for it, and ``late_causes`` splits it by activity beyond the median of the
+    others. ``clock_ahead_ns`` is the offset from the reference rank's clock, ``clock_error_ns`` its
+    maximum error, and ``clock_spread_ns`` the error if collectives end on all ranks together; null
+    if no collective aligns the two. ``bounded_ns`` is the part of ``late_ns`` beyond the error.
     """
 
     rank: int
@@ -62,12 +61,11 @@ class RankStepRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MatchedCollective(msgspec.Struct, frozen=True, kw_only=True):
-    """Collectives of one kind, size and group that several files have; times are means over their
-    calls and ranks.
+    """Collectives of one kind, size and group in several files; mean times over calls and ranks.
 
     ``bytes`` are as nccl-tests counts them. ``waiting_ns`` is from a rank's arrival to the last
-    one's, ``transfer_ns`` from there to its end. Bandwidths are of the transfer, in GB/s, and null
-    where the clocks do not resolve it.
+    one's, ``transfer_ns`` from there to its end. Bandwidths are of the transfer, in GB/s, null if
+    the clocks are not exact enough.
     """
 
     kind: str
@@ -83,9 +81,11 @@ class MatchedCollective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankMemoryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory of one rank by its snapshot, or by its trace where that has the allocations; bytes as
-    in the record's memory block, at the peak and at the end of the recording. ``largest_bytes``
-    are held at the peak by one place in the code, ``largest``."""
+    """Memory of one rank from its snapshot, or from a trace with allocations.
+
+    Bytes as in the record's memory block, at the peak and at the end of the recording.
+    ``largest`` is the code location with most bytes at the peak, ``largest_bytes``.
+    """
 
     rank: int
     file: str
@@ -100,11 +100,10 @@ class RankMemoryRow(msgspec.Struct, frozen=True, kw_only=True):
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of a folder.
 
-    ``kind`` is that of the files with times and ``reference`` the rank whose clock the others are
-    told by; null where there are no times.
-    ``clock_conflict_ns`` is by how much the collectives contradict each other whatever the clocks:
-    clocks that drift, or stamps that are not exact. ``absent`` are ranks of the job without a file,
-    ``left_out`` files of the folder that are none of these kinds.
+    ``kind`` is that of the files with times, ``reference`` the rank with the reference clock; null
+    without times. ``clock_conflict_ns`` is the contradiction between collectives that no offsets
+    explain: clocks drift, or stamps are inexact. ``absent`` are ranks of the job without a file,
+    ``left_out`` files of unknown kinds.
     """
 
     folder: str

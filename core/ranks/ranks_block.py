@@ -33,36 +33,39 @@ def ranks_block(folder: str, files: Mapping[int, str], ranks: Mapping[int, RankT
     """
     matches = match_collectives(ranks)
     clocks = align_clocks(sorted(ranks), matches)
-    found = arrivals(matches, clocks)
+    arrived = arrivals(matches, clocks)
     splits = {
-        rank: SpanSplit(trace, last_arrivals(rank, found, clocks)) for rank, trace in ranks.items()
+        rank: SpanSplit(trace, last_arrivals(rank, arrived, clocks))
+        for rank, trace in ranks.items()
     }
-    rows = _rows(files, ranks, matches, clocks, found, splits)
+    rows = _rows(files, ranks, matches, clocks, arrived, splits)
     worst = find_straggler(rows)
     findings = [*_conflict(clocks), *([worst] if worst else [])]
     unmatched = sum(row.collectives - row.matched for row in rows)
     missing = {}
     if unmatched:
         missing["matched"] = (
-            f"{unmatched} of {counted(sum(row.collectives for row in rows), 'collective')} without "
-            "a counterpart in another file, or with another number of them there: undivided"
+            f"{unmatched} of {counted(sum(row.collectives for row in rows), 'collective')} have no "
+            "counterpart in another file, or another number of calls there: waiting and transfer "
+            "cannot be separated"
         )
     if alone := [rank for rank in sorted(ranks) if rank not in clocks.by_rank]:
         names = ", ".join(map(str, alone))
         missing["clock_ahead_ns"] = (
-            f"no collective ties the clock of rank {names} to that of rank {clocks.reference}: "
-            "it is taken as it is"
+            f"clocks of ranks {clocks.reference} and {names} could not be aligned"
         )
     if several := [rank for rank, trace in sorted(ranks.items()) if trace.other_devices]:
         names = ", ".join(map(str, several))
-        missing["device"] = f"more than one device in the file of rank {names}: the busiest is told"
+        missing["device"] = (
+            f"several devices in the file of rank {names}: only the busiest is shown"
+        )
     return Ranks(
         folder=folder,
         reference=clocks.reference,
         clock_conflict_ns=clocks.conflict_ns,
         rows=rows,
         steps=_steps(ranks, splits),
-        collectives=_collectives(found, clocks),
+        collectives=_collectives(arrived, clocks),
         findings=findings,
         missing=missing,
     )
@@ -73,14 +76,14 @@ def _rows(
     ranks: Mapping[int, RankTrace],
     matches: Sequence[Match],
     clocks: RankClocks,
-    found: Sequence[Arrivals],
+    arrived: Sequence[Arrivals],
     splits: Mapping[int, SpanSplit],
 ) -> list[FileRankRow]:
-    late, before = late_by_rank(found), window_begins(ranks, found)
+    late, before = late_by_rank(arrived), window_begins(ranks, arrived)
     rows = []
     for rank, trace in sorted(ranks.items()):
         parts = splits[rank].whole()
-        own = late.get(rank, [])
+        late_to = late.get(rank, [])
         clock = clocks.by_rank.get(rank)
         rows.append(
             FileRankRow(
@@ -96,11 +99,11 @@ def _rows(
                 undivided_ns=parts.undivided_ns,
                 idle_ns=parts.idle_ns,
                 collectives=len(trace.calls),
-                match_collectives=sum(rank in match.calls for match in matches),
-                last=len(own),
-                late_ns=_late_ns(own),
-                bounded_ns=_late_ns([each for each in own if each.is_bounded]),
-                late_causes=late_causes(rank, own, splits, before) if own else {},
+                matched=sum(rank in match.calls for match in matches),
+                last=len(late_to),
+                late_ns=_late_ns(late_to),
+                bounded_ns=_late_ns([each for each in late_to if each.is_bounded]),
+                late_causes=late_causes(rank, late_to, splits, before) if late_to else {},
                 clock_ahead_ns=clock.ahead_ns if clock else None,
                 clock_error_ns=clock.error_ns if clock else None,
                 clock_spread_ns=clock.spread_ns if clock else None,
@@ -133,34 +136,34 @@ def _steps(ranks: Mapping[int, RankTrace], splits: Mapping[int, SpanSplit]) -> l
     return sorted(rows, key=lambda row: (row.step, row.rank))
 
 
-def _collectives(found: Sequence[Arrivals], clocks: RankClocks) -> list[MatchedCollective]:
+def _collectives(arrived: Sequence[Arrivals], clocks: RankClocks) -> list[MatchedCollective]:
     groups: defaultdict[tuple[object, ...], list[Arrivals]] = defaultdict(list)
-    for each in found:
+    for each in arrived:
         match = each.match
         groups[match.group, match.kind, match.bytes, len(each.arrived)].append(each)
-    rows = [_collective(alike, clocks) for alike in groups.values()]
+    rows = [_collective(members, clocks) for members in groups.values()]
     return sorted(rows, key=lambda row: -row.calls * (row.waiting_ns + row.transfer_ns))
 
 
-def _collective(alike: Sequence[Arrivals], clocks: RankClocks) -> MatchedCollective:
+def _collective(members: Sequence[Arrivals], clocks: RankClocks) -> MatchedCollective:
     waiting, transfer = [], []
-    for each in alike:
+    for each in members:
         for rank, came_ns in each.arrived.items():
             end_ns = each.match.calls[rank].end_ns - clocks.by_rank[rank].ahead_ns
             waiting.append(min(each.last_ns, max(end_ns, came_ns)) - came_ns)
             transfer.append(max(0, end_ns - each.last_ns))
-    match = alike[0].match
+    match = members[0].match
     transfer_ns = fsum(transfer) / len(transfer)
-    doubt_ns = max(clocks.by_rank[rank].error_ns for each in alike for rank in each.arrived)
+    error_ns = max(clocks.by_rank[rank].error_ns for each in members for rank in each.arrived)
     factor = bus_factor(match.kind, match.group_size) if match.group_size else None
-    is_resolved = match.bytes is not None and transfer_ns > 2 * doubt_ns
+    is_resolved = match.bytes is not None and transfer_ns > 2 * error_ns
     rate = match.bytes / transfer_ns if is_resolved and match.bytes else None
     return MatchedCollective(
         kind=match.kind,
         bytes=match.bytes,
         group=match.group or None,
-        ranks=len(alike[0].arrived),
-        calls=len(alike),
+        ranks=len(members[0].arrived),
+        calls=len(members),
         waiting_ns=fsum(waiting) / len(waiting),
         most_waiting_ns=max(waiting),
         transfer_ns=transfer_ns,
@@ -177,12 +180,12 @@ def _conflict(clocks: RankClocks) -> list[Finding]:
             rule="ranks-clock-conflict",
             severity="problem",
             verdict="The collectives of these files contradict each other: waiting and transfer "
-            "are not to be trusted.",
-            why=f"Whatever the clocks, some end up to {clocks.conflict_ns / 1e6:.4g} ms before "
-            "another rank reached them: the files are of different steps, clocks drift, or groups "
-            "that the files do not name were taken for one.",
-            next="Record all ranks in the same steps, with a profiler that names process groups "
-            "(torch 2.5 and later does).",
+            "are unreliable.",
+            why=f"With any clock offsets, some end up to {clocks.conflict_ns / 1e6:.4g} ms before "
+            "another rank reached them: the files have different steps, clocks drift, or process "
+            "groups without a name were mixed up.",
+            next="Record the same steps on all ranks, with a profiler that names process groups "
+            "(torch 2.5 or later).",
             numbers={"conflict_ns": clocks.conflict_ns},
         )
     ]

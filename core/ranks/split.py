@@ -33,16 +33,15 @@ class SpanSplit:
     def __init__(self, trace: RankTrace, last: Mapping[int, int]) -> None:
         # `last`: arrival of the last rank by the identity of the call, see `last_arrivals`.
         calls = [(call, last[id(call)]) for call in trace.calls if id(call) in last]
-        # A rank whose end lies before the last arrival, by clocks that are not exact, moved nothing
-        # after it.
+        # With inexact clocks a call may end before the last arrival: then it has no transfer.
         moving = trace.cover(
             [(max(call.start_ns, come), call.end_ns) for call, come in calls if come < call.end_ns]
         )
-        standing = trace.cover([(call.start_ns, min(come, call.end_ns)) for call, come in calls])
+        waiting = trace.cover([(call.start_ns, min(come, call.end_ns)) for call, come in calls])
         self.work = trace.work
         self.exposed = trace.communication.without(trace.compute)
         self._transfer = moving.shared(self.exposed)
-        divided = _union(moving, standing).shared(self.exposed)
+        divided = _union(moving, waiting).shared(self.exposed)
         self._waiting = divided.without(self._transfer)
         self._undivided = self.exposed.without(divided)
         self._busy = _union(self.work, self.exposed)
@@ -52,7 +51,6 @@ class SpanSplit:
         return self.within(self.low_ns, self.high_ns)
 
     def within(self, low_ns: int, high_ns: int) -> SpanParts:
-        """Return the parts of [low, high)."""
 
         def covered(cover: Cover) -> int:
             return int(cover.within(np.array([low_ns]), np.array([high_ns]))[0])

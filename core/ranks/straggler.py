@@ -20,17 +20,17 @@ MIN_RATIO = 2
 MAIN_SHARE = 0.5
 """Share of a rank's lateness above which one cause is named."""
 CAUSES: tuple[Cause, ...] = ("idle", "compute", "communication")
-DID: dict[Cause, str] = {
+ACTIVITY: dict[Cause, str] = {
     "idle": "it ran nothing",
     "compute": "it computed longer",
-    "communication": "it was in other communication",
+    "communication": "it waited in other collectives",
 }
-NEXT: dict[Cause, str] = {
-    "idle": "Look at its host: data loading, Python code, a busy processor. `inspect` of its file "
-    "has the gaps.",
+REMEDIES: dict[Cause, str] = {
+    "idle": "Check its host: data loading, Python code, other processes. `inspect` its file to see "
+    "the gaps.",
     "compute": "Compare its kernels with those of another rank: more work (uneven data, experts), "
-    "or the same work slower (clocks, a neighbour on the device).",
-    "communication": "Look at the other groups that it is in.",
+    "or slower work (clocks, another process on the device).",
+    "communication": "Check its other process groups.",
 }
 
 
@@ -71,19 +71,19 @@ def _spent(split: SpanSplit, low_ns: int, high_ns: int) -> dict[Cause, int]:
     }
 
 
-def window_begins(ranks: Mapping[int, RankTrace], found: Sequence[Arrivals]) -> dict[int, int]:
+def window_begins(ranks: Mapping[int, RankTrace], arrived: Sequence[Arrivals]) -> dict[int, int]:
     """Return the begin of the window before each call by its identity: the end of the previous
     synchronizing call, or the begin of its step."""
     return dict(
-        pair for rank, trace in ranks.items() for pair in _window_begins(rank, trace, found)
+        pair for rank, trace in ranks.items() for pair in _window_begins(rank, trace, arrived)
     )
 
 
 def _window_begins(
-    rank: int, trace: RankTrace, found: Sequence[Arrivals]
+    rank: int, trace: RankTrace, arrived: Sequence[Arrivals]
 ) -> Iterator[tuple[int, int]]:
     steps = {step.number: step.start_ns for step in trace.steps}
-    calls = [each.match.calls[rank] for each in found if rank in each.arrived]
+    calls = [each.match.calls[rank] for each in arrived if rank in each.arrived]
     calls.sort(key=lambda call: call.start_ns)
     for call in calls[:1]:
         if call.step in steps:
@@ -100,9 +100,9 @@ def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
     caused = sum(max(0, ns) for ns in worst.late_causes.values())
     cause = max(CAUSES, key=lambda name: worst.late_causes.get(name, 0))
     cause_ns = worst.late_causes.get(cause, 0)
-    is_told = bool(caused) and cause_ns >= MAIN_SHARE * caused
+    has_cause = bool(caused) and cause_ns >= MAIN_SHARE * caused
     is_bounded = worst.bounded_ns >= MAIN_SHARE * worst.late_ns
-    before = f": before these, {DID[cause]}" if is_told else ""
+    before = f": before these, {ACTIVITY[cause]}" if has_cause else ""
     provided = "" if is_bounded else ", if collectives end on all ranks together"
     waiting = ", ".join(
         f"rank {row.rank} {row.waiting_ns / 1e6:.4g} ms" for row in rows if row is not worst
@@ -115,17 +115,17 @@ def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
     return Finding(
         rule="ranks-straggler",
         severity="warning" if is_bounded else "note",
-        verdict=f"Rank {worst.rank} holds up the others for {worst.late_ns / 1e6:.4g} ms, "
+        verdict=f"Rank {worst.rank} is a straggler: others wait {worst.late_ns / 1e6:.4g} ms, "
         f"{percent(worst.late_ns / worst.span_ns, 0)} of its span{provided}{before}.",
-        why=f"It came last to {worst.last} of {counted(worst.matched, 'matched collective')}; "
-        f"waiting that nothing hides: {waiting}. Beyond the median of the others it spent on its "
-        f"way there: {beyond or 'not known'}.{'' if is_bounded else _clock_uncertainty(rows)}",
-        next=NEXT[cause] if is_told else "Compare its file with that of another rank.",
+        why=f"It was last in {worst.last} of {counted(worst.matched, 'matched collective')}; "
+        f"exposed waiting: {waiting}. Before them it spent, beyond the median of the others: "
+        f"{beyond or 'unknown'}.{'' if is_bounded else _clock_uncertainty(rows)}",
+        next=REMEDIES[cause] if has_cause else "Compare its file with that of another rank.",
         numbers={
             "rank": worst.rank,
             "late_ns": worst.late_ns,
             "bounded_ns": worst.bounded_ns,
-            "cause": cause if is_told else "",
+            "cause": cause if has_cause else "",
             "cause_ns": cause_ns,
         },
     )
@@ -135,6 +135,6 @@ def _clock_uncertainty(rows: Sequence[FileRankRow]) -> str:
     error_ms = max(row.clock_error_ns or 0 for row in rows) / 1e6
     spread_ms = max(row.clock_spread_ns or 0 for row in rows) / 1e6
     return (
-        f" Without that the clocks are known to {error_ms:.3g} ms only, since one rank comes late "
-        f"to nearly all of these; their ends agree to {spread_ms:.3g} ms."
+        f" Otherwise the clock error is up to {error_ms:.3g} ms, since one rank is late to nearly "
+        f"all of them; their ends agree within {spread_ms:.3g} ms."
     )

@@ -58,11 +58,9 @@ class Activities:
 
     @property
     def linked(self) -> NDArray[np.bool_]:
-        """Mask of the pieces whose launch is in the trace."""
         return np.asarray(self.launched != NONE)
 
     def clipped(self, low: int, high: int) -> Activities:
-        """Clip the pieces to [low, high)."""
         start, end = np.clip(self.start, low, high), np.clip(self.end, low, high)
         # A piece without length covers no time but is a call: it stays unless clipping moved it.
         inside = np.flatnonzero((end > start) | ((self.start == self.end) & (start == self.start)))

@@ -74,10 +74,10 @@ def softmax_against_matmuls(record: Record, kernels: Kernels, others: Sequence[R
     }
     sentence = (
         f"In forward softmax takes {milliseconds(softmax_ns / 1e6)} and the matrix products "
-        f"{milliseconds(product_ns / 1e6)}, {ratio:.2g} times the time; {_arithmetic(numbers)}."
+        f"{milliseconds(product_ns / 1e6)}, a ratio of {ratio:.2g}; {_arithmetic(numbers)}."
     )
     if any(_operator(row) in WRITTEN_OUT for row in softmax):
-        sentence += " The softmax is written out; the scaling of the scores is counted with it."
+        sentence += " The softmax is not fused; its time includes the scaling of the scores."
     rows = list(dict.fromkeys(row.name for row in (*softmax, *products)))
     return Answer(question=QUESTION, sentence=sentence, numbers=numbers, rows=rows)
 
@@ -97,7 +97,6 @@ def attention_flops(record: Record, products: Sequence[KernelRow]) -> Numbers:
 
 
 def is_product(row: KernelRow) -> bool:
-    """Return whether a row is one of attention's two products, not a projection."""
     batched = "bmm" in row.op or "bmm" in row.name
     return row.category == "gemm" and (batched or ATTENTION.search(row.module) is not None)
 
@@ -118,10 +117,7 @@ def _operator(row: KernelRow) -> str:
 def _arithmetic(numbers: Numbers) -> str:
     softmax, products = (format_count(float(numbers[f"{key}_flops"])) for key in KEYS)
     ratio = float(numbers["flops_ratio"])
-    return (
-        f"the softmax's arithmetic is {softmax}FLOP against {products}FLOP, "
-        f"{ratio:.2g} times as many"
-    )
+    return f"softmax has {softmax}FLOP, the products have {products}FLOP, a ratio of {ratio:.2g}"
 
 
 def _not_separable(fused: Sequence[KernelRow], numbers: Numbers) -> Answer:

@@ -64,7 +64,6 @@ class Joined:
 
     @property
     def words(self) -> str:
-        """Describe how many kernels of replays were joined, and why others were not."""
         of_replays, joined = int((self.replay != NONE).sum()), int((self.launch != NONE).sum())
         text = (
             f"{joined:,} of {of_replays:,} kernels of graph replays are joined with their capture"
@@ -74,13 +73,13 @@ class Joined:
             text += f", by {by}"
         without = int((~self.shaped & (self.launch != NONE)).sum())
         if without:
-            text += f"; {without:,} without FLOPs: captures of several shapes fit"
+            text += f"; {without:,} without FLOPs: captures with different shapes fit"
         return "; ".join([text, *(f"{count:,} not: {why}" for why, count in self.reasons.items())])
 
 
 NOT_CAPTURED = "no capture has these kernels in this order"
-AMBIGUOUS = "several captures fit, of different operators"
-AGAINST = "a product of the capture would be no product in the replay"
+AMBIGUOUS = "several captures with different operators fit"
+AGAINST = "matrix products of the capture and the replay differ"
 
 
 def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
@@ -105,8 +104,8 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
     named, reasons = 0, defaultdict[str, int](int)
     groups: defaultdict[tuple[Node, ...], list[list[int]]] = defaultdict(list)
     pieces_of: defaultdict[int, list[int]] = defaultdict(list)
-    for at in order.tolist():
-        pieces_of[int(call[at])].append(at)
+    for piece in order.tolist():
+        pieces_of[int(call[piece])].append(piece)
     by_launch = sorted(pieces_of, key=lambda event: int(trace.host.start[event]))
     for number, event in enumerate(by_launch):
         pieces = pieces_of[event]
@@ -120,13 +119,13 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
         if why := _ambiguity(fitting, nodes, capture, scopes):
             reasons[why] += count
             continue
-        # As many captures as replays: one for each, in order. Else the first stands for all.
-        each = fitting if len(fitting) == len(members) else [fitting[0]] * len(members)
-        first, *others = (_operators(one, capture, scopes) for one in fitting)
-        for pieces, own in zip(members, each, strict=True):
-            launch[pieces] = own.launches
+        # As many captures as replays: pair them in order. Else use the first for all.
+        chosen = fitting if len(fitting) == len(members) else [fitting[0]] * len(members)
+        first, *others = (_operators(graph, capture, scopes) for graph in fitting)
+        for pieces, graph in zip(members, chosen, strict=True):
+            launch[pieces] = graph.launches
             shaped[pieces] = all(other == first for other in others)
-            named += sum(bool(node.name) or node.kind != Kind.KERNEL for node in own.nodes)
+            named += sum(bool(node.name) or node.kind != Kind.KERNEL for node in graph.nodes)
     return Joined(
         capture=capture,
         scopes=scopes,
@@ -148,7 +147,6 @@ def _fits(capture: Capture, nodes: tuple[Node, ...]) -> bool:
 def _ambiguity(
     fitting: list[Capture], nodes: tuple[Node, ...], trace: Trace, scopes: Scopes
 ) -> str:
-    """Return why these captures do not identify the replay; empty if they do."""
     if not fitting:
         return NOT_CAPTURED
     events = scopes.events
@@ -203,18 +201,18 @@ def _captures(trace: Trace, scopes: Scopes) -> Iterator[Capture]:
         inside = launches[np.searchsorted(launches, begin) : np.searchsorted(launches, end)]
         # A driver's call inside a runtime's may have the same id: one launch.
         _, first = np.unique(events.correlation[inside], return_index=True)
-        own = inside[np.sort(first)].tolist()
-        if own:
-            yield Capture(launches=own, nodes=[_node(trace, scopes, at) for at in own])
+        calls = inside[np.sort(first)].tolist()
+        if calls:
+            yield Capture(launches=calls, nodes=[_node(trace, scopes, call) for call in calls])
 
 
-def _node(trace: Trace, scopes: Scopes, at: int) -> Node:
-    name = trace.names[scopes.events.name[at]]
+def _node(trace: Trace, scopes: Scopes, call: int) -> Node:
+    name = trace.names[scopes.events.name[call]]
     if "Memcpy" in name:
         return Node(Kind.COPY, "")
     if "Memset" in name:
         return Node(Kind.FILL, "")
-    kernel = trace.kernel_names.get(int(scopes.events.correlation[at]))
+    kernel = trace.kernel_names.get(int(scopes.events.correlation[call]))
     return Node(Kind.KERNEL, "" if kernel is None else trace.names[kernel])
 
 
@@ -245,7 +243,6 @@ def with_captured(ledger: TimeLedger, joined: Joined) -> TimeLedger:
 
 
 def _append_names(own: list[str], other: list[str], index: Index) -> tuple[list[str], Index]:
-    """Append the used names of another list; return all names and the index of each added one."""
     names = list(own)
     number_of = {name: number for number, name in enumerate(names)}
     place = np.full(len(other) + 1, NONE)  # index -1 reads the last

@@ -16,7 +16,6 @@ import re
 from functools import cache
 
 WHOLE_MODEL = "model"
-"""Path of the model itself, and of work outside every module."""
 GRAD_ACCUMULATE = "grad accumulate"
 LOSS = "loss"
 MODEL_PHASES = ("forward", LOSS, "backward")
@@ -242,7 +241,6 @@ _KERNEL_RULES = [
 
 @cache
 def classify(name: str) -> str:
-    """Return the category of a kernel, copy or fill."""
     fused = fused_category(name)
     if fused:
         return fused
@@ -300,7 +298,6 @@ SUFFIXES = re.compile(r"(_backward(_data)?\d*|_?\d*)$")
 
 @cache
 def classify_operator(name: str) -> str:
-    """Return the category of a host operator."""
     fused = fused_category(name)
     if fused:
         return fused

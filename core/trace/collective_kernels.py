@@ -195,11 +195,6 @@ class Split(msgspec.Struct, frozen=True):
 
 
 def split_step(ranks: Sequence[RankStep]) -> list[Split]:
-    """Split the same step on every rank.
-
-    Raises:
-        ValueError: The ranks do not agree on their collectives.
-    """
     arrived = _arrivals(ranks)
     last = arrived.max(axis=0)
     return [_split(rank, last) for rank in ranks]
@@ -250,8 +245,8 @@ def last_counts(ranks: Sequence[RankStep]) -> list[int]:
     return counts
 
 
-def _error_between(one: RankStep, other: RankStep) -> int:
-    return 0 if one.host == other.host else one.host_error_ns + other.host_error_ns
+def _error_between(a: RankStep, b: RankStep) -> int:
+    return 0 if a.host == b.host else a.host_error_ns + b.host_error_ns
 
 
 def disorder_ns(ranks: Sequence[RankStep]) -> int:
@@ -270,7 +265,6 @@ def disorder_ns(ranks: Sequence[RankStep]) -> int:
 
 
 def _arrivals(ranks: Sequence[RankStep]) -> Times:
-    """Return arrival times in ns, shape (ranks, collectives)."""
     sequences = [
         [(collective.kind, collective.bytes) for collective in rank.collectives] for rank in ranks
     ]

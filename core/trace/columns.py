@@ -56,8 +56,7 @@ class RuntimeCalls:
         self.end = trace.host.end[at]
         self.correlation = trace.host.correlation[at]
 
-    def launch_name(self, pattern: re.Pattern[str]) -> Flags:
-        """Return a mask of the calls whose names match."""
+    def named(self, pattern: re.Pattern[str]) -> Flags:
         matches = np.zeros(len(self._names), dtype=np.bool_)
         matches[[name for name in self._used if pattern.search(self._names[name])]] = True
         return matches[self._name]
@@ -82,12 +81,10 @@ class Launches:
         return self.calls.start[at[first]]
 
     def count(self, low: int, high: int) -> int:
-        """Count launches in [low, high) that ran directly."""
         # A driver's call inside a runtime's may have the same id: one launch.
         return self._distinct(self._is_launch & ~self._captured, low, high)
 
     def count_captured(self, low: int, high: int) -> int:
-        """Count launches in [low, high) that were captured into a graph."""
         return self._distinct(self._captured, low, high)
 
     def _distinct(self, chosen: Flags, low: int, high: int) -> int:
@@ -98,7 +95,6 @@ class Launches:
 
 
 def _in_captures(calls: RuntimeCalls) -> Flags:
-    """Return a mask of the calls during the capture of a graph, by thread."""
     begins, ends = calls.named(BEGIN_CAPTURE), calls.named(END_CAPTURE)
     captured = np.zeros(len(calls.start), dtype=np.bool_)
     for thread in np.unique(calls.thread[begins]).tolist():
@@ -182,7 +178,6 @@ def call_of(args: Args) -> CollectiveCall:
 
 
 def launch_name(name: str, category: str, args: Args) -> str:
-    """Replace the name of an unnamed launch."""
     if name != NAMELESS or category not in RUNTIMES or not isinstance(args.cbid, int):
         return name
     return LAUNCH_OF_CBID.get(args.cbid, name)
@@ -202,7 +197,6 @@ MAX_EVENTS = 2**24
 MAX_CHARACTERS = 2**28
 MAX_COLLECTIVES = 2**16
 MAX_NUMBERED_CALLS = 2**20
-"""Limit against decompression bombs, far above real traces."""
 
 
 class _Numbers(dict[Any, int]):
@@ -390,7 +384,6 @@ class Collector:
         return np.array(numbers, dtype=np.int64)
 
     def finish(self) -> Trace:
-        """Join the chunks; times count from the first event."""
         host, device = _joined(self.host), _joined(self.device)
         functions, projected = _joined(self.functions), _joined(self.projected)
         starts = [int(events.start.min()) for events in (host, device) if len(events)]
@@ -420,7 +413,6 @@ class Collector:
 
 
 def _fields(events: list[JsonEvent]) -> list[tuple[Any, ...]]:
-    """Transpose: one tuple per field."""
     return list(zip(*map(astuple, events), strict=True)) or [()] * len(JsonEvent.__struct_fields__)
 
 

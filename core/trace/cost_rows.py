@@ -52,7 +52,6 @@ class EventCosts:
 
 
 def _around(inside: NDArray[np.bool_], parent: Index) -> NDArray[np.bool_]:
-    """Return a mask of the events that enclose one of these at any depth."""
     result = np.zeros(len(parent), dtype=bool)
     above = parent[inside]
     while len(above := np.unique(above[above != NONE])):
@@ -112,7 +111,6 @@ class ShapeCensus:
 
 
 def count_operator_calls(trace: Trace, scopes: Scopes, costs: EventCosts) -> ShapeCensus:
-    """Return the costs of all operator calls in a trace of one step."""
     calls = {key: costs.cost[places] for key, places in _calls(trace, scopes).items()}
     return ShapeCensus(costs=costs.costs, calls=calls)
 
@@ -161,7 +159,6 @@ def _calls(
 
 
 RowKey = tuple[str, str, str, str]
-"""Name, phase, module (with layer number) and operator of a row."""
 
 
 class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +176,6 @@ class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def work_from_shapes(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
-    """Return costs from the shapes in the trace itself, or None."""
     if not trace.operands:
         return None
     scopes = host_scopes(trace)
@@ -190,7 +186,6 @@ def work_from_shapes(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
 def work_from_other_trace(
     trace: Trace, ledger: TimeLedger, shapes: Trace, list_item_bytes: int
 ) -> WorkCosts:
-    """Return costs from the shapes of one more step of the same program."""
     scopes, shape_scopes = host_scopes(trace), host_scopes(shapes)
     shape_costs = costs_from_shapes(shapes, shape_scopes, list_item_bytes)
     window = (ledger.window.low, ledger.window.high)
@@ -230,7 +225,6 @@ def work_from_capture(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
 
 
 def add_work(own: WorkCosts | None, other: WorkCosts | None) -> WorkCosts | None:
-    """Add two costs of different work."""
     if own is None or other is None:
         return own or other
     rows = dict(own.rows)
@@ -294,14 +288,13 @@ def _reasons(left_out: list[str], placed: float, products: float) -> dict[str, s
         reasons["counted_flops"] = f"not counted: {', '.join(left_out)}"
     if placed < products * (1 - 1e-9):
         reasons["flops"] = (
-            f"{percent(1 - placed / products)} of the FLOPs are in no row: what ran them "
-            "is not known"
+            f"{percent(1 - placed / products)} of the FLOPs are in no row: the kernels that "
+            "ran them are unknown"
         )
     return reasons
 
 
 def with_costs(kernels: Kernels, costs: WorkCosts | None) -> Kernels:
-    """Return the table with FLOPs and bytes in its rows, or with the reason why it has none."""
     if costs is None:
         reason = "the trace has no shapes: record it with record_shapes=True"
         return msgspec.structs.replace(kernels, missing=kernels.missing | {"flops": reason})
@@ -345,7 +338,6 @@ def _keys(ledger: TimeLedger, pieces: Index) -> Iterator[RowKey]:
 def _kernels_of(
     trace: Trace, scopes: Scopes, ledger: TimeLedger, costs: EventCosts, root: Index
 ) -> tuple[Index, Index]:
-    """Return one piece of work for each operator with a cost, and the operators (host events)."""
     work = ledger.work
     events = trace.device
     # `work.call` numbers the events of the ledger's device alone.
@@ -366,7 +358,6 @@ def _multiplies(ledger: TimeLedger) -> NDArray[np.bool_]:
 def _longest_fitting(
     ledger: TimeLedger, root_of_piece: Index, fits: NDArray[np.bool_]
 ) -> tuple[Index, Index]:
-    """Return for each root the longest of its pieces that fit, and the root."""
     work = ledger.work
     pieces = np.flatnonzero(root_of_piece != NONE)
     # By root, then those that fit last, then by duration: the last of a root is its choice.
@@ -401,7 +392,6 @@ def _summed(index: Index, values: Times) -> Times:
 
 
 def _last_of_each(pieces: Index, group: Index) -> tuple[Index, Index]:
-    """Return the last piece of each group, and its group; members of a group are adjacent."""
     last = np.flatnonzero(np.diff(group, append=-1) != 0)  # no group is -1
     return pieces[last], group[last]
 

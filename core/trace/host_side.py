@@ -40,7 +40,6 @@ from sysbench.core.trace.trace_events import (
 Flags = NDArray[np.bool_]
 
 MAX_ROWS = 1000
-"""Maximum number of rows of annotations and of functions."""
 NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 """A separate number in a name; the number in ``fc1`` identifies a layer."""
 MIN_ALIKE = 8
@@ -61,7 +60,6 @@ class Work(NamedTuple):
 
 
 def host_side(trace: Trace, ledger: TimeLedger, calls: list[KernelSummary]) -> HostSide:
-    """Return annotations, functions and calls of the ledger's window."""
     work = _work_of(trace, ledger)
     annotations, projected = _annotations(trace), False
     names = _without_numbers(trace, annotations)
@@ -93,7 +91,6 @@ def host_side(trace: Trace, ledger: TimeLedger, calls: list[KernelSummary]) -> H
 
 
 def _work_of(trace: Trace, ledger: TimeLedger) -> Work:
-    """Return the ledger's work by its launch; thread -1 if the file has none."""
     if ledger.device is None:
         events, at = by_thread(trace.host), ledger.work.call  # a call is its event
     else:
@@ -109,7 +106,6 @@ def _work_of(trace: Trace, ledger: TimeLedger) -> Work:
 
 
 def _annotations(trace: Trace) -> Ranges:
-    """Return ranges opened by the program, without this product's phases and modules."""
     host = trace.host
     is_own = np.array([name.startswith(RANGES) for name in trace.names], dtype=np.bool_)
     is_old = np.array([name.startswith(OLD_RANGES) for name in trace.names], dtype=np.bool_)
@@ -122,7 +118,6 @@ def _annotations(trace: Trace) -> Ranges:
 
 
 def _open_in(ledger: TimeLedger, ranges: Ranges) -> Flags:
-    """Return the ranges that begin in the selected steps, or all."""
     if ledger.host_window is None:
         return np.ones(len(ranges), dtype=np.bool_)
     low, high = ledger.host_window.low, ledger.host_window.high
@@ -150,15 +145,13 @@ def _replace_numbers(name: str) -> str:
 
 
 def _path(name: str) -> str:
-    """Shorten the name of a Python function: no home directory."""
     path = slashed(name)
     parts = path.split("/")
-    homes = [at for at, part in enumerate(parts[:-2]) if part.lower() in HOMES]
+    homes = [index for index, part in enumerate(parts[:-2]) if part.lower() in HOMES]
     return "/".join(parts[homes[0] + 2 :] if homes else parts)[-MAX_NAME_LENGTH:]
 
 
 def _with_work(ranges: Ranges, work: Work) -> Ranges:
-    """Return the ranges during which their thread launched work: few of many functions."""
     if not len(ranges):
         return ranges
     return ranges.take(_Launches(ranges, work).launched_in() > 0)
@@ -190,8 +183,6 @@ class _Launches:
         self.own_thread = _Sums(keys[linked], work.own_ns[linked], work.calls[linked])
 
     def in_own_thread(self, group: Index, chosen: Index) -> tuple[Times, Index, Times]:
-        """Return time and number of calls launched by the range's thread, and its open time, per
-        group of single-thread ranges."""
         covered = self._covered(group, chosen)
         thread = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
         thread[group] = self.thread[chosen]
@@ -206,8 +197,6 @@ class _Launches:
         )
 
     def in_any_thread(self, group: Index, chosen: Index, late: Cover | None) -> tuple[Times, Times]:
-        """Return the time of work launched while a range of the group was open, and the overlap
-        with ``late``."""
         covered = self._covered(group, chosen)
         own_ns, _ = self.any_thread.within(covered.begin, covered.end)
         late_ns = np.zeros(len(own_ns), dtype=np.int64)
@@ -246,7 +235,6 @@ class _Sums:
         self._calls = np.r_[0, np.cumsum(calls[order])]
 
     def within(self, begin: Index, end: Index) -> tuple[Times, Index]:
-        """Return time and number of calls launched in each [begin, end)."""
         low, high = (np.searchsorted(self._launched, bound) for bound in (begin, end))
         return self._own_ns[high] - self._own_ns[low], self._calls[high] - self._calls[low]
 
@@ -289,14 +277,14 @@ def range_rows(
     total, launched, host = (
         _summed(label_of_pair, values, count) for values in launches.in_own_thread(pair, kept)
     )
-    meanwhile, late_ns = (
+    any_thread_ns, late_ns = (
         np.r_[values, np.zeros(count - len(values), dtype=np.int64)]
         for values in launches.in_any_thread(label[kept], kept, late)
     )
     calls = np.bincount(label[kept], minlength=count)
     columns = zip(
         numbers,
-        *map(np.ndarray.tolist, (calls, host, launched, own, total, meanwhile, late_ns)),
+        *map(np.ndarray.tolist, (calls, host, launched, own, total, any_thread_ns, late_ns)),
         strict=True,
     )
     rows = [
@@ -318,7 +306,6 @@ def range_rows(
 
 
 def _innermost(ranges: Ranges, work: Work) -> Index:
-    """Return the innermost range around each piece's launch on its thread, or -1."""
     size, count = len(ranges), len(work.thread)
     none = np.full(size + count, NONE)
     # Work is an instant behind the ranges that begin with it, and nothing lies inside an instant.

@@ -37,7 +37,6 @@ class Cover:
         return Cover(np.clip(self.start, low, high), np.clip(self.end, low, high))
 
     def before(self, time: Times) -> Times:
-        """Return the covered length before each instant."""
         # Intervals begun until then; one that begins at the instant counts, with no length.
         index = np.searchsorted(self.start, time, side="right")
         if not len(self.start):
@@ -48,7 +47,6 @@ class Cover:
         return covered
 
     def within(self, start: Times, end: Times) -> Times:
-        """Return the covered length of each interval."""
         return self.before(end) - self.before(start)
 
     def shared(self, other: Cover) -> Cover:

@@ -23,8 +23,8 @@ from sysbench.core.trace.trace_events import NONE, Index, follow_flow
 
 OTHER = "other"
 NO_KERNELS = (
-    "no work on the GPU was recorded, so the rows are the host's operators: CUPTI was refused, by "
-    "another profiler, a foreign libcupti or the driver; look for CUPTI in the pass's log"
+    "no GPU work was recorded, so the rows are CPU operators: another profiler, another libcupti "
+    "or the driver blocked CUPTI; look for CUPTI in the log of the pass"
 )
 
 
@@ -67,20 +67,17 @@ def kernel_rows(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool =
 
 
 def _no_kernels(ledger: TimeLedger) -> str:
-    """Return the reason why an imported file has no kernels, and what it has instead."""
     unread = ", ".join(f"{count:,} {category}" for category, count in ledger.unread.items())
     launches = f"{ledger.dropped_kernels:,} launch{'' if ledger.dropped_kernels == 1 else 'es'}"
     reason = (
-        f"the GPU's kernels are not in this file: {launches}, 0 kernels; times below are the host's"
+        f"this file has no GPU kernels ({launches}, 0 kernels); times below are CPU times"
         if ledger.dropped or not unread
-        else "the device's work is not in this file in a form that is read; times below are the "
-        "host's"
+        else "the GPU work in this file has an unknown form; times below are CPU times"
     )
     return f"{reason} (not read: {unread})" if unread else reason
 
 
 def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
-    """Sum pieces to calls and calls to rows; all sums are of integers."""
     work = ledger.work
     if not len(work):
         return []
@@ -140,7 +137,6 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
 
 
 def _category_of_kernel(name: str, operator: str) -> str:
-    """Classify by kernel name; fall back to the operator that launched it."""
     category = classify(name)
     return classify_operator(operator) if category == OTHER and operator else category
 
@@ -203,31 +199,28 @@ def _missing(ledger: TimeLedger) -> dict[str, str]:
     missing = {}
     if not ledger.phase_times:
         missing["phases_ns"] = (
-            f"the file marks no {'' if ledger.marked else 'steps and no '}phases: a row's phase "
-            "follows from the ranges and operators around its launch"
+            f"phases are inferred (no {'' if ledger.marked else 'step or '}phase markers)"
         )
     if not _has_modules(ledger):
         missing["module"] = (
-            "the file has no ranges of modules: torch.profiler records them with_stack=True"
+            "the file has no module ranges; torch.profiler records them with with_stack=True"
         )
     if ledger.other_devices:
         others = ", ".join(map(str, ledger.other_devices))
-        why = "as chosen" if ledger.is_chosen else "the busiest"
+        why = "as selected" if ledger.is_chosen else "the busiest"
         missing["devices"] = (
-            f"the table is of device {ledger.device}, {why}; left out: {others} (--device N)"
+            f"only device {ledger.device} is shown ({why}); others: {others} (--device N)"
         )
     return missing
 
 
 def _sums(index: Index, values: Times, count: int) -> Times:
-    """Sum integers by index."""
     result = np.zeros(count, dtype=np.int64)
     np.add.at(result, index, values)
     return result
 
 
 def _distinct(texts: Iterable[str]) -> tuple[list[str], Index]:
-    """Return the distinct texts, and the index of each text among them."""
     ids: dict[str, int] = {}
     index = np.array([ids.setdefault(text, len(ids)) for text in texts], dtype=np.int64)
     return list(ids), index

@@ -32,7 +32,6 @@ class Gaps:
     unattributed: Cover
 
     def within(self, low: int, high: int) -> tuple[dict[str, int], int]:
-        """Return the nanoseconds of [low, high) by cause, and the unattributed ones."""
         causes = {cause: _within(cover, low, high) for cause, cover in self.causes.items()}
         return causes, _within(self.unattributed, low, high)
 
@@ -102,8 +101,8 @@ def marked_steps(
     high_of = np.append(end, high)
     busy = Cover(work.start, work.end).within(low_of, high_of)
     computing = work.rank == COMPUTE
-    told = computing | (work.rank != MEMORY)
-    both = Cover(work.start[told], work.end[told]).within(low_of, high_of)
+    is_kernel = computing | (work.rank != MEMORY)
+    both = Cover(work.start[is_kernel], work.end[is_kernel]).within(low_of, high_of)
     alone = Cover(work.start[computing], work.end[computing]).within(low_of, high_of)
     causes = {cause: cover.within(low_of, high_of) for cause, cover in gaps.causes.items()}
     unattributed = gaps.unattributed.within(low_of, high_of)
@@ -152,10 +151,10 @@ def rows_between(marked: MarkedSteps, first: int, last: int) -> list[StepRow]:
         DamagedFileError: There is no such step.
     """
     numbers = [row.number or 0 for row in marked.rows]
-    inside = [at for at, number in enumerate(numbers) if first <= number <= last]
+    inside = [index for index, number in enumerate(numbers) if first <= number <= last]
     if not inside:
-        told = f"step {first}" if first == last else f"step from {first} to {last}"
-        raise DamagedFileError(f"no {told} in the file, which has {min(numbers)} to {max(numbers)}")
+        steps = f"step {first}" if first == last else f"steps {first} to {last}"
+        raise DamagedFileError(f"no {steps} in this file ({min(numbers)} to {max(numbers)})")
     return marked.rows[inside[0] : inside[-1] + 1]
 
 
@@ -173,7 +172,6 @@ def _row(columns: Mapping[str, Times], causes: Mapping[str, Times], at: int) -> 
 
 
 def _odd(steps: Steps, lengths: Times) -> set[int]:
-    """Return the outliers among the steps of each kind, such as prefill or decode."""
     groups: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for at, (marker, length) in enumerate(zip(steps.markers, lengths.tolist(), strict=True)):
         groups[marker.kind][at] = float(length)

@@ -14,7 +14,6 @@ from sysbench.core.trace.trace_events import Kind, Trace, occurring
 
 SERVING = ("SGLang", "ATOM", "vLLM")
 MAX_DIGITS = 9
-"""Digits; a longer number counts no steps or tokens."""
 DIGITS = rf"(\d{{1,{MAX_DIGITS}}})"
 
 
@@ -35,8 +34,8 @@ def _of_batch(match: re.Match[str]) -> Marker:
     """``step[EXTEND bs=15 toks=15360]``; a decode request has one token."""
     kind, requests = MODES.get(match[1].upper(), match[1].lower()), int(match[2])
     facts = dict(re.findall(rf"(\w+)={DIGITS}(?!\w)", match[0]))
-    told = facts.get("toks", facts.get("tok"))
-    tokens = int(told) if told is not None else requests if kind == "decode" else None
+    text = facts.get("toks", facts.get("tok"))
+    tokens = int(text) if text is not None else requests if kind == "decode" else None
     return Marker(kind=kind, tokens=tokens, requests=requests)
 
 
@@ -117,7 +116,6 @@ class Steps:
 
 
 def read_marker(name: str) -> tuple[str, Marker] | None:
-    """Return the family and the facts of a step marker; None for any other name."""
     for family in FAMILIES:
         if match := family.pattern.fullmatch(name):
             return family.name, family.read(match)
@@ -126,8 +124,8 @@ def read_marker(name: str) -> tuple[str, Marker] | None:
 
 def is_served_step(name: str) -> bool:
     """Return whether a range is a step of a serving engine, which runs inference only."""
-    found = read_marker(name)
-    return found is not None and found[0] in SERVING
+    marker = read_marker(name)
+    return marker is not None and marker[0] in SERVING
 
 
 def find_steps(trace: Trace) -> Steps | None:
@@ -140,24 +138,24 @@ def find_steps(trace: Trace) -> Steps | None:
     used = occurring(host.name[is_range]).tolist()
     read = {name: marker for name in used if (marker := read_marker(trace.names[name]))}
     order = [family.name for family in FAMILIES]
-    found: list[Steps] = []
+    candidates: list[Steps] = []
     for family in sorted({family for family, _ in read.values()}, key=order.index):
         wanted = np.isin(host.name, [name for name, (of, _) in read.items() if of == family])
         events = host.take(wanted & is_range & (host.end > host.start))
         events = events.take(np.lexsort((-events.end, events.start)))
-        kept: list[int] = []
+        disjoint: list[int] = []
         free_from = None
         for index, (start, end) in enumerate(
             zip(events.start.tolist(), events.end.tolist(), strict=True)
         ):
             if free_from is None or start >= free_from:
-                kept.append(index)
+                disjoint.append(index)
                 free_from = end
-        if not kept:
+        if not disjoint:
             continue
-        steps = events.take(np.array(kept))
+        steps = events.take(np.array(disjoint))
         markers = [read[name][1] for name in steps.name.tolist()]
-        found.append(
+        candidates.append(
             Steps(
                 family=family,
                 names=[trace.names[name] for name in steps.name.tolist()],
@@ -165,14 +163,14 @@ def find_steps(trace: Trace) -> Steps | None:
                 numbers=_numbers(markers),
                 start=steps.start,
                 end=steps.end,
-                left_out=len(events) - len(kept),
+                left_out=len(events) - len(disjoint),
             )
         )
-    return max(found, key=lambda steps: len(steps.numbers), default=None)
+    return max(candidates, key=lambda steps: len(steps.numbers), default=None)
 
 
 def _numbers(markers: list[Marker]) -> list[int]:
-    given = [marker.number for marker in markers if marker.number is not None]
-    if len(set(given)) == len(markers):
-        return given
+    numbers = [marker.number for marker in markers if marker.number is not None]
+    if len(set(numbers)) == len(markers):
+        return numbers
     return list(range(1, len(markers) + 1))

@@ -27,7 +27,6 @@ MAX_DEPTH = 40
 
 NUMBERED = re.compile(r"(?P<stem>|.*_)(?P<number>\d{1,9})")
 ANY_LAYER = "*"
-"""Replaces a layer's number in folded rows."""
 
 LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
 
@@ -101,7 +100,6 @@ class LayerGroup:
 
 
 def module_tree(rows: Iterable[KernelRow], root: str) -> LayerBranch:
-    """Return the modules of the rows as a tree below ``root``."""
     trunk = LayerBranch(paths=[root])
     for row in rows:
         branch, path = trunk, ""
@@ -209,7 +207,6 @@ WORK = ("operator", "kernel")
 NOT_RUNNING = ("idle", "unattributed")
 UNLINKED = "launch not recorded"
 STEP_PREFIX = "step/"
-"""Prefix of the paths of nodes outside the model."""
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,7 +316,6 @@ class _Builder:
         )
 
     def top(self, rows: Sequence[KernelRow]) -> list[TreeNode]:
-        """Build the node of the model, and nodes of rows outside its modules."""
         inside = [row for row in rows if not place_outside_modules(row)]
         groups: dict[str, list[KernelRow]] = {}
         for row in rows:
@@ -381,7 +377,7 @@ def place_outside_modules(row: KernelRow) -> str:
         return row.module
     if row.module:
         return ""
-    return f"{row.phase}, outside modules" if row.phase in MODEL_PHASES else row.phase
+    return f"{row.phase} (no module)" if row.phase in MODEL_PHASES else row.phase
 
 
 def _in_order(nodes: Iterable[TreeNode]) -> list[TreeNode]:
@@ -403,7 +399,6 @@ def _by_phase(rows: Iterable[KernelRow]) -> dict[str, float]:
 
 
 def known_sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum of the known values, or None."""
     known_values = [value for value in values if value is not None]
     return fsum(known_values) if known_values else None
 
@@ -418,14 +413,12 @@ def mean_of_roof(rows: Sequence[KernelRow]) -> float | None:
 
 
 def walk(node: TreeNode, depth: int = 0) -> Iterator[tuple[int, TreeNode]]:
-    """Yield every node with its depth, parents first."""
     yield depth, node
     for child in node.children:
         yield from walk(child, depth + 1)
 
 
 def to_depth(node: TreeNode, depth: int) -> TreeNode:
-    """Return the tree with at most ``depth`` levels below the node."""
     below = [to_depth(child, depth - 1) for child in node.children] if depth > 0 else []
     return msgspec.structs.replace(node, children=below)
 

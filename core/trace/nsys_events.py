@@ -39,7 +39,6 @@ FILL_NAME, GRAPH_NAME = "[CUDA memset]", "[CUDA graph]"
 CALL_VERSION = re.compile(r"(_ptsz|_ptds)?_v\d+$")
 
 MAX_SPAN_NS = 10**15
-"""Maximum length of a recording: eleven days."""
 MAX_CORRELATION = 2**32
 MAX_DEVICES = 1024
 
@@ -243,7 +242,6 @@ class _Reader:
 
 
 def _number(values: Integers, numbers: dict[int, int]) -> Integers:
-    """Number values, extending ``numbers``; -1 for NULL."""
     unique, index = np.unique(values, return_inverse=True)
     number_of_unique = [
         -1 if value == NULL else numbers.setdefault(value, len(numbers))
@@ -255,7 +253,6 @@ def _number(values: Integers, numbers: dict[int, int]) -> Integers:
 def _with_domains(
     names: list[str | None], kinds: Integers, domain: Integers, pid: Integers
 ) -> list[str | None]:
-    """Prefix names with their domain; domain ids are unique per process."""
     keys = list(zip(domain.tolist(), pid.tolist(), strict=True))
     domain_rows = np.flatnonzero(kinds == DOMAIN).tolist()
     prefixes = {keys[row]: f"{names[row]}:" for row in domain_rows if names[row]}
@@ -263,7 +260,6 @@ def _with_domains(
 
 
 def _launch(process: Integers, correlation: Integers) -> Integers:
-    """Combine process and correlation id, which is unique per process."""
     # Ids are of 32 bits: a larger one would run into the bits of the process.
     valid = (process >= 0) & (correlation >= 0) & (correlation < MAX_CORRELATION)
     return np.where(valid, process * MAX_CORRELATION + correlation, -1)
@@ -280,18 +276,17 @@ AnyEvents = TypeVar("AnyEvents", NsysWork, Calls, NsysRanges)
 
 
 def _base(file: ExportFile, columns: Sequence[NsysWork | Calls | NsysRanges]) -> int:
-    """Return the earliest time; check that differences and sums fit 64 bits."""
     used = [events for events in columns if len(events)]
     if not used:
         return 0
     first = min(int(events.start.min()) for events in used)  # Python's integers do not overflow
     last = max(int(events.end.max()) for events in used)
     if last - first > MAX_SPAN_NS:
-        raise DamagedFileError(f"{file.path}: its times are {(last - first) / 1e9:.3g} s apart")
+        raise DamagedFileError(f"{file.path}: its times span {(last - first) / 1e9:.3g} s")
     for events in used:
         # Summed as floats, which do not wrap around; half the range leaves room for rounding.
         if float((events.end - events.start).sum(dtype=np.float64)) > np.iinfo(np.int64).max / 2:
-            raise DamagedFileError(f"{file.path}: its durations add up to more than can be")
+            raise DamagedFileError(f"{file.path}: the sum of its durations is out of range")
     return first
 
 

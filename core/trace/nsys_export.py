@@ -198,7 +198,6 @@ def export_of(
 
 
 def _without_unknowns(kernels: Kernels, missing: dict[str, str]) -> Kernels:
-    """Explain gaps of the table; without device work and operators, drop idle time."""
     kernels = msgspec.structs.replace(
         kernels, missing=kernels.missing | {"flops": "nsys records no shapes of operators"}
     )
@@ -229,14 +228,14 @@ def _missing(events: NsysEvents, schema: str | None) -> dict[str, str]:
     if not len(events.ranges):
         missing["nvtx"] = (
             "the export has no NVTX ranges: none were open, or NVTX was not traced "
-            "(--trace=cuda,nvtx), or this nsys does not hear the program's nvtx package"
+            "(--trace=cuda,nvtx), or nsys does not support the program's nvtx package"
         )
     elif not len(events.calls):
         missing["nvtx"] = "CUDA calls were not recorded: no range can be projected onto the GPU"
     if schema is None:
-        missing["schema"] = "the export does not say its version"
+        missing["schema"] = "the export has no schema version"
     elif not schema.startswith(KNOWN_SCHEMA):
-        missing["schema"] = f"the export has layout {schema}; known is {KNOWN_SCHEMA}x"
+        missing["schema"] = f"the export has schema {schema}; supported is {KNOWN_SCHEMA}x"
     return missing
 
 

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from sysbench.core.errors import DamagedFileError, NotFoundError
 
 NULL = int(np.iinfo(np.int64).min)
-"""SQL NULL in columns of integers."""
 
 MIN_ROW_BYTES = 8
 HANDLER_STEPS = 100_000
@@ -55,7 +54,7 @@ def open_export(path: Path, progress: Progress | None = None) -> Iterator[Export
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
     except (sqlite3.Error, ValueError) as error:  # a name that is no text is a ValueError
-        raise DamagedFileError(f"{path} is not a whole nsys export: {error}") from error
+        raise DamagedFileError(f"{path} is not a valid nsys export: {error}") from error
 
 
 class ExportFile:
@@ -84,7 +83,6 @@ class ExportFile:
         self.tables = {str(name) for (name,) in self._rows(query)}
 
     def expect(self, tables: Sequence[str]) -> None:
-        """Add the rows of these tables to the total of the progress."""
         self._rows_expected = sum(self._last_row(table) for table in tables)
 
     def integers(
@@ -114,7 +112,7 @@ class ExportFile:
                 self._advance(len(parts[-1]))
         except (TypeError, ValueError, OverflowError) as error:
             raise DamagedFileError(
-                f"{self.path} is damaged: its table {table} has a value that is no integer"
+                f"{self.path} is damaged: its table {table} has a non-integer value"
             ) from error
         # Copied, so that each column lies in one piece.
         values = np.concatenate([np.empty((0, len(terms)), np.int64), *parts]).T.copy()
@@ -134,7 +132,6 @@ class ExportFile:
         return texts
 
     def strings(self, ids: Integers) -> dict[int, str]:
-        """Read StringIds by id."""
         if not {"id", "value"} <= self._columns_of("StringIds"):
             return {}
         strings: dict[int, str] = {}
@@ -185,7 +182,9 @@ class ExportFile:
 
     def _check_exhausted(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
         for _ in cursor:
-            raise DamagedFileError(f"{self.path} is damaged: it has more rows than room")
+            raise DamagedFileError(
+                f"{self.path} is damaged: it has more rows than fit in a file of its size"
+            )
         yield from ()
 
     def _count_steps(self) -> bool:
@@ -197,11 +196,12 @@ class ExportFile:
         """Decode a text; the texts of a query cannot be longer than the file."""
         self._text_bytes += len(encoded)
         if self._text_bytes > self._size:
-            raise DamagedFileError(f"{self.path} is damaged: it has more text than room")
+            raise DamagedFileError(
+                f"{self.path} is damaged: it has more text than fits in a file of its size"
+            )
         return encoded.decode("utf-8", "replace")
 
     def _columns_of(self, table: str) -> set[str]:
-        """Return a table's plain columns, not hidden or computed."""
         if table not in self.tables:
             return set()
         rows = self._rows(f'PRAGMA table_xinfo("{table}")')

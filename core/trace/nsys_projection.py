@@ -65,8 +65,6 @@ def nvtx_of(events: NsysEvents) -> Nvtx:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Launches:
-    """Calls that launched work, with their work's first begin, last end and kernels."""
-
     calls: Calls
     begin: Times
     end: Times
@@ -168,7 +166,6 @@ def _in_process(ranges: NsysRanges, launches: _Launches, clock: _Clock) -> tuple
 
 
 def _made_in_a_range(ranges: NsysRanges, calls: Calls, clock: _Clock) -> NDArray[np.bool_]:
-    """Return whether a range of the call's thread was open at its begin, ends included."""
     opens = clock.key(ranges.thread, clock.range_start)
     closes = clock.key(ranges.thread, clock.range_end)
     began = clock.key(calls.thread, clock.call_start)
@@ -268,7 +265,6 @@ def _rows(
 
 
 def _folded(names: list[str], ranges: NsysRanges) -> tuple[list[str], Index]:
-    """Remove call facts from operator labels; return labels and the label of each range."""
     numbers: dict[str, int] = {}
     number_of = np.zeros(len(names), dtype=np.int64)
     for index in np.unique(ranges.label).tolist():
@@ -316,7 +312,6 @@ class GroupStats:
 
 
 def by_group(group: Index, values: Times) -> GroupStats:
-    """Return statistics of the values of each group; integers stay exact."""
     # By group, then by value: the least of a group comes first and the greatest last.
     order = np.lexsort((values, group))
     group, values = group[order], values[order]
@@ -340,7 +335,6 @@ def by_group(group: Index, values: Times) -> GroupStats:
 
 
 def work_summary(names: list[str], work: NsysWork) -> list[KernelSummary]:
-    """Return rows by short name, longest first, as in ``cuda_gpu_kern_sum``."""
     return summary(names, work.short, work.end - work.start)
 
 
@@ -350,7 +344,6 @@ def call_summary(names: list[str], calls: Calls) -> list[KernelSummary]:
 
 
 def summary(names: list[str], group_of: Index, durations: Times) -> list[KernelSummary]:
-    """Return a row for each name that ``group_of`` is an index of, longest first."""
     stats = by_group(group_of, durations)
     total_ns = int(stats.total.sum())
     rows = [

@@ -104,7 +104,6 @@ def _parse_plain(joined: bytes, count: int) -> NDArray[np.int64] | None:
 
 
 def _parse_number(text: str) -> int:
-    """Parse any JSON number, like -1.5 or 1e-05."""
     try:
         value = Decimal(text)
     except InvalidOperation:

@@ -86,12 +86,10 @@ class Operand:
 
 
 def operands_text(args: Args) -> bytes:
-    """Encode the inputs of an event as JSON; equal inputs have equal texts."""
     return msgspec.json.encode((args.dims, args.types, args.strides, args.values))
 
 
 def parse_operands(text: bytes) -> list[Operand] | None:
-    """Decode a text of `operands_text`; None if it is inconsistent."""
     try:
         dims, types, strides, values = msgspec.json.decode(text)
         count = len(dims)
@@ -211,7 +209,6 @@ def operator_cost(
 
 
 def _product(rows: int, inner: int, columns: int, batch: int, used: Sequence[Operand]) -> Cost:
-    """Cost of ``batch`` products (rows, inner) @ (inner, columns)."""
     written = batch * rows * columns * result_bytes(used)
     flops = 2.0 * batch * rows * inner * columns
     return Cost(flops, written + sum(tensor.stored_bytes for tensor in used), is_product=True)

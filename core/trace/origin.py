@@ -47,7 +47,7 @@ def read_origin(path: Path) -> TraceOrigin:
     try:
         document = msgspec.json.decode(head[: key.end()] + b"]}", type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return TraceOrigin()  # whoever reads the events tells what is wrong with them
+        return TraceOrigin()  # reading the events reports the error
     facts = document.distributed if isinstance(document.distributed, dict) else {}
     groups = facts.get("pg_config")
     only = groups[0] if isinstance(groups, list) and len(groups) == 1 else {}

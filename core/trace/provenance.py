@@ -46,7 +46,6 @@ class GeneratedCall:
 
     @property
     def module(self) -> str:
-        """The innermost module around all operators."""
         return enclosing(self.modules)
 
 
@@ -172,7 +171,6 @@ def generated_kernels(graphs: Iterable[GeneratedGraph], root: str = "") -> list[
 
 
 def under(outer: str, inner: str) -> str:
-    """Join two paths; either may be empty."""
     return ".".join(filter(None, (outer, inner)))
 
 
@@ -214,7 +212,6 @@ def with_provenance(kernels: Kernels, generated: Sequence[GeneratedKernel]) -> K
 
 
 def row_key(row: KernelRow) -> tuple[str, str]:
-    """Return the name in generated code and the phase of a row."""
     # A graph is of forward or backward; other phases, such as the loss, run forward graphs.
     phase = "backward" if row.phase == "backward" else "forward"
     return GRAPH_PREFIX.sub("", row.name), phase
@@ -248,7 +245,6 @@ def _module(traced: str, modules: set[str]) -> str:
 
 
 def _moved_bytes(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> float | None:
-    """Return bytes per step: mean over call sites, times the traced calls per step."""
     call_sites = [(kernel.bytes_per_call, kernel.sites) for kernel in kernels]
     amounts = [size * sites for size, sites in call_sites if size is not None]
     if len(amounts) < len(call_sites):
@@ -257,7 +253,6 @@ def _moved_bytes(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> float | 
 
 
 def kernel_source(code: str, name: str) -> str:
-    """Return the source of one kernel in generated code; "" if defined elsewhere."""
     start = re.compile(rf"^{re.escape(name)} = async_compile\.", re.MULTILINE).search(code)
     if start is None:
         return ""

@@ -48,8 +48,7 @@ def questions_of(record: Record, others: Sequence[Record] = ()) -> list[Answer]:
 
 
 def forward_time(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
-    """Compare the time of forward in the trace and in the timing pass."""
-    question = f"How long is forward {_where(kernels)}, against the timer?"
+    question = "Does tracing change the forward time?"
     traced_ns = kernels.phases_ns.get("forward")
     if traced_ns is None:
         return Answer(question=question, sentence="The trace has no forward phase.")
@@ -77,16 +76,15 @@ def forward_time(record: Record, kernels: Kernels, others: Sequence[Record]) -> 
         }
         sentence += (
             f" The whole traced step spans {milliseconds(kernels.span_ns / 1e6)} on the GPU, busy "
-            f"for {milliseconds(kernels.busy_ns / 1e6)}; the bare step takes "
+            f"for {milliseconds(kernels.busy_ns / 1e6)}; the untraced step takes "
             f"{milliseconds(timing.wall_ms)} of wall time."
         )
     elif kernels.source == "operators":
-        sentence += " There is no GPU: both are wall time of the host."
+        sentence += " Without a GPU both are wall time."
     return Answer(question=question, sentence=sentence, numbers=numbers)
 
 
 def longest_kernel(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
-    """Name the longest kernel in forward, and whether it is another one in backward."""
     noun = _noun(kernels)
     question = (
         f"Which {noun} takes the most time in forward, how often is it called, and is it the "
@@ -136,9 +134,8 @@ def longest_kernel(record: Record, kernels: Kernels, others: Sequence[Record]) -
 
 
 def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
-    """Name the kernels that are no matrix products and take much of forward."""
     noun = _noun(kernels)
-    question = f"Which other {noun}s take a notable part of forward?"
+    question = f"Which other {noun}s take much of forward?"
     forward = by_name(_in(kernels.rows, FORWARD))
     total_ns = fsum(named.ns for named in forward)
     rest = [named for named in forward if named.category != "gemm"]
@@ -146,7 +143,7 @@ def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) 
     small_ns = fsum(named.ns for named in rest) - fsum(named.ns for named in notable)
     if not notable:
         sentence = (
-            f"None: no {noun} but matrix multiplications takes "
+            f"None: no {noun} other than matrix products takes "
             f"{percent(NOTABLE_SHARE, 0)} of forward."
         )
     else:
@@ -155,7 +152,7 @@ def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) 
             for named in notable
         )
         count = len(rest) - len(notable)
-        sentence = f"Besides matrix multiplication: {listed}"
+        sentence = f"Other than matrix products: {listed}"
         sentence += f"; {count} more together {percent_of(small_ns, total_ns)}." if count else "."
     return Answer(
         question=question,
@@ -166,7 +163,6 @@ def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) 
 
 
 def gemm_shares(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
-    """Return the share of matrix products in busy time by kind of step."""
     noun = _noun(kernels)
     numbers: Numbers = {}
     measured, absent, commands = [], [], []
@@ -197,7 +193,7 @@ def gemm_shares(record: Record, kernels: Kernels, others: Sequence[Record]) -> A
     if absent:
         sentence += f" Not measured: {', '.join(absent)}."
     return Answer(
-        question="What part of the time is matrix multiplication, in inference, in "
+        question="What share of the time do matrix products take in inference, in "
         "forward+backward and in a training step?",
         sentence=sentence,
         numbers=numbers,
@@ -207,7 +203,6 @@ def gemm_shares(record: Record, kernels: Kernels, others: Sequence[Record]) -> A
 
 
 def by_name(rows: Iterable[KernelRow]) -> list[NamedTime]:
-    """Sum rows by name, longest first."""
     groups: dict[str, list[KernelRow]] = {}
     for row in rows:
         groups.setdefault(row.name, []).append(row)
@@ -224,7 +219,6 @@ def by_name(rows: Iterable[KernelRow]) -> list[NamedTime]:
 
 
 def _source_of(step: str, records: Iterable[Record]) -> Record | None:
-    """Return the first run of that kind; for forward+backward, else the first with a backward."""
     traced = [run for run in records if run.kernels is not None]
     exact = next((run for run in traced if run.spec["step"] == step), None)
     if exact is None and step == "forward+backward":
@@ -244,7 +238,3 @@ def _in(rows: Iterable[KernelRow], phases: Sequence[str]) -> list[KernelRow]:
 
 def _noun(kernels: Kernels) -> str:
     return "kernel" if kernels.source == "kernels" else "operator"
-
-
-def _where(kernels: Kernels) -> str:
-    return "on the GPU" if kernels.source == "kernels" else "in the trace"

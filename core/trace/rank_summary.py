@@ -81,7 +81,6 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
         return self.cover([(call.start_ns, call.end_ns) for call in self.calls])
 
     def cover(self, intervals: list[tuple[int, int]]) -> Cover:
-        """Return the union of intervals, clipped to the file's span."""
         bounds = np.array(intervals, dtype=np.int64).reshape(-1, 2)
         bounds = np.clip(bounds, self.low_ns, self.high_ns)
         return Cover(bounds[:, 0], np.maximum(bounds[:, 0], bounds[:, 1]))
@@ -141,7 +140,6 @@ def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTra
 
 
 def encode_rank(rank: RankTrace) -> bytes:
-    """Encode as MessagePack."""
     return msgspec.msgpack.encode(rank)
 
 
@@ -154,7 +152,7 @@ def decode_rank(data: bytes, source: Path) -> RankTrace:
     try:
         return msgspec.msgpack.decode(data, type=RankTrace)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DamagedFileError(f"{source} is not a rank's summary: {error}") from error
+        raise DamagedFileError(f"{source} is not a rank summary: {error}") from error
 
 
 def _device_calls(trace: Trace, ledger: TimeLedger, base: int) -> list[TracedCall]:
@@ -166,14 +164,14 @@ def _device_calls(trace: Trace, ledger: TimeLedger, base: int) -> list[TracedCal
     calls = []
     for piece, step, position in zip(pieces.tolist(), steps, positions, strict=True):
         number = int(work.collective[piece])
-        told = trace.collectives[number] if number != NONE else None
-        kind = kind_of(told.name if told else ledger.names[work.name[piece]])
+        arguments = trace.collectives[number] if number != NONE else None
+        kind = kind_of(arguments.name if arguments else ledger.names[work.name[piece]])
         calls.append(
             TracedCall(
                 kind=kind,
-                bytes=collective_bytes(kind, told) if told else None,
-                group_size=told.group_size if told and told.group_size > 0 else None,
-                group=_group(told) if told else "",
+                bytes=collective_bytes(kind, arguments) if arguments else None,
+                group_size=arguments.group_size if arguments and arguments.group_size > 0 else None,
+                group=_group(arguments) if arguments else "",
                 position=position,
                 step=step,
                 start_ns=int(work.start[piece]) + base,
@@ -221,8 +219,8 @@ def _host_calls(
 
 def _operand_bytes(trace: Trace, kind: str, operands: int, ranks: int | None) -> int | None:
     """Return bytes of a rank's own tensor, times the ranks if each has a part of the result."""
-    found = parse_operands(trace.operands[operands]) if operands != NONE else None
-    tensors = [operand for operand in found or () if operand.is_tensor]
+    inputs = parse_operands(trace.operands[operands]) if operands != NONE else None
+    tensors = [operand for operand in inputs or () if operand.is_tensor]
     if len(tensors) != 1 or (kind == "all-gather" and ranks is None):
         return None
     size = tensors[0].elements * tensors[0].item_bytes
@@ -230,7 +228,6 @@ def _operand_bytes(trace: Trace, kind: str, operands: int, ranks: int | None) ->
 
 
 def _steps_at(ledger: TimeLedger, times: Times) -> list[int]:
-    """Return the number of the step open on the host at each time, or -1."""
     marked = ledger.marked
     rows = [row for row in marked.rows if row.number is not None] if marked else []
     begins = np.array([row.host_start_ns or 0 for row in rows], dtype=np.int64)
@@ -258,15 +255,14 @@ def _positions_at(trace: Trace, launched: Times) -> list[int]:
 
 def _check(calls: int) -> None:
     if calls > MAX_CALLS:
-        raise DamagedFileError(f"{calls:,} collectives: ranks are compared up to {MAX_CALLS:,}")
+        raise DamagedFileError(f"{calls:,} collectives; the limit is {MAX_CALLS:,}")
 
 
 def _pack(start: Times, end: Times) -> bytes:
     cover = Cover(start, end)
     if len(cover.start) > MAX_INTERVALS:
         raise DamagedFileError(
-            f"{len(cover.start):,} separate pieces of work: ranks are compared up to "
-            f"{MAX_INTERVALS:,}"
+            f"{len(cover.start):,} separate pieces of work; the limit is {MAX_INTERVALS:,}"
         )
     return cover.start.tobytes() + cover.end.tobytes()
 

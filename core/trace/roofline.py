@@ -89,7 +89,7 @@ def with_roof(kernels: Kernels, roof: Roof | None, reason: str = "") -> Kernels:
     ]
     missing = {name: why for name, why in kernels.missing.items() if name != "roof"}
     if roof.bandwidth is None:
-        missing |= {"bandwidth": "the memory's bandwidth is not known; see --peak"}
+        missing |= {"bandwidth": "the memory bandwidth is unknown; see --peak"}
     return msgspec.structs.replace(kernels, rows=rows, roof=roof, missing=missing)
 
 
@@ -128,7 +128,6 @@ def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float
 
 
 def _of_quoted(flops_per_second: float, roof: Roof) -> str:
-    """Return the MFU against the vendor's peak, if the roof has a measured one."""
     if roof.quoted_flops is None or roof.quoted_flops == roof.peak_flops:
         return ""
     return f", of which {100 * flops_per_second / roof.quoted_flops:.2f} % is reached"
@@ -141,7 +140,7 @@ def under_roof(
     if kernels is None:
         return None
     if kernels.lacks_kernels:
-        roof, no_roof = None, "the rows are the host's, and the roof is the device's"
+        roof, no_roof = None, "the rows are CPU operators, the roof is the device's"
     kernels = with_roof(kernels, roof, no_roof)
     if timing is None:
         return kernels
@@ -152,7 +151,6 @@ def under_roof(
 def nsys_under_roof(
     nsys: Nsys | None, timing: Timing | None, roof: Roof | None, no_roof: str
 ) -> Nsys | None:
-    """Apply `under_roof` to the kernels of an nsys block."""
     if nsys is None:
         return None
     kernels = under_roof(nsys.kernels, timing, roof, no_roof)
@@ -160,12 +158,10 @@ def nsys_under_roof(
 
 
 def group_of(row: KernelRow) -> str:
-    """Return the group of a row in the plot: its category, or attention's products."""
     return ATTENTION_PRODUCTS if is_product(row) else row.category
 
 
 def roof_points(kernels: Kernels, *, by_phase: bool = False) -> list[RoofPoint]:
-    """Return the groups of rows with known bytes, longest first."""
     groups: dict[tuple[str, str], list[KernelRow]] = {}
     for row in kernels.rows:
         key = (group_of(row), row.phase if by_phase else "")

@@ -145,15 +145,14 @@ class Names:
         self.is_graph_launch = _flags(name.endswith("GraphLaunch") for name in names)
         self.zeroes_grads = _flags(name.startswith("Optimizer.zero_grad") for name in names)
         self.is_served_step = _flags(is_served_step(name) for name in names)
-        told = [_phase_of_range(name) for name in names]
-        self.tells_phase = _flags(phase is not None for phase in told)
-        self.phase_told = np.array(
-            [RANGE_PHASES.index(phase) if phase else 0 for phase in told], dtype=np.int64
+        range_phases = [_phase_of_range(name) for name in names]
+        self.names_phase = _flags(phase is not None for phase in range_phases)
+        self.range_phase = np.array(
+            [RANGE_PHASES.index(phase) if phase else 0 for phase in range_phases], dtype=np.int64
         )
 
 
 def host_scopes(trace: Trace) -> Scopes:
-    """Find phase, module and operator of every host event."""
     events = by_thread(trace.host)
     parent = parents(events)
     names = Names(trace.names)
@@ -242,15 +241,18 @@ def _phases_by_scope(
     zeroing = nearest(names.zeroes_grads[events.name], parent) >= 0
     is_work = (operator >= 0) | names.is_graph_launch[events.name]
     served = (nearest(names.is_served_step[events.name], parent) >= 0) & is_work
-    told = nearest(names.tells_phase[events.name], parent)
-    named = follow_flow(told, names.phase_told[events.name], 0)
-    has_places = bool((module != NONE).any() or ((told != NONE) & (named == FORWARD)).any())
+    phase_range = nearest(names.names_phase[events.name], parent)
+    range_phase = follow_flow(phase_range, names.range_phase[events.name], 0)
+    in_range = phase_range != NONE
+    has_places = bool((module != NONE).any() or (in_range & (range_phase == FORWARD)).any())
     by_operator = (operator >= 0) & (not has_places)
     # The first that holds decides: what the engine runs is backward, whatever range is around it.
-    conditions = [engine >= 0, optimizer, zeroing, told != NONE, module >= 0, served, by_operator]
+    conditions = [engine >= 0, optimizer, zeroing, in_range, module >= 0, served, by_operator]
     phases += [name for name in RANGE_PHASES if name not in phases]
     numbers = np.array([phases.index(name) for name in RANGE_PHASES])
-    choice = np.select(conditions, [1, 2, 3, numbers[named], 0, 0, 0], phases.index(OTHER_PHASE))
+    choice = np.select(
+        conditions, [1, 2, 3, numbers[range_phase], 0, 0, 0], phases.index(OTHER_PHASE)
+    )
     # A phase that nothing is in must not make a module: `host_scopes` makes one for the loss.
     used = set(occurring(choice).tolist())
     return _without_unused(phases, choice.astype(np.int64), used)
@@ -322,7 +324,6 @@ def _backward_modules(
 
 
 def _phase_of_range(name: str) -> str | None:
-    """Return the phase that a user range is named after, such as ``## forward ##``."""
     if name.startswith(LOADS_DATA):
         return DATA_LOADING
     match = PHASE_WORD.fullmatch(name)

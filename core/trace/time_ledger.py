@@ -92,8 +92,6 @@ MARKED_STEPS = re.compile(re.escape(STEPS_RANGE) + r"([1-9][0-9]{0,5})")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part [low, high) of a trace, and the number of steps in it."""
-
     low: int
     high: int
     steps: int = 1
@@ -259,7 +257,7 @@ def _select_steps(
         DamagedFileError: No step is marked, none has such a number, or it ran nothing.
     """
     if marked is None:
-        raise DamagedFileError("no range in the file marks a step: none can be chosen")
+        raise DamagedFileError("no step markers found in this file")
     rows = rows_between(marked, *wanted)
     first, last = rows[0], rows[-1]
     window = Window(first.start_ns, last.start_ns + last.ns, len(rows))
@@ -296,7 +294,6 @@ def _whole(work: Activities) -> Window:
 
 
 def devices_by_work(trace: Trace) -> list[int]:
-    """Return the devices that ran something, busiest first."""
     events = trace.device
     devices, index = np.unique(events.device, return_inverse=True)
     # bincount's float64 sums may round; they only rank the devices. Ties keep their order.
@@ -313,12 +310,11 @@ def chosen_device(trace: Trace, device: int | None) -> int | None:
     devices = devices_by_work(trace)
     if device is not None and device not in devices:
         numbers = ", ".join(map(str, sorted(devices))) or "none"
-        raise DamagedFileError(f"no device {device} in the file, which has work of: {numbers}")
+        raise DamagedFileError(f"no device {device} in this file; devices with work: {numbers}")
     return device
 
 
 def _host_phase_times(ranges: PhaseRanges, window: Window) -> dict[str, int]:
-    """Return the length of each phase's ranges, and the time between them."""
     low, high = window.low, window.high
     length = np.clip(ranges.end, low, high) - np.clip(ranges.start, low, high)
     times = _by_phase(ranges, length)

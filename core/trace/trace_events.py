@@ -27,8 +27,6 @@ class Kind(IntEnum):
 
 
 class EventColumns:
-    """Base of events as columns of equal length."""
-
     __slots__: tuple[str, ...] = ()
     kind: NDArray[np.int64]
 
@@ -36,7 +34,6 @@ class EventColumns:
         return len(self.kind)
 
     def take(self, index: NDArray[np.integer] | NDArray[np.bool_]) -> Self:
-        """Select events by index or mask."""
         return type(self)(**{name: getattr(self, name)[index] for name in self.__slots__})
 
 
@@ -165,7 +162,7 @@ def parents(events: HostEvents) -> Index:
     around = np.arange(-1, len(events) - 1)
     first = _first_of_thread(events)
     around[first] = NONE
-    # Half of all events or more lie in the one before them: comparing neighbours needs no index.
+    # At least half of all events lie in the one before them: comparing adjacent events is cheap.
     pending = np.flatnonzero(~first[1:] & (end[:-1] <= start[1:])) + 1
     around[pending] = around[pending - 1]
     # Pointer jumping. Every event between an event and its candidate has ended before it began,
@@ -207,7 +204,6 @@ def nearest(wanted: NDArray[np.bool_], parent: Index) -> Index:
 
 
 def occurring(numbers: Index) -> Index:
-    """Return the distinct values of small non-negative numbers, ascending."""
     return np.flatnonzero(np.bincount(numbers))
 
 

@@ -148,7 +148,6 @@ class Text:
         return []
 
     def _borders(self, start: int) -> list[int]:
-        """Return offsets of the last commas after ``start`` that look like borders, last first."""
         matches = BETWEEN_EVENTS.finditer(self._buffer, max(start, 0), self._length)
         return [match.start(1) for match in deque(matches, CUTS_TRIED)][::-1]
 
@@ -193,11 +192,10 @@ def _find_list(text: Text) -> bool:
             return True
         if len(text) > MAX_PENDING_BYTES:
             break
-    raise msgspec.DecodeError("there is no list of traceEvents in it")
+    raise msgspec.DecodeError("it has no list of traceEvents")
 
 
 def _device_names(properties: Any) -> dict[int, str]:
-    """Return names by number from ``deviceProperties``, which may be any JSON value."""
     entries = properties[:MAX_DEVICES] if isinstance(properties, list) else []
     devices = ((entry.get("id"), entry.get("name")) for entry in entries if isinstance(entry, dict))
     return {
@@ -208,7 +206,6 @@ def _device_names(properties: Any) -> dict[int, str]:
 
 
 def _decode_list(text: bytes) -> list[JsonEvent]:
-    """Decode the end of the list form, with or without its closing bracket."""
     try:
         return _LIST.decode(text)
     except msgspec.ValidationError:

@@ -48,7 +48,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
     except MemoryError as error:
         raise DamagedFileError(
-            f"{path} takes more memory than there is, after {collector.seen:,} events"
+            f"out of memory after {collector.seen:,} events of {path}"
         ) from error
     except (
         msgspec.DecodeError,
@@ -63,9 +63,9 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         # The decoder counts bytes from the start of the last chunk, not of the file.
         reason = re.sub(r" \(byte \d+\)$", "", str(error))
         if isinstance(error, EOFError) or "truncated" in reason:
-            reason = "it is cut off (copy or record it again)"
+            reason = "it is truncated (copy or record it again)"
         where = f", after {collector.seen:,} events" if collector.seen else ""
-        raise DamagedFileError(f"{path} is not a whole chrome trace: {reason}{where}") from error
+        raise DamagedFileError(f"{path} is not a valid chrome trace: {reason}{where}") from error
 
 
 def _ignore_progress(done: int, size: int) -> None:

@@ -141,7 +141,7 @@ def three_steps(tmp_path: Path) -> Path:
 def test_steps_are_listed_and_chosen(three_steps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = printed(capsys, three_steps)
     assert "Steps by torch.profiler" in whole and "outside" in whole
-    assert "the table is of device 1, the busiest; left out: 0" in whole
+    assert "only device 1 is shown (the busiest); others: 0" in whole
     rows = list(
         csv.DictReader(io.StringIO(printed(capsys, three_steps, "--section", "steps", "--csv")))
     )
@@ -156,9 +156,7 @@ def test_steps_are_listed_and_chosen(three_steps: Path, capsys: pytest.CaptureFi
     found = json.loads(printed(capsys, three_steps, *chosen))["kernels"]
     assert [row["name"] for row in found["rows"]] == ["kernel_8"]
     assert (found["steps"], found["marked_steps"]["chosen"]) == (1, [8, 8])
-    assert "no step 5 in the file, which has 7 to 9" in complaint(
-        capsys, three_steps, "--step", "5"
-    )
+    assert "no step 5 in this file (7 to 9)" in complaint(capsys, three_steps, "--step", "5")
     assert "such as 3 or 2-5" in complaint(capsys, three_steps, "--steps", "9-7")
 
 

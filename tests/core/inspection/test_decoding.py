@@ -195,9 +195,9 @@ class TestEntries:
 class TestRefusals:
     def test_cut_off_files(self, trace: Path, snapshot: Path, export: Path) -> None:
         for path, reason in (
-            (trace, "not a whole chrome trace"),
+            (trace, "not a valid chrome trace"),
             (snapshot, "not a memory snapshot"),
-            (export, "not a whole nsys export|malformed|did not export"),
+            (export, "not a valid nsys export|malformed|did not export"),
         ):
             data = path.read_bytes()
             path.write_bytes(data[: len(data) * 2 // 3])
@@ -210,7 +210,7 @@ class TestRefusals:
         path = tmp_path / "torn.json.gz"
         data = tiny_run.trace_path.read_bytes()
         path.write_bytes(data[: len(data) // 2])
-        assert "it is cut off (copy or record it again" in refusal(path)
+        assert "it is truncated (copy or record it again" in refusal(path)
 
     @pytest.mark.parametrize(
         "text",

@@ -134,8 +134,8 @@ def test_a_real_trace_without_its_kernels_says_so_first(
     found = inspected(shared_data / "more" / "hta_cupti.json.gz")
     assert found.kernels is not None and found.kernels.lacks_kernels
     assert found.kernels.missing["kernels"] == (
-        "the GPU's kernels are not in this file: 77 launches, 0 kernels; times below are the "
-        "host's (not read: 77 cuda_profiler_range)"
+        "this file has no GPU kernels (77 launches, 0 kernels); times below are CPU times "
+        "(not read: 77 cuda_profiler_range)"
     )
     assert found.kernels.coverage.explained == 0
     assert sum(row.calls for row in found.kernels.rows) == 375  # each cpu_op of the file
@@ -198,7 +198,7 @@ def test_rows_above_the_roof_are_told(
 
 def test_a_device_that_is_not_there_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.json", product())
-    with pytest.raises(DamagedFileError, match="no device 3 in the file, which has work of: 0"):
+    with pytest.raises(DamagedFileError, match="no device 3 in this file; devices with work: 0"):
         read_tables(path, lambda *_: None, 3)
 
 
@@ -224,7 +224,7 @@ def test_allocations_are_read_though_a_name_breaks_the_json(tiny_run: RunDirecto
     damaged = tiny_run.path.parent.parent / "damaged.json"
     damaged.write_bytes(broken)
     found, whole = read(damaged), read(path)
-    assert found.kernels is None and "not a whole chrome trace" in found.missing["kernels"]
+    assert found.kernels is None and "not a valid chrome trace" in found.missing["kernels"]
     assert found.memory is not None and whole.memory is not None
     assert found.memory.peak_allocated_bytes == whole.memory.peak_allocated_bytes
 

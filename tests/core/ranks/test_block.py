@@ -1,4 +1,4 @@
-"""Rows of ranks: sums to the nanosecond, waiting, and the rank that holds up the others."""
+"""Rows of ranks: sums to the nanosecond, waiting, and the straggler."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_straggler_is_named_with_what_it_did(make_rank: MakeRank) -> None:
     slept = named(late(make_rank, [(0, 10 * MS), (51 * MS, 60 * MS)]))
     assert slept and slept.numbers["rank"] == 1 and slept.numbers["cause"] == "idle"
     assert slept.numbers["cause_ns"] == 40 * MS
-    assert "Rank 1 holds up the others for 40 ms" in slept.verdict
+    assert "Rank 1 is a straggler: others wait 40 ms" in slept.verdict
     computed = named(late(make_rank, [(0, 10 * MS), (11 * MS, 60 * MS)]))
     assert computed and computed.numbers["cause"] == "compute"
 
@@ -108,7 +108,7 @@ def test_communication_of_another_group_is_a_cause(make_rank: MakeRank) -> None:
     assert found and found.numbers["cause"] == "communication"
 
 
-def test_no_rank_is_named_where_two_are_late_alike_or_the_clocks_do_not_tell(
+def test_no_straggler_among_equals_or_within_the_clock_error(
     make_rank: MakeRank,
 ) -> None:
     turns = block(
@@ -121,7 +121,7 @@ def test_no_rank_is_named_where_two_are_late_alike_or_the_clocks_do_not_tell(
 
 
 def test_a_rank_that_is_late_to_all_is_named_with_what_that_rests_on(make_rank: MakeRank) -> None:
-    # Nothing but the ends tells 40 ms of lateness from a clock that is 40 ms ahead.
+    # Only the ends distinguish 40 ms of lateness from a clock that is 40 ms ahead.
     starts = [100 * MS * step for step in range(4)]
     usual = [(at, at + 10 * MS) for at in starts]
     on_time = [(at + 10 * MS, at + 51 * MS) for at in starts]
@@ -148,12 +148,12 @@ def test_files_that_contradict_each_other_are_not_trusted(make_rank: MakeRank) -
 def test_a_summary_is_what_its_trace_says_of_a_device(writer: Any) -> None:
     group = {"Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2}
     sizes = {"In msg nelems": 500, "Out msg nelems": 500, "dtype": "Float"}
-    told = {"Collective name": "allreduce"} | group | sizes
+    arguments = {"Collective name": "allreduce"} | group | sizes
     writer.add("user_annotation", "ProfilerStep#3", 0, 60)
     writer.add("cpu_op", "record_param_comms", 2, 3, Seq=40)
     writer.add("cpu_op", "record_param_comms", 8, 10, Seq=41)
     writer.call("cudaLaunchKernel", 10, 2)
-    writer.add("kernel", "ncclDevKernel_Generic_1", 100, 50, device=0, correlation=1, **told)
+    writer.add("kernel", "ncclDevKernel_Generic_1", 100, 50, device=0, correlation=1, **arguments)
     writer.work("ampere_sgemm_128x64_tn", 120, 60, correlation=0)
     writer.work("Memcpy DtoH", 200, 10, correlation=0, cat="gpu_memcpy")
     trace = read_trace(writer.write())

@@ -64,7 +64,7 @@ def test_a_rank_without_a_collective_in_common_has_no_clock(make_rank: MakeRank)
     assert set(align_clocks(list(ranks), match_collectives(ranks)).by_rank) == {0, 1}
 
 
-def test_what_cannot_be_on_any_clock_is_told_and_part_of_the_error(make_rank: MakeRank) -> None:
+def test_contradictions_are_reported_and_part_of_the_error(make_rank: MakeRank) -> None:
     # Rank 1 ends the first before rank 0 has come; the second ties the clocks to 1 µs.
     ranks = {
         0: make_rank([(500_000, 600_000), (1_000_000, 1_001_000)]),

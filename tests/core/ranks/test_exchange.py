@@ -132,7 +132,7 @@ def test_ranks_of_one_host_need_no_margin_among_themselves() -> None:
     assert last_counts([step_at(1, 9_000), first, second]) == [0, 0, 1]
 
 
-def test_a_transfer_that_the_clocks_of_hosts_cannot_tell_is_timed_on_one_rank() -> None:
+def test_transfer_below_the_clock_error_is_timed_on_one_rank() -> None:
     late, early = step_at(2_000_000, 3_000_000), step_at(0, 3_000_000)
     for error_ns, by in ((100_000, "arrivals"), (100_001, "events")):
         read = ClockReading(0, 0, error_ns)

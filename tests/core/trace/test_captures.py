@@ -129,7 +129,7 @@ def test_as_many_captures_as_replays_are_one_each(tmp_path: Path) -> None:
         ((ADD, GEMM), (64,), AGAINST),
     ],
 )
-def test_what_a_capture_does_not_tell_is_not_told(
+def test_ambiguous_captures_are_not_joined(
     tmp_path: Path, kernels: tuple[str, ...], rows: tuple[int, ...], why: str
 ) -> None:
     path = replays(tmp_path / "replays.json", kernels)
@@ -145,7 +145,7 @@ def test_captures_of_several_shapes_give_operators_and_no_flops(tmp_path: Path) 
     assert {(row.op, row.flops) for row in joined.rows} == {("aten::mm", None), ("aten::add", None)}
     assert joined.missing["capture"] == (
         "2 of 2 kernels of graph replays are joined with their capture, by their order; "
-        "2 without FLOPs: captures of several shapes fit"
+        "2 without FLOPs: captures with different shapes fit"
     )
 
 

@@ -224,5 +224,5 @@ def test_listed_real_names(shared_data: Path) -> None:
         ("triton_mm", ""),
     ],
 )
-def test_fused_kernels_tell_their_operators(name: str, operators: str) -> None:
+def test_operators_of_fused_kernels(name: str, operators: str) -> None:
     assert fused_operators(name) == tuple(operators.split())

@@ -54,7 +54,7 @@ def collective(
         ("barrier", "barrier"),
     ],
 )
-def test_the_kind_is_told_by_any_generation_of_names(kernel: str, kind: str) -> None:
+def test_kind_from_any_generation_of_names(kernel: str, kind: str) -> None:
     assert kind_of(kernel) == kind
 
 

@@ -1,4 +1,4 @@
-"""Waiting told from transfer, on steps written by hand and on any."""
+"""Waiting and transfer, on steps written by hand and generated ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def collective(arrived: int, done: int, kind: Kind = "all-reduce") -> Collective
 
 
 def blocking(step_ns: int, *collectives: Collective) -> RankStep:
-    """A rank that stands still in all of its collectives."""
+    """A rank that waits in all of its collectives."""
     blocked = [(one.arrived_ns, one.done_ns) for one in collectives]
     return RankStep(step_ns, list(collectives), blocked)
 
@@ -117,7 +117,7 @@ def all_reduce(step_ns: int, arrived: int, done: int, error_ns: int) -> RankStep
 
 
 def test_a_short_all_reduce_between_devices_is_the_step_of_the_last_rank() -> None:
-    # 30 µs on the device; the two clocks are off by 15 µs, so that arrivals tell 15.
+    # 30 µs on the device; the two clocks are off by 15 µs, so arrivals give 15.
     early = all_reduce(80_000, 0, 80_000, 15_000)
     late = all_reduce(30_000, 65_000, 80_000, 15_000)
     assert transfer_times([[early, late]]) == ([0.03], "events")

@@ -170,7 +170,7 @@ def test_fused_attention_is_held_against_the_peak_of_the_format_that_it_may_use(
     assert "faster-than-peak" in found(bent(record, kernels=kernels, timing=None))
 
 
-def test_a_step_of_bare_attention_is_held_against_the_same(record: Record) -> None:
+def test_step_of_attention_alone_uses_the_peak_of_attention(record: Record) -> None:
     assert record.timing is not None and record.timing.tflops is not None
     rate = record.timing.tflops * 1e12
     roof_of_both = bent(ROOF, peak_flops=rate / 2, attention_flops=rate * 2)

@@ -1,7 +1,7 @@
 """Two thousand damaged and hostile traces: a typed error or a table that closes, in bounded memory.
 
 All are read in one child process that may not grow by more than `MOST_BYTES`; a crash, a hang,
-a foreign exception or an allocation beyond that fails the test with what the child said.
+another exception or an allocation beyond that fails the test with what the child said.
 """
 
 from __future__ import annotations

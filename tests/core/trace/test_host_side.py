@@ -1,4 +1,4 @@
-"""Annotations, Python functions and calls of a foreign file: times that add up to the busy time."""
+"""Annotations, Python functions and calls of an imported file: times add up to busy time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def found(writer: Any, **choice: Any) -> HostSide:
 
 
 def times(rows: list[HostRange]) -> dict[str, tuple[int, int, int, int, int]]:
-    """Calls, host, own, total and meanwhile of each row."""
+    """Calls, host, own, total and all-thread time of each row."""
     return {
         row.name: (row.calls, row.host_ns, row.own_ns, row.total_ns, row.meanwhile_ns)
         for row in rows
@@ -95,7 +95,7 @@ def test_chosen_steps_have_their_own_ranges(writer: Any) -> None:
     }
 
 
-def test_functions_are_told_by_file_and_line_without_torch_or_a_home(writer: Any) -> None:
+def test_functions_by_file_and_line_without_torch_or_a_home(writer: Any) -> None:
     def frame(name: str, start: int, length: int) -> None:
         writer.add("python_function", name, start, length)
 
@@ -149,12 +149,12 @@ def test_own_times_and_the_rest_are_all_the_work(
             if any(of == where_of and 0 <= time - at < n for _, of, at, n in open_now)
         )
         assert row.total_ns == total
-        meanwhile = sum(
+        any_thread_ns = sum(
             ns
             for thread_of, time, ns in launched
             if thread_of >= 0 and any(first <= time < first + n for _, _, first, n in open_now)
         )
-        assert row.meanwhile_ns == meanwhile
+        assert row.meanwhile_ns == any_thread_ns
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -84,7 +84,7 @@ def test_every_call_of_a_real_summary_is_nvidias(real: NsysExport, shared_data: 
     }
 
 
-def test_calls_of_an_operator_that_only_their_number_tells_apart_are_one_row(
+def test_calls_of_an_operator_that_differ_in_their_number_are_one_row(
     real: NsysExport,
 ) -> None:
     """The rows stay NVIDIA's; the table that is shown has a row an operator."""

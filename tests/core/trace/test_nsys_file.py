@@ -23,7 +23,7 @@ def writer(tmp_path: Path) -> Any:
     return BUILD["ExportWriter"](tmp_path / "export.sqlite")
 
 
-def test_a_later_layout_is_read_and_told(tmp_path: Path) -> None:
+def test_later_schema_is_read_and_reported(tmp_path: Path) -> None:
     writer = BUILD["ExportWriter"](tmp_path / "next.sqlite", version="4.0.1")
     writer.launch("k", 0, 10, 20)
     export = read_export(writer.write())
@@ -56,7 +56,7 @@ def test_an_index_does_not_change_what_is_read(writer: Any) -> None:
 
 
 def calls(path: Path, count: int) -> None:
-    """Add so many calls that launched nothing."""
+    """Add calls that launched nothing."""
     with sqlite3.connect(path) as database:
         database.execute(
             "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT ?) "
@@ -67,18 +67,18 @@ def calls(path: Path, count: int) -> None:
         )
 
 
-def test_the_rows_read_are_told_of_all_rows(writer: Any) -> None:
+def test_progress_counts_all_rows(writer: Any) -> None:
     writer.range("step", 0, 100)
     writer.launch("k", 10, 200, 210)
     path = writer.write()
     calls(path, 2 * ROWS_AT_ONCE)
-    told: list[tuple[int, int]] = []
-    read_contents(path, lambda done, total: told.append((done, total)))
+    reports: list[tuple[int, int]] = []
+    read_contents(path, lambda done, total: reports.append((done, total)))
     # A kernel, the calls, a range, and once more its text.
     rows = 1 + (1 + 2 * ROWS_AT_ONCE) + 1 + 1
-    assert {total for _, total in told} == {rows}
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert told[-1][0] == rows and len(told) >= 5
+    assert {total for _, total in reports} == {rows}
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
+    assert reports[-1][0] == rows and len(reports) >= 5
 
 
 def test_a_table_without_numbers_of_rows_is_read_all_the_same(writer: Any) -> None:
@@ -86,9 +86,9 @@ def test_a_table_without_numbers_of_rows_is_read_all_the_same(writer: Any) -> No
     path = writer.write()
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE NVTX_EVENTS (start PRIMARY KEY, eventType) WITHOUT ROWID")
-    told: list[tuple[int, int]] = []
-    contents = read_contents(path, lambda done, total: told.append((done, total)))
-    assert len(contents.events.work) == 1 and told[-1] == (2, 2)
+    reports: list[tuple[int, int]] = []
+    contents = read_contents(path, lambda done, total: reports.append((done, total)))
+    assert len(contents.events.work) == 1 and reports[-1] == (2, 2)
 
 
 def test_a_name_that_is_not_there_is_said_not_dropped(writer: Any) -> None:

@@ -116,7 +116,7 @@ def test_backward_of_a_write_to_a_part_takes_the_module_of_the_node_within(write
     )
 
 
-def test_a_foreign_trace_has_phases_by_what_encloses_and_modules_by_nesting(
+def test_imported_trace_has_phases_by_enclosing_ranges_and_modules_by_nesting(
     writer: Any,
 ) -> None:
     writer.add("python_function", "nn.Module: Block_3", 0, 50)

@@ -45,7 +45,7 @@ def test_the_enclosing_module_is_the_innermost_that_encloses_all(paths: list[str
     assert not any(all(lies_in(path, one) for path in paths) for one in further)
 
 
-def test_what_the_model_itself_does_tells_no_module() -> None:
+def test_operators_of_the_model_itself_have_no_module() -> None:
     assert enclosing(["", "blocks.0.ffn", ""]) == "blocks.0.ffn"
     assert enclosing(["", ""]) == enclosing([]) == ""
 
@@ -247,7 +247,7 @@ def test_the_halves_of_a_split_reduction_have_their_bytes_in_order() -> None:
     assert found == {RED: 100, PER: 3, GEMM: 7}
 
 
-def test_a_half_that_is_fused_with_more_is_told_by_what_it_has() -> None:
+def test_half_of_a_split_kernel_with_further_operators() -> None:
     found = bytes_of_calls(
         {RED: ["norm"], PER: ["norm", "mul"]}, [node(100, "norm"), node(3, "norm", "mul")]
     )

@@ -103,10 +103,10 @@ def test_all_forms_and_chunk_sizes_give_the_same_events(
 
 def test_progress_reaches_the_end_of_the_file(writer: Any) -> None:
     _fill(writer)
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     path = writer.write()
-    read_trace(path, lambda done, size: told.append((done, size)))
-    assert told[-1] == (path.stat().st_size, path.stat().st_size)
+    read_trace(path, lambda done, size: reports.append((done, size)))
+    assert reports[-1] == (path.stat().st_size, path.stat().st_size)
 
 
 DAMAGED = {
@@ -136,7 +136,7 @@ DAMAGED = {
 def test_damaged_files_are_refused_by_name(case: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(DAMAGED[case])
-    with pytest.raises(DamagedFileError, match="not a whole chrome trace"):
+    with pytest.raises(DamagedFileError, match="not a valid chrome trace"):
         read_trace(path)
 
 

@@ -22,7 +22,7 @@ ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor
 
 
 def shapes(*dims: list[int]) -> dict[str, Any]:
-    """The arguments by which the profiler tells the inputs."""
+    """The arguments in which the profiler records the inputs."""
     return {"Input Dims": list(dims), "Input type": ["float"] * len(dims)}
 
 
@@ -68,7 +68,7 @@ def test_a_helper_that_takes_longer_still_does_not_multiply(writer: TraceWriter)
     assert row(kernels, "Memset (Device)").flops is None
 
 
-def test_flops_without_a_kernel_are_counted_and_told(writer: TraceWriter) -> None:
+def test_flops_without_a_kernel_are_reported(writer: TraceWriter) -> None:
     product(writer, 0, 8, 8, 8)
     writer.op("aten::mm", 500, 40, **shapes([8, 8], [8, 8]))
     kernels = table(writer)

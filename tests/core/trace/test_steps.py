@@ -173,7 +173,7 @@ def test_one_step_or_a_range_is_what_all_tables_are_of(writer: Any) -> None:
     assert table.marked_steps is not None and table.marked_steps.chosen == (2, 4)
     assert [(row.calls, row.total_ns) for row in table.rows] == [(1, (500 + 510 + 800) / 3)]
     assert "all other tables are of steps 2–4, per step" in steps_notes(table.marked_steps)
-    with pytest.raises(DamagedFileError, match="no step 9 in the file, which has 1 to 5"):
+    with pytest.raises(DamagedFileError, match=r"no step 9 in this file \(1 to 5\)"):
         time_ledger(trace, steps=(9, 9))
 
 
@@ -181,7 +181,7 @@ def test_without_a_marker_no_step_can_be_chosen(writer: Any) -> None:
     writer.launch(0, GEMM, 10, 10)
     trace = read_trace(writer.write())
     assert time_ledger(trace).marked is None
-    with pytest.raises(DamagedFileError, match="no range in the file marks a step"):
+    with pytest.raises(DamagedFileError, match="no step markers found"):
         time_ledger(trace, steps=(1, 1))
 
 

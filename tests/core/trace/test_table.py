@@ -25,7 +25,7 @@ def test_layers_fold_by_their_numbers(module: str, folded: str) -> None:
     assert fold_layer_numbers(module) == folded
 
 
-def test_rows_tell_apart_place_and_kernel_and_fold_layers(writer: Any) -> None:
+def test_rows_by_module_and_kernel_with_folded_layers(writer: Any) -> None:
     """Names that differ in their last characters only stay apart."""
     name = "void elementwise_kernel<" + "x" * 500
     writer.op("phase:forward", 0, 100)

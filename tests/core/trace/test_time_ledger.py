@@ -135,7 +135,7 @@ def test_launches_without_any_work_are_of_a_device_that_was_not_recorded(
     assert table.lacks_kernels
     assert (table.coverage.launches, table.coverage.dropped, table.coverage.explained) == (1, 1, 0)
     assert table.missing["kernels"] == (
-        "the GPU's kernels are not in this file: 1 launch, 0 kernels; times below are the host's"
+        "this file has no GPU kernels (1 launch, 0 kernels); times below are CPU times"
     )
 
 
@@ -203,11 +203,11 @@ def test_the_busiest_device_is_the_table_s_and_the_others_are_named(
     writer.launch(1, "b", 10, 30, device=3)
     table = assert_closed(ledger_of(writer))
     assert [row.name for row in table.rows] == ["b"]
-    assert "device 3, the busiest; left out: 0" in table.missing["devices"]
+    assert "device 3 is shown (the busiest); others: 0" in table.missing["devices"]
     assert (table.device, table.other_devices) == (3, [0])
     chosen = assert_closed(time_ledger(read_trace(writer.write()), device=0))
     assert [row.name for row in chosen.rows] == ["a"]
-    assert "device 0, as chosen; left out: 3" in chosen.missing["devices"]
+    assert "device 0 is shown (as selected); others: 3" in chosen.missing["devices"]
 
 
 def test_a_captured_launch_is_not_lost(writer: Any, assert_closed: AssertClosed) -> None:

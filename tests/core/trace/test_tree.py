@@ -156,7 +156,7 @@ def test_phases_split_every_node(rows: list[KernelRow]) -> None:
 
 
 def blocks(count: int, slow: int, times: float) -> list[KernelRow]:
-    """Layers with a little noise; one takes so many times longer."""
+    """Layers with a little noise; one takes longer by this factor."""
     return [
         row(f"blocks.{layer}.{part}", (1000 + layer % 3) * (times if layer == slow else 1))
         for layer in range(count)
@@ -203,7 +203,7 @@ def test_ranges_are_short() -> None:
     assert ranges(list(range(0, 40, 2))) == "0,2,4,…,38"
 
 
-def test_layers_of_foreign_traces_fold_by_class_and_number() -> None:
+def test_layers_of_imported_traces_fold_by_class_and_number() -> None:
     """The profiler numbers a class through the whole model, whichever layer it is in."""
     rows = [
         row(f"Model_0.Block_{layer}.{name}", ns)
@@ -240,7 +240,7 @@ def test_what_belongs_to_no_module_stands_beside_the_model() -> None:
     tree = kernel_tree(kernels(rows, idle=7, unattributed=6))
     assert [(node.name, node.inclusive_ns) for node in tree.children] == [
         ("launch not recorded", 5),
-        ("forward, outside modules", 4),
+        ("forward (no module)", 4),
         ("optimizer", 3),
         ("loss", 2),
         ("model", 1),
@@ -325,7 +325,7 @@ def test_a_real_run_adds_up_layer_by_layer(tiny_run: RunDirectory) -> None:
     )
 
 
-def test_a_damaged_file_of_rows_is_told(tiny_run: RunDirectory, gpu_run: RunDirectory) -> None:
+def test_damaged_file_of_rows(tiny_run: RunDirectory, gpu_run: RunDirectory) -> None:
     record = gpu_run.record()
     assert layer_rows(gpu_run, record) is record.kernels, "without the file the record's rows do"
     (gpu_run.pass_folder("trace") / "kernels.json").write_bytes(b'{"source": 3')

@@ -241,7 +241,7 @@ async def test_a_damaged_file_says_so_on_the_screen(app: SysbenchApp, tmp_path: 
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, app, path)
         await until(pilot, lambda: "✗" in text_of(screen, "#message"))
-        assert "[bold]torn.json is not a whole chrome trace" in text_of(screen, "#message")
+        assert "[bold]torn.json is not a valid chrome trace" in text_of(screen, "#message")
         assert screen.tab is None and not screen.query_one("#decoding").display
         screen.query_one("#file", Input).value = str(tmp_path / "absent")
         await pilot.press("enter")
