@@ -28,7 +28,7 @@ def measure_of(job: Job) -> Measure:
     Only its module is imported: a pass does not pay for what another one needs.
     """
     module = "capture" if job.capture else job.name
-    measure: Measure = import_module(f"{__package__}.{module}_pass").measure
+    measure: Measure = import_module(f"{__package__}.passes.{module}_pass").measure
     return measure
 
 
