@@ -1,4 +1,7 @@
-"""A model of your own: ``sysbench-tui run examples/nano.py:make model.layers=4 batch=8 context=256``."""
+"""Your own model.
+
+``sysbench-tui run examples/nano.py:make model.layers=4 batch=8 context=256`` measures it.
+"""
 
 import torch
 from torch import nn
