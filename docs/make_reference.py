@@ -50,7 +50,7 @@ def numbers_page() -> str:
         "# Every number and its origin",
         MADE,
         "The same texts stand behind `?` on the screens. What a step includes, and what not, is "
-        "told at length in [architecture.md](../architecture.md#what-each-number-includes).",
+        "described in [architecture.md](../architecture.md#what-each-number-includes).",
     ]
     for explanation in EXPLANATIONS.values():
         parts += [
@@ -106,12 +106,12 @@ def record_page() -> str:
         "its name. Shares are fractions of one.",
     ]
     waiting: list[type[Any]] = [Record]
-    told: list[type[Any]] = []
+    described: list[type[Any]] = []
     while waiting:
         kind = waiting.pop(0)
-        if kind in told:
+        if kind in described:
             continue
-        told.append(kind)
+        described.append(kind)
         fields = msgspec.structs.fields(kind)
         waiting += [inner for field in fields for inner in structs_in(field.type)]
         rows = "\n".join(
