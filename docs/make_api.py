@@ -39,7 +39,7 @@ def api_page() -> str:
 
 
 def _entry(name: str) -> str:
-    module = f"sysbench.core{sysbench.core._MODULES[name]}"
+    module = sysbench.core._MODULES[name]
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     nodes = ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
