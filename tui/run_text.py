@@ -7,64 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sysbench.core.compare.power import ROUNDS_A_BLOCK, WANTED_POWER
-from sysbench.core.experiments.plan import Plan
-from sysbench.core.formatting import counted, percent
 from sysbench.core.runs.library import Entry
 from sysbench.tui.text import amount, outcome_text
 
 if TYPE_CHECKING:
-    from sysbench.core.predict.fit_grid import Fit
-
-
-def plan_facts(plan: Plan, max_minutes: float) -> list[tuple[str, str]]:
-    """Time limit, noise, and detectable differences; unknown ones with their reason."""
-    return [
-        ("time", _time(plan, max_minutes)),
-        ("noise", plan.source or plan.missing["spread"]),
-        ("power", finds_words(plan)),
-    ]
-
-
-def _time(plan: Plan, max_minutes: float) -> str:
-    limit = f"{max_minutes:g} minutes"
-    if plan.round_seconds is None or plan.blocks is None:
-        return f"at most {limit}; seconds of a round unknown: {plan.missing['round_seconds']}"
-    rounds = counted(ROUNDS_A_BLOCK * plan.blocks, "round")
-    return f"{plan.round_seconds:.1f} s a round; at most {limit}, which is {rounds}"
-
-
-def finds_words(plan: Plan) -> str:
-    """The smallest detectable difference, and the power for some smaller ones."""
-    if plan.smallest is None:
-        reason = plan.missing.get("smallest", "too few rounds")
-        if plan.spread is None:
-            reason = "run `sysbench-tui doctor --noise`"
-        return f"smallest detectable difference unknown: {reason}"
-    powers = ", ".join(
-        f"{percent(row.difference, 0)}: {percent(row.power, 0)}" for row in plan.promises
-    )
-    detected = f"detects changes of {percent(plan.smallest)} and more"
-    return f"{detected} ({percent(WANTED_POWER, 0)} power); power for {powers}"
-
-
-def is_sure(fit: Fit) -> bool:
-    """Whether every value above the largest is sure not to fit."""
-    return fit.beyond == fit.next
-
-
-def nothing_fits(fit: Fit) -> str:
-    """The words for a largest value of 0: that none fits, or that none is sure to."""
-    return "fits" if is_sure(fit) else "is sure to fit"
-
-
-def may_fit(fit: Fit) -> str:
-    """``batch 27 to 29 may fit, from 30 on it is sure not to``; empty where none may."""
-    if fit.beyond is None or fit.next is None or fit.beyond <= fit.next:
-        return ""
-    last = fit.beyond - 1
-    values = f"{fit.key} {fit.next:,}" + (f" to {last:,}" if last > fit.next else "")
-    return f"{values} may fit, from {fit.beyond:,} on it is sure not to"
+    pass
 
 
 MINUTE, HOUR, DAY = 60, 3600, 86400

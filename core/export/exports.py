@@ -64,13 +64,13 @@ EXPORTS = {
     "perfetto": Export(
         "the chrome trace, for ui.perfetto.dev; to a name in .json unpacked",
         ".trace.json.gz",
-        "written_files:write_trace",
+        "artifact_copies:write_trace",
         Offer("trace", "for ui.perfetto.dev", lambda run, record: run.trace_path.is_file()),
     ),
     "memory-viz": Export(
         "the CUDA allocator's snapshot, for pytorch.org/memory_viz",
         ".snapshot.pickle",
-        "written_files:write_snapshot",
+        "artifact_copies:write_snapshot",
         Offer(
             "snapshot",
             "for pytorch.org/memory_viz",
@@ -86,12 +86,12 @@ EXPORTS = {
     "html": Export(
         "the whole report as one page, for any browser, without network",
         ".html",
-        "written_files:write_page",
+        "report_document:write_page",
     ),
     "csv": Export(
         "all tables: a folder with a file each; to a name in .csv one tidy file",
         "-csv",
-        "written_files:write_tables",
+        "report_document:write_tables",
         Offer(
             "tables",
             "or md, json",
@@ -99,11 +99,11 @@ EXPORTS = {
         ),
         is_folder=True,
     ),
-    "md": Export("the whole report in Markdown", ".md", "written_files:write_markdown"),
+    "md": Export("the whole report in Markdown", ".md", "report_document:write_markdown"),
     "json": Export(
         "the record: every number, with its unit in its key",
         ".json",
-        "written_files:write_record",
+        "report_document:write_record",
     ),
 }
 

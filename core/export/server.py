@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from sysbench.core.errors import SpecError
-from sysbench.core.export.written_files import run_as_page
+from sysbench.core.export.report_document import run_as_page
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import open_regular
 

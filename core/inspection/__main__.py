@@ -25,7 +25,8 @@ from sysbench.core.inspection.inspection import (
     send_message,
 )
 from sysbench.core.inspection.reading import Tables, read_tables
-from sysbench.core.machine.children import die_with_input, die_with_parent, limit_data_memory
+from sysbench.core.machine.children import die_with_input
+from sysbench.core.machine.processes import die_with_parent, limit_data_memory
 from sysbench.core.storage import write_atomically
 from sysbench.core.trace.rank_summary import encode_rank
 

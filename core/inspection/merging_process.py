@@ -25,7 +25,8 @@ import msgspec
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.inspection import Finished, ProgressSender, refusal, send_message
-from sysbench.core.machine.children import die_with_input, die_with_parent, limit_data_memory
+from sysbench.core.machine.children import die_with_input
+from sysbench.core.machine.processes import die_with_parent, limit_data_memory
 from sysbench.core.trace.origin import GZIP_MAGIC, read_origin
 from sysbench.core.trace.trace_json import EVENTS_KEY, LONGEST_PENDING_BYTES
 

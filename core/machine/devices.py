@@ -6,7 +6,7 @@ import ast
 import importlib.util
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,63 +15,6 @@ from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.machine.interpreter import chosen_python, probe_python
 from sysbench.core.machine.nvml import Nvml
 from sysbench.core.machine.sample import DeviceSample
-
-LADDER: tuple[tuple[str, frozenset[str]], ...] = (
-    ("SSE41", frozenset({"sse4_1"})),
-    ("AVX", frozenset({"avx"})),
-    ("AVX2", frozenset({"avx2"})),
-    ("AVX2_VNNI", frozenset({"avx_vnni"})),
-    ("AVX2_VNNI_2", frozenset({"avx_vnni", "avx_vnni_int8", "avx_ne_convert"})),
-    ("AVX512_CORE", frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq"})),
-    ("AVX512_CORE_VNNI", frozenset({"avx512f", "avx512_vnni"})),
-    ("AVX512_CORE_BF16", frozenset({"avx512f", "avx512_bf16"})),
-    ("AVX512_CORE_FP16", frozenset({"avx512f", "avx512_fp16"})),
-    ("AVX512_CORE_AMX", frozenset({"avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"})),
-    ("AVX512_CORE_AMX_FP16", frozenset({"avx512_fp16", "amx_tile", "amx_fp16"})),
-)
-"""oneDNN's names, smallest set first, and the flags of ``/proc/cpuinfo`` that each requires."""
-
-NAMES = tuple(name for name, _ in LADDER)
-OTHER_NAMES = {
-    "AVX10_1_512": "AVX512_CORE_FP16",
-    "AVX10_1_512_AMX": "AVX512_CORE_AMX",
-    "AVX10_1_512_AMX_FP16": "AVX512_CORE_AMX_FP16",
-}
-"""oneDNN's names of the same sets since AVX10."""
-
-LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-"""Variables that limit the set; the first that is set counts. Torch reads them as it loads."""
-
-LEAST = {"bfloat16": "AVX512_CORE", "float16": "AVX512_CORE_FP16"}
-"""The smallest set with which oneDNN computes products of a dtype. With a smaller one, and for
-other dtypes, torch does."""
-
-
-def onednn_instructions(flags: Collection[str], environ: Mapping[str, str]) -> str | None:
-    """oneDNN's set on a CPU with those flags; None if they are not of an x86."""
-    limit = next((environ[name].upper() for name in LIMITS if name in environ), "")
-    limit = OTHER_NAMES.get(limit, limit)
-    allowed = LADDER[: NAMES.index(limit) + 1] if limit in NAMES else LADDER
-    usable = [name for name, needs in allowed if needs <= set(flags)]
-    return usable[-1] if usable else None
-
-
-def cpu_flags() -> frozenset[str]:
-    """Feature flags of the CPU from ``/proc/cpuinfo``; empty where it has none."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return frozenset()
-    match = re.search(r"^flags\s*:\s*(.+)$", text, re.MULTILINE)
-    return frozenset(match[1].split()) if match else frozenset()
-
-
-def has_own_products(instructions: str | None, dtype: str) -> bool:
-    """True if oneDNN computes products of that dtype with these instructions."""
-    if instructions not in NAMES or dtype not in LEAST:
-        return False
-    return NAMES.index(instructions) >= NAMES.index(LEAST[dtype])
-
 
 DEVICE_ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 """Variable by which CUDA numbers its devices, and the value with which it numbers as NVML does.

@@ -15,7 +15,7 @@ from math import ceil
 import msgspec
 
 from sysbench.core.formatting import format_bytes, format_count
-from sysbench.core.machine.devices import has_own_products
+from sysbench.core.machine.instructions import has_own_products
 from sysbench.core.predict.closed_step import (
     StepMemory,
     attention_memory,

@@ -16,9 +16,10 @@ from typing import IO
 import msgspec
 
 from sysbench.core.errors import WorkerFailed
-from sysbench.core.machine.children import child_environment, kill_descendants, python_child
+from sysbench.core.machine.children import child_environment, python_child
 from sysbench.core.machine.devices import sample_of
 from sysbench.core.machine.interpreter import ready_python
+from sysbench.core.machine.processes import kill_descendants
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.machine.sample import DeviceSample, Sample
 from sysbench.core.machine.sampler import Sampler

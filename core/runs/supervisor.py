@@ -27,12 +27,12 @@ from sysbench.core.errors import (
     SpecError,
 )
 from sysbench.core.formatting import format_bytes
-from sysbench.core.machine.children import stopped_process
 from sysbench.core.machine.clock_state import ClockGuard
 from sysbench.core.machine.devices import nvml_index
 from sysbench.core.machine.interpreter import chosen_before
 from sysbench.core.machine.node import device_lock, hosts_of, shares
 from sysbench.core.machine.other_processes import Beside
+from sysbench.core.machine.processes import stopped_process
 from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.machine.sample import Sample
 from sysbench.core.machine.sampler import Sampler

@@ -15,8 +15,9 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.machine.children import child_environment, kill_descendants, python_child
+from sysbench.core.machine.children import child_environment, python_child
 from sysbench.core.machine.devices import in_bus_order
+from sysbench.core.machine.processes import kill_descendants
 from sysbench.core.record.blocks import PassName
 from sysbench.core.record.events import AnyEvent, OutOfMemory, decode_event
 from sysbench.core.spec.spec import RunSpec

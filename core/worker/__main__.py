@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.machine.children import die_with_input, die_with_parent
+from sysbench.core.machine.children import die_with_input
+from sysbench.core.machine.processes import die_with_parent
 from sysbench.core.record.blocks import PASSES
 from sysbench.core.record.events import AnyEvent, Noticed, StageEntered, encode_event
 from sysbench.core.runs.worker_process import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sysbench.core.machine.devices import cpu_flags, onednn_instructions
+from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
 from sysbench.core.record.events import DeviceDescribed
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
@@ -28,7 +28,7 @@ def measure_of(job: Job) -> Measure:
     Only its module is imported: a pass does not pay for what another one needs.
     """
     module = "capture" if job.capture else job.name
-    measure: Measure = import_module(f"{__package__}.passes.{module}_pass").measure
+    measure: Measure = import_module(f"sysbench.core.worker.passes.{module}_pass").measure
     return measure
 
 

@@ -18,7 +18,7 @@ import psutil
 import torch
 from torch.utils.benchmark import Timer
 
-from sysbench.core.machine.children import die_with_parent
+from sysbench.core.machine.processes import die_with_parent
 from sysbench.core.record.device_rates import (
     KINDS,
     RateAnswer,

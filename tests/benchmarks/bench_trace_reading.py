@@ -21,10 +21,10 @@ ROUNDS = 3
 OURS = """
 from pathlib import Path
 from sysbench.core.trace.trace_reader import read_trace
-from sysbench.core.trace.kernel_rows import kernel_table
+from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import time_ledger
 began = now()
-table = kernel_table(time_ledger(read_trace(Path(sys.argv[1]))), by_layer=True)
+table = kernel_rows(time_ledger(read_trace(Path(sys.argv[1]))), by_layer=True)
 report(sum(row.calls for row in table.rows))
 """
 ALL_TABLES = """

@@ -45,7 +45,7 @@ def test_the_first_screen_loads_no_other() -> None:
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
-    others = ("result.screen", "live.screen", "library.screen", "dialogs.help", "dialogs.explain")
+    others = ("result_screen", "live_screen", "library_screen", "inspect_screen")
     for name in (f"sysbench.tui.screens.{other}" for other in others):
         assert find_spec(name), "a module that is gone cannot be loaded"
         assert name not in loaded

@@ -31,7 +31,7 @@ from sysbench.core.tables.verdict_sides import (
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
 from sysbench.tui.commands.output import page_width, print_json, print_lines, write_text
-from sysbench.tui.run_text import finds_words, plan_facts
+from sysbench.tui.plan_text import finds_words, plan_facts
 from sysbench.tui.text import elapsed, run_headline
 
 _LABEL = 14

@@ -41,7 +41,7 @@ from sysbench.core.tables.estimate_tables import (
 )
 from sysbench.core.tables.table import Table, with_total
 from sysbench.tui.commands.layout import Line, blank, prose, table_lines, titled
-from sysbench.tui.run_text import is_sure, may_fit, nothing_fits
+from sysbench.tui.fit_text import is_sure, may_fit, nothing_fits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from sysbench.core.spec.command_line import as_typed
 from sysbench.core.spec.fields import differing_keys, field_named
 from sysbench.core.spec.profiles import resolved
 from sysbench.core.spec.spec import RunSpec
-from sysbench.tui.run_text import plan_facts
+from sysbench.tui.plan_text import plan_facts
 from sysbench.tui.text import run_headline
 from sysbench.tui.widgets.choice import SettingSuggester
 from sysbench.tui.widgets.dialog import Dialog, Pair, dialog_room, pair_lines

@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from sysbench.core.formatting import signed_percent
 from sysbench.core.spec.command_line import command_line
-from sysbench.tui.run_text import is_sure, may_fit, nothing_fits
+from sysbench.tui.fit_text import is_sure, may_fit, nothing_fits
 from sysbench.tui.text import amount, operations, shape
 from sysbench.tui.theme import swatch_of
 from sysbench.tui.widgets.traces import bar, gauge

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.formatting import format_bytes
-from sysbench.core.machine.children import die_with_parent, python_child
+from sysbench.core.machine.children import python_child
+from sysbench.core.machine.processes import die_with_parent
 from sysbench.core.record.record import Compile
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.spec import RunSpec

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from sysbench.core.errors import ModelError
-from sysbench.core.machine.children import die_with_parent
+from sysbench.core.machine.processes import die_with_parent
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.closed_form import ROWS, predict
 from sysbench.core.predict.dry_run_client import (

@@ -14,7 +14,7 @@ import pytest
 
 from sysbench.core.export.exports import write_export
 from sysbench.core.export.page_run_page import run_page
-from sysbench.core.export.written_files import run_as_page
+from sysbench.core.export.report_document import run_as_page
 from sysbench.core.formatting import format_bytes, milliseconds
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory

@@ -59,7 +59,7 @@ def test_the_step_of_a_pass_is_a_number_of_its_block(row: Pass) -> None:
 @pytest.mark.parametrize("row", PASSES.values(), ids=EVERY_PASS)
 def test_a_pass_is_measured_by_the_module_of_its_name(row: Pass) -> None:
     measure = measure_of(Job(spec=RunSpec(device="cpu"), name=row.name, folder="."))
-    assert measure.__module__.endswith(f".worker.passes.{row.name}")
+    assert measure.__module__.endswith(f".worker.passes.{row.name}_pass")
     assert [*inspect.signature(measure).parameters] == ["job", "report"]
 
 

@@ -143,9 +143,9 @@ def test_a_device_that_a_run_measures_on_is_not_measured(sysbench_home: Path) ->
 
 BESIDE_A_CAPPED_SISTER = """
 import json, sys
-from sysbench.core.runs.kept_rates import report_of, sentences
+from sysbench.core.runs.kept_rates import rates_report, sentences
 from sysbench.core.record.device_rates import DeviceRates
-from sysbench.core.runs import measure_rates as measure
+from sysbench.core.runs import rates_measurement as measure
 
 # In place of a worker on a card: the second one multiplies 14 % slower. All else is the real path.
 WORKER = '''
@@ -163,7 +163,7 @@ found = [item for item in items if isinstance(item, DeviceRates)]
 told = {}
 for rates in found:
     sisters = [other for other in found if other is not rates]
-    told[rates.device] = sentences(report_of(rates, before=None, sisters=sisters))
+    told[rates.device] = sentences(rates_report(rates, before=None, sisters=sisters))
 print(json.dumps(told))
 """
 

@@ -23,9 +23,9 @@ STUB = Path(__file__).parents[2] / "nvtx_stub" / "stub.c"
 NVTX_CODE = """
 import torch
 from torch import nn
-from sysbench.core.worker.ranges import PhaseRanges, module_ranges, nvtx_ranges
+from sysbench.core.worker.ranges import PhaseMarkers, module_ranges, nvtx_ranges
 make, found = nvtx_ranges()
-model, enter = nn.Sequential(nn.Linear(2, 2)), PhaseRanges(make)
+model, enter = nn.Sequential(nn.Linear(2, 2)), PhaseMarkers(make)
 with module_ranges(model, make):
     enter("forward")
     model(torch.ones(1, 2))

@@ -9,7 +9,7 @@ from textual.binding import Binding
 
 from sysbench.core.record.blocks import PASSES, RECORD_BLOCKS
 from sysbench.core.record.record import Record
-from sysbench.tui import screens as tabs
+from sysbench.tui import screens
 from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.modes import load_class
 from sysbench.tui.screens.inspect_screen import INSPECTED
@@ -21,7 +21,9 @@ from sysbench.tui.widgets.key_bar import KEYS
 
 def test_every_tab_of_the_folder_has_a_row_and_every_row_its_class() -> None:
     modules = [
-        import_module(f"{tabs.__name__}.{info.name}") for info in iter_modules(tabs.__path__)
+        import_module(f"{screens.__name__}.{info.name}")
+        for info in iter_modules(screens.__path__)
+        if info.name.endswith("_tab")
     ]
     written = {
         member
@@ -64,6 +66,6 @@ def test_inspect_shows_the_tabs_of_the_blocks_that_a_file_may_have() -> None:
 
 
 def test_looks_are_found_beside_their_tab() -> None:
-    assert STYLES[0].name == "screen.tcss"
-    assert {path.stem for path in STYLES[1:]} <= TABS.keys()
-    assert {"compile", "kernels", "memory"} <= {path.stem for path in STYLES}
+    assert STYLES[0].name == "result_screen.tcss"
+    styled = {path.stem.removesuffix("_tab") for path in STYLES[1:]}
+    assert {"compile", "kernels", "memory"} <= styled <= TABS.keys()
