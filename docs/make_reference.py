@@ -49,7 +49,7 @@ def numbers_page() -> str:
     parts = [
         "# Every number and its origin",
         MADE,
-        "The same texts stand behind `?` on the screens. What a step includes, and what not, is "
+        "`?` on the screens shows the same texts. What a step includes, and what not, is "
         "described in [architecture.md](../architecture.md#what-each-number-includes).",
     ]
     for explanation in EXPLANATIONS.values():
@@ -243,7 +243,7 @@ def tables_in(path: Path) -> Iterator[ShownTable]:
 
 
 def assigned_once(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
-    """Names that stand for one expression; a name with several tells nothing."""
+    """Names with one expression; a name with several expressions is left out."""
     found: dict[str, list[ast.expr]] = defaultdict(list)
     for node in nodes:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -270,7 +270,7 @@ class _Reader:
 
     Args:
         module: For attributes that only the running program knows.
-        known: Names that stand for expressions.
+        known: Names of expressions.
     """
 
     def __init__(self, module: types.ModuleType, known: dict[str, ast.expr]) -> None:

@@ -64,13 +64,13 @@ EXPORTS = {
     "perfetto": Export(
         "the chrome trace, for ui.perfetto.dev; to a name in .json unpacked",
         ".trace.json.gz",
-        "artifact_copies:write_trace",
+        "written_files:write_trace",
         Offer("trace", "for ui.perfetto.dev", lambda run, record: run.trace_path.is_file()),
     ),
     "memory-viz": Export(
         "the CUDA allocator's snapshot, for pytorch.org/memory_viz",
         ".snapshot.pickle",
-        "artifact_copies:write_snapshot",
+        "written_files:write_snapshot",
         Offer(
             "snapshot",
             "for pytorch.org/memory_viz",

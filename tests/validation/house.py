@@ -1,6 +1,7 @@
 """Print figures of the code's size: lines, modules, imports in functions, repeated names, words.
 
-``python tests/validation/house.py [-v] [ROOT]``; ``-v`` lists the repeated names. Nothing is imported.
+``python tests/validation/house.py [-v] [ROOT]``; ``-v`` lists the repeated names.
+Nothing is imported.
 """
 
 from __future__ import annotations
