@@ -73,8 +73,8 @@ screenshots: $(VENV)/.installed-test  ## pictures of the real app on real runs, 
 film: $(VENV)/.installed-test  ## docs/pictures/film.svg: the main job by keys, in the real app
 	@$(BIN)/python -m tests.validation.film
 
-# Torch is not among them: such a box has its own. FOR=3.12 is the Python there, if another.
-wheels:  ## for a box without a registry, where `make run WHEELS=wheels` then installs from them
+# Torch is not included: such a machine has its own. FOR=3.12 is the Python there, if another.
+wheels:  ## for a machine without network, where `make install WHEELS=wheels` installs them
 	@grep -v '^torch==' constraints.txt | xargs $(PYTHON) -m pip --disable-pip-version-check download \
 		--quiet --no-deps --only-binary=:all: -d $(or $(WHEELS),wheels) 'setuptools>=77' \
 		$(if $(FOR),--python-version $(FOR) --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64)
@@ -82,10 +82,9 @@ wheels:  ## for a box without a registry, where `make run WHEELS=wheels` then in
 clean:
 	rm -rf $(VENV) build dist *.egg-info
 
-# A GPU box has its own torch, built for its driver: take it instead of fetching gigabytes, and
-# leave what it was built against alone. Where that torch lives in a virtual environment, which
-# --system-site-packages does not see, a .pth file names its folder. Elsewhere the tested set is
-# installed as pinned.
+# A GPU machine has its own torch, built for its driver: use it and keep its dependencies. If that
+# torch is in a virtual environment, which --system-site-packages does not see, a .pth file names
+# its folder. Elsewhere the tested set is installed as pinned.
 HAS_TORCH := import importlib.metadata as m; v = m.version("torch").split("."); exit((int(v[0]), int(v[1])) < (2, 9))
 SITE := import sysconfig; print(sysconfig.get_paths()["purelib"])
 
