@@ -1,12 +1,12 @@
 """Exact critical values of the rank tests on rounds.
 
-Interleaved rounds come in blocks of four, two a side. A block's statistic is the Mann-Whitney
-count of its four pairs, minus the two expected; the test adds the blocks up (van Elteren,
-Bull. Inst. Int. Statist. 37, 1960). If both sides are the same, every order of a block's four
-times is equally likely, so the sum is a random walk with known steps, whatever the noise is.
-The walk is looked at after every block. Its bounds spend the false rate as Lan and DeMets
-(Biometrika 70, 1983) propose, and follow from the exact recursion of Armitage, McPherson and
-Rowe (J. R. Statist. Soc. A 132, 1969).
+Interleaved rounds come in blocks of four, two a side. A block's statistic is the Mann-Whitney count
+of its four pairs, minus the two expected; the test adds the blocks up (van Elteren, Bull. Inst.
+Int. Statist. 37, 1960). If both sides are the same, every order of a block's four times is equally
+likely, so the sum is a random walk with known steps, whatever the noise is. The walk is checked
+after every block. Its bounds spend the false rate as Lan and DeMets (Biometrika 70, 1983) propose,
+and follow from the exact recursion of Armitage, McPherson and Rowe (J. R. Statist. Soc. A 132,
+1969).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from functools import cache
 FALSE_RATE = 0.05
 """Share of comparisons of a spec with itself that may end in a difference, over all looks."""
 FIRST_LOOK = 3
-"""Blocks before which no order of the times is rare enough to mean anything."""
-MOST_BLOCKS = 256
+"""Blocks before which no order of the times is rare enough to be significant."""
+MAX_BLOCKS = 256
 _NULL_STEP = {-2: 1 / 6, -1: 1 / 6, 0: 2 / 6, 1: 1 / 6, 2: 1 / 6}
-_UNSPENT = 2.4  # leaves room for the rarest order at the first look, 1/108, and little more
+_UNSPENT = 2.4  # leaves enough for the rarest order at the first look, 1/108, and little more
 _ROUNDING = 1e-12
 
 Walk = Mapping[int, float]
@@ -29,12 +29,11 @@ Walk = Mapping[int, float]
 
 
 def spent_until(blocks: int) -> float:
-    """False rate that may be used up by the look after so many blocks; rises to the whole."""
+    """False rate spent by the look after this number of blocks; rises to the whole."""
     return FALSE_RATE * max(0.0, 1 - _UNSPENT / blocks) if blocks >= FIRST_LOOK else 0.0
 
 
 def walk_on(walk: Walk, step: Walk) -> dict[int, float]:
-    """Distribution of the sum after one more block."""
     later: dict[int, float] = {}
     for total, probability in walk.items():
         for change, share in step.items():
@@ -46,7 +45,7 @@ def walk_on(walk: Walk, step: Walk) -> dict[int, float]:
 def _bounds() -> tuple[int, ...]:
     walk: dict[int, float] = {0: 1.0}
     spent, bounds = 0.0, []
-    for blocks in range(1, MOST_BLOCKS + 1):
+    for blocks in range(1, MAX_BLOCKS + 1):
         walk = walk_on(walk, _NULL_STEP)
         bound, crossed = 2 * blocks + 1, 0.0
         while bound > 1:
@@ -62,13 +61,13 @@ def _bounds() -> tuple[int, ...]:
 
 
 def block_bound(blocks: int) -> int | None:
-    """Least absolute sum that decides after so many blocks; None while none can.
+    """Smallest absolute sum that decides after this number of blocks, or None.
 
     Raises:
-        ValueError: More than `MOST_BLOCKS`.
+        ValueError: More than `MAX_BLOCKS`.
     """
-    if blocks > MOST_BLOCKS:
-        raise ValueError(f"{blocks} blocks: bounds are known up to {MOST_BLOCKS}")
+    if blocks > MAX_BLOCKS:
+        raise ValueError(f"{blocks} blocks: bounds are known up to {MAX_BLOCKS}")
     if blocks < FIRST_LOOK:
         return None
     bound = _bounds()[blocks - 1]
@@ -77,15 +76,10 @@ def block_bound(blocks: int) -> int | None:
 
 @cache
 def rank_bound(a: int, b: int, false_rate: float = FALSE_RATE) -> int | None:
-    """Most of the ``a * b`` pairs against the median that still reject, for separate rounds.
+    """Largest number of the ``a * b`` pairs against the median that still rejects, two-sided.
 
-    From the exact distribution of the Mann-Whitney count, by its recursion (Ann. Math. Statist.
-    18, 1947). None where even the rarest order of so few rounds is too common.
-
-    Args:
-        a: Rounds of one side.
-        b: Rounds of the other.
-        false_rate: Of the two sides together.
+    From the exact distribution of the Mann-Whitney count of separate rounds, by its recursion (Ann.
+    Math. Statist. 18, 1947). None if even the rarest order of so few rounds is too common.
     """
     orders = math.comb(a + b, a)
     rejected, bound = 0, -1
@@ -99,15 +93,11 @@ def rank_bound(a: int, b: int, false_rate: float = FALSE_RATE) -> int | None:
 
 @cache
 def signed_rank_bound(pairs: int, false_rate: float = FALSE_RATE) -> int | None:
-    """Largest sum of the minority's ranks that still rejects, for rounds in pairs.
+    """Largest sum of the minority's ranks that still rejects, for rounds in pairs, two-sided.
 
     From the exact distribution of Wilcoxon's signed-rank sum (Biometrics Bulletin 1, 1945): every
-    rank from 1 to ``pairs`` is in it or not, with equal chances. None where even all pairs of one
-    sign are too common.
-
-    Args:
-        pairs: Passes that measured both sides.
-        false_rate: Of the two sides together.
+    rank from 1 to ``pairs`` is in it or not, with equal chances. None if even all pairs of one sign
+    are too common.
     """
     counts = [1]
     for rank in range(1, pairs + 1):
@@ -124,7 +114,7 @@ def signed_rank_bound(pairs: int, false_rate: float = FALSE_RATE) -> int | None:
 
 
 def least_pairs(false_rate: float = FALSE_RATE) -> int:
-    """Fewest pairs of rounds that can reject: 6 at 5 %."""
+    """Smallest number of pairs of rounds that can reject: 6 at 5 %."""
     return math.ceil(math.log2(2 / false_rate) - _ROUNDING)
 
 

@@ -1,4 +1,4 @@
-"""The verdict on two runs, from the best evidence that their records hold."""
+"""Judge two runs by the best evidence in their records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sysbench.core.compare.bounds import FALSE_RATE, FIRST_LOOK, MOST_BLOCKS, least_pairs
+from sysbench.core.compare.bounds import FALSE_RATE, FIRST_LOOK, MAX_BLOCKS, least_pairs
 from sysbench.core.compare.interval import (
     RoundBlock,
     from_known_spread,
@@ -18,7 +18,7 @@ from sysbench.core.compare.interval import (
     separate,
 )
 from sysbench.core.compare.power import ROUNDS_A_BLOCK, more_rounds, pairs_needed
-from sysbench.core.compare.verdict import NO_TIMES, SMALLEST, Verdict, judge
+from sysbench.core.compare.verdict import MIN_EFFECT, NO_TIMES, Verdict, judge
 from sysbench.core.formatting import percent, significant
 from sysbench.core.record.environment import is_simulated
 from sysbench.core.record.record import Record, Timing
@@ -28,22 +28,21 @@ from sysbench.core.spec.fields import keys_deciding
 
 NO_ROUND = "no round counts in"
 _SIDES_TO_BLOCK = 2  # rounds of one side in an ABBA block
-_LEAST_LOSS_ERROR = 1e-4
+_MIN_LOSS_ERROR = 1e-4
 _FREE_OF_LOSS = {
     *keys_deciding("procedure", "conditions"),
     *("precision", "attention", "compile", "step", "optimizer", "clip", "checkpoint"),
 }
-"""Keys of a spec that leave the first step's loss as it is, up to rounding."""
+"""Keys of a spec that do not change the first step's loss, up to rounding."""
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a machine's noise from outside the two records.
+    """A machine's noise, known from outside the two records.
 
     Attributes:
-        a_ms: Step medians of all processes of A's spec measured here, A's own among them.
-        b_ms: Of B's spec.
-        floor: Standard deviation between processes that this machine shows at least, as a share.
-        drift: Change between batches of rounds that it shows, as a share.
+        a_ms, b_ms: Step medians of all processes of each spec measured here, including these runs.
+        floor: Smallest standard deviation between processes on this machine, as a share.
+        drift: Change between batches of rounds on this machine, as a share.
     """
 
     a_ms: tuple[float, ...] = ()
@@ -56,26 +55,20 @@ NOTHING_KNOWN = Known()
 
 
 def verdict_of(
-    a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = SMALLEST
+    a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = MIN_EFFECT
 ) -> Verdict:
     """Judge the step time of run B against that of run A.
 
-    The evidence is, in this order, rounds interleaved in one experiment, rounds paired by the
-    passes of a study, rounds of both runs, and one process a side with a spread that is known of
-    earlier ones.
-
-    Args:
-        a: The run that B is judged against.
-        b: The run that is judged.
-        known: What the machine's other runs say.
-        smallest: Smallest difference that matters, as a share.
+    The evidence is the first available of: rounds interleaved in one experiment, rounds paired by
+    the passes of a study, rounds of both runs, and one process a side with the spread of earlier
+    processes.
     """
     reasons = _untimed(a), _untimed(b)
     reason = reasons[0] or reasons[1]
     if reason or a.timing is None or b.timing is None:
         pairs = zip((a, b), reasons, strict=True)
         names = " and ".join(record.id for record, text in pairs if text == reason)
-        following = "measure it again on an idle machine" if reason == NO_ROUND else ""
+        following = "measure again on an idle machine" if reason == NO_ROUND else ""
         why = f"{reason} {names}"
         return Verdict(verdict="not decidable", why=why, next=following, smallest=smallest)
     verdict = _judge(a.timing, b.timing, known, smallest)
@@ -91,7 +84,7 @@ def verdict_of(
 
 
 def _untimed(record: Record) -> str:
-    """Why no step time of this run counts, up to its name; empty where one does."""
+    """Why the run has no usable step time, without its name; empty if it has one."""
     if record.timing is None:
         return "no timing in"
     if is_simulated(record.environment):
@@ -123,16 +116,10 @@ def _judge(a: Timing, b: Timing, known: Known, smallest: float) -> Verdict:
 def of_pairs(
     pairs: Sequence[tuple[float, float]],
     *,
-    smallest: float = SMALLEST,
+    smallest: float = MIN_EFFECT,
     false_rate: float = FALSE_RATE,
 ) -> Verdict:
-    """The verdict on two specs that the passes of a study measured in turn.
-
-    Args:
-        pairs: A's and B's figure in each pass.
-        smallest: Smallest difference that matters, as a share.
-        false_rate: Of the verdict.
-    """
+    """Judge two specs that the passes of a study measured in turn."""
     a, b = zip(*pairs, strict=True)
     interval = paired(a, b, false_rate=false_rate)
     needed = 0
@@ -143,7 +130,6 @@ def of_pairs(
 
 
 def _judge_blocks(blocks: Sequence[RoundBlock], smallest: float) -> Verdict:
-    """The verdict on interleaved rounds, with the rounds that would decide it if known."""
     if len(blocks) < FIRST_LOOK:
         wait = ROUNDS_A_BLOCK * (FIRST_LOOK - len(blocks))
         verdict = judge(interleaved(blocks), smallest=smallest)
@@ -155,25 +141,25 @@ def _judge_blocks(blocks: Sequence[RoundBlock], smallest: float) -> Verdict:
         return verdict
     following = [verdict.next]
     if needed is None:
-        most = ROUNDS_A_BLOCK * MOST_BLOCKS
+        most = ROUNDS_A_BLOCK * MAX_BLOCKS
         following = [f"not even {most} rounds would decide a {percent(smallest)} difference here"]
     as_seen = more_rounds(blocks, noise, interval.change)
     if as_seen is not None and abs(interval.change) > smallest:
-        following.append(f"{as_seen} more would decide one as large as seen")
+        following.append(f"{as_seen} more would decide the observed one")
     return msgspec.structs.replace(verdict, next="; ".join(following))
 
 
 def counted_ms(timing: Timing) -> list[float]:
-    """Step medians of the processes that count, milliseconds; a run without rounds is one."""
+    """Step medians in milliseconds of the processes that count; one for a run without rounds."""
     if not timing.rounds:
         return [timing.step.median_ms]
     return [row.median_ms for row in timing.rounds if row.median_ms and row.counts]
 
 
 def round_blocks(a: Sequence[Round], b: Sequence[Round]) -> list[RoundBlock]:
-    """The complete ABBA blocks of the last experiment that measured both runs, in their order.
+    """The complete ABBA blocks of the last experiment that measured both runs, in order.
 
-    Repeated rounds take the place of disturbed ones; a block that lacks a round is left out.
+    Repeated rounds replace disturbed ones; a block that lacks a round is left out.
     """
     last = last_experiment(a, b)
     if not last:
@@ -205,7 +191,6 @@ def _by_pass(rows: Sequence[Round]) -> dict[tuple[str, int], float]:
 
 
 def last_experiment(a: Sequence[Round], b: Sequence[Round]) -> str:
-    """Id of the last experiment that measured both runs; empty where none did."""
     shared = {row.experiment for row in a} & {row.experiment for row in b} - {""}
     rows = [row for row in a if row.experiment in shared]
     return max(rows, key=lambda row: row.started_ns).experiment if rows else ""
@@ -221,10 +206,10 @@ def _by_block(rows: Sequence[Round], experiment: str) -> dict[int, list[float]]:
 
 
 def other_computation(a: Record, b: Record) -> str:
-    """How the first losses of the two runs contradict that both compute the same; or empty.
+    """Explain how the first losses contradict that both runs compute the same; else empty.
 
-    Losses are compared where every key that decides them is equal, at the tolerance of the
-    coarser precision: four times its unit roundoff, and 1e-4 at least.
+    Losses are compared if all keys that decide them are equal. The tolerance is that of the coarser
+    precision: four times its unit roundoff, and at least 1e-4.
     """
     if a.timing is None or b.timing is None:
         return ""
@@ -238,13 +223,13 @@ def other_computation(a: Record, b: Record) -> str:
     ):
         return ""
     roundoff = max(_roundoff(record) for record in (a, b))
-    tolerance = max(_LEAST_LOSS_ERROR, 4 * roundoff)
+    tolerance = max(_MIN_LOSS_ERROR, 4 * roundoff)
     error = abs(loss_b - loss_a) / max(abs(loss_a), 1e-12)
     if error <= tolerance:
         return ""
     return (
         f"the first step's loss is {significant(loss_a, 6)} in A and {significant(loss_b, 6)} "
-        f"in B: {percent(error, 2)} apart, rounding explains {percent(tolerance, 2)}"
+        f"in B: {percent(error, 2)} apart, rounding explains only {percent(tolerance, 2)}"
     )
 
 

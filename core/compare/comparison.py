@@ -1,4 +1,4 @@
-"""Comparison of two runs: verdict, differing settings, and the break-even of compiling."""
+"""Compare two runs: verdict, differing settings, and the break-even of torch.compile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from sysbench.core.compare.compared_records import NOTHING_KNOWN, Known, verdict_of
 from sysbench.core.compare.nodes import Difference
-from sysbench.core.compare.verdict import SMALLEST, Verdict, Word, headline, tested_words
+from sysbench.core.compare.verdict import MIN_EFFECT, Verdict, Word, headline, tested_words
 from sysbench.core.memory.peak_difference import MemoryDifference, memory_difference
 from sysbench.core.record.environment import (
     SDPA_KERNEL,
@@ -37,8 +37,6 @@ class Factor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The medians of one phase in both runs, in milliseconds; null where a run did not time it."""
-
     name: str
     a_ms: float | None
     b_ms: float | None
@@ -48,21 +46,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Run B against run A.
 
     Attributes:
-        a: Id of the first run.
-        b: Id of the run that is judged.
+        a, b: Ids of the runs.
         verdict: Word of the verdict on the step time; ``why`` has its evidence.
         change: B's step time over A's, minus one; null without two timings.
-        change_low: Lower end of its interval; null where the evidence is too thin for one.
-        change_high: Upper end.
+        change_low, change_high: Its interval; null if the evidence is insufficient.
         step: The verdict in full.
         phases: ``step`` first, then each phase.
-        a_peak_bytes: Peak allocated of A, null without a memory pass.
-        b_peak_bytes: Peak allocated of B.
+        a_peak_bytes, b_peak_bytes: Peak allocated, null without a memory pass.
         factors: Differences that may be causes; with several the change has no single cause.
-        procedure: Differences in the length of the measurement, which are no causes.
+        procedure: Differences in the length of the measurement, which are not causes.
         memory: Differences at the peaks, null without two memory passes.
-        difference: The change of the traced step and of the peak, row by row; null where it was
-            not asked for.
+        difference: The change of the traced step and of the peak, row by row; null unless
+            requested.
     """
 
     a: str
@@ -83,16 +78,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(
-    a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = SMALLEST
+    a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = MIN_EFFECT
 ) -> Comparison:
-    """Judge run B against run A. A file of another program has no settings that could differ.
-
-    Args:
-        a: The run to judge against.
-        b: The run that is judged.
-        known: The machine's noise, from its other runs.
-        smallest: Smallest difference that matters, as a share.
-    """
+    """Judge run B against run A. Imported files have no settings that could differ."""
     differences = differing(a, b) if a.spec and b.spec else []
     step = verdict_of(a, b, known, smallest=smallest)
     return Comparison(
@@ -132,8 +120,8 @@ def differing(a: Record, b: Record) -> list[Factor]:
     """Settings and facts of the machine that differ and could matter.
 
     Another model is one factor, whatever its dimensions. Settings that neither run used (an
-    optimizer without a training step) are no factors, and neither is the kernel of ``sdpa`` where
-    one run does not have it.
+    optimizer without a training step) are not factors, and neither is the kernel of ``sdpa`` if one
+    run has no ``sdpa``.
     """
     factors_a, factors_b = _factors(a), _factors(b)
     ignored = unused_keys(a.spec) & unused_keys(b.spec) | {"model_file"}
@@ -145,12 +133,10 @@ def differing(a: Record, b: Record) -> list[Factor]:
 
 
 def differing_facts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Factor]:
-    """The keys whose values differ, in the order of both mappings."""
     return [Factor(name=name, a=a.get(name), b=b.get(name)) for name in differing_keys(a, b)]
 
 
 def describe_factors(factors: Sequence[Factor]) -> str:
-    """Say whether the change between two runs can have a single cause."""
     if not factors:
         return "Same settings, same machine."
     if len(factors) == 1:
@@ -171,13 +157,12 @@ def _factors(record: Record) -> dict[str, Any]:
 
 
 class BreakEven(msgspec.Struct, frozen=True):
-    """A compiled run against the eager run of the same spec, medians of the bare step.
+    """A compiled run against the eager run of the same spec, medians of the untraced step.
 
-    ``saved_ms`` is eager minus compiled. ``steps_cold`` and ``steps_warm`` are the numbers of
-    steps after which the savings exceed the time of compiling, with empty and with full caches.
-    ``verdict`` is the engine's on the compiled run against the eager one, and ``tested`` what it
-    says, in words; null and empty without two timings. Null values have their reason in
-    ``missing``.
+    ``saved_ms`` is eager minus compiled. ``steps_cold`` and ``steps_warm`` are the numbers of steps
+    after which the savings exceed the compile time, with empty and with full caches. ``verdict``
+    judges the compiled run against the eager one, and ``tested`` describes it; null and empty
+    without two timings. Null values have their reason in ``missing``.
     """
 
     compiled_ms: float | None = None
@@ -197,11 +182,7 @@ def break_even(
 ) -> BreakEven:
     """Steps = ceil(compile seconds / seconds saved per step), unless a test finds no saving.
 
-    Args:
-        record: A compiled run.
-        eager: The run of the same spec without torch.compile, if there is one.
-        how: Instruction to make such a run, for ``missing`` where there is none.
-        known: The machine's noise, from its other runs.
+    ``how`` describes how to make the ``eager`` run, if it is absent.
     """
     if record.timing is None or record.compile is None:
         return _never(BreakEven(), "this run has no timing")
@@ -244,6 +225,5 @@ def _steps(seconds: float | None, saved_ms: float) -> int | None:
 
 
 def _never(medians: BreakEven, reason: str) -> BreakEven:
-    """The medians without a number of steps, for this reason."""
     missing = dict.fromkeys(("steps_cold", "steps_warm"), reason)
     return msgspec.structs.replace(medians, missing=missing)

@@ -1,7 +1,7 @@
-"""Conditions of the rounds behind a verdict: order, drift, clocks, neighbours, side by side.
+"""Conditions of the rounds behind a verdict: order, drift, clocks, other processes.
 
-Order and drift have an interval each at 95 %: of ten reports on a machine with neither, about one
-shows one of them.
+Order and drift have a 95 % interval each: of ten reports on a machine with neither, about one shows
+one of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sysbench.core.formatting import counted, percent, signed_percent
 from sysbench.core.record.timing import Round
 
 NO_DATA = "not enough data"
-_LEAST_BLOCKS = 6  # fewer medians have no 95 % interval
+_MIN_BLOCKS = 6  # fewer medians have no 95 % interval
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,11 +27,10 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Such as ``drift``.
-        a: Figure of A's rounds, where it is one of a side.
-        b: Figure of B's.
-        text: What was seen, or why nothing can be said.
-        warns: Whether it deserves a look. Balanced blocks keep a steady order effect and drift out
-            of the change itself.
+        a, b: Figures of the sides, if it is measured per side.
+        text: Result, or why there is none.
+        warns: Whether it deserves attention. Balanced blocks keep a steady order effect and drift
+            out of the change itself.
     """
 
     name: str
@@ -42,12 +41,6 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def conditions_of(a: Sequence[Round], b: Sequence[Round]) -> list[Condition]:
-    """The conditions of both sides' rounds in one experiment, those that do not count included.
-
-    Args:
-        a: Rounds of A.
-        b: Rounds of B.
-    """
     blocks: dict[int, list[Round]] = {}
     counting = (row for row in (*a, *b) if row.counts)
     for row in sorted(counting, key=lambda row: (row.block or 0, row.position or 0)):
@@ -74,7 +67,7 @@ def _order(blocks: Sequence[Sequence[Round]]) -> Condition:
     if not changes:
         return Condition(name="order", text=NO_DATA)
     ends = None
-    if len(changes) >= _LEAST_BLOCKS:
+    if len(changes) >= _MIN_BLOCKS:
         low, high = median_interval(changes)
         ends = math.expm1(low), math.expm1(high)
     what = "from the first to the second round of a pair"
@@ -96,7 +89,7 @@ def _drift(blocks: Sequence[Sequence[Round]]) -> Condition:
 def _effect(
     name: str, change: float, ends: tuple[float, float] | None, what: str, blocks: int
 ) -> Condition:
-    """A change of the machine; without the ends of its interval it was not tested."""
+    """A change of the machine; not tested without the ends of its interval."""
     if ends is None:
         text = f"{signed_percent(change)} {what} ({counted(blocks, 'block')}: not tested)"
         return Condition(name=name, text=text)
@@ -113,7 +106,6 @@ def _sides(
     figure: Callable[[Round], float | None],
     shown: Callable[[float], str],
 ) -> Condition:
-    """Median of a figure over either side's counting rounds."""
     values = [
         [value for row in rows if row.counts and (value := figure(row)) is not None]
         for rows in (a, b)
@@ -125,7 +117,7 @@ def _sides(
 
 
 def others_load(row: Round) -> float | None:
-    """Share of all cores that other processes took; None where it was not measured."""
+    """Share of all cores used by other processes; None if not measured."""
     if row.cpu_percent is None or row.own_cpu_percent is None:
         return None
     return max(0.0, row.cpu_percent - row.own_cpu_percent) / 100
@@ -138,7 +130,6 @@ def _named(
     names: Callable[[Round], Sequence[str]],
     text: str,
 ) -> Condition:
-    """How many rounds of either side each name was seen in."""
     sides = [_counts_by_name(map(names, rows)) for rows in (a, b)]
     if not any(sides):
         return Condition(name=name, text="none")

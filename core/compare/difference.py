@@ -1,4 +1,4 @@
-"""The difference of two runs, two files, or a run and a file, row by row."""
+"""Difference of two runs, two files, or a run and a file, row by row."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from sysbench.core.trace.classify import fused_operators
 from sysbench.core.trace.module_tree import UNLINKED
 
 EXPLAINED = 0.5
-"""Part of the change that the named parts make up at least."""
+"""Minimum share of the change that the named parts explain."""
 OPPOSING = 0.1
-"""Part of the sum of all changes from which on one in the other direction is named."""
+"""Share of the sum of all changes from which an opposing change is named."""
 NAMES_SHOWN = 2
 LONGEST_NAME = 48
 NOT_TESTED = "One traced process each: not tested."
@@ -53,11 +53,11 @@ AnyPart = TypeVar("AnyPart", _Group, ByteNode)
 
 
 def time_summary(root: TimeNode) -> list[str]:
-    """Three lines on the change of the traced step; they call no difference real.
+    """Summarize the change of the traced step in three lines; they call no difference significant.
 
-    The first names the biggest changes in the direction of the whole that make up half of the
-    whole: categories, or modules where those are fewer. The second is on idle time. The third
-    has the sum of all other rows, and what no row explains. One line where nothing differs.
+    The first names the biggest changes in the direction of the total that make up half of it:
+    categories, or modules if those are fewer. The second is on idle time. The third has the sum of
+    all other rows and the unexplained rest. One line if nothing differs.
     """
     if not differs(root):
         return [f"The traced {root.name} is the same in every row: {format_ns(root.a_ns)}."]
@@ -83,7 +83,7 @@ def time_summary(root: TimeNode) -> list[str]:
 
 
 def memory_summary(root: ByteNode) -> str:
-    """One line on the change of the peak: the biggest rows that make up half of the change."""
+    """Summarize the change of the peak: the biggest rows that make up half of the change."""
     if not root.change:
         same = f"The peak did not change: {format_bytes(root.a_bytes)} on both sides"
         biggest = max(root.children, key=lambda node: abs(node.change), default=root)
@@ -97,7 +97,7 @@ def memory_summary(root: ByteNode) -> str:
 
 
 def _leading(parts: Sequence[AnyPart], change: int) -> list[AnyPart]:
-    """The biggest parts in the direction of the change that together make up its half."""
+    """The biggest parts in the direction of the change that together make up half of it."""
     chosen: list[AnyPart] = []
     for part in sorted(parts, key=lambda part: -part.change if change > 0 else part.change):
         if part.change * change <= 0:
@@ -109,7 +109,7 @@ def _leading(parts: Sequence[AnyPart], change: int) -> list[AnyPart]:
 
 
 def _opposing(parts: Sequence[AnyPart], change: int) -> AnyPart | None:
-    """The biggest part in the other direction, where it is large among all changes."""
+    """The biggest part in the other direction, if it is large among all changes."""
     opposite = [part for part in parts if part.change * change < 0]
     against = max(opposite, key=lambda part: abs(part.change), default=None)
     if against and abs(against.change) >= OPPOSING * sum(abs(part.change) for part in parts):
@@ -130,7 +130,6 @@ def _biggest(root: TimeNode, named: Sequence[_Group], against: _Group | None) ->
 
 
 def _events(group: _Group) -> str:
-    """The kernels or operators that are only on one side, in parentheses."""
     texts = []
     for state in ("gone", "new"):
         leaves = [
@@ -162,7 +161,7 @@ def _names(group: _Group, state: str) -> str:
 
 
 def _outermost(node: TimeNode, state: str) -> Iterator[TimeNode]:
-    """The operators or kernels of this state, those inside of another left out."""
+    """The operators or kernels of this state that are not inside another one."""
     if node.state == state and node.kind in ("operator", "kernel"):
         if not fused_operators(node.name):
             yield node
@@ -190,7 +189,7 @@ def _left(root: TimeNode, others: int) -> str:
     text = f"All other rows {signed(others)}."
     if unexplained:
         change = signed(sum(node.change for node in unexplained))
-        text += f" Of the whole, {change} is unattributed or of launches that were not recorded."
+        text += f" {change} of the total is unattributed or from unrecorded launches."
     return f"{text} {NOT_TESTED}"
 
 
@@ -199,22 +198,19 @@ def _bytes(node: ByteNode) -> str:
 
 
 def signed(ns: int) -> str:
-    """A change in milliseconds, with its sign."""
     return f"{ns / 1e6:+.3f} ms"
 
 
 def format_ns(ns: int) -> str:
-    """Milliseconds to the microsecond."""
     return f"{ns / 1e6:.3f} ms"
 
 
 def signed_bytes(count: int) -> str:
-    """A change in bytes, with its sign."""
     return f"{'+' if count >= 0 else ''}{format_bytes(count)}"
 
 
 LINE = re.compile(r":\d+(?= |$)")
-UNLISTED = "smaller allocations, and what has no stack"
+UNLISTED = "smaller allocations, and those without a stack"
 UNACCOUNTED = "not in the ledger"
 NO_PHASE = "outside of all phases"
 NO_STACK = "stack not recorded"
@@ -228,10 +224,10 @@ Sizes = tuple[int | None, int | None]
 def memory_difference_tree(a: Memory, b: Memory) -> ByteNode:
     """Compare the peak of B with A's, in bytes.
 
-    Categories are the rows of the two ledgers, rounding to the allocator's blocks among them;
-    below are the phases in which the memory was requested, and the stacks. Stacks are matched
-    frame by frame, then without line numbers. What a category has beyond its listed stacks is a
-    row of its own, so that every level adds up.
+    Categories are the rows of the two ledgers, including rounding to the allocator's blocks; below
+    are the phases in which the memory was requested, and the stacks. Stacks are matched frame by
+    frame, then without line numbers. Bytes of a category outside its listed stacks are a separate
+    row, so that every level adds up.
     """
     ledger_a, ledger_b = (
         {row.name: row.bytes for row in side.ledger if row.bytes} for side in (a, b)
@@ -250,7 +246,6 @@ def memory_difference_tree(a: Memory, b: Memory) -> ByteNode:
 
 
 def _rest(name: str, sizes: Sizes, children: Sequence[ByteNode]) -> list[ByteNode]:
-    """A row for what the children lack, if they lack anything."""
     a_rest = (sizes[0] or 0) - sum(child.a_bytes for child in children)
     b_rest = (sizes[1] or 0) - sum(child.b_bytes for child in children)
     return [_node("rest", name, (a_rest, b_rest))] if a_rest or b_rest else []
@@ -280,7 +275,6 @@ def _node(
     a_name: str = "",
     children: Sequence[ByteNode] = (),
 ) -> ByteNode:
-    """A node on the sides that have a size, with the blocks of ``sides``."""
     a_bytes, b_bytes = sizes
     name, state, a_name = name_sides(
         None if a_bytes is None else a_name or name, None if b_bytes is None else name
@@ -300,7 +294,8 @@ def _node(
 
 
 def _stack_pairs(a: Sequence[Origin], b: Sequence[Origin]) -> list[Sides]:
-    """Pair origins by their stack; the rest where only line numbers differ, if that is unique."""
+    """Pair origins by their stack; the others if only line numbers differ and the match is
+    unique."""
     exact = pair_by(a, b, _stack)
     pairs = [pair for pair in exact.values() if all(pair)]
     left = [pair for pair in exact.values() if not all(pair)]
@@ -324,27 +319,25 @@ def _stack(origin: Origin) -> tuple[str, ...]:
 
 
 def stack_name(stack: Sequence[str]) -> str:
-    """The innermost frames of a stack."""
     return " < ".join(stack[:FRAMES_SHOWN]) or NO_STACK
 
 
 @dataclass(frozen=True, slots=True)
 class DifferenceSide:
-    """One side: the record, and its kernels with a row for every layer where there are."""
+    """One side: the record, and its kernels with a row for every layer if available."""
 
     record: Record
     layers: Kernels | None = None
 
     @property
     def kernels(self) -> Kernels | None:
-        """The kernels to compare: of the trace pass, else of the nsys pass."""
         if self.layers or self.record.kernels:
             return self.layers or self.record.kernels
         return self.record.nsys.kernels if self.record.nsys else None
 
 
 def difference(a: DifferenceSide, b: DifferenceSide) -> Difference:
-    """B against A, row by row, in time and in memory."""
+    """Compare B with A row by row, in time and in memory."""
     missing = {}
     time = memory = None
     summary: list[str] = []
@@ -370,14 +363,14 @@ def _without(what: str, side: DifferenceSide, a: object, b: object) -> str:
 
 
 def _notes(a: Kernels, b: Kernels, *records: Record) -> Iterator[str]:
-    """Differences that move the rows other than the work itself."""
+    """Differences other than the work itself that change the rows."""
     yield from levels_of(a, b).notes
     if a.source != b.source:
-        yield f"A's rows are {a.source}, B's are {b.source}: the same work has other names"
+        yield f"A's rows are {a.source}, B's are {b.source}: the same work has different names"
     if a.whole != b.whole:
-        yield f"A is a {a.whole}, B a {b.whole}, in which the number of steps is not known"
+        yield f"A is a {a.whole}, B a {b.whole}, with an unknown number of steps"
     elif a.whole == "span":
-        yield "both are spans: how many steps are in them is not known"
+        yield "both are spans with an unknown number of steps"
     slowed = [
         f"{name} by {signed_percent(kernels.perturbation - 1)}"
         for name, kernels in (("A", a), ("B", b))

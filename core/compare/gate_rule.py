@@ -1,4 +1,4 @@
-"""The gate: whether a slowdown stays within a margin, and how many rounds would decide."""
+"""Decide whether a slowdown stays within a margin, and how many rounds would decide it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from sysbench.core.compare.bounds import FALSE_RATE, MOST_BLOCKS
+from sysbench.core.compare.bounds import FALSE_RATE, MAX_BLOCKS
 from sysbench.core.compare.compared_records import NOTHING_KNOWN, Known, counted_ms, round_blocks
 from sysbench.core.compare.interval import RoundBlock, residuals
 from sysbench.core.compare.power import ROUNDS_A_BLOCK, WANTED_POWER, more_rounds
@@ -18,23 +18,17 @@ from sysbench.core.errors import WorkerFailed
 from sysbench.core.formatting import percent, signed_percent
 from sysbench.core.record.record import Record
 
-USUAL_ROUNDS = 6
+DEFAULT_ROUNDS = 6
 """Default number of rounds a side, and the minimum that a gate recommends."""
-_MOST_ROUNDS = 1000
+_MAX_ROUNDS = 1000
 _NO_FAILURE = ("finished", "cancelled", "killed")
 
 GateResult = Literal["pass", "regression", "not decidable"]
 GATE_EXITS: dict[GateResult, int] = {"pass": 0, "regression": 3, "not decidable": 4}
-"""Exit codes of a gate."""
 
 
 def gate(verdict: Verdict, margin: float) -> GateResult:
-    """Whether B is slower than A by more than a margin, by the whole interval.
-
-    Args:
-        verdict: B against A.
-        margin: Slowdown that is allowed, as a share of A's time.
-    """
+    """Decide whether B is slower than A by more than a margin, by the whole interval."""
     if verdict.verdict == "not the same computation":
         return "not decidable"
     if verdict.low is None or verdict.high is None:
@@ -45,16 +39,15 @@ def gate(verdict: Verdict, margin: float) -> GateResult:
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
-    """B's step time held against A's and a margin.
+    """B's step time compared with A's and a margin.
 
     Attributes:
-        margin: Slowdown that is allowed, as a share of A's time.
+        margin: Allowed slowdown, as a share of A's time.
         result: Outcome, by the whole interval of the change.
-        exit_code: Of a command that ends with this gate.
-        reason: Place of the interval, in words.
-        next: What would decide it; empty for a gate that is decided.
-        rounds: Rounds of each side, those there are included, that would decide it with a chance
-            of `WANTED_POWER`; null where it is decided, or where no number would do.
+        reason: The interval, in words.
+        next: What would decide it; empty for a decided gate.
+        rounds: Rounds of each side, including the present ones, that would decide it with a chance
+            of `WANTED_POWER`; null if it is decided, or if no number would suffice.
     """
 
     margin: float
@@ -74,15 +67,7 @@ def gate_of(
     *,
     names: tuple[str, str] = ("A", "B"),
 ) -> Gate:
-    """Hold a verdict on two runs against a margin.
-
-    Args:
-        a: The run that B is judged against.
-        b: The run that is judged.
-        verdict: B against A, from these records.
-        margin: Slowdown that is allowed, as a share of A's time.
-        known: The machine's noise that the verdict was made with.
-        names: The two sides in a sentence.
+    """Compare a verdict on two runs with a margin.
 
     Raises:
         WorkerFailed: A run failed, see `check_timed`.
@@ -101,7 +86,7 @@ def gate_of(
 
 
 def undecided(margin: float, reason: str, following: str) -> Gate:
-    """A gate that cannot be decided, for this reason; ``following`` is what would decide it."""
+    """An undecided gate; ``following`` is what would decide it."""
     result: GateResult = "not decidable"
     exit_code = GATE_EXITS[result]
     return Gate(margin=margin, result=result, exit_code=exit_code, reason=reason, next=following)
@@ -114,7 +99,7 @@ def gate_line(row: Gate) -> str:
 
 
 def check_timed(record: Record) -> None:
-    """Check that a run has ended as one that can be judged: torn rounds may be missing.
+    """Check that a run can be judged; it may lack unfinished rounds.
 
     Raises:
         WorkerFailed: It failed before it had a step time, or its last round failed.
@@ -141,53 +126,52 @@ def _needed(
     known: Known,
     names: tuple[str, str],
 ) -> tuple[int | None, str]:
-    """Rounds a side that would decide, and the sentence part that says so."""
     change, spread = verdict.change, verdict.spread
     if change is None:
         return None, verdict.next
-    there = [len(counted_ms(x.timing)) if x.timing else 0 for x in (a, b)]
-    counts = f"{names[0]} has {there[0]}, {names[1]} has {there[1]}"
+    present = [len(counted_ms(x.timing)) if x.timing else 0 for x in (a, b)]
+    counts = f"{names[0]} has {present[0]}, {names[1]} has {present[1]}"
     distance = abs(math.log1p(change) - math.log1p(margin))
     if verdict.basis == "interleaved rounds" and a.timing and b.timing:
         blocks = round_blocks(a.timing.rounds, b.timing.rounds)
         rounds = interleaved_rounds(blocks, margin)
     elif spread is None:
-        return None, f"{USUAL_ROUNDS} rounds a side would show the spread: {counts}"
+        return None, f"{DEFAULT_ROUNDS} rounds a side would show the spread: {counts}"
     else:
         slack = math.log1p(known.drift) if verdict.basis == "separate rounds" else 0.0
         if distance <= slack:
             drift = percent(known.drift, 2)
             return None, (
-                f"no number of separate rounds decides it, this machine drifts by {drift}: "
+                f"no number of separate rounds decides it, as this machine drifts by {drift}: "
                 "measure both in turn with `sysbench-tui ab`"
             )
         rounds = separate_rounds(spread, distance - slack)
     if rounds is None:
-        return None, "the change lies too near the margin for any number of rounds"
+        return None, "the change is too close to the margin for any number of rounds"
     return rounds, f"about {rounds} rounds a side would decide it: {counts}"
 
 
 def interleaved_rounds(blocks: Sequence[RoundBlock], margin: float) -> int | None:
     """Rounds a side after which the gate on these blocks is decided with `WANTED_POWER`.
 
-    The gate is the sequential test of B's times over one plus the margin, and the change is
-    taken to be the one that the blocks show. None where `MOST_BLOCKS` blocks would not do.
+    The gate is the sequential test of B's times over one plus the margin, assuming that the true
+    change is the one in the blocks. None if `MAX_BLOCKS` blocks are not enough.
     """
-    held = [
+    scaled = [
         RoundBlock(block.a, (block.b[0] / (1 + margin), block.b[1] / (1 + margin)))
         for block in blocks
     ]
-    middle = median(math.log(y / x) for block in held for x in block.a for y in block.b)
-    room = ROUNDS_A_BLOCK * (MOST_BLOCKS - len(blocks))
-    more = more_rounds(held, residuals(blocks), math.expm1(abs(middle)))
-    return None if more is None or more >= room else (ROUNDS_A_BLOCK * len(blocks) + more) // 2
+    middle = median(math.log(y / x) for block in scaled for x in block.a for y in block.b)
+    available = ROUNDS_A_BLOCK * (MAX_BLOCKS - len(blocks))
+    more = more_rounds(scaled, residuals(blocks), math.expm1(abs(middle)))
+    return None if more is None or more >= available else (ROUNDS_A_BLOCK * len(blocks) + more) // 2
 
 
 def separate_rounds(spread: float, distance: float) -> int | None:
     """Rounds a side with which the test of Mann and Whitney finds a shift, with `WANTED_POWER`.
 
-    By Noether's formula (J. Am. Stat. Assoc. 82, 1987) for normal noise; `USUAL_ROUNDS` at the
-    least, where it holds no more. None if more than a thousand would be needed.
+    By Noether's formula (J. Am. Stat. Assoc. 82, 1987) for normal noise; at least `DEFAULT_ROUNDS`,
+    below which the formula does not hold. None if more than a thousand would be needed.
 
     Args:
         spread: Standard deviation of a side's logarithms.
@@ -199,4 +183,4 @@ def separate_rounds(spread: float, distance: float) -> int | None:
     longer = normal.cdf(distance / (math.sqrt(2) * spread)) if spread else 1.0
     quantiles = normal.inv_cdf(1 - FALSE_RATE / 2) + normal.inv_cdf(WANTED_POWER)
     rounds = quantiles**2 / (6 * max(longer - 0.5, 1e-6) ** 2)
-    return None if rounds > _MOST_ROUNDS else max(USUAL_ROUNDS, math.ceil(rounds))
+    return None if rounds > _MAX_ROUNDS else max(DEFAULT_ROUNDS, math.ceil(rounds))

@@ -1,4 +1,4 @@
-"""Change of the step time from A to B with its interval, by the kind of evidence there is."""
+"""Interval of the change of the step time from A to B, by kind of evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from sysbench.core.compare.bounds import (
     FALSE_RATE,
-    MOST_BLOCKS,
+    MAX_BLOCKS,
     block_bound,
     rank_bound,
     signed_rank_bound,
@@ -22,8 +22,8 @@ Basis = Literal["interleaved rounds", "paired rounds", "separate rounds", "known
 """Evidence of a verdict: rounds in ABBA blocks, rounds in the same passes over a study's grid,
 rounds of two runs, spread of earlier runs."""
 
-LEAST_KNOWN = 5
-"""Processes of one spec from which their spread is taken as known."""
+MIN_KNOWN = 5
+"""Minimum number of processes of one spec to know their spread."""
 
 
 class RoundBlock(msgspec.Struct, frozen=True):
@@ -38,14 +38,11 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         change: Hodges-Lehmann estimate on the logarithms; of two single runs their quotient.
-        low: Lower end of the interval that misses the true change in at most 5 % of
-            comparisons; null while the rounds are too few for one.
-        high: Its upper end.
-        basis: Evidence that the interval rests on.
-        rounds_a: Processes of A that count.
-        rounds_b: Processes of B that count.
-        spread: Standard deviation between processes as a share; null where it is not known.
-        source: Sentence part that names the evidence.
+        low, high: Ends of the interval that misses the true change in at most 5 % of comparisons;
+            null if the rounds are too few for one.
+        rounds_a, rounds_b: Processes of each side that count.
+        spread: Standard deviation between processes as a share; null if unknown.
+        source: Clause that names the evidence.
     """
 
     change: float
@@ -61,14 +58,14 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 def interleaved(blocks: Sequence[RoundBlock]) -> Interval:
     """Interval of the change from ABBA blocks, valid at every look.
 
-    Its ends are order statistics of the within-block log differences, four a block: the
-    changes that the sequential rank test of `bounds` does not reject. Looks after more than
-    `MOST_BLOCKS` blocks use the first ones.
+    Its ends are order statistics of the within-block log differences, four a block: the changes
+    that the sequential rank test of `bounds` does not reject. Looks after more than `MAX_BLOCKS`
+    blocks use the first ones.
 
     Raises:
         ValueError: No block, or a time that is not above zero.
     """
-    counted = blocks[:MOST_BLOCKS]
+    counted = blocks[:MAX_BLOCKS]
     differences = sorted(math.log(b / a) for block in counted for a in block.a for b in block.b)
     if not differences:
         raise ValueError("no blocks to judge")
@@ -92,7 +89,7 @@ def interleaved(blocks: Sequence[RoundBlock]) -> Interval:
 def residuals(blocks: Sequence[RoundBlock]) -> list[float]:
     """Log deviations of the rounds from their side, in the order of measuring.
 
-    A block does not say which side came first; that it was A changes no power.
+    Blocks do not record which side came first; assuming A does not change the power.
     """
     logs = [(_logs(block.a), _logs(block.b)) for block in blocks]
     effect = _mean_effect(logs)
@@ -102,7 +99,7 @@ def residuals(blocks: Sequence[RoundBlock]) -> list[float]:
 
 
 def _within_blocks(blocks: Sequence[RoundBlock]) -> float | None:
-    """Standard deviation of rounds from their block's level and their side; null of one block."""
+    """Standard deviation of rounds from their block's level and their side; None for one block."""
     logs = [(_logs(block.a), _logs(block.b)) for block in blocks]
     freedom = 3 * len(logs) - 1
     if len(logs) < 2:
@@ -128,19 +125,18 @@ def paired(a: Sequence[float], b: Sequence[float], *, false_rate: float = FALSE_
 
     Its ends are order statistics of the means of two log differences (Walsh averages; Hodges and
     Lehmann, Ann. Math. Statist. 34, 1963): the changes that Wilcoxon's signed-rank test does not
-    reject. Random order makes either sign of a difference equally likely if the sides are the
-    same, whatever the noise is, drift and bursts included. One pass in a fixed order leaves that
-    exact: turning all signs round turns a rejection into one. The number of passes must not
-    depend on the outcome.
+    reject. Random order makes either sign of a difference equally likely if the sides are the same,
+    whatever the noise is, drift and bursts included. One pass in a fixed order leaves that exact:
+    reversing all signs turns a rejection into one. The number of passes must not depend on the
+    outcome.
 
     Args:
-        a: A's figure in each pass, above zero.
-        b: B's, in the same order.
-        false_rate: Share of comparisons whose interval may miss the true change; less than 5 %
-            where a claim rests on several comparisons.
+        a, b: Each side's figure in each pass, above zero, in the same order.
+        false_rate: Share of comparisons whose interval may miss the true change; less than 5 % if a
+            claim rests on several comparisons.
 
     Raises:
-        ValueError: No passes, or another number of them.
+        ValueError: No passes, or different numbers of them.
     """
     differences = [math.log(y / x) for x, y in zip(a, b, strict=True)]
     if not differences:
@@ -173,13 +169,12 @@ def separate(
 ) -> Interval:
     """Interval of the change from rounds that were not interleaved, by Mann and Whitney's test.
 
-    The machine may have changed between the two sides: no test on these rounds can see that.
+    The machine may have changed between the two sides: no test on these rounds can detect that.
 
     Args:
-        a: Step medians of A's rounds, milliseconds.
-        b: Of B's.
-        drift: Change between batches of rounds that is known of this machine, as a share; the
-            interval is wider by it.
+        a, b: Step medians of each side's rounds, milliseconds.
+        drift: Known change between batches of rounds on this machine, as a share, which widens the
+            interval.
         false_rate: As for `paired`.
 
     Raises:
@@ -215,19 +210,17 @@ def from_known_spread(
 ) -> Interval:
     """Interval of the change of one process a side, by the spread of earlier ones.
 
-    Change ± q s, with s the pooled standard deviation of the logarithms and q Tukey's
-    studentized range over all known processes, because a person picks the pair among them.
-    Without `LEAST_KNOWN` processes of a side it has no ends.
+    Change ± q s, with s the pooled standard deviation of the logarithms and q Tukey's studentized
+    range over all known processes, because a person picks the pair among them. Without `MIN_KNOWN`
+    processes of a side it has no ends.
 
     Args:
-        a_ms: Median of A's process, milliseconds.
-        b_ms: Of B's.
-        known_a: Medians of all processes of A's spec on this machine, A's own among them.
-        known_b: Of B's spec.
-        floor: Least standard deviation that this machine shows between processes, as a share.
+        a_ms, b_ms: Median of each side's process, milliseconds.
+        known_a, known_b: Medians of all processes of each spec on this machine, including this one.
+        floor: Smallest standard deviation between processes on this machine, as a share.
     """
     change = b_ms / a_ms - 1
-    groups = [known for known in (known_a, known_b) if len(known) >= LEAST_KNOWN]
+    groups = [known for known in (known_a, known_b) if len(known) >= MIN_KNOWN]
     if not groups:
         return Interval(change=change, basis="none", source="1 run each")
     deviation, freedom = _pooled(*groups)
@@ -248,8 +241,7 @@ def from_known_spread(
 
 @cache
 def _studentized_range(count: int, freedom: int) -> float:
-    """Quantile that Tukey's range of so many values exceeds at `FALSE_RATE`."""
-    from scipy.stats import studentized_range  # half a second, which few commands need
+    from scipy.stats import studentized_range  # lazy: scipy.stats takes 500 ms
 
     return float(studentized_range.ppf(1 - FALSE_RATE, count, freedom))
 

@@ -44,10 +44,10 @@ Key = TypeVar("Key")
 
 
 class DifferenceNode(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields that nodes of time and of memory have in common.
+    """Fields shared by nodes of time and of memory.
 
-    ``name`` is that of B, and of A where B has none; ``a_name`` is filled where A's differs.
-    ``phase`` is that of an operator's or kernel's rows, empty where the level has several.
+    ``name`` is that of B, or of A if B has none; ``a_name`` is set if A's differs. ``phase`` is
+    that of an operator's or kernel's rows, empty if the level has several.
     """
 
     kind: Kind
@@ -58,12 +58,10 @@ class DifferenceNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def amounts(self) -> tuple[int, int]:
-        """A's nanoseconds or bytes, and B's."""
         raise NotImplementedError
 
     @property
     def change(self) -> int:
-        """B's amount minus A's."""
         a, b = self.amounts
         return b - a
 
@@ -87,11 +85,9 @@ class TimeNode(DifferenceNode, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> tuple[float | None, float | None]:
-        """Calls in A and in B."""
         return self.a_calls, self.b_calls
 
     def rest(self, small: Sequence[TimeNode]) -> TimeNode:
-        """One node for several small children of this one."""
         return TimeNode(
             kind="rest",
             name=f"({len(small)} more)",
@@ -106,8 +102,8 @@ class TimeNode(DifferenceNode, frozen=True, kw_only=True):
 class ByteNode(DifferenceNode, frozen=True, kw_only=True):
     """Bytes alive at the peak of A and at that of B.
 
-    The children's bytes add up to the node's. Blocks are null where they were not counted.
-    ``stack`` is B's, innermost frame first, and A's where B has none.
+    The children's bytes add up to the node's. Blocks are null if not counted. ``stack`` is B's,
+    innermost frame first, or A's if B has none.
     """
 
     a_bytes: int
@@ -123,11 +119,9 @@ class ByteNode(DifferenceNode, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> tuple[int | None, int | None]:
-        """Blocks in A and in B."""
         return self.a_blocks, self.b_blocks
 
     def rest(self, small: Sequence[ByteNode]) -> ByteNode:
-        """One node for several small children of this one."""
         return ByteNode(
             kind="rest",
             name=f"({len(small)} more)",
@@ -141,9 +135,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """B against A, row by row.
 
     Attributes:
-        summary: Three lines on the time, then one on memory; of what both sides have.
-        time: The traced step; null where a side has no table of kernels.
-        memory: The peak; null where a side has no ledger.
+        summary: Three lines on the time, then one on memory, if both sides have them.
+        time: The traced step; null if a side has no table of kernels.
+        memory: The peak; null if a side has no ledger.
         notes: Reservations to read before the rows.
         missing: Reasons for a null.
     """
@@ -168,14 +162,12 @@ def name_sides(a_name: str | None, b_name: str | None) -> tuple[str, State, str]
 
 
 def in_order(nodes: Iterable[AnyNode]) -> list[AnyNode]:
-    """Sort nodes by their change, the largest first."""
     return sorted(
         nodes, key=lambda node: (-abs(node.change), -max(node.amounts), node.name, node.phase)
     )
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Group items by their key, in the order of first occurrence."""
     groups: defaultdict[Key, list[Item]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
@@ -192,33 +184,31 @@ def pair_by(
 
 
 def walk_nodes(node: AnyNode, depth: int = 0) -> Iterator[tuple[int, AnyNode]]:
-    """Every node with its depth, parents before children."""
     yield depth, node
     for child in node.children:
         yield from walk_nodes(child, depth + 1)
 
 
 def differs(node: AnyNode) -> bool:
-    """True if something changed in the node or below: its amount, its name, or its presence."""
+    """True if the amount, name or presence of the node or a descendant changed."""
     return bool(node.change) or node.state != "both" or any(map(differs, node.children))
 
 
 def changed(node: AnyNode) -> AnyNode:
-    """The tree without the rows in which nothing changed: the changes still add up."""
+    """The tree without unchanged rows: the changes still add up."""
     return _with(node, [changed(child) for child in node.children if differs(child)])
 
 
 def limit_depth(node: AnyNode, depth: int) -> AnyNode:
-    """The tree with at most ``depth`` levels below the node."""
     return _with(
         node, [limit_depth(child, depth - 1) for child in node.children] if depth > 0 else []
     )
 
 
 def from_change(node: AnyNode, least: float) -> AnyNode:
-    """The tree with children that changed by less than this amount as one; idle time stays.
+    """Merge children that changed by less than this amount; idle time stays.
 
-    Of a node whose children all changed by less, none is left.
+    A node whose children all changed by less keeps none.
     """
     groups = group_by(node.children, lambda child: _is_small(child, least))
     small, large = groups.get(True, []), [from_change(one, least) for one in groups.get(False, [])]
@@ -236,7 +226,6 @@ def _with(node: AnyNode, children: list[AnyNode]) -> AnyNode:
 
 
 def moved(root: AnyNode) -> int:
-    """Sum of the absolute changes one level below."""
     return sum(abs(child.change) for child in root.children)
 
 
@@ -252,7 +241,7 @@ CLASS = re.compile(r"(?P<stem>[A-Z]\w*_)(?P<number>\d{1,9})")
 FUSED = "fused kernels"
 """Category of generated kernels without a counterpart, and of what they replace."""
 WORK = ("attention", "softmax", "norm", "embedding", "random")
-"""Categories that name the work of a kernel whatever its operators are called."""
+"""Categories that identify the work of a kernel regardless of operator names."""
 ALIASES = {
     "to": "copy",
     "to_copy": "copy",
@@ -272,9 +261,8 @@ VIEWS = {
 class Row:
     """One row of a kernel table; times, rounded to nanoseconds, and calls are per step.
 
-    ``module`` is empty where the level of modules is left out. ``made_of`` is filled for a
-    kernel that the compiler made. ``part_of`` is the name of the node of a fusion that the row
-    stands in, else empty.
+    ``module`` is empty if the level of modules is left out. ``made_of`` is set for kernels made by
+    the compiler. ``part_of`` is the name of the row's fusion node, else empty.
     """
 
     category: str
@@ -289,7 +277,6 @@ class Row:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What is equal in two rows of the same work."""
         return self.module, self.phase, unnumbered(self.op), unnumbered(self.name)
 
     @property
@@ -302,7 +289,7 @@ class Row:
 
 
 def may_be_one_phase(one: str, other: str) -> bool:
-    """False for two different phases of the step, both of which are known."""
+    """False for two different known phases."""
     return one == other or not {one, other} <= {*MODEL_PHASES, "optimizer"}
 
 
@@ -341,7 +328,6 @@ def _place(row: KernelRow, *, by_layer: bool) -> str:
 
 
 def plain_path(module: str) -> str:
-    """The path without modules that only wrap another."""
     return WRAPPERS.sub("", module).rstrip(".") or WHOLE_MODEL
 
 
@@ -351,7 +337,7 @@ def has_layers(kernels: Kernels) -> bool:
 
 
 def module_paths(kernels: Kernels) -> set[str]:
-    """The paths of modules in the table, without what lies outside of the model's modules."""
+    """The paths of modules in the table, without those outside the model."""
     return {
         plain_path(row.module)
         for row in kernels.rows
@@ -362,8 +348,8 @@ def module_paths(kernels: Kernels) -> set[str]:
 def same_modules(a: Iterable[str], b: Iterable[str]) -> dict[str, str]:
     """The path in B of each module of A that has another path there.
 
-    The profiler numbers the modules of a class through the whole model, in the order of their
-    first calls. Modules with the same place in that order among their siblings are the same.
+    The profiler numbers the modules of a class through the whole model, in the order of their first
+    calls. Modules with the same place in that order among their siblings are the same.
     """
     a_paths, b_paths = set(a), set(b)
     a_places, b_places = _by_place(a_paths), _by_place(b_paths)

@@ -1,9 +1,9 @@
-"""The noise of a machine by source, from rounds of one spec that is compared with itself.
+"""Estimate the noise of a machine by source, from rounds of one spec compared with itself.
 
-The noise of a step time has several sources: what differs from process to process, the steps
-inside one, and conditions that change while rounds go by. A condition is tested by splitting the
-rounds at it, by the test of Mann and Whitney. The five tests share one false rate, so that in at
-most 5 % of measurements any of them is found where none is there.
+Sources are differences between processes, the steps inside a process, and conditions that change
+during the rounds. A condition is tested by splitting the rounds at it, with the test of Mann and
+Whitney. The five tests share one false rate, so at most 5 % of measurements find a source that is
+not there.
 """
 
 from __future__ import annotations
@@ -20,29 +20,18 @@ from sysbench.core.compare.statistics import interval_rank, quantile
 from sysbench.core.formatting import counted, percent
 from sysbench.core.record.timing import Round
 
-LEAST_ROUNDS = 8
-"""Rounds below which no floor is written: the spread of fewer is a guess."""
+MIN_ROUNDS = 8
+"""Minimum rounds to store a noise floor: the spread of fewer is a guess."""
 TESTED = ("drift", "order", "clock", "neighbours", "first touch")
 TEST_RATE = FALSE_RATE / len(TESTED)
 """False rate of one test."""
-_LEAST_LOAD_RANGE = 0.05  # of all cores: the kernel's ticks alone move the figure by a few per cent
-_LEAST_CLOCK_RANGE = 0.005
+_MIN_LOAD_RANGE = 0.05  # of all cores: the kernel's ticks alone move the figure by a few per cent
+_MIN_CLOCK_RANGE = 0.005
 _WARM_SHARE = 4  # the first quarter of the measured steps against the rest
 _EVENT_TICK_NS = 500.0  # "resolution of around 0.5 microseconds": CUDA's cudaEventElapsedTime
 
 
 class NoiseSource(msgspec.Struct, frozen=True, kw_only=True):
-    """One source of noise.
-
-    Attributes:
-        name: Such as ``between processes``.
-        share: Its size as a share of the step time; null where it cannot be told here.
-        low: Lower end of its interval; null without one.
-        high: Upper end.
-        found: Whether the rounds show that it is there; null where that was not tested.
-        how: How the figure was found, or why there is none.
-    """
-
     name: str
     share: float | None = None
     low: float | None = None
@@ -52,29 +41,25 @@ class NoiseSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """A round, and the processor's clock in its measured part; null where none is shown."""
+    """A round, and the processor's clock in its measured part; null if not reported."""
 
     round: Round
     clock_mhz: float | None = None
 
     @property
     def log_ms(self) -> float:
-        """Logarithm of the round's median, milliseconds; NaN without one."""
         return math.log(self.round.median_ms or math.nan)
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rounds say.
+    """Noise measured by the rounds.
 
     Attributes:
-        rounds: Those that count.
-        median_ms: Middle of their medians.
         between: Standard deviation between processes, as a share.
         inside: Median half-width of the interval inside a process, as a share.
         drift: Largest change between the first and the second half that is not excluded.
         pair: Difference of two single processes that 95 % of pairs stay within, as a share.
         residuals: Log deviations of the rounds from their median, in the order of measuring.
-        sources: The noise by source.
     """
 
     rounds: int
@@ -88,14 +73,14 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def noise_of(observed: Sequence[Observed], tick_ns: float | None) -> Noise | None:
-    """The noise of rounds of one spec; None below `LEAST_ROUNDS` that count.
+    """Estimate the noise of rounds of one spec; None below `MIN_ROUNDS` that count.
 
     Args:
-        observed: Rounds in the order of starting, those that do not count included.
+        observed: Rounds in the order of starting, including those that do not count.
         tick_ns: Step of the clock that times steps on the host; None for CUDA's events.
     """
     counting = [row for row in observed if row.round.counts]
-    if len(counting) < LEAST_ROUNDS:
+    if len(counting) < MIN_ROUNDS:
         return None
     logs = [row.log_ms for row in counting]
     median_ms = statistics.median(row.round.median_ms or 0.0 for row in counting)
@@ -131,9 +116,9 @@ def deviation_interval(
     """Standard deviation of logarithms and its interval, as shares.
 
     By Bonett's method (Comput. Stat. Data Anal. 50, 2006), which takes the fourth moment into
-    account. From 8 values on it holds the true deviation in 95 % of cases for a normal
-    distribution, in 88 to 99 % for skewed, heavy-tailed and bimodal ones, where chi-square limits
-    fall to 72 %.
+    account. From 8 values on it contains the true deviation in 95 % of cases for a normal
+    distribution, in 88 to 99 % for skewed, heavy-tailed and bimodal ones, for which chi-square
+    limits fall to 72 %.
 
     Raises:
         ValueError: Fewer than 5 values.
@@ -177,8 +162,8 @@ def _inside(width: float, rounds: int) -> NoiseSource:
     return NoiseSource(
         name=name,
         share=width,
-        how="middle of the half-widths of the 95 % intervals inside the processes; alone it would "
-        f"make the processes differ by a standard deviation of about {percent(alone, 2)} at most",
+        how="middle of the half-widths of the 95 % intervals inside the processes; this alone "
+        f"makes processes differ by a standard deviation of about {percent(alone, 2)} at most",
     )
 
 
@@ -188,7 +173,6 @@ def _drift(logs: Sequence[float]) -> NoiseSource:
 
 
 def _largest(logs: Sequence[float], drift: NoiseSource) -> float:
-    """Largest change between the halves that their rounds do not exclude."""
     if drift.low is not None and drift.high is not None:
         return max(abs(drift.low), abs(drift.high))
     half = len(logs) // 2
@@ -207,17 +191,17 @@ def _clock(rows: Sequence[Observed]) -> NoiseSource:
     clocks = [row.round.sm_clock_mhz if on_gpu else row.clock_mhz for row in rows]
     known = [(clock, row.log_ms) for clock, row in zip(clocks, rows, strict=True) if clock]
     if not known:
-        where = "the kernel shows no clock of the processors here, as is usual in a virtual machine"
+        where = "the kernel reports no CPU clock, as is usual in a virtual machine"
         return NoiseSource(name="clock", how=f"not measured: {where}")
     low, high = min(known)[0], max(known)[0]
     seen = f"{low:.0f} to {high:.0f} MHz"
-    if high - low < _LEAST_CLOCK_RANGE * high:
+    if high - low < _MIN_CLOCK_RANGE * high:
         return NoiseSource(name="clock", how=f"it did not vary: {seen}")
     return _split_by("clock", known, f"rounds with a high clock against a low one ({seen})")
 
 
 def _neighbours(rows: Sequence[Observed]) -> NoiseSource:
-    """Other processes: on the device where some rounds had them, else on the processors."""
+    """Other processes: on the device if some rounds had them, else on the CPU."""
     measured = [row for row in rows if row.round.outcome == "finished" and row.round.median_ms]
     shared = [row.log_ms for row in measured if row.round.tenants]
     alone = [row.log_ms for row in measured if not row.round.tenants]
@@ -226,10 +210,10 @@ def _neighbours(rows: Sequence[Observed]) -> NoiseSource:
         return _split_source("neighbours", alone, shared, what)
     known = [(load, row.log_ms) for row in measured if (load := others_load(row.round)) is not None]
     if not known:
-        return NoiseSource(name="neighbours", how="not measured: the rounds were too short to tell")
+        return NoiseSource(name="neighbours", how="not measured: the rounds were too short")
     low, high = min(known)[0], max(known)[0]
     seen = f"{percent(low, 0)} to {percent(high, 0)} of all cores"
-    if high - low < _LEAST_LOAD_RANGE:
+    if high - low < _MIN_LOAD_RANGE:
         return NoiseSource(name="neighbours", how=f"their load did not vary: {seen}")
     what = f"rounds with much load by other processes against little ({seen})"
     return _split_by("neighbours", known, what)
@@ -259,7 +243,6 @@ def _first_touch(rows: Sequence[Observed]) -> NoiseSource:
 
 
 def _warming(samples_ms: Sequence[float]) -> float | None:
-    """Log of the first quarter's median over the rest's."""
     first = len(samples_ms) // _WARM_SHARE
     if first < 2:
         return None
@@ -278,7 +261,7 @@ def _granularity(median_ms: float, tick_ns: float | None) -> NoiseSource:
 
 
 def _split_by(name: str, known: Sequence[tuple[float, float]], what: str) -> NoiseSource:
-    """Split rounds at the middle of a condition; rounds alike in it stay together."""
+    """Split rounds at the middle of a condition; equal rounds stay together."""
     ordered = sorted(known)
     cuts = [n for n in range(1, len(ordered)) if ordered[n - 1][0] < ordered[n][0]]
     cut = min(cuts, key=lambda n: abs(2 * n - len(ordered)))

@@ -1,9 +1,8 @@
 """Power of the sequential test on interleaved rounds.
 
-The chance to decide follows exactly from the distribution of one block's statistic, with blocks
-taken as independent. That distribution is counted over every four successive rounds that were
-measured, so that drift and neighbours are in it as they came, or over normal noise of a known
-spread.
+The chance to decide follows exactly from the distribution of one block's statistic, assuming
+independent blocks. That distribution is counted over every four successive measured rounds, which
+include drift and other processes as they came, or over normal noise of a known spread.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import cache
 
 from sysbench.core.compare.bounds import (
     FALSE_RATE,
-    MOST_BLOCKS,
+    MAX_BLOCKS,
     block_bound,
     least_pairs,
     signed_rank_bound,
@@ -25,17 +24,17 @@ from sysbench.core.compare.bounds import (
 )
 from sysbench.core.compare.interval import RoundBlock
 
-MOST_PAIRS = 10_000
-"""Pairs beyond which no number is told."""
+MAX_PAIRS = 10_000
+"""Pairs beyond which no number is reported."""
 _DRAWS = 500
 _MANY_PAIRS = 40  # beyond them Noether's formula is right within a few points of power
 
 
 def pairs_needed(spread: float, difference: float, false_rate: float = FALSE_RATE) -> int:
-    """Pairs of rounds in which a true change is decided with `WANTED_POWER`, under normal noise.
+    """Pairs of rounds that decide a true change with `WANTED_POWER`, under normal noise.
 
-    The signed-rank test's power is drawn where few pairs are enough; for more it follows Noether
-    (J. Am. Statist. Assoc. 82, 1987). `MOST_PAIRS` is the most that is returned.
+    The signed-rank test's power is simulated for few pairs; for more it follows Noether (J. Am.
+    Statist. Assoc. 82, 1987). Returns at most `MAX_PAIRS`.
 
     Args:
         spread: Standard deviation between rounds of one side, as a share.
@@ -43,17 +42,15 @@ def pairs_needed(spread: float, difference: float, false_rate: float = FALSE_RAT
         false_rate: Of the test.
     """
     noise = max(math.log1p(spread), 1e-12)
-    # Two digits of the effect are as much as a spread is ever known to, and make the cache serve.
+    # A spread is never known to more than two digits, and rounding makes cache hits likely.
     return _pairs_for(float(f"{abs(math.log1p(difference)) / noise:.2g}"), false_rate)
 
 
 def decided_by(pairs: int, spread: float, false_rate: float = FALSE_RATE) -> float:
-    """Difference that many pairs decide with `WANTED_POWER`, as a share, by Noether.
+    """Difference that a number of pairs decides with `WANTED_POWER`, as a share.
 
-    Args:
-        pairs: More than a few, for which the formula holds.
-        spread: Standard deviation between rounds of one side, as a share.
-        false_rate: Of the test.
+    By Noether's formula, which does not hold for a few pairs. ``spread`` is the standard deviation
+    between rounds of one side, as a share.
     """
     above = math.sqrt(_quantiles(false_rate) ** 2 / (3 * pairs))
     return math.expm1(statistics.NormalDist().inv_cdf(0.5 + above) * math.log1p(spread))
@@ -66,14 +63,14 @@ def _quantiles(false_rate: float) -> float:
 
 @cache
 def _pairs_for(effect: float, false_rate: float) -> int:
-    """The effect is in standard deviations of one round."""
+    """Pairs for an effect in standard deviations of one round."""
     least = least_pairs(false_rate)
     # The sum of two differences of two rounds each has twice the deviation of one round.
     above = statistics.NormalDist().cdf(effect) - 0.5
     if above <= 0:
-        return MOST_PAIRS
+        return MAX_PAIRS
     enough = math.ceil(_quantiles(false_rate) ** 2 / (3 * above**2))
-    enough = min(MOST_PAIRS, max(least, enough))
+    enough = min(MAX_PAIRS, max(least, enough))
     if enough > _MANY_PAIRS:
         return enough
     while least < enough:
@@ -86,31 +83,25 @@ def _pairs_for(effect: float, false_rate: float) -> int:
 
 
 def _power(effect: float, pairs: int, false_rate: float) -> float:
-    """Chance that so many pairs find the effect, in the right direction."""
     bound = signed_rank_bound(pairs, false_rate)
     if bound is None:
         return 0.0
-    draw, found = random.Random(0).gauss, 0
+    draw, rejections = random.Random(0).gauss, 0
     for _ in range(_DRAWS):
         differences = sorted((effect + draw(0, math.sqrt(2)) for _ in range(pairs)), key=abs)
         against = sum(rank for rank, value in enumerate(differences, 1) if value < 0)
-        found += against <= bound
-    return found / _DRAWS
+        rejections += against <= bound
+    return rejections / _DRAWS
 
 
 WANTED_POWER = 0.8
-"""Chance to find a difference from which rounds are called enough for it."""
+"""Chance to find a difference that makes a number of rounds sufficient."""
 ROUNDS_A_BLOCK = 4
-_FEW = 16  # fewer residuals say little about the shape of their distribution
+_MIN_RESIDUALS = 16  # fewer residuals say little about the shape of their distribution
 
 
 def normal_residuals(spread: float, count: int = 1999) -> list[float]:
-    """Log residuals of a normal distribution, evenly spaced in probability, in random order.
-
-    Args:
-        spread: Standard deviation between rounds, as a share.
-        count: How many.
-    """
+    """Log residuals of a normal distribution, evenly spaced in probability, in random order."""
     normal = statistics.NormalDist(0, max(math.log1p(spread), 1e-12))
     residuals = [normal.inv_cdf((n + 0.5) / count) for n in range(count)]
     random.Random(0).shuffle(residuals)
@@ -121,16 +112,16 @@ def power_after(residuals: Sequence[float], difference: float, blocks: int) -> l
     """Chance that a true change has been found after 1, 2 … ``blocks`` blocks.
 
     Args:
-        residuals: Log deviations of rounds in the order of measuring; fewer than 16 stand for a
-            normal distribution of their spread.
+        residuals: Log deviations of rounds in the order of measuring; fewer than 16 are replaced by
+            a normal distribution of their spread.
         difference: The true change, as a share; its sign has no effect on the power.
-        blocks: At most `MOST_BLOCKS`.
+        blocks: At most `MAX_BLOCKS`.
     """
-    return _found(_block_step(residuals, abs(math.log1p(difference))), 0, 0, blocks)
+    return _powers(_block_step(residuals, abs(math.log1p(difference))), 0, 0, blocks)
 
 
 def smallest_difference(residuals: Sequence[float], blocks: int) -> float | None:
-    """Least slowdown that this number of blocks detects with `WANTED_POWER`, as a share.
+    """Smallest slowdown that this number of blocks detects with `WANTED_POWER`, as a share.
 
     None if the blocks are too few to find any.
     """
@@ -153,14 +144,14 @@ def more_rounds(
 ) -> int | None:
     """Rounds, of both sides together, after which a true change of this size is decided.
 
-    With `WANTED_POWER`, going on from the blocks there are, the change having the sign that they
-    show. None if not even `MOST_BLOCKS` blocks are enough.
+    With `WANTED_POWER`, continuing from the present blocks, the change having the sign that they
+    show. None if not even `MAX_BLOCKS` blocks are enough.
     """
     total = round(sum(_statistic(block) for block in blocks))
     step = _block_step(residuals, abs(math.log1p(difference)))
-    room = MOST_BLOCKS - len(blocks)
-    found = _found(step, abs(total), len(blocks), room)
-    enough = next((n for n, power in enumerate(found, 1) if power >= WANTED_POWER), None)
+    remaining = MAX_BLOCKS - len(blocks)
+    powers = _powers(step, abs(total), len(blocks), remaining)
+    enough = next((n for n, power in enumerate(powers, 1) if power >= WANTED_POWER), None)
     return None if enough is None else ROUNDS_A_BLOCK * enough
 
 
@@ -169,14 +160,14 @@ def _statistic(block: RoundBlock) -> float:
     return sum((b > a) + (b == a) / 2 for a in block.a for b in block.b) - 2
 
 
-def _found(step: dict[int, float], start: int, done: int, more: int) -> list[float]:
+def _powers(step: dict[int, float], start: int, done: int, more: int) -> list[float]:
     walk: dict[int, float] = {start: 1.0}
     chances, decided = [], 0.0
     for blocks in range(done + 1, done + more + 1):
         walk = walk_on(walk, step)
         bound = block_bound(blocks)
         if bound is not None:
-            # Only a find in the right direction is one.
+            # Only decisions in the right direction count.
             decided += sum(share for total, share in walk.items() if total >= bound)
             walk = {total: share for total, share in walk.items() if abs(total) < bound}
         chances.append(decided)
@@ -184,9 +175,9 @@ def _found(step: dict[int, float], start: int, done: int, more: int) -> list[flo
 
 
 def _block_step(residuals: Sequence[float], effect: float) -> dict[int, float]:
-    """Distribution of one block's statistic when B's logarithms are higher by ``effect``."""
+    """Distribution of one block's statistic if B's logarithms are higher by ``effect``."""
     values = list(residuals)
-    if len(values) < _FEW:
+    if len(values) < _MIN_RESIDUALS:
         level = statistics.fmean(values) if values else 0.0
         squares = sum((value - level) ** 2 for value in values)
         spread = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0

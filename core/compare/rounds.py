@@ -1,4 +1,4 @@
-"""The rounds of a run: how one process becomes a round, and rounds one timing block."""
+"""Convert processes to rounds, and combine rounds into one timing block."""
 
 from __future__ import annotations
 
@@ -25,14 +25,11 @@ def timed_block(
     batches: Sequence[StepsTimed],
     reason: str,
 ) -> Timing:
-    """The block of these steps, without losses and MFU.
+    """Build the timing block of steps on one device, without losses and MFU.
 
     Args:
-        spec: The spec that was timed, on one device.
-        clock: The clock that timed the steps.
         warmup_ms: Each warm-up step, the first step included.
-        batches: One or more batches of measured steps, in their order.
-        reason: The words for why no more steps followed.
+        reason: Why measuring stopped, in words.
     """
     samples = [ms for batch in batches for ms in batch.step_ms]
     names = list(batches[0].phases_ms)
@@ -73,10 +70,10 @@ def timed_block(
 def partial_block(
     spec: RunSpec, warmup_ms: Sequence[float], batches: Sequence[StepsTimed]
 ) -> Timing | None:
-    """The block of a process that was stopped on request while it measured.
+    """Build the timing block of a process that was stopped on request while it measured.
 
     It is not settled, whatever its interval: no rule of the spec ended it. None before the first
-    step, and of several ranks, whose slowest is known only when all have ended.
+    step, and for several ranks, whose slowest is known only when all have ended.
     """
     if not batches or spec.ranks > 1:
         return None
@@ -88,12 +85,12 @@ def partial_block(
     return msgspec.structs.replace(block, settled=False, missing=block.missing | losses)
 
 
-LEAST_FOR_INTERVAL = 6
-"""Rounds from which on order statistics bound the median with 95 %: 1 - 2 / 2**6 = 97 %."""
+MIN_FOR_INTERVAL = 6
+"""Minimum rounds for order statistics to bound the median with 95 %: 1 - 2 / 2**6 = 97 %."""
 
 
 def with_times(process: Round, timing: Timing | None) -> Round:
-    """The round with the figures of its process's timing block; as it is without one."""
+    """Add the figures of the process's timing block, if any, to the round."""
     if timing is None:
         return process
     step = timing.step
@@ -113,15 +110,14 @@ def with_times(process: Round, timing: Timing | None) -> Round:
 
 
 def counting(rounds: Iterable[Round]) -> list[Round]:
-    """Rounds that finished and were not disturbed, in their order."""
     return [one for one in rounds if one.counts]
 
 
 def middle(rounds: Sequence[Round]) -> Round | None:
-    """The round that stands for all: of those that count, the one with the middle median, the lower
-    of two and the earlier of equals.
+    """The representative round: of those that count, the one with the middle median, the lower of
+    two and the earlier of equals.
 
-    Without any that counts, the last that has a figure, or None.
+    If none counts, the last that has a figure, or None.
     """
     able = counting(rounds)
     if able:
@@ -132,7 +128,7 @@ def middle(rounds: Sequence[Round]) -> Round | None:
 
 
 def combined(rounds: Sequence[Round], timings: Mapping[int, Timing]) -> Timing | None:
-    """The timing block of a run whose timing pass ran in these rounds; None if none has a figure.
+    """Combine the timing blocks of a run's rounds; None if none has a figure.
 
     With two or more that count, ``step`` and each phase are `spread` over the medians of these
     rounds, in the order of measuring. Its interval is the 95 % order-statistic interval from six
@@ -141,7 +137,7 @@ def combined(rounds: Sequence[Round], timings: Mapping[int, Timing]) -> Timing |
 
     Args:
         rounds: All rounds, in the order of starting.
-        timings: The block that each process reported, by the index of its round.
+        timings: Each process's block, by the index of its round.
     """
     standing = middle(rounds)
     if standing is None:
@@ -165,7 +161,6 @@ def combined(rounds: Sequence[Round], timings: Mapping[int, Timing]) -> Timing |
 
 
 def inside(timing: Timing) -> Spread:
-    """The steps of one process: the whole of a single one, the middle round's of several."""
     if timing.interval_of == "steps" or not timing.samples_ms:
         return timing.step
     return spread(timing.samples_ms)

@@ -12,16 +12,16 @@ from sysbench.core.record.record import Spread
 
 OUTLIER_MADS = 5.0
 MAD_TO_SIGMA = 1.4826  # consistency with the standard deviation of a normal distribution
-LEAST_STEPS = 10
-LEAST_SECONDS = 1.0
+MIN_STEPS = 10
+MIN_SECONDS = 1.0
 
 
 @cache
 def interval_rank(count: int, confidence: float = 0.95) -> int:
     """Rank r such that samples r and n-1-r (from 0) bound the median with that confidence.
 
-    From the binomial distribution, exact for independent samples of any distribution. Below
-    six samples no such interval exists and rank 0, the full range, is returned.
+    From the binomial distribution, exact for independent samples of any distribution. Below six
+    samples no such interval exists and rank 0, the full range, is returned.
     """
     tail = (1 - confidence) / 2
     cumulative, rank = 0.0, 0
@@ -40,7 +40,6 @@ def interval_rank(count: int, confidence: float = 0.95) -> int:
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median from order statistics."""
     ordered = sorted(samples)
     rank = interval_rank(len(ordered))
     return ordered[rank], ordered[-1 - rank]
@@ -104,7 +103,7 @@ def drift(samples: Sequence[float]) -> float:
 
 
 def settled(recent: Sequence[float], agree_within: float = 0.05, count: int = 3) -> bool:
-    """Whether the last ``count`` warm-up steps agree within a share of the shortest of them."""
+    """True if the last ``count`` warm-up steps agree within a share of the shortest of them."""
     last = recent[-count:]
     return len(last) == count and max(last) <= min(last) * (1 + agree_within)
 
@@ -118,10 +117,10 @@ def stop_reason(
     max_steps: int,
     max_seconds: float,
 ) -> str | None:
-    """The reason to stop measuring, or None to go on; a number of ``steps`` is the only rule."""
+    """The reason to stop measuring, or None to continue; a number of ``steps`` is the only rule."""
     if steps:
         return f"the {steps} steps asked for are done" if len(samples) >= steps else None
-    enough = len(samples) >= LEAST_STEPS and elapsed_seconds >= LEAST_SECONDS
+    enough = len(samples) >= MIN_STEPS and elapsed_seconds >= MIN_SECONDS
     if enough and half_width(samples) <= until:
         return f"the median is known to ±{100 * until:.2g} %"
     if len(samples) >= max_steps:
@@ -141,7 +140,7 @@ _FEW_WORDS = (
 
 
 def stop_words(reason: str) -> str:
-    """A reason of `stop_reason` in few words: ``stopped at 15 s``; none for the goal itself."""
+    """Shorten a reason of `stop_reason`: ``stopped at 15 s``; empty for reaching the goal."""
     for pattern, words in _FEW_WORDS:
         if found := pattern.fullmatch(reason):
             return found.expand(words)

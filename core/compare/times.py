@@ -1,7 +1,7 @@
-"""The change of the traced step, row by row: category, module, operator, kernel.
+"""Explain the change of the traced step row by row: category, module, operator, kernel.
 
-Rows of two tables are matched by module path, then by operator and phase, then by kernel. What
-has no counterpart is new or gone; nothing is left out, so the rows add up to the change of the
+Rows of two tables are matched by module path, then by operator and phase, then by kernel. Rows
+without a counterpart are new or gone; nothing is left out, so the rows add up to the change of the
 step. Layers that changed alike are one row.
 """
 
@@ -58,7 +58,7 @@ class _Fusion:
 
 
 def with_fusions(a: Sequence[Row], b: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Both sides' rows, those of unmatched generated kernels and their counterparts moved.
+    """Move unmatched generated kernels and their counterparts to rows of their fusion.
 
     A moved row has the category `FUSED`, the fusion's module and phase, and its name in
     ``part_of``. Generated kernels that both sides have by name stay where they are.
@@ -94,7 +94,7 @@ def _moved(row: Row, owner: Mapping[int, _Fusion]) -> Row:
 def _fusions(a: Sequence[Row], b: Sequence[Row]) -> dict[int, _Fusion]:
     """The fusion of each generated kernel, by the row's id.
 
-    Kernels of one place are one fusion when they are of the same operators, or when they share
+    Kernels of one place are one fusion if they are of the same operators, or if they share
     operators across the two runs: then none of them has a single counterpart.
     """
     owner: dict[int, _Fusion] = {}
@@ -125,11 +125,7 @@ def _are_linked(one: tuple[int, Row], other: tuple[int, Row]) -> bool:
 
 
 def _best(row: Row, fusions: Mapping[str, set[_Fusion]]) -> _Fusion | None:
-    """The fusion that has most likely taken the row's work; None where none can have.
-
-    Args:
-        fusions: Of the other side, by their module.
-    """
+    """The fusion of the other side most likely to contain the row's work, or None."""
     work, phase = row.work, row.phase
     able = [
         fusion
@@ -141,14 +137,13 @@ def _best(row: Row, fusions: Mapping[str, set[_Fusion]]) -> _Fusion | None:
 
 
 def _around(module: str) -> set[str]:
-    """The module, those that it is in, and the whole model."""
     parts = module.split(".")
     inside = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
     return inside | {"", WHOLE_MODEL}
 
 
 def _distance(work: frozenset[str], phase: str, fusion: _Fusion) -> tuple[object, ...]:
-    """The phase and the nearest module first, then the most operators in common, the fewest others.
+    """Order by phase and nearest module, then most operators in common, then fewest others.
 
     The last three items make the order total.
     """
@@ -169,14 +164,12 @@ UNCLEAR = ("copy", "other", FUSED)
 def operator_nodes(a: Sequence[Row], b: Sequence[Row], *, on_device: bool) -> list[TimeNode]:
     """Match the operators of one module and category, with their kernels.
 
-    An operator is known by its name and phase. Of those that are left, two are the same if they
-    have the name alone in common, or a kernel, or if they are the only ones and run equally
-    often. Rows without an operator are kernels by themselves.
+    An operator is identified by name and phase. Of the remaining ones, two are the same if they
+    share only the name, or a kernel, or if they are the only ones and run equally often. Rows
+    without an operator are kernels by themselves.
 
     Args:
-        a: Rows of A.
-        b: Rows of B.
-        on_device: Whether the rows are kernels, which a library may choose again in each run.
+        on_device: Whether the rows are kernels, which a library may choose differently in each run.
     """
     pairs = _operator_pairs(a, b)
     return [node for pair in pairs for node in _operator(*pair, on_device=on_device)]
@@ -202,7 +195,7 @@ def _common(a: dict[Key, list[Row]], b: dict[Key, list[Row]]) -> list[Key]:
 
 
 def _pair_once(a: Groups, b: Groups, key: Callable[[Row], tuple[str, str]]) -> list[Pair]:
-    """Take out the groups that are the only ones with their key on both sides."""
+    """Remove and pair the groups that are the only ones with their key on both sides."""
     keys_a, keys_b = (group_by((rows[0] for rows in side.values()), key) for side in (a, b))
     pairs = []
     for common in _common(keys_a, keys_b):
@@ -214,7 +207,7 @@ def _pair_once(a: Groups, b: Groups, key: Callable[[Row], tuple[str, str]]) -> l
 
 
 def _pair_by_kernel(a: Groups, b: Groups) -> list[Pair]:
-    """Take out pairs of one phase that have kernels in common, the most in common first."""
+    """Remove and pair groups of one phase that share kernels, the most in common first."""
     names_a, names_b = (
         {key: {row.name for row in rows} for key, rows in side.items() if key[0]} for side in (a, b)
     )
@@ -232,7 +225,7 @@ def _pair_by_kernel(a: Groups, b: Groups) -> list[Pair]:
 
 
 def _pair_by_calls(a: Groups, b: Groups) -> list[Pair]:
-    """Take out the operators that are the only ones left in their phase, if equally frequent."""
+    """Remove and pair the only remaining operators of a phase, if equally frequent."""
     pairs = []
     phases_a, phases_b = (group_by(side, lambda key: key[1]) for side in (a, b))
     for phase in phases_a.keys() & phases_b.keys():
@@ -245,7 +238,6 @@ def _pair_by_calls(a: Groups, b: Groups) -> list[Pair]:
 
 
 def _operator(a: list[Row], b: list[Row], *, on_device: bool) -> list[TimeNode]:
-    """One operator's node, or the kernels alone of rows without an operator."""
     names = _names("operator", a, b)
     pairs = _kernel_pairs(a, b, rename=bool(on_device and all(names)))
     kernels = [_node("kernel", *pair) for pair in pairs]
@@ -257,7 +249,7 @@ def _operator(a: list[Row], b: list[Row], *, on_device: bool) -> list[TimeNode]:
 
 
 def _kernel_pairs(a: Sequence[Row], b: Sequence[Row], *, rename: bool) -> list[Pair]:
-    """Kernels by name; of the others those called equally often, the longest first."""
+    """Pair kernels by name; the others by number of calls, the longest first."""
     groups_a, groups_b = (group_by(rows, lambda row: row.name) for rows in (a, b))
     pairs = [(groups_a.pop(name), groups_b.pop(name)) for name in _common(groups_a, groups_b)]
     plain_a, plain_b = (group_by(groups, unnumbered) for groups in (groups_a, groups_b))
@@ -276,7 +268,6 @@ def _kernel_pairs(a: Sequence[Row], b: Sequence[Row], *, rename: bool) -> list[P
 
 
 def _by_calls(groups: dict[str, list[Row]]) -> dict[float, list[str]]:
-    """Names of kernels by their number of calls, the longest first."""
     longest = sorted(groups, key=lambda name: (-sum(row.ns for row in groups[name]), name))
     return group_by(longest, lambda name: _calls(groups[name]))
 
@@ -311,8 +302,8 @@ def _node(
     )
 
 
-FEWEST_LAYERS = 3
-"""Of fewer layers none can be an outlier among the others."""
+MIN_LAYERS = 3
+"""Minimum number of layers for one to be an outlier."""
 NORMAL_SCALE = 1.4826
 """Standard deviation of a normal distribution over its median absolute deviation."""
 NS_PER_MS = 1e6
@@ -321,7 +312,7 @@ IDLE, UNATTRIBUTED, UNACCOUNTED = "idle", "unattributed", "not in the rows"
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What two tables can be matched by, and why not by more."""
+    """The levels at which two tables can be matched, and why not at more."""
 
     by_layer: bool
     by_module: bool
@@ -329,7 +320,6 @@ class Levels:
 
 
 def levels_of(a: Kernels, b: Kernels) -> Levels:
-    """The levels that both tables have."""
     notes = []
     by_layer = has_layers(a) and has_layers(b)
     paths_a, paths_b = (
@@ -344,7 +334,7 @@ def levels_of(a: Kernels, b: Kernels) -> Levels:
         by_module = False
         notes.append("no module of A is in B: operators are matched across the whole model")
     if by_module and not by_layer:
-        notes.append("layers are summed: a side has no table layer by layer")
+        notes.append("layers are summed: one side has no rows per layer")
     return Levels(by_layer, by_module, tuple(notes))
 
 
@@ -352,12 +342,8 @@ def time_difference(a: Kernels, b: Kernels) -> TimeNode:
     """Compare the traced step of B with A's, in whole nanoseconds per step.
 
     Every row is rounded once, and the nodes above are sums of rows: the step (the span of an
-    imported trace) is off its measured length by at most half a nanosecond a row. Rows that lack
-    more than that leave a row with what is missing.
-
-    Args:
-        a: Best with one row a layer, as the trace pass's ``kernels.json`` has them.
-        b: The table that is compared against ``a``.
+    imported trace) is off its measured length by at most half a nanosecond a row. A larger
+    difference becomes a row of its own.
     """
     levels = levels_of(a, b)
     rows_a, rows_b = (
@@ -387,18 +373,13 @@ def time_difference(a: Kernels, b: Kernels) -> TimeNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Matching:
-    """Makes the levels below a category.
-
-    Attributes:
-        a_names: Paths of modules that have another path in A, by that in B.
-        on_device: Whether both tables are of kernels.
-    """
+    """Builds the levels below a category. ``a_names`` maps paths in B to those in A."""
 
     a_names: Mapping[str, str]
     on_device: bool
 
     def modules(self, a: Sequence[Row], b: Sequence[Row]) -> list[TimeNode]:
-        """Nodes of modules, or of operators where the level of modules is left out."""
+        """Nodes of modules, or of operators if the level of modules is left out."""
         sides = pair_by(a, b, lambda row: row.module)
         if sides.keys() == {""}:
             return self.operators(*sides[""])
@@ -416,7 +397,6 @@ class _Matching:
         ]
 
     def operators(self, a: Sequence[Row], b: Sequence[Row]) -> list[TimeNode]:
-        """Nodes of operators; those of a fusion below its node."""
         nodes = []
         for (fusion, phase), sides in pair_by(a, b, lambda row: (row.part_of, row.phase)).items():
             if fusion:
@@ -429,7 +409,6 @@ class _Matching:
 def _whole(
     kind: Kind, name: str, children: Iterable[TimeNode], *, a_name: str = "", phase: str = ""
 ) -> TimeNode:
-    """A node that is the sum of its children, on each side on which one of them is."""
     below = in_order(children)
     on_a = any(child.state != "new" for child in below)
     on_b = any(child.state != "gone" for child in below)
@@ -454,7 +433,7 @@ def _sum(calls: Iterable[float | None]) -> float | None:
 
 
 def _alike(sides: Mapping[str, tuple[list[Row], list[Row]]]) -> Iterator[list[str]]:
-    """Paths that make one row: layers present on the same sides, without the outliers."""
+    """Group paths into rows: layers present on the same sides, without the outliers."""
 
     def alike(path: str) -> tuple[str, bool, bool]:
         a, b = sides[path]
@@ -473,10 +452,10 @@ def _ns(rows: Iterable[Row]) -> int:
 def _outliers(times: Mapping[str, tuple[int, int]]) -> set[str]:
     """Layers whose change is far from the median change of all.
 
-    As in the tree of one run: by more than `ODD_SHARE` of the layers' median time and by more
-    than `ODD_DEVIATIONS` scaled median absolute deviations, which leaves at least half.
+    As in the tree of one run: by more than `ODD_SHARE` of the layers' median time and by more than
+    `ODD_DEVIATIONS` scaled median absolute deviations, which leaves at least half.
     """
-    if len(times) < FEWEST_LAYERS:
+    if len(times) < MIN_LAYERS:
         return set()
     typical = median(max(sides) for sides in times.values())
     changes = {path: b - a for path, (a, b) in times.items()}
@@ -489,7 +468,7 @@ def _outliers(times: Mapping[str, tuple[int, int]]) -> set[str]:
 def layers_label(paths: Sequence[str]) -> str:
     """One name for modules that differ in numbers: ``blocks.0–11.attention``.
 
-    Where they differ in more than one number, or their layers were summed before: ``*``.
+    ``*`` if they differ in more than one number, or if their layers were summed before.
     """
     folded = fold_layer_numbers(paths[0])
     if len(paths) == 1:
@@ -506,7 +485,7 @@ def layers_label(paths: Sequence[str]) -> str:
 
 
 def _not_running(a: Kernels, b: Kernels) -> list[TimeNode]:
-    """Idle time by cause, and unattributed time where a side has any."""
+    """Idle time by cause, and unattributed time if a side has any."""
     idle = [{row.cause: round(row.ns) for row in side.idle} for side in (a, b)]
     causes = [
         _lasting("idle", cause, [side.get(cause, 0) for side in idle])

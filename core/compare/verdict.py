@@ -1,4 +1,4 @@
-"""The verdict on two step times: the only place that calls one of them faster."""
+"""The verdict on two step times: the only module that calls one of them faster."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sysbench.core.formatting import percent, signed_percent
 Word = Literal["faster", "slower", "same", "not decidable", "not the same computation"]
 """B against A. ``same`` means within the smallest difference that matters."""
 
-SMALLEST = 0.01
-"""Smallest difference of two step times that matters unless the user names another."""
+MIN_EFFECT = 0.01
+"""Default for the smallest difference of two step times that matters."""
 
 
-NO_TIMES = "times of a null GPU mean nothing"
+NO_TIMES = "times of a simulated GPU are not meaningful"
 """The reason of a verdict on times of a simulated device."""
 
 
@@ -26,19 +26,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """B's step time judged against A's.
 
     Attributes:
-        verdict: The word.
         why: Evidence behind it.
-        next: What would decide it; empty for a verdict that stands.
-        change: B's time over A's, minus one; null where one of them has none.
-        low: Lower end of its interval, which misses the true change in at most 5 % of
-            comparisons; null where the evidence is too thin for one.
-        high: Upper end of the interval.
+        next: What would decide it; empty for a decided verdict.
+        change: B's time over A's, minus one; null if one of them is missing.
+        low, high: Ends of its interval, which misses the true change in at most 5 % of comparisons;
+            null if the evidence is insufficient.
         smallest: Smallest difference that matters, as a share.
         basis: Kind of evidence, see `sysbench.core.compare.interval.Basis`.
-        rounds_a: Processes of A that count.
-        rounds_b: Processes of B that count.
-        spread: Standard deviation between processes, as a share; null where not known.
-        more_rounds: Rounds of both sides together that would decide; null where not known.
+        rounds_a, rounds_b: Processes of each side that count.
+        spread: Standard deviation between processes, as a share; null if unknown.
+        more_rounds: Rounds of both sides together that would decide; null if unknown.
     """
 
     verdict: Word
@@ -47,7 +44,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     change: float | None = None
     low: float | None = None
     high: float | None = None
-    smallest: float = SMALLEST
+    smallest: float = MIN_EFFECT
     basis: str = "none"
     rounds_a: int = 0
     rounds_b: int = 0
@@ -56,22 +53,21 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def differs(self) -> bool:
-        """Whether one side is faster, by the evidence."""
+        """True if one side is faster, by the evidence."""
         return self.verdict in ("faster", "slower")
 
 
 def judge(
-    interval: Interval, *, smallest: float = SMALLEST, more_rounds: int | None = None
+    interval: Interval, *, smallest: float = MIN_EFFECT, more_rounds: int | None = None
 ) -> Verdict:
-    """The verdict on a change with its interval.
+    """Judge a change by its interval.
 
-    A difference whose interval lies wholly on one side of zero and wholly within ``smallest``
-    is ``same``: it is there, and too small to matter.
+    A difference whose interval lies wholly on one side of zero and wholly within ``smallest`` is
+    ``same``: it exists, but is too small to matter.
 
     Args:
-        interval: The change from A to B.
         smallest: Smallest difference that matters, as a share.
-        more_rounds: Rounds that would decide a difference of that size, where it is known.
+        more_rounds: Rounds that would decide a difference of that size, if known.
     """
     word, reason = _word(interval, smallest)
     following = ""
@@ -118,22 +114,16 @@ GLYPHS = {
 }
 CELLS = 41
 _MIN_REACH = 2.0
-"""Ends of the axis in smallest differences that matter, where the interval is narrower."""
+"""Ends of the axis in smallest differences that matter, if the interval is narrower."""
 _WHOLE_PERCENT_FROM = 1.0
-"""Share from which on the ends of an interval have no decimals."""
+"""Share from which the ends of an interval are shown without decimals."""
 _AXIS, _INSIDE, _LOW, _HIGH, _CHANGE, _ZERO, _SMALLEST = "┄─┤├●│┊"
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """A verdict as text.
-
-    Attributes:
-        glyph: Its sign in one character.
-        headline: A sentence on B with the change and its interval.
-        reasons: The evidence, then the next step; without those that do not apply.
-        picture: The interval on an axis; empty without a change.
-    """
+    """A verdict as text: a glyph, a sentence, the evidence with the next step, and the interval on
+    an axis, which is empty without a change."""
 
     glyph: str
     headline: str
@@ -142,7 +132,6 @@ class VerdictText:
 
 
 def describe_verdict(verdict: Verdict, subject: str = "B") -> VerdictText:
-    """Describe a verdict on B, or on what the user calls it."""
     # Without a change the headline has the evidence already.
     why = "" if verdict.change is None else verdict.why
     return VerdictText(
@@ -177,7 +166,7 @@ def _interval(verdict: Verdict) -> str:
 
 
 def tested_words(verdict: Verdict) -> str:
-    """The headline with the rounds behind it; that one process a side was not tested."""
+    """The headline with its number of rounds, or a note that one process a side is no test."""
     if verdict.verdict == "not the same computation":
         return headline(verdict)
     if verdict.basis == "none":
@@ -191,10 +180,9 @@ def interval_line(verdict: Verdict, cells: int = CELLS) -> str:
     """``-2 % ┄┄┊┄┤─│──●──├┄┄ +2 %``; empty without a change.
 
     The axis is linear, with zero in its middle and a whole number of per cent, or a part of one, at
-    its ends. An interval that is not known has no ends.
+    its ends. An unknown interval has no ends.
 
     Args:
-        verdict: With the change, its interval and the smallest difference that matters.
         cells: Width of the axis; odd.
     """
     known = [end for end in (verdict.change, verdict.low, verdict.high) if end is not None]

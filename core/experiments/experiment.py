@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from sysbench.core.compare.verdict import SMALLEST, Verdict
+from sysbench.core.compare.verdict import MIN_EFFECT, Verdict
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.experiments.experiment_places import experiment_folders
 from sysbench.core.experiments.experiment_places import experiments_folder as experiments_folder
@@ -62,7 +62,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     a: str
     b: str
     seed: int
-    smallest: float = SMALLEST
+    smallest: float = MIN_EFFECT
     gate: float | None = None
     max_minutes: float = 15.0
     purpose: Purpose = "ab"
@@ -163,7 +163,7 @@ def create_experiment(
     spec_a: RunSpec,
     spec_b: RunSpec,
     *,
-    smallest: float = SMALLEST,
+    smallest: float = MIN_EFFECT,
     gate: float | None = None,
     max_minutes: float = 15.0,
     seed: int | None = None,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from sysbench.core.compare.bounds import MOST_BLOCKS
+from sysbench.core.compare.bounds import MAX_BLOCKS
 from sysbench.core.compare.compared_records import other_computation, round_blocks, verdict_of
 from sysbench.core.compare.conditions import others_load
 from sysbench.core.compare.gate_rule import gate
@@ -313,7 +313,7 @@ class ExperimentRun:
             return True
         if not done:
             return False
-        return self.is_decided(self.verdict()) or done >= MOST_BLOCKS or self.is_out_of_time
+        return self.is_decided(self.verdict()) or done >= MAX_BLOCKS or self.is_out_of_time
 
     def is_decided(self, verdict: Verdict) -> bool:
         """Whether no more rounds are needed: for the gate where there is one, else at all."""
@@ -350,7 +350,7 @@ class ExperimentRun:
         if self.cancel.is_set():
             resume = f"continue with `ab --resume {self.directory.id}`"
             return "cancelled", f"stopped after {rounds}; {resume}"
-        if done >= MOST_BLOCKS:
+        if done >= MAX_BLOCKS:
             return "out-of-rounds", f"{rounds}, the most there are, decided nothing"
         limit = f"the limit of {self.experiment.max_minutes:g} minutes"
         return "out-of-time", f"after {rounds} another block would have exceeded {limit}"

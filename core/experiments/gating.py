@@ -10,7 +10,7 @@ import msgspec
 from sysbench.core.compare.compared_records import counted_ms, verdict_of
 from sysbench.core.compare.comparison import Factor, differing, differing_facts
 from sysbench.core.compare.gate_rule import Gate, check_timed, gate_of, undecided
-from sysbench.core.compare.verdict import SMALLEST, Verdict, headline
+from sysbench.core.compare.verdict import MIN_EFFECT, Verdict, headline
 from sysbench.core.errors import SpecError
 from sysbench.core.experiments.baselines import Baseline
 from sysbench.core.experiments.known import known_noise
@@ -111,7 +111,7 @@ def judge_run(
     record: Record,
     margin: float,
     *,
-    smallest: float = SMALLEST,
+    smallest: float = MIN_EFFECT,
     across: Collection[str] = (),
     root: Path | None = None,
 ) -> Judgement:

@@ -11,7 +11,7 @@ from statistics import fmean
 import msgspec
 
 from sysbench.core.compare.compared_records import Known, counted_ms
-from sysbench.core.compare.interval import LEAST_KNOWN
+from sysbench.core.compare.interval import MIN_KNOWN
 from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.noise import NoiseFloor, noise_floors
 from sysbench.core.formatting import percent
@@ -126,12 +126,12 @@ def _own_noise(runs: Sequence[Record], side: str) -> NoiseKnown | None:
     """
     medians = [counted_ms(record.timing) for record in reversed(runs) if record.timing is not None]
     groups = [run for run in medians if len(run) > 1]
-    if sum(len(run) - 1 for run in groups) < LEAST_KNOWN - 1:
+    if sum(len(run) - 1 for run in groups) < MIN_KNOWN - 1:
         groups.append([run[0] for run in medians if len(run) == 1])
     groups = [group for group in groups if group]
     processes = sum(len(group) for group in groups)
     freedom = processes - len(groups)
-    if freedom < LEAST_KNOWN - 1:
+    if freedom < MIN_KNOWN - 1:
         return None
     deviations: list[float] = []
     for group in groups:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.compare.conditions import others_load
-from sysbench.core.compare.noise_sources import LEAST_ROUNDS, Noise, Observed, noise_of
+from sysbench.core.compare.noise_sources import MIN_ROUNDS, Noise, Observed, noise_of
 from sysbench.core.compare.power import ROUNDS_A_BLOCK, smallest_difference
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import WorkerFailed
@@ -173,7 +173,7 @@ class NoiseMeasurement(ExperimentRun):
     def ending(self, _: Verdict) -> tuple[Ending, str]:
         rounds, enough = self.count(), self.noise() is not None
         spent = f"{counted(rounds, 'round')} in {(time.monotonic() - self.began) / 60:.1f} minutes"
-        few = "" if enough else f"; {LEAST_ROUNDS} are the least for a floor, so none is written"
+        few = "" if enough else f"; {MIN_ROUNDS} are the least for a floor, so none is written"
         if self.failed:
             return "failed", f"{self.failed}, after {spent}{few}"
         if self.cancel.is_set():

@@ -7,8 +7,8 @@ from statistics import fmean
 
 import msgspec
 
-from sysbench.core.compare.bounds import FIRST_LOOK, MOST_BLOCKS
-from sysbench.core.compare.interval import LEAST_KNOWN
+from sysbench.core.compare.bounds import FIRST_LOOK, MAX_BLOCKS
+from sysbench.core.compare.interval import MIN_KNOWN
 from sysbench.core.compare.power import ROUNDS_A_BLOCK, power_after, smallest_difference
 from sysbench.core.experiments.known import noise_to_plan_with, runs_of
 from sysbench.core.experiments.noise import noise_floors
@@ -81,7 +81,7 @@ def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | N
         missing |= dict.fromkeys(("round_seconds", "blocks"), reason)
     if noise is None:
         missing["spread"] = (
-            f"fewer than {LEAST_KNOWN} processes of either spec were timed here, and the "
+            f"fewer than {MIN_KNOWN} processes of either spec were timed here, and the "
             "device's noise floor was not measured: `sysbench-tui doctor --noise` measures it"
         )
         return Plan(
@@ -115,7 +115,7 @@ def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | N
 def _blocks(round_seconds: float | None, max_minutes: float) -> int | None:
     if round_seconds is None:
         return None
-    return min(MOST_BLOCKS, int(60 * max_minutes / (ROUNDS_A_BLOCK * round_seconds)))
+    return min(MAX_BLOCKS, int(60 * max_minutes / (ROUNDS_A_BLOCK * round_seconds)))
 
 
 def _round_seconds(records: list[Record]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Rule on the clock of a GPU: held down while it measured, by what, and for how long."""
+"""Rule on a GPU clock that the driver limited during the measurement."""
 
 from __future__ import annotations
 
@@ -7,43 +7,41 @@ from sysbench.core.formatting import percent
 from sysbench.core.record.record import Finding, Record
 from sysbench.core.record.timing import holding
 
-HELD_LIMIT = 0.01
+MIN_HELD_SHARE = 0.01
 STEADY = ("power cap", "application clocks", "sync boost")
-"""Reasons that hold alike from run to run; the others come and go with the temperature."""
+"""Reasons that are the same in every run; the others depend on the temperature."""
 
 
 def clock_held(record: Record) -> Finding | None:
-    """The driver held the clock down while the steps were timed.
-
-    Its counters decide where it has them: they miss nothing. Samples stand for the other reasons.
-    """
+    """The driver limited the clock while the steps were timed."""
+    # The driver's counters miss nothing, so samples count only for reasons without a counter.
     timing, telemetry = record.timing, record.telemetry
     counted = (timing.throttled if timing else None) or {}
-    held = {reason: share for reason, share in counted.items() if share >= HELD_LIMIT}
+    held = {reason: share for reason, share in counted.items() if share >= MIN_HELD_SHARE}
     sampled = holding(telemetry.clock_reasons) if telemetry else []
     seen = [reason for reason in sampled if reason not in counted]
     if not held and not seen:
         return None
     reasons = [*sorted(held, key=lambda reason: -held[reason]), *seen]
     how_long = f" for {percent(max(held.values()))} of the measured part" if held else ""
-    parts = [f"{reason} {percent(held[reason])} by the driver's counters" for reason in held]
-    parts += [f"{reason} in samples, two a second" for reason in seen]
+    parts = [f"{reason} {percent(held[reason])} (driver counters)" for reason in held]
+    parts += [f"{reason} in samples (2 per second)" for reason in seen]
     parts += [text] if (text := sm_clock_words(record)) else []
     steady = all(reason in STEADY for reason in reasons)
     return Finding(
         rule="clock-held",
         severity="note" if steady else "warning",
-        verdict=f"The GPU's clock was held down{how_long}: {', '.join(reasons)}.",
+        verdict=f"The driver limited the GPU clock{how_long}: {', '.join(reasons)}.",
         why=f"{'; '.join(parts)}.",
-        next="Compare with runs at the same clock only, or lock it: sudo nvidia-smi -lgc MHZ."
+        next="Compare only with runs at the same clock, or lock it: sudo nvidia-smi -lgc MHZ."
         if steady
-        else "Cool the card, or lock its clock lower; do not compare this run before.",
+        else "Cool the GPU or lock its clock lower, then rerun; exclude this run from comparisons.",
         numbers={f"{reason} share": share for reason, share in held.items()},
     )
 
 
 def sm_clock_words(record: Record) -> str:
-    """``SM clock 1410 to 1980 MHz, median 1965, of 12 samples``; empty without one."""
+    """``SM clock 1410 to 1980 MHz, median 1965, of 12 samples``; empty without samples."""
     series = record.telemetry.series if record.telemetry else {}
     clocks = [spread for name, spread in series.items() if name.endswith(".sm_clock_mhz")]
     if not clocks:

@@ -1,26 +1,27 @@
-"""Rules on torch.compile: a compiled row must be compiled."""
+"""Rules on torch.compile: fallbacks to eager code, recompilations."""
 
 from __future__ import annotations
 
 from sysbench.core.findings.rule_rules import Rule
+from sysbench.core.formatting import counted
 from sysbench.core.record.record import Finding, Record
 
 VERDICTS = {
-    "none": "Labelled compiled, but nothing ran compiled: this is an eager row.",
-    "part": "Labelled compiled, but torch.compile fell back to eager in part.",
+    "none": "compile is on, but the whole step ran eagerly.",
+    "part": "compile is on, but part of the step ran eagerly.",
 }
-CURES = {
-    "disabled": "Unset the variable and run again.",
-    "recompile-limit": "Set compile_dynamic=on, or keep the shapes that the guard names constant.",
-    "graph-break": "Set compile_fullgraph=true to make a break an error; mend the line named.",
-    "unsupported": "Move what the line does out of the compiled module, or compile blocks only.",
-    "failed": "Read the timing pass's log; the other backends narrow down where it fails.",
-    "nothing-compiled": "Read the timing pass's log.",
+REMEDIES = {
+    "disabled": "Unset the variable and rerun.",
+    "recompile-limit": "Set compile_dynamic=on, or keep the shapes in the guard constant.",
+    "graph-break": "Set compile_fullgraph=true to make graph breaks errors; fix the line shown.",
+    "unsupported": "Move this line out of the compiled module, or compile only the blocks.",
+    "failed": "Read the log of the timing pass; try another backend to locate the failure.",
+    "nothing-compiled": "Read the log of the timing pass.",
 }
 
 
 def fell_back(record: Record) -> Finding | None:
-    """A run labelled compiled that ran eagerly, in whole or in part."""
+    """The spec asks for compiled code, but eager code ran."""
     block = record.compile
     if block is None or not block.fell_back:
         return None
@@ -36,14 +37,14 @@ def fell_back(record: Record) -> Finding | None:
         severity="problem",
         verdict=VERDICTS["part" if block.graphs else "none"],
         why=why,
-        next="Do not publish this row as compiled."
-        + (f" {CURES[first.cause]}" if first is not None else ""),
+        next="Do not report this run as compiled."
+        + (f" {REMEDIES[first.cause]}" if first is not None else ""),
         numbers={"graphs": block.graphs, "recompiles": block.recompiles},
     )
 
 
 def recompiled(record: Record) -> Finding | None:
-    """Shapes or values changed during the run, and each change caused a recompilation."""
+    """Shapes or values changed during the run and caused recompilations."""
     block = record.compile
     if block is None or not block.recompiled:
         return None
@@ -51,12 +52,11 @@ def recompiled(record: Record) -> Finding | None:
     return Finding(
         rule="recompiled",
         severity="note",
-        verdict=f"Compiled again {block.recompiles} times after the first.",
-        why=f"In {first.place} a guard did not hold: {first.guard}",
-        next="Keep what the guard names constant, or set compile_dynamic=on.",
+        verdict=f"torch.compile recompiled {counted(block.recompiles, 'time')}.",
+        why=f"A guard failed in {first.place}: {first.guard}",
+        next="Keep the values in the guard constant, or set compile_dynamic=on.",
         numbers={"recompiles": block.recompiles},
     )
 
 
 RULES: tuple[Rule, ...] = (fell_back, recompiled)
-"""All rules on compilation."""

@@ -1,7 +1,6 @@
-"""Findings of a trace or an export of others: what its own sums say, whoever recorded it.
+"""Rules on an imported file.
 
-Nothing is known of the program but the file: no timing without a profiler, no settings. Each rule
-compares sums of one file with each other.
+The file has no untraced timing and no spec, so each rule compares sums of the file.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from math import fsum
 
 from sysbench.core.findings.kernels_rules import IDLE_LIMIT
-from sysbench.core.formatting import percent
+from sysbench.core.formatting import counted, percent
 from sysbench.core.record.record import Finding, Kernels
 from sysbench.core.record.steps import MarkedSteps, StepRow
 from sysbench.core.trace.idle_causes import (
@@ -22,147 +21,146 @@ from sysbench.core.trace.idle_causes import (
     LAUNCHING,
     ON_SYNC,
     SYNC,
+    idle_label,
 )
 
-EXPOSED_LIMIT = 0.10
-MAIN_CAUSE = 0.5
-"""Part of the idle time from which one cause is called the reason."""
+MAX_EXPOSED_SHARE = 0.10
+MAIN_CAUSE_SHARE = 0.5
+"""Share of the idle time above which one cause is the reason."""
 
-TOLD_CAUSE = 0.2
-"""Part of the idle time from which the calls behind a cause are named."""
+MIN_CAUSE_SHARE = 0.2
+"""Share of the idle time above which a finding names the calls that caused it."""
 
 REMEDIES = {
     HOST_LATE: (
-        "most of it because the host had not launched yet",
-        "Look at the operators and the Python code around the gaps; CUDA graphs, torch.compile or "
-        "larger batches launch less often.",
+        "mostly waiting for the CPU to launch",
+        "Look at the operators and the Python code around the gaps. CUDA graphs, torch.compile and "
+        "larger batches need fewer launches.",
     ),
     ON_SYNC: (
-        "most of it after the host waited for it",
-        "Look for .item(), .cpu(), print or a synchronisation; read results later.",
+        "mostly after a synchronization",
+        "Look for .item(), .cpu(), print or a synchronization; read results later.",
     ),
     LAUNCHING: (
-        "most of it while the host was stuck inside a launch call",
-        "A first launch loads its code (warm up before the profiler starts); a long one later "
-        "waits for room in a full queue or for memory that is freed.",
+        "mostly while the CPU was inside a launch call",
+        "A first launch loads the kernel's code: warm up before the profiler starts. A long launch "
+        "later waits for a full queue or for memory.",
     ),
     BETWEEN: (
-        "most of it between kernels that were launched already",
-        "The device waited for another stream, a copy or another GPU: look at what ends the gaps.",
+        "mostly between kernels that were already launched",
+        "The GPU waited for another stream, a copy or another GPU: see what ends the gaps.",
     ),
 }
-"""By cause: the words of the verdict, and what to do next."""
+"""By cause: end of the verdict, next step."""
 
-NO_MAIN_CAUSE = ("for several causes", "Look at the idle rows of the kernel table.")
+NO_MAIN_CAUSE = ("for several reasons", "See the idle rows of the kernel table.")
 
 FileRule = Callable[[Kernels], Finding | None]
 
 
 def findings_of_file(kernels: Kernels) -> list[Finding]:
-    """Return the findings on a file's kernels, in the order of the rules."""
     return [finding for rule in RULES if (finding := rule(kernels)) is not None]
 
 
 def device_idle(kernels: Kernels) -> Finding | None:
-    """The device stands still for much of the span, and one cause has most of it."""
+    """The device is idle for much of the span."""
     whole_ns = kernels.step_ms * 1e6
     idle_ns = fsum(row.ns for row in kernels.idle)
     if kernels.source != "kernels" or not whole_ns or idle_ns < IDLE_LIMIT * whole_ns:
         return None
     longest = max(kernels.idle, key=lambda row: row.ns)
-    words, remedy = REMEDIES.get(longest.cause, NO_MAIN_CAUSE)
-    if longest.ns < MAIN_CAUSE * idle_ns:
-        words, remedy = NO_MAIN_CAUSE
+    reason, remedy = REMEDIES.get(longest.cause, NO_MAIN_CAUSE)
+    if longest.ns < MAIN_CAUSE_SHARE * idle_ns:
+        reason, remedy = NO_MAIN_CAUSE
     parts = ", ".join(
-        f"{row.cause} {row.ns / 1e6:.4g} ms"
+        f"{idle_label(row.cause)} {row.ns / 1e6:.4g} ms"
         for row in sorted(kernels.idle, key=lambda row: -row.ns)
     )
     return Finding(
         rule="file-device-idle",
         severity="warning",
         verdict=f"The GPU is idle for {percent(idle_ns / whole_ns, 0)} of the {kernels.whole}, "
-        f"{words}.",
-        why=f"Of {kernels.step_ms:.4g} ms: {parts}.{_late_in(kernels)}"
-        f"{_calls_behind(kernels, idle_ns)}{_outside(kernels)} A profiler slows the host "
-        "and not the kernels: without it the share may be lower.",
+        f"{reason}.",
+        why=f"Of {kernels.step_ms:.4g} ms: {parts}.{_open_annotation(kernels)}"
+        f"{_longest_calls(kernels, idle_ns)}{_outside_steps(kernels)} Profiling slows "
+        "the CPU, not the kernels: the share may be lower without it.",
         next=remedy,
         numbers={"idle": idle_ns / whole_ns, "cause": longest.cause, "cause_ns": longest.ns},
     )
 
 
-def _late_in(kernels: Kernels) -> str:
-    """The narrowest annotation with most of the time in which the host had not launched yet."""
+def _open_annotation(kernels: Kernels) -> str:
+    """The innermost annotation that covers most of the wait for launches, as a sentence."""
     late_ns = fsum(row.ns for row in kernels.idle if row.cause == HOST_LATE) * kernels.steps
     ranges = kernels.host.annotations if kernels.host else []
     steps = kernels.marked_steps.rows if kernels.marked_steps else []
     around = {name for row in steps for name in (row.name, re.sub(r"\d+", "*", row.name))}
-    most = [
+    candidates = [
         row
         for row in ranges
-        if row.late_ns >= max(MAIN_CAUSE * late_ns, 1) and row.name not in around
+        if row.late_ns >= max(MAIN_CAUSE_SHARE * late_ns, 1) and row.name not in around
     ]
-    if not most:
+    if not candidates:
         return ""
-    narrowest = min(most, key=lambda row: row.host_ns)
+    narrowest = min(candidates, key=lambda row: row.host_ns)
     return (
-        f" While {narrowest.name} was open on the host, {narrowest.late_ns / 1e6:.4g} ms of "
-        f"{late_ns / 1e6:.4g} passed before a launch."
+        f" {narrowest.late_ns / 1e6:.4g} of {late_ns / 1e6:.4g} ms of the wait for launches lie in "
+        f"the annotation {narrowest.name}."
     )
 
 
-def _calls_behind(kernels: Kernels, idle_ns: float) -> str:
-    """The host's calls of the kinds that a cause of much of the idle time names."""
+def _longest_calls(kernels: Kernels, idle_ns: float) -> str:
+    """The longest launch and synchronization, where they caused much of the idle time."""
     calls = kernels.host.calls if kernels.host else []
-    much = {row.cause for row in kernels.idle if row.ns >= TOLD_CAUSE * idle_ns}
+    causes = {row.cause for row in kernels.idle if row.ns >= MIN_CAUSE_SHARE * idle_ns}
     words = ""
-    if LAUNCHING in much and (launches := [row for row in calls if LAUNCH.search(row.name)]):
+    if LAUNCHING in causes and (launches := [row for row in calls if LAUNCH.search(row.name)]):
         longest = max(launches, key=lambda row: row.max_ns)
         words += f" The longest launch call, {longest.name}, took {longest.max_ns / 1e6:.4g} ms."
-    if ON_SYNC in much and (waits := [row for row in calls if SYNC.search(row.name)]):
-        most = max(waits, key=lambda row: row.total_ns)
-        times = "once" if most.instances == 1 else f"{most.instances:,} times"
+    if ON_SYNC in causes and (waits := [row for row in calls if SYNC.search(row.name)]):
+        longest = max(waits, key=lambda row: row.total_ns)
         words += (
-            f" The host waited longest in {most.name}, called {times}, "
-            f"{most.total_ns / 1e6:.4g} ms."
+            f" The CPU waited longest in {longest.name}: {longest.total_ns / 1e6:.4g} ms in "
+            f"{counted(longest.instances, 'call')}."
         )
     return words
 
 
-def _outside(kernels: Kernels) -> str:
-    """How much of the idle time lies outside the steps, where these are marked and most does."""
+def _outside_steps(kernels: Kernels) -> str:
+    """Idle time outside the marked steps, if most of it lies there."""
     marked = kernels.marked_steps
     if marked is None or marked.chosen:
         return ""
     outside_ns = sum(marked.outside.idle.values())
     idle_ns = fsum(row.ns for row in kernels.idle)
-    if outside_ns < MAIN_CAUSE * idle_ns:
+    if outside_ns < MAIN_CAUSE_SHARE * idle_ns:
         return ""
     return f" {outside_ns / 1e6:.4g} ms of it lie outside the marked steps (--steps)."
 
 
 def exposed_communication(kernels: Kernels) -> Finding | None:
-    """Communication that no computation hides takes much of the span."""
+    """Communication without overlapping computation takes much of the span."""
     whole_ns = kernels.step_ms * 1e6
     rows = [row for row in kernels.rows if row.category == "communication"]
     exposed_ns, all_ns = fsum(row.exclusive_ns for row in rows), fsum(row.total_ns for row in rows)
-    if kernels.source != "kernels" or not whole_ns or exposed_ns < EXPOSED_LIMIT * whole_ns:
+    if kernels.source != "kernels" or not whole_ns or exposed_ns < MAX_EXPOSED_SHARE * whole_ns:
         return None
     return Finding(
         rule="file-exposed-communication",
         severity="warning",
-        verdict=f"{percent(exposed_ns / whole_ns, 0)} of the {kernels.whole} is communication "
-        "that nothing hides.",
-        why=f"{exposed_ns / 1e6:.4g} of its {all_ns / 1e6:.4g} ms run beside no computation. A "
-        "rank that waits for another one is inside its kernel: one file does not tell waiting "
-        "from moving data.",
-        next="Compare the ranks' files before the link is blamed; larger buckets, or an earlier "
-        "start of each collective, hide more.",
-        numbers={"exposed": exposed_ns / whole_ns, "limit": EXPOSED_LIMIT},
+        verdict=f"{percent(exposed_ns / whole_ns, 0)} of the {kernels.whole} is exposed "
+        "communication.",
+        why=f"{exposed_ns / 1e6:.4g} of {all_ns / 1e6:.4g} ms of communication overlap with no "
+        "computation. The kernel also runs while a rank waits for another one: one file cannot "
+        "separate waiting from transfer.",
+        next="Compare the files of all ranks first. Larger buckets, or starting collectives "
+        "earlier, increase the overlap.",
+        numbers={"exposed": exposed_ns / whole_ns, "limit": MAX_EXPOSED_SHARE},
     )
 
 
 def odd_step(kernels: Kernels) -> Finding | None:
-    """A step is far from the others of its kind; the part of it that differs most."""
+    """A step is much longer or shorter than the others of its kind."""
     marked = kernels.marked_steps
     odd = [row for row in marked.rows if row.is_odd] if marked else []
     if marked is None or not odd or marked.chosen:
@@ -180,14 +178,16 @@ def odd_step(kernels: Kernels) -> Finding | None:
     }
     main = max(change, key=lambda name: abs(change[name]))
     ratio = row.ns / median if median else 0.0
-    others = f" {len(odd) - 1} more are odd too." if len(odd) > 1 else ""
+    change_of_all = f"{percent(abs(ratio - 1), 0)} {'slower' if ratio > 1 else 'faster'}"
+    kind = f"{row.kind} " if row.kind else ""
+    others = f" {counted(len(odd) - 1, 'more outlier')}." if len(odd) > 1 else ""
     return Finding(
         rule="file-odd-step",
         severity="note",
-        verdict=f"Step {row.number} takes {ratio:.3g} × the median of its kind.",
+        verdict=f"Step {row.number} is {change_of_all} than the other {kind}steps.",
         why=f"{row.ns / 1e6:.4g} ms, median {median / 1e6:.4g} ms; the largest difference is "
         f"{main}, {change[main] / 1e6:+.4g} ms.{others}",
-        next=f"See it with --step {row.number}, and choose the others with --steps.",
+        next=f"Show it with --step {row.number}; select the others with --steps.",
         numbers={"step": row.number or 0, "ratio": ratio, "part": main},
     )
 

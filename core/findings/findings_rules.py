@@ -1,4 +1,4 @@
-"""The findings of a record: verdict, reason and next step, from every rule."""
+"""All rules, and the findings of a record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RULES: tuple[Rule, ...] = (
     *ranks.RULES,
 )
 
-OF_TIMES: frozenset[Rule] = frozenset(
+TIME_RULES: frozenset[Rule] = frozenset(
     {
         *(measuring.not_settled, measuring.drifting, *clocks.RULES),
         *(kernels.tracing_perturbed, kernels.launch_bound, kernels.idle_on_sync),
@@ -33,34 +33,34 @@ OF_TIMES: frozenset[Rule] = frozenset(
         *(ranks.straggler, ranks.exposed, ranks.clocks_disagree),
     }
 )
-"""Rules whose evidence are times and clocks, which mean nothing on a simulated device."""
+"""Rules that use times and clocks, which mean nothing on a simulated device."""
 
 
 def findings_of(record: Record) -> list[Finding]:
     """The findings of all rules, most severe first."""
     no_times = measuring.null_gpu(record) is not None
-    rules = [rule for rule in (*RULES, all_is_well) if not (no_times and rule in OF_TIMES)]
+    rules = [rule for rule in (*RULES, all_is_well) if not (no_times and rule in TIME_RULES)]
     findings = [finding for rule in rules if (finding := rule(record)) is not None]
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def all_is_well(record: Record) -> Finding | None:
-    """The precision of the step time, if no rule has a finding."""
+    """No rule has a finding: the precision of the step time."""
     timing = record.timing
     if timing is None or any(rule(record) is not None for rule in RULES):
         return None
     half_width, step = percent(timing.step.half_width, 2), inside(timing)
     if timing.interval_of == "rounds":
-        known = f"±{half_width} over {timing.step.n} processes"
-        steps = f"{step.n} steps in the middle process"
+        precision = f"±{half_width} over {timing.step.n} processes"
+        steps = f"{step.n} steps in the median process"
     else:
-        known, steps = f"known to ±{half_width} inside this process", f"{step.n} steps"
+        precision, steps = f"±{half_width} in this process", f"{step.n} steps"
     return Finding(
         rule="trustworthy",
         severity="good",
-        verdict=f"{timing.step.median_ms:.4g} ms per step, {known}.",
+        verdict=f"{timing.step.median_ms:.4g} ms per step, {precision}.",
         why=f"{steps} after {len(timing.warmup_ms)} of warm-up, drift "
-        f"{signed_percent(step.drift, 2)}, nobody else on the device.",
+        f"{signed_percent(step.drift, 2)}, no other process on the device.",
         next="Change one factor and compare.",
         numbers={"median_ms": timing.step.median_ms, "half_width": timing.step.half_width},
     )

@@ -1,4 +1,4 @@
-"""Rules on the course of the run: its end, the precision of its median, disturbances."""
+"""Rules on the measurement: its end, its precision, disturbances."""
 
 from __future__ import annotations
 
@@ -20,75 +20,81 @@ from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Finding, PassRecord, Record, Timing
 
 DRIFT_LIMIT = 0.02
-LEAST_CORES = 0.1
-"""Cores from which on a finding names a process."""
+MIN_CORES = 0.1
+"""CPU cores above which a finding names a process."""
 BUSY_CORES_LIMIT = 0.75
 FIXED_STEPS_LIMIT = 0.02
+ENDINGS = {
+    "oom": "The {name} pass ran out of memory.",
+    "killed": "The {name} pass was killed.",
+    "hung": "The {name} pass stopped responding.",
+    "cancelled": "You stopped the {name} pass.",
+    "disk-full": "The {name} pass ran out of disk space.",
+    "cuda-error": "The {name} pass stopped on a CUDA error.",
+    "failed": "The {name} pass failed.",
+}
 SIGNAL = re.compile(r"\bSIG[A-Z0-9]+\b")
-OTHER_END = "Find out who ended it: a person, the scheduler or a limit; then run again."
+UNKNOWN_SENDER = "Find out what ended it: a person, the scheduler or a limit; then rerun."
 CRASHED = (
-    "A library crashed in the process: the log ends with the Python stack; run again with "
-    "CUDA_LAUNCH_BLOCKING=1 to see whether it is the same place."
+    "A library crashed: the log ends with the Python stack. Rerun with CUDA_LAUNCH_BLOCKING=1 to "
+    "check that it crashes in the same place."
 )
 AFTER_SIGNAL = {
-    "SIGKILL": "Look for the kernel's out-of-memory killer, then run again.",
-    "SIGBUS": "Look for room in /dev/shm and on the disk: a file in memory could not grow; then "
-    "run again.",
+    "SIGKILL": "Check for the kernel's out-of-memory killer, then rerun.",
+    "SIGBUS": "Free space in /dev/shm and on the disk, then rerun: a mapped file could not grow.",
     **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"), CRASHED),
 }
 
 
 def null_gpu(record: Record) -> Finding | None:
-    """The device is simulated and computes nothing, so no time of the run means anything."""
+    """The device is simulated and computes nothing: times mean nothing."""
     if not is_simulated(record.environment):
         return None
     return Finding(
         rule="null-gpu",
         severity="problem",
         verdict="Null GPU: times mean nothing.",
-        why=f"{device_name(record.environment)} simulates a card and computes nothing. Memory, "
+        why=f"{device_name(record.environment)} simulates a GPU and computes nothing. Memory, "
         "launches and kernel names are real; times, clocks, throughput, MFU, losses and norms "
         "are not.",
-        next="Read memory and counts here; measure times on a card.",
+        next="Use memory and counts only; measure times on a real GPU.",
         numbers={},
     )
 
 
 def ended_early(record: Record) -> Finding | None:
     """The first pass that did not finish."""
-    unfinished = (passed for passed in record.passes if passed.outcome != "finished")
-    bad = next(unfinished, None)
+    bad = next((entry for entry in record.passes if entry.outcome != "finished"), None)
     if bad is None:
         return None
     if bad.outcome == "oom" and (pass_and_oom := out_of_memory(record)) is not None:
         return _ran_out(*pass_and_oom)
-    following = {
-        "oom": "Lower batch or context, or take bf16; the prediction says what fits.",
+    remedy = {
+        "oom": "Lower batch or context, or use bf16; the prediction shows what fits.",
         "killed": _after_signal(bad.detail),
-        "hung": "Read the worker's log; the device may need attention (doctor).",
-        "cancelled": "Run again when you like; finished passes are kept.",
-        "disk-full": "Free space, or move SYSBENCH_HOME, and run again.",
-        "cuda-error": "Read the worker's log; run again with CUDA_LAUNCH_BLOCKING=1.",
-        "failed": "Read the worker's log, it holds the traceback.",
+        "hung": "Read the worker's log; check the device with doctor.",
+        "cancelled": "Rerun at any time; finished passes are saved.",
+        "disk-full": "Free disk space or move SYSBENCH_HOME, then rerun.",
+        "cuda-error": "Read the worker's log; rerun with CUDA_LAUNCH_BLOCKING=1.",
+        "failed": "See the traceback in the worker's log.",
     }[bad.outcome]
     return Finding(
         rule="ended-early",
         severity="note" if bad.outcome == "cancelled" else "problem",
-        verdict=f"The {bad.name} pass ended early: {bad.outcome}.",
+        verdict=ENDINGS[bad.outcome].format(name=bad.name),
         why=bad.detail,
-        next=following,
+        next=remedy,
         numbers={"seconds": round(bad.seconds, 1)},
     )
 
 
 def _after_signal(detail: str) -> str:
-    """What to do about a pass that a signal ended: a crash is not the system's refusal."""
-    named = SIGNAL.search(detail)
-    return AFTER_SIGNAL.get(named[0] if named else "", OTHER_END)
+    """Next step after a signal ended a pass."""
+    signal = SIGNAL.search(detail)
+    return AFTER_SIGNAL.get(signal[0] if signal else "", UNKNOWN_SENDER)
 
 
 def _ran_out(bad: PassRecord, oom: Oom) -> Finding:
-    """The finding for a pass that ran out of memory, with the details that it recorded."""
     parts = [", ".join(part for part in (asked_by(oom), place(oom)) if part), held(oom)]
     if oom.predicted_peak_bytes is not None:
         parts.append(f"the predicted peak is {format_bytes(oom.predicted_peak_bytes)}")
@@ -112,7 +118,7 @@ def _ran_out(bad: PassRecord, oom: Oom) -> Finding:
 
 
 def not_settled(record: Record) -> Finding | None:
-    """The median is not known as precisely as the spec requires."""
+    """The median is less precise than the spec requires."""
     timing = record.timing
     if timing is None or timing.settled:
         return None
@@ -125,12 +131,11 @@ def not_settled(record: Record) -> Finding | None:
     return Finding(
         rule="not-settled",
         severity="warning" if width > 4 * goal else "note",
-        verdict=f"The step time did not settle: ±{percent(width)} "
-        f"where ±{percent(goal)} was asked for.",
-        why=f"{timing.stop_reason}; {step.n} steps spread over an IQR of "
-        f"{step.iqr_ms:.3g} ms around {step.median_ms:.4g} ms{_in_which(timing)}.",
-        next="Quiet the machine or measure longer; compare with other runs by rounds (ab, "
-        "or run --repeat), never by this interval.",
+        verdict=f"Noisy: ±{percent(width)} after {counted(step.n, 'step')} "
+        f"(target ±{percent(goal)}).",
+        why=f"{timing.stop_reason}; median {step.median_ms:.4g} ms, IQR {step.iqr_ms:.3g} ms"
+        f"{_in_round(timing)}.",
+        next="Free the machine or raise max steps. To compare runs use `ab`.",
         numbers={"half_width": width, "until": goal, "n": step.n},
     )
 
@@ -144,39 +149,41 @@ def drifting(record: Record) -> Finding | None:
     noise = step.half_width
     if abs(change) <= max(DRIFT_LIMIT, 2 * noise):
         return None
-    word = "slower" if change > 0 else "faster"
+    course = "slowed down" if change > 0 else "sped up"
+    cause = "throttling" if change > 0 else "warm-up too short"
     return Finding(
         rule="drifting",
         severity="warning",
-        verdict=f"Steps grew {word} while they were measured: {signed_percent(change)}.",
-        why="Median of the second half against the first, beyond the noise of "
-        f"±{percent(noise)}{_in_which(timing)}.",
-        next="Look at clocks and temperature on the Telemetry tab; warm up longer.",
+        verdict=f"Steps {course} by {percent(abs(change), 0)} during the run ({cause}?).",
+        why=f"The median of the second half is {signed_percent(change)} off the first; noise "
+        f"±{percent(noise)}{_in_round(timing)}.",
+        next="Check clocks and temperature on the Telemetry tab; use a longer warm-up.",
         numbers={"drift": change, "half_width": noise},
     )
 
 
-def _in_which(timing: Timing) -> str:
-    """The round that a figure is of, where there are several."""
-    standing = middle(timing.rounds)
-    return "" if standing is None else f", in round {standing.index}"
+def _in_round(timing: Timing) -> str:
+    median_round = middle(timing.rounds)
+    return "" if median_round is None else f", in round {median_round.index}"
 
 
 def lost_rounds(record: Record) -> Finding | None:
-    """Rounds that were measured, or begun, and do not count."""
+    """Rounds that were started and are excluded."""
     rounds = record.timing.rounds if record.timing else []
-    lost = [one for one in rounds if not one.counts]
+    lost = [entry for entry in rounds if not entry.counts]
     if not lost:
         return None
-    reasons = [f"round {one.index}: {one.disturbed or one.outcome}" for one in lost]
+    reasons = [f"round {entry.index}: {entry.disturbed or entry.outcome}" for entry in lost]
     more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
     return Finding(
         rule="lost-rounds",
         severity="note" if len(lost) < len(rounds) else "warning",
-        verdict=f"{len(lost)} of {counted(len(rounds), 'round')} "
-        f"{'does' if len(lost) == 1 else 'do'} not count.",
+        verdict="This run was interrupted."
+        if len(rounds) == 1 and not lost[0].disturbed
+        else f"{len(lost)} of {counted(len(rounds), 'round')} "
+        f"{'was' if len(lost) == 1 else 'were'} excluded.",
         why=f"{'; '.join(reasons[:3])}{more}.",
-        next="Look at the rounds in the timing section; measure as many again as you need.",
+        next="See Timing; rerun to get more samples.",
         numbers={"lost": len(lost), "rounds": len(rounds)},
     )
 
@@ -196,13 +203,13 @@ def other_tenants(record: Record) -> Finding | None:
         severity="warning",
         verdict=f"{count} other process{'es' if count > 1 else ''} used the device.",
         why=f"Seen while measuring: {names}.",
-        next="Measure again when the device is yours alone; do not compare this run.",
+        next="Rerun when nothing else uses the device; exclude this run from comparisons.",
         numbers={"processes": count},
     )
 
 
 def busy_machine(record: Record) -> Finding | None:
-    """On the CPU, other work on the host takes processors from the steps."""
+    """Other processes take CPU cores from a run on the CPU."""
     telemetry, count = record.telemetry, threads(record.environment)
     cores = record.environment.get("cpu", {}).get("threads")
     if record.spec["device"] != "cpu" or telemetry is None or not count or not cores:
@@ -216,16 +223,16 @@ def busy_machine(record: Record) -> Finding | None:
     if busy <= count + BUSY_CORES_LIMIT:
         return None
     timed = record.pass_named("timing")
-    beside = timed.neighbours if timed is not None else []
-    names = ", ".join(f"{one.name} {one.cores:.1f}" for one in beside if one.cores >= LEAST_CORES)
-    named = f" Busiest beside it, in cores from the warm-up on: {names}." if names else ""
+    others = timed.neighbours if timed is not None else []
+    names = ", ".join(f"{each.name} {each.cores:.1f}" for each in others if each.cores >= MIN_CORES)
     return Finding(
         rule="busy-machine",
         severity="warning",
-        verdict=f"Other work kept {busy - count:.1f} more processors busy while it was measured.",
-        why=f"{busy:.1f} of {cores} were busy, the run used {counted(count, 'thread')}; threads "
-        f"that wait for each other slow down far more than the share that was taken.{named}",
-        next="End the other work and measure again; do not compare this run.",
+        verdict=f"Other processes used {busy - count:.1f} CPU cores during the run"
+        f"{f': {names}' if names else ''}.",
+        why=f"{busy:.1f} of {cores} cores were busy, the run used {counted(count, 'thread')}. One "
+        "delayed thread stalls all of them.",
+        next="Stop them and rerun; exclude this run from comparisons.",
         numbers={"busy": busy, "threads": count, "cores": cores},
     )
 

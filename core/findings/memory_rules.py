@@ -1,4 +1,4 @@
-"""Rules on memory: predicted against measured peak, unexpected residents, limits."""
+"""Rules on memory: prediction, unexpected allocations, limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CARD_LIMIT = 0.95
 RESIDUAL_LIMIT = 0.01
 UNSPLIT_UNKNOWN = "ledger.blocks larger than asked for"
 SPILL_RATIO = 6.0
-"""Backward over forward; twice the work takes about twice the time if all is on the card."""
+"""Backward over forward time; about 2 if all memory is on the GPU."""
 
 
 def prediction_missed(record: Record) -> Finding | None:
@@ -30,17 +30,17 @@ def prediction_missed(record: Record) -> Finding | None:
     memory = record.memory
     if memory is None or not memory.predicted_peak_bytes:
         return None
-    error, of_tensors = memory.prediction_error, memory.comparable_prediction_error
+    error, tensor_error = memory.prediction_error, memory.comparable_prediction_error
     if error is None or abs(error) <= PREDICTION_LIMIT:
         return None
-    if of_tensors is not None and abs(of_tensors) <= PREDICTION_LIMIT:
+    if tensor_error is not None and abs(tensor_error) <= PREDICTION_LIMIT:
         if not memory.library_workspace_bytes:
             return None
-        return _only_library_workspace(memory, error, of_tensors)
+        return _only_library_workspace(memory, error, tensor_error)
     return Finding(
         rule="prediction-missed",
         severity="note",
-        verdict=f"The peak was predicted {signed_percent(error)} off.",
+        verdict=f"The predicted peak is {signed_percent(error)} off.",
         why=f"Predicted {format_bytes(memory.predicted_peak_bytes)}, measured "
         f"{format_bytes(memory.peak_allocated_bytes)} in {memory.peak_phase}.",
         next="Compare the two ledgers on the Memory tab.",
@@ -48,29 +48,26 @@ def prediction_missed(record: Record) -> Finding | None:
     )
 
 
-def _only_library_workspace(memory: Memory, error: float, of_tensors: float) -> Finding:
-    """The prediction is right of the tensors, and misses the peak by what came on top of them."""
+def _only_library_workspace(memory: Memory, error: float, tensor_error: float) -> Finding:
     added = format_bytes(memory.library_workspace_bytes)
     return Finding(
         rule="prediction-missed",
         severity="note",
-        verdict=f"Library workspace adds {added} to the peak, which no prediction has.",
+        verdict=f"Library workspace adds {added} to the peak; predictions do not include it.",
         why=f"Tensors took {format_bytes(memory.tensor_peak_bytes)}, and the prediction is "
-        f"{signed_percent(of_tensors)} off that; the CPU's library took the rest within a product.",
-        next="Not a fault: leave room for it. It goes by the CPU's instructions, see Environment.",
+        f"{signed_percent(tensor_error)} off that; the CPU library used the rest in a matrix "
+        "product.",
+        next="Expected: keep headroom for it. It depends on the CPU's instruction set.",
         numbers={
             "error": error,
-            "tensor_error": of_tensors,
+            "tensor_error": tensor_error,
             "library_workspace_bytes": memory.library_workspace_bytes,
         },
     )
 
 
 def ledger_does_not_close(record: Record) -> Finding | None:
-    """The allocator counted other bytes than the recorded allocations explain, at any instant.
-
-    Less than they add up to is impossible; more is bytes that no row has.
-    """
+    """The allocator's counter differs from the sum of the recorded allocations."""
     memory = record.memory
     if memory is None:
         return None
@@ -87,17 +84,17 @@ def ledger_does_not_close(record: Record) -> Finding | None:
     return Finding(
         rule="ledger-does-not-close",
         severity="note" if unsplit and min(wrong.values()) > 0 else "warning",
-        verdict=f"The memory ledger does not close: {signed_percent(wrong[worst])} at {worst}.",
+        verdict=f"The memory ledger does not add up: {signed_percent(wrong[worst])} at {worst}.",
         why=f"The allocator's counter has {format_bytes(abs(left))} "
         f"{'more' if left > 0 else 'less'} than the recorded allocations"
-        + (f"; blocks larger than asked for are among them: {unsplit}." if unsplit else "."),
-        next="Trust the peak, which is the counter's; do not publish the ledger's rows.",
+        + (f"; this includes the rounding of block sizes: {unsplit}." if unsplit else "."),
+        next="Use the peak, which is the counter's; do not report single rows of the ledger.",
         numbers={"residual_bytes": left, "share": wrong[worst], "columns": len(wrong)},
     )
 
 
 def previous_output_alive(record: Record) -> Finding | None:
-    """A step began with the output, or the graph, of the one before."""
+    """The output or the graph of the previous step was alive when a step began."""
     memory = record.memory
     if memory is None or "after warm-up" not in memory.columns:
         return None
@@ -108,16 +105,16 @@ def previous_output_alive(record: Record) -> Finding | None:
     return Finding(
         rule="previous-output-alive",
         severity="warning",
-        verdict=f"Each step begins with {format_bytes(leftover)} of the step before.",
-        why="Its output was not dropped, and an output holds its whole graph: the peak has two "
-        "graphs, P + 2A.",
-        next="Delete the output, or let its name go out of scope, before the next forward.",
+        verdict=f"{format_bytes(leftover)} of the previous step is alive when a step begins.",
+        why="Its output is still referenced and keeps its graph alive: the peak has two graphs, "
+        "P + 2A.",
+        next="Delete the output before the next forward, or let it go out of scope.",
         numbers={"left_bytes": leftover, "peak_bytes": memory.peak_allocated_bytes},
     )
 
 
 def forward_in_grad_mode(record: Record) -> Finding | None:
-    """A forward without a backward kept a graph."""
+    """A forward without a backward built a graph."""
     memory = record.memory
     if memory is None or record.spec["step"] not in ("inference", "forward"):
         return None
@@ -127,15 +124,15 @@ def forward_in_grad_mode(record: Record) -> Finding | None:
     return Finding(
         rule="forward-in-grad-mode",
         severity="note",
-        verdict=f"{format_bytes(saved)} of this forward's peak is a graph that nobody used.",
-        why="It ran in grad mode: the peak is P + A where a forward without a graph has P.",
-        next="Take step=inference for a forward's own memory; say which of the two you publish.",
+        verdict=f"{format_bytes(saved)} of this forward's peak is an unused graph.",
+        why="It ran in grad mode: the peak is P + A; without a graph it would be P.",
+        next="Use step=inference to measure without a graph; report which of the two it is.",
         numbers={"saved_bytes": saved, "peak_bytes": memory.peak_allocated_bytes},
     )
 
 
 def state_in_forward(record: Record) -> Finding | None:
-    """A forward was profiled with optimizer state or gradients resident."""
+    """Optimizer state or gradients were allocated during a forward."""
     memory = record.memory
     if memory is None or record.spec["step"] not in ("inference", "forward"):
         return None
@@ -147,15 +144,15 @@ def state_in_forward(record: Record) -> Finding | None:
     return Finding(
         rule="optimizer-state-in-forward",
         severity="warning",
-        verdict=f"{format_bytes(state)} of this forward's peak belong to training.",
-        why="The optimizer's state or gradients were resident: 3P + A where the forward has P + A.",
-        next="Profile the forward in a process that has not trained.",
+        verdict=f"{format_bytes(state)} of this forward's peak belongs to training.",
+        why="Optimizer state or gradients were allocated: 3P + A, where a forward needs P + A.",
+        next="Profile the forward in a process that did not train before.",
         numbers={"state_bytes": state, "peak_bytes": memory.peak_allocated_bytes},
     )
 
 
 def copies_outweigh_savings(record: Record) -> Finding | None:
-    """Autocast's copies of the weights take more than low precision saved elsewhere."""
+    """Autocast's weight copies take more memory than low precision saves elsewhere."""
     memory = record.memory
     copies = predicted_amount(memory.ledger, COPIES) if memory else 0
     if memory is None or not copies:
@@ -171,17 +168,17 @@ def copies_outweigh_savings(record: Record) -> Finding | None:
     return Finding(
         rule="autocast-copies-outweigh",
         severity="note",
-        verdict=f"{spec.precision} autocast makes the peak larger: copies of weights take "
+        verdict=f"{spec.precision} autocast raises the peak: weight copies take "
         f"{format_bytes(copies)} and save {format_bytes(max(saved, 0))}.",
-        why=f"The same step in fp32 needs {format_bytes(fp32_peak)}, by the closed form; autocast "
-        "keeps a copy of every weight while its region is open.",
-        next="Not a fault: at a larger batch or context it turns; bf16-pure has no copies.",
+        why=f"The same step in fp32 needs {format_bytes(fp32_peak)} (closed form); autocast "
+        "holds a copy of every weight while its region is open.",
+        next="Expected: a larger batch or context saves more; bf16-pure has no copies.",
         numbers={"copies_bytes": copies, "saved_bytes": saved, "fp32_bytes": fp32_peak},
     )
 
 
 def first_step_for_steady(record: Record) -> Finding | None:
-    """The measured step was a first step, whose peak is not that of a steady step."""
+    """The peak is that of a first step, not of a steady one."""
     memory, spec = record.memory, record.spec
     if memory is None or not memory.first_step_peak_bytes:
         return None
@@ -192,40 +189,40 @@ def first_step_for_steady(record: Record) -> Finding | None:
     if not stateless and not unwarmed:
         return None
     why = (
-        "The step that was measured had no optimizer state: AdamW makes it in the first step."
+        "The measured step had no optimizer state: AdamW allocates it in the first step."
         if stateless
-        else f"Without warm-up the first step counts; its peak is {format_bytes(first)}, and "
-        f"{format_bytes(peak)} once the optimizer's state and the workspaces are there."
+        else f"Without warm-up the first step counts: its peak is {format_bytes(first)}, and "
+        f"{format_bytes(peak)} with optimizer state and workspaces."
     )
     return Finding(
         rule="first-step-for-steady",
         severity="warning",
-        verdict="A first step stands for the steady state here.",
+        verdict="The peak is that of the first step, not of a steady step.",
         why=why,
-        next="Warm up; publish the steady peak, and the first step's under its own name.",
+        next="Warm up first; report the steady peak, and the first step's separately.",
         numbers={"first_step_bytes": first, "peak_bytes": peak},
     )
 
 
 def close_to_the_limit(record: Record) -> Finding | None:
-    """Little of the device's memory, or of the limit that was set, was free."""
+    """Peak memory is close to the limit, or to the device's capacity."""
     used, limit = _used_and_limit(record)
     if not used or not limit or used / limit <= CARD_LIMIT:
         return None
     return Finding(
         rule="close-to-the-limit",
         severity="warning",
-        verdict=f"{percent(used / limit, 0)} of the memory was in use at the peak.",
-        why=f"{format_bytes(used)} of {format_bytes(limit)}; an allocator that runs dry frees its "
-        "cache and asks again, which shows in the step time.",
-        next="Compare times with a smaller batch, or look for slack and other processes in the "
-        "card ledger.",
+        verdict=f"The peak used {percent(used / limit, 0)} of the memory.",
+        why=f"{format_bytes(used)} of {format_bytes(limit)}; a full allocator frees its cache "
+        "and retries, which slows the step.",
+        next="Compare with a smaller batch; look for unused reserved memory and other processes "
+        "in the process memory table.",
         numbers={"held_bytes": used, "limit_bytes": limit},
     )
 
 
 def spilled_to_the_host(record: Record) -> Finding | None:
-    """Under WSL the driver pages to the host's memory instead of refusing an allocation."""
+    """Under WSL the driver pages to host memory instead of failing an allocation."""
     if not record.environment.get("system", {}).get("wsl") or record.spec["device"] == "cpu":
         return None
     signs = [*_too_much_in_use(record), *_slow_backward(record)]
@@ -234,10 +231,10 @@ def spilled_to_the_host(record: Record) -> Finding | None:
     return Finding(
         rule="wsl-spill",
         severity="problem",
-        verdict="The run spilled into the host's memory: its times are the bus's, not the card's.",
-        why=f"Under WSL the driver pages where it should refuse: {'; '.join(signs)}.",
-        next="Set memory_limit below the card's free memory, so that it runs out instead; "
-        "measure on Linux itself.",
+        verdict="The run spilled into host memory: its times measure the bus, not the GPU.",
+        why=f"Under WSL the driver pages instead of failing: {'; '.join(signs)}.",
+        next="Set memory_limit below the free GPU memory, so that it fails instead, or measure on "
+        "native Linux.",
         numbers={"signs": len(signs)},
     )
 
@@ -247,7 +244,7 @@ def _too_much_in_use(record: Record) -> Iterator[str]:
     capacity = _bytes_of(record, "device", "memory_total_bytes")
     used = max(memory.peak_reserved_bytes or 0, memory.driver_used_bytes or 0) if memory else 0
     if capacity and used > capacity:
-        yield f"{format_bytes(used)} in use on a card of {format_bytes(capacity)}"
+        yield f"{format_bytes(used)} in use on a GPU with {format_bytes(capacity)}"
 
 
 def _slow_backward(record: Record) -> Iterator[str]:
@@ -259,7 +256,7 @@ def _slow_backward(record: Record) -> Iterator[str]:
 
 
 def _used_and_limit(record: Record) -> tuple[int | None, int | None]:
-    """Bytes in use at the peak, and of how many: the limit if one was set, else the device's."""
+    """Bytes in use at the peak, and the limit: the spec's, else the device's capacity."""
     memory, spec = record.memory, record.spec
     if memory is None:
         return None, None

@@ -20,16 +20,16 @@ def no_interconnect(record: Record) -> Finding | None:
     return Finding(
         rule="no-interconnect",
         severity="note",
-        verdict=f"{block.ranks} ranks on one CPU: the numbers are of this machine's loopback.",
-        why="They share its cores and memory, so communication takes time from computing, and "
-        "nothing here says how strategies compare between GPUs.",
-        next="Use it to see that a strategy works; compare strategies on GPUs.",
+        verdict=f"{block.ranks} ranks share one CPU: communication uses this machine's loopback.",
+        why="The ranks share cores and memory, so communication slows computation. The times do "
+        "not show how strategies compare on GPUs.",
+        next="Use this to check that a strategy works; compare strategies on GPUs.",
         numbers={"ranks": block.ranks},
     )
 
 
 def straggler(record: Record) -> Finding | None:
-    """One rank is nearly always last, and the others stand still for it."""
+    """One rank is nearly always last, and the others wait for it."""
     block = record.distributed
     if block is None or block.waiting is None:
         return None
@@ -38,15 +38,16 @@ def straggler(record: Record) -> Finding | None:
     error_ms = _error_between_hosts(block)
     if share < WAITING_LIMIT or last.last_share < LAST_LIMIT or block.waiting.mean_ms <= error_ms:
         return None
-    known = f" The clocks of the hosts are known to {error_ms:.2g} ms." if error_ms else ""
+    error = f" The clock error between hosts is {error_ms:.2g} ms." if error_ms else ""
     where = f"host {last.host}, {last.device}" if block.hosts else last.device
     return Finding(
         rule="straggler",
         severity="warning",
-        verdict=f"Rank {last.rank} keeps the others waiting: {percent(share, 0)} of the step.",
-        why=f"It is the last to reach {percent(last.last_share, 0)} of the collectives; the time "
-        f"that others stand still for it is no transfer, and a faster link would not help.{known}",
-        next=f"Look at what else runs on {where}, and at its clocks.",
+        verdict=f"Rank {last.rank} is a straggler: the others wait for {percent(share, 0)} "
+        "of the step.",
+        why=f"It is last to reach {percent(last.last_share, 0)} of the collectives. The others "
+        f"wait and transfer nothing, so a faster link would not help.{error}",
+        next=f"Check what else runs on {where}, and its clocks.",
         numbers={
             **{"rank": last.rank, "waiting_share": share, "last_share": last.last_share},
             **({"clock_error_ms": error_ms} if block.hosts else {}),
@@ -55,13 +56,13 @@ def straggler(record: Record) -> Finding | None:
 
 
 def _error_between_hosts(block: Distributed) -> float:
-    """The most by which the clocks of two hosts are wrong to each other; 0 on one host."""
+    """Maximum clock error between two hosts in ms; 0 on one host."""
     errors = sorted(host.clock_error_ms for host in block.hosts)
     return sum(errors[-2:])
 
 
 def exposed(record: Record) -> Finding | None:
-    """Computing stands still while data moves for much of the step."""
+    """Computation waits for transfers for much of the step."""
     block = record.distributed
     if block is None or block.transfer is None or block.all_reduce is not None:
         return None
@@ -72,16 +73,16 @@ def exposed(record: Record) -> Finding | None:
     return Finding(
         rule="exposed-communication",
         severity="note",
-        verdict=f"Computing stands still for {percent(share, 0)} of the step while data moves.",
-        why=f"{block.transfer.mean_ms:.4g} ms of {block.step.mean_ms:.4g} ms; of all the time in "
-        f"which data moves, {percent(hidden, 0)} is behind computing.",
+        verdict=f"Computation waits for transfers during {percent(share, 0)} of the step.",
+        why=f"{block.transfer.mean_ms:.4g} ms of {block.step.mean_ms:.4g} ms; computation overlaps "
+        f"with {percent(hidden, 0)} of the communication.",
         next="Try parallel = bucketed or ddp, or a larger batch on each rank.",
         numbers={"transfer_share": share, "hidden_share": hidden},
     )
 
 
 def clocks_disagree(record: Record) -> Finding | None:
-    """A collective ended before all ranks had reached it: their clocks differ."""
+    """A collective ended before all ranks reached it: their clocks differ."""
     block = record.distributed
     if block is None:
         return None
@@ -90,9 +91,9 @@ def clocks_disagree(record: Record) -> Finding | None:
     return Finding(
         rule="clocks-disagree",
         severity="warning",
-        verdict=f"The ranks' clocks are off by {block.disorder_ms:.2g} ms or more.",
-        why="An all-reduce was over before its last rank had reached it, which cannot be.",
-        next="Take waiting and transfer for no more exact than that; the step is right.",
+        verdict=f"The clocks of the ranks differ by at least {block.disorder_ms:.2g} ms.",
+        why="An all-reduce ended before its last rank reached it, which is impossible.",
+        next="Waiting and transfer have at least this error; the step time is correct.",
         numbers={"disorder_ms": block.disorder_ms},
     )
 

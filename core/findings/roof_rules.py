@@ -1,4 +1,4 @@
-"""Rules on contradictions: a table of another model than the spec's, or faster than the peak."""
+"""Rules on contradictions: counts or precision differ from the spec, rates above the peak."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sysbench.core.trace.attention_kernels import (
 )
 
 COUNT_TOLERANCE = 0.01
-"""Calls: the table's counts are means over the traced steps."""
+"""Calls; counts are means over the traced steps."""
 FLOPS_TOLERANCE = 1e-6
 PEAK_TOLERANCE = 1.1
-"""Vendors quote peaks below the highest clock: H100 SXM's at 1830 of 1980 MHz."""
+"""Vendors quote peaks below the maximum clock: H100 SXM at 1830 of 1980 MHz."""
 
 
 def weight_product_count(record: Record) -> Finding | None:
-    """A forward must have 7L + 1 products with weights."""
+    """A forward must have 7L + 1 matrix products with weights."""
     kernels = record.kernels
     if kernels is None or not is_checkable(record.spec) or "forward" not in kernels.phases_ns:
         return None
@@ -34,7 +34,7 @@ def weight_product_count(record: Record) -> Finding | None:
 
 
 def attention_product_count(record: Record) -> Finding | None:
-    """Attention that is written out must have 2L products in forward."""
+    """Unfused attention must have 2L products in forward."""
     kernels = record.kernels
     if kernels is None or not is_checkable(record.spec) or "forward" not in kernels.phases_ns:
         return None
@@ -51,16 +51,16 @@ def _miscounted(rule: str, products: str, count: Expected) -> Finding | None:
     return Finding(
         rule=rule,
         severity="problem",
-        verdict=f"A forward has {products}, the table {count.found:.4g}.",
-        why=f"{count.expected} calls of this model are expected in every forward; what is "
-        "missing or too much was put elsewhere, or another model ran.",
-        next="Do not use shares of matrix products from this run; look at their rows in forward.",
+        verdict=f"A forward needs {products}, the table has {count.found:.4g}.",
+        why=f"Every forward of this model should have {count.expected} calls. Some were attributed "
+        "to another phase or module, or another model ran.",
+        next="Do not use percentages of matrix products; check their rows in forward.",
         numbers={"expected": count.expected, "found": count.found},
     )
 
 
 def flops_contradict(record: Record) -> Finding | None:
-    """The FLOPs counted from shapes must be those of the closed form."""
+    """FLOPs counted from shapes must equal the closed form."""
     kernels, prediction = record.kernels, record.prediction
     if kernels is None or not kernels.counted_flops or not prediction:
         return None
@@ -72,16 +72,16 @@ def flops_contradict(record: Record) -> Finding | None:
     return Finding(
         rule="flops-contradict",
         severity="problem",
-        verdict=f"The forward's shapes make {format_count(counted)}FLOP, the model has "
+        verdict=f"The shapes in forward give {format_count(counted)}FLOP, the model needs "
         f"{format_count(expected)}FLOP.",
-        why=f"Counted over closed form is {counted / expected:.4f}; both count attention in full.",
-        next="Do not use TFLOP/s or MFU of this run: another model ran than the spec says.",
+        why=f"Counted / closed form = {counted / expected:.4f}; both count full attention.",
+        next="Do not use TFLOP/s or MFU of this run: the model differs from the spec.",
         numbers={"counted": counted, "closed_form": expected},
     )
 
 
 def precision_contradicted(record: Record) -> Finding | None:
-    """The kernels of matrix products have names of another precision than the spec's."""
+    """Names of matrix product kernels contradict the precision of the spec."""
     kernels = record.kernels
     if kernels is None:
         return None
@@ -93,19 +93,16 @@ def precision_contradicted(record: Record) -> Finding | None:
     return Finding(
         rule="precision-contradicted",
         severity="problem",
-        verdict=f"Labelled {precision}, but kernels of another precision ran.",
-        why=f"{rows[0].name[:100]} and {len(rows) - 1} more rows, {ns / 1e6:.4g} ms a step.",
-        next="Look for NVIDIA_TF32_OVERRIDE and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE in the "
-        "environment; publish the row under the precision that ran.",
+        verdict=f"The precision is {precision}, but kernels of another precision ran.",
+        why=f"{rows[0].name[:100]} and {len(rows) - 1} more rows, {ns / 1e6:.4g} ms per step.",
+        next="Check NVIDIA_TF32_OVERRIDE and TORCH_ALLOW_TF32_CUBLAS_OVERRIDE in the environment; "
+        "report the run under the precision that ran.",
         numbers={"kernel": rows[0].name, "ms": ns / 1e6},
     )
 
 
 def _step_over_peak(record: Record) -> tuple[float, Roof | None]:
-    """The rate of the step over the peak, 0 where one is not known; and the roof of that peak.
-
-    A step of nothing but fused attention is held against attention's peak.
-    """
+    """The ratio of the step's rate to the peak, 0 if unknown, and the roof with that peak."""
     timing = record.timing
     if timing is None or timing.mfu is None or timing.roof is None:
         return 0.0, None
@@ -115,7 +112,7 @@ def _step_over_peak(record: Record) -> tuple[float, Roof | None]:
 
 
 def faster_than_peak(record: Record) -> Finding | None:
-    """More FLOP/s than the device has: a wrong label, a wrong clock or a wrong peak."""
+    """More FLOP/s than the peak of the device: the precision, the time or the peak is wrong."""
     kernels = record.kernels
     ratio, roof = _step_over_peak(record)
     if roof is not None and ratio > 1:

@@ -1,4 +1,4 @@
-"""The type of a rule: a function from a record to one finding or none."""
+"""The type of a rule."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from sysbench.core.inspection.inspection import Finished, ProgressSender, refusa
 from sysbench.core.machine.children import die_with_input
 from sysbench.core.machine.processes import die_with_parent, limit_data_memory
 from sysbench.core.trace.origin import GZIP_MAGIC, read_origin
-from sysbench.core.trace.trace_json import EVENTS_KEY, LONGEST_PENDING_BYTES
+from sysbench.core.trace.trace_json import EVENTS_KEY, MAX_PENDING_BYTES
 
 CHUNK_BYTES = 2**20
 PIDS_OF_RANK = 2**16
@@ -168,7 +168,7 @@ def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str
         while begin is None and (more := plain.read(CHUNK_BYTES)):
             text += utf8.decode(more)
             begin = _list_begin(text)
-            if len(text) > LONGEST_PENDING_BYTES:
+            if len(text) > MAX_PENDING_BYTES:
                 break
         if begin is None:
             raise DamagedFileError(f"{path} has no list of traceEvents")
@@ -188,7 +188,7 @@ def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str
                 text, begin = text[begin:] + utf8.decode(more), 0
                 # An event that is longer than the chunk is not parsed once a chunk.
                 wanted = max(CHUNK_BYTES, len(text))
-                if len(text) > LONGEST_PENDING_BYTES:
+                if len(text) > MAX_PENDING_BYTES:
                     raise DamagedFileError(f"{path} is no chrome trace there: {error}") from error
                 progress.send("merge", packed.tell(), size)
                 continue

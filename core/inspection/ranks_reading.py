@@ -61,7 +61,7 @@ class FolderDecoding:
             DecodingCancelled: `cancel` was called.
         """
         # numpy comes with it, which a screen should not wait for.
-        from sysbench.core.trace.rank_summary import MOST_CALLS, MOST_INTERVALS
+        from sysbench.core.trace.rank_summary import MAX_CALLS, MAX_INTERVALS
 
         folder, files = self.folder, rank_files(self.folder)
         summaries: dict[Path, RankTrace] = {}
@@ -79,7 +79,7 @@ class FolderDecoding:
             elif path in files.traces:
                 raise FolderError(
                     f"{path} has no collective by which ranks are compared, or more than "
-                    f"{MOST_CALLS:,} of them or {MOST_INTERVALS:,} pieces of work"
+                    f"{MAX_CALLS:,} of them or {MAX_INTERVALS:,} pieces of work"
                 )
             if inspection.memory is not None:
                 memories[path] = _memory_row(path, inspection.memory)

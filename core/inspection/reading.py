@@ -32,7 +32,7 @@ from sysbench.core.trace.attention_kernels import precision_from_kernel_names
 from sysbench.core.trace.captures import join_replays, with_captured
 from sysbench.core.trace.collective_kernels import collective_rows
 from sysbench.core.trace.columns import BEGIN_CAPTURE
-from sysbench.core.trace.cost_rows import both_works, captured_work, noted_work, with_costs
+from sysbench.core.trace.cost_rows import add_work, with_costs, work_from_capture, work_from_shapes
 from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.nsys_export import export_of, read_contents
@@ -185,12 +185,12 @@ def _read_trace(
         return Tables(_profiled(path, memory, missing={"kernels": str(error)}), None)
     progress("analyse", 0, 0)
     ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
-    work = noted_work(trace, ledger)
+    work = work_from_shapes(trace, ledger)
     told = {}
     if capture:
         joined = join_replays(trace, ledger, _captured(capture, progress))
         ledger, told = with_captured(ledger, joined), {"capture": joined.words}
-        work = both_works(work, captured_work(joined, ledger))
+        work = add_work(work, work_from_capture(joined, ledger))
     name = file_device_name(trace, ledger.device)
     table = with_costs(kernel_rows(ledger), work)
     table = msgspec.structs.replace(table, missing=table.missing | told)

@@ -1,4 +1,4 @@
-"""Every allocation of a recording with its owner, and the live bytes at every instant."""
+"""Replay a recording: the owner of every allocation, and the live bytes at every instant."""
 
 from __future__ import annotations
 
@@ -22,28 +22,25 @@ from sysbench.core.record.memory import LIBRARY_WORKSPACE
 from sysbench.core.record.record import LedgerRow
 
 HELD_BY_GRAPHS = "held by CUDA graphs"
-"""Category of what is reserved for CUDA graphs and not handed out: a replay works in it unseen."""
+"""Category of memory reserved for CUDA graphs and not handed out: replays use it without events."""
 UNSPLIT = "blocks larger than asked for"
-"""Row of the bytes by which blocks exceed their rounded requests: the allocator does not split off
-a rest that is too small."""
+"""Row of the bytes by which blocks exceed their rounded requests, because the allocator does not
+split off small remainders."""
 
 
 def rounding_name(granule: int) -> str:
-    """Name of the row that holds the difference between block bytes and requested bytes."""
     return f"rounding to {granule}-byte blocks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationHistory(Lifetimes):
-    """What was alive at each instant, by category; `replay_allocations` makes it.
+    """Live memory at each instant, by category.
 
     Attributes:
-        history: The events that were replayed.
-        notes: The worker's notes of the same time.
         category, phase, module: Of each allocation, see `Attribution`.
-        live: Live bytes at each instant, in blocks, and what CUDA graphs hold.
-        categories: Live bytes of each category at each instant, as requested; further ones for
-            the rounding, and for blocks larger than that. They sum to ``live``.
+        live: Live bytes at each instant, in blocks, including what CUDA graphs hold.
+        categories: Live bytes of each category at each instant, as requested, plus rows for
+            rounding and for unsplit blocks. They sum to ``live``.
     """
 
     history: History
@@ -56,72 +53,69 @@ class AllocationHistory(Lifetimes):
 
     @property
     def without_library(self) -> Integers:
-        """Live bytes at each instant without library workspace, which no prediction covers."""
+        """Live bytes at each instant without library workspace, which predictions do not cover."""
         workspace = self.categories.get(LIBRARY_WORKSPACE)
         return self.live if workspace is None else self.live - workspace
 
     @property
     def shown_blocks(self) -> Integers | None:
-        """Bytes of each block as tables have them: requests rounded up, or the blocks themselves
-        where the file has them; None where the allocator has no granule."""
+        """Block sizes as tables show them: those in the file, else rounded requests; None if the
+        allocator does not round."""
         if self.history.end_blocks:
             return self.blocks
         return self.rounded if self.history.granule > 1 else None
 
     def rows_at(self, instant: int) -> list[LedgerRow]:
-        """The ledger: a row for every category of the history, summing to ``live`` there."""
+        """The ledger: one row per category, summing to ``live``."""
         return [LedgerRow(name, int(curve[instant])) for name, curve in self.categories.items()]
 
     def requested_at(self, instant: int) -> int:
-        """Bytes alive at an instant, as requested."""
         return int(self.bytes[self.alive_at(instant)].sum())
 
     def held_by_graphs(self, instant: int) -> int:
-        """Bytes that CUDA graphs hold; the allocator's own counters do not have them."""
+        """Bytes held by CUDA graphs, which the allocator's own counters omit."""
         curve = self.categories.get(HELD_BY_GRAPHS)
         return 0 if curve is None else int(curve[instant])
 
     def peak(self, first: int, last: int) -> int:
-        """The first instant of the most live bytes from ``first`` to ``last``, both included."""
+        """The first instant with the most live bytes from ``first`` to ``last``, inclusive."""
         return first + int(np.argmax(self.live[first : last + 1]))
 
     def span(self, step: int | None) -> tuple[int, int]:
-        """First and last instant of a step, both included; of the whole history for None."""
+        """First and last instant of a step, inclusive; of the whole history for None."""
         if step is None:
             return 0, len(self.history)
         began_ns, ended_ns = self.notes.step_span(step)
         return self.history.instant(began_ns), self.history.instant(ended_ns)
 
     def phase_at(self, instant: int, step: int | None) -> str:
-        """The phase of an instant within a step; ``""`` without notes of phases."""
+        """The phase of an instant within a step; ``""`` without phase marks."""
         if step is None:
             return ""
         return self.notes.phase_at(max(self.time_ns(instant), self.notes.step_span(step)[0]))
 
     def time_ns(self, instant: int) -> int:
-        """Start of an instant in nanoseconds; the first one starts with the recording."""
+        """Start of an instant; instant 0 starts with the recording."""
         if instant > 0:
             return int(self.history.time_ns[instant - 1])
         return _start_ns(self.history, self.notes)
 
     def since_start_ms(self, time_ns: int) -> float:
-        """Milliseconds since recording began."""
         return (time_ns - self.time_ns(0)) / 1e6
 
     def time_ms(self, instant: int) -> float:
-        """Start of an instant, in milliseconds since recording began."""
         return self.since_start_ms(self.time_ns(instant))
 
 
 def replay_allocations(
     history: History, notes: Notes, segments: Segments | None = None
 ) -> AllocationHistory:
-    """Follow a history from its first event to its last.
+    """Replay a history from its first event to its last.
 
     Args:
-        segments: Of the caching allocator. The allocator sees no event while a CUDA graph is
-            replayed: what its private pool reserves and does not hand out is a category, without
-            which a step that only replays would seem to need nothing.
+        segments: Of the caching allocator. CUDA graph replays emit no events, so the unused reserve
+            of their private pools becomes a category. Otherwise a step that only replays graphs
+            would seem to need no memory.
     """
     lifetimes = pair(history)
     attribution = attribute(history, lifetimes, notes)
@@ -157,14 +151,14 @@ def replay_allocations(
 
 
 def _start_ns(history: History, notes: Notes) -> int:
-    """Time at which the recording began; 0 where nothing tells it."""
+    """Start of the recording; 0 if unknown."""
     if notes.phases:
         return notes.phases[0].time_ns
     return int(history.time_ns[0]) if len(history) else 0
 
 
 def _in_order(categories: Iterable[str]) -> list[str]:
-    """Owners first, then temporaries, then the categories that have no tensor of the step."""
+    """Sort owners first, then temporaries, then categories without a tensor of the step."""
     order = [*OWNERS, "temporaries", LIBRARY_WORKSPACE, WORKSPACES, KEPT, BEFORE, UNKNOWN]
 
     def rank(name: str) -> tuple[int, str]:

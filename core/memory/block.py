@@ -1,6 +1,6 @@
-"""The memory block of a record, from an allocator's history and the notes of the worker.
+"""Build the memory block of a record from an allocator's history and the worker's notes.
 
-Every recorded instant is one column of the ledger, of the card and of the pools.
+Every recorded instant is one column of the ledger, of the process memory and of the pools.
 """
 
 from __future__ import annotations
@@ -45,12 +45,11 @@ RECORDING_FILES = tuple(
     f"{name.partition('.')[2].replace('.', '/')}.py" for name in RECORDING_MODULES
 )
 LIBRARY_FILE = re.compile(r"<|((.*/)?(site|dist)-packages/)?torch/")
-"""Files of the interpreter and of torch."""
 OPTIMIZER_FILE = re.compile(r"(^|/)torch/optim/(?!optimizer|lr_scheduler|_|swa)")
 
 
 def largest_alive(allocations: AllocationHistory, instant: int, count: int) -> list[Allocation]:
-    """The largest allocations alive at an instant; of equals the older first."""
+    """The largest allocations alive at an instant, older ones first among equals."""
     alive = allocations.alive_at(instant)
     # The last key sorts first: by bytes, then by birth.
     order = np.lexsort((allocations.born[alive], -allocations.bytes[alive]))
@@ -73,16 +72,16 @@ def _describe(allocations: AllocationHistory, index: int) -> Allocation:
 
 
 def _text(allocations: AllocationHistory, stack: int) -> tuple[str, ...]:
-    return tuple(readable(allocations.history.stacks[stack])) if stack >= 0 else ()
+    return tuple(format_stack(allocations.history.stacks[stack])) if stack >= 0 else ()
 
 
-MOST_KNOWN = 2**14
-"""Files and frames whose text is kept: thousands of stacks share them."""
+MAX_TEXTS = 2**14
+"""Cached texts of files and frames, which thousands of stacks share."""
 
 
-def readable(stack: Stack) -> list[str]:
-    """A stack as text, innermost first: Python alone where there is any, without torch's own
-    frames unless there is no other, but with the optimizers', which tell their states apart."""
+def format_stack(stack: Stack) -> list[str]:
+    """Format a stack, innermost frame first. Keep Python frames if there are any, and drop torch's
+    own frames except those of optimizers, which identify the state."""
     python = [frame for frame in stack if not frame.file or is_python(frame.file)]
     frames = python if any(frame.file for frame in python) else stack
     own = [frame for frame in frames if not _is_internal(frame.file)]
@@ -90,14 +89,14 @@ def readable(stack: Stack) -> list[str]:
     return [_line(frame) for frame in shown[:STACK_DEPTH]]
 
 
-@lru_cache(MOST_KNOWN)
+@lru_cache(MAX_TEXTS)
 def _is_internal(file: str) -> bool:
     file = slashed(file)
     is_library = LIBRARY_FILE.match(file) and not OPTIMIZER_FILE.search(file)
     return bool(is_library) or file.endswith(RECORDING_FILES)
 
 
-@lru_cache(MOST_KNOWN)
+@lru_cache(MAX_TEXTS)
 def _line(frame: Frame) -> str:
     if not frame.file:
         return frame.name
@@ -105,14 +104,13 @@ def _line(frame: Frame) -> str:
 
 
 OWNED = ("parameters", "gradients", "optimizer state", "activations")
-"""Categories whose allocations belong to modules."""
 
 
 def module_rows(allocations: AllocationHistory, first: int, last: int) -> list[ModuleMemory]:
-    """Bytes of what was alive at some time between two instants, by module.
+    """Bytes alive at some time between two instants, by module.
 
-    A module's figures include its children's; the first row is the whole model. Activations
-    are all that its forward saved for backward, whether or not they live at the peak.
+    A module's bytes include its children's; the first row is the whole model. Activations are all
+    that its forward saved for backward, whether or not they are alive at the peak.
     """
     during = (allocations.born <= last) & (allocations.died > first)
     totals: dict[str, Counter[str]] = {}
@@ -135,7 +133,7 @@ def module_rows(allocations: AllocationHistory, first: int, last: int) -> list[M
 
 
 def _with_parents(path: str) -> Iterable[str]:
-    """The path, all that contain it, and the whole model; none twice."""
+    """Yield the path, its parents and the whole model, each once."""
     parts = path.split(".")
     containing = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
     return dict.fromkeys([WHOLE_MODEL, *containing])
@@ -145,10 +143,10 @@ POINTS = 400
 
 
 def draw_timeline(allocations: AllocationHistory, first: int, last: int) -> Timeline:
-    """At most POINTS instants, half of them between the two given ones.
+    """Sample at most POINTS instants, half of them between the two given ones.
 
-    Each equal part of the events keeps its instant of the most live bytes, so that no peak is
-    lost. Parts are of events, not of time: a model takes longer to build than to step.
+    Each equal part of the events keeps its instant with the most live bytes, so peaks are never
+    lost. Parts are of events, not of time, because building a model takes longer than a step.
     """
     # Half open ranges, and the number of points in each.
     ranges = (
@@ -159,7 +157,7 @@ def draw_timeline(allocations: AllocationHistory, first: int, last: int) -> Time
     instants = [
         allocations.peak(begin, end - 1)
         for start, stop, points in ranges
-        # ``unique``: where there are fewer instants than points, edges coincide.
+        # ``unique``: with fewer instants than points, edges coincide.
         for begin, end in pairwise(
             np.unique(np.linspace(start, stop, points + 1).astype(np.int64)).tolist()
         )
@@ -186,9 +184,9 @@ SMALLER = "smaller"
 
 
 def origins_alive(allocations: AllocationHistory, instant: int, keep: int) -> list[Origin]:
-    """The ``keep`` largest origins at an instant, and the rest as one: they sum to its bytes.
+    """The ``keep`` largest origins at an instant, and one for the rest; they sum to its bytes.
 
-    Bytes are as requested. Stacks that read alike are one.
+    Bytes are as requested. Stacks with the same text are one origin.
     """
     alive = allocations.alive_at(instant)
     blocks = allocations.shown_blocks
@@ -221,12 +219,12 @@ def origins_alive(allocations: AllocationHistory, instant: int, keep: int) -> li
 
 
 LAST_READING = "steady end"
-"""The reading that stands for instants without one, on a device: within a step only the bytes
-that the allocator reserves change, and its events give those."""
+"""The reading used for instants without their own on a device: within a step only the reserved
+bytes change, and events record those."""
 
 
 class Columns(NamedTuple):
-    """By the column's name: the ledger's rows, the card's, and the allocator's pools."""
+    """Rows by column name: the ledger, the process memory, and the allocator's pools."""
 
     ledger: dict[str, list[LedgerRow]]
     card: dict[str, list[LedgerRow]]
@@ -234,7 +232,7 @@ class Columns(NamedTuple):
 
 
 def instants_of(allocations: AllocationHistory) -> dict[str, int]:
-    """The instants with a column, in order of time; without steps the peak and the end alone."""
+    """The instants with a column, in order of time; without steps only the peak and the end."""
     steps: list[int | None] = [*allocations.notes.steps] or [None]
     first, steady = allocations.span(steps[0]), allocations.span(steps[-1])
     peak = allocations.peak(*steady)
@@ -257,10 +255,9 @@ def instants_of(allocations: AllocationHistory) -> dict[str, int]:
 
 
 def history_columns(allocations: AllocationHistory, recording: Recording) -> Columns:
-    """The columns of every instant that the recording supports.
+    """Build the columns of every instant that the recording supports.
 
-    What the allocator had handed out by its counters, and the replayed events do not explain, is
-    the residual.
+    The residual is what the allocator's counters have and the replayed events do not explain.
     """
     columns = Columns({}, {}, {})
     counted, segments, readings = recording.blocks(), recording.segments, recording.readings
@@ -288,26 +285,23 @@ def history_columns(allocations: AllocationHistory, recording: Recording) -> Col
 
 
 def _without_empty_rows(columns: dict[str, list[LedgerRow]]) -> dict[str, list[LedgerRow]]:
-    """Drop the rows that are zero in every column."""
     used = {row.name for rows in columns.values() for row in rows if row.bytes}
     return {name: [row for row in rows if row.name in used] for name, rows in columns.items()}
 
 
 LARGEST = 50
 ORIGINS = 200
-NO_STEPS = "a foreign recording does not mark steps and phases"
+NO_STEPS = "an imported recording has no step or phase markers"
 INSIDE_GRAPHS = (
-    "what is inside is not told apart: while a graph is replayed the allocator sees no event, so "
-    "gradients, activations and temporaries in it are this one row"
+    "a CUDA graph replay emits no allocator events, so its gradients, activations and temporaries "
+    "are one row"
 )
-NO_COUNTER = "the CPU allocator keeps no counter to hold the ledger against"
-NOT_SOUNDED = "no allocation of known time joins the allocator's clock with another one"
-NO_FORWARD_END = "compiled code is one call: where its forward ends is not seen from outside"
+NO_COUNTER = "the CPU allocator has no counter to check the ledger against"
+NOT_SOUNDED = "no clock probe aligned the allocator's clock with the host's"
+NO_FORWARD_END = "compiled code is one call, so the end of its forward is unknown"
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """The allocator's counters over the steady step, in bytes; None without any."""
-
     peak_allocated: int | None = None
     peak_reserved: int | None = None
     end_allocated: int | None = None
@@ -315,16 +309,15 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The result of a recorder.
+    """Result of a recorder.
 
     Attributes:
-        history: The allocator's events.
         counters: Of the steady step.
-        readings: Of the device, or of the process on the CPU, by the column they belong to.
-        segments: The caching allocator's segments; None where there is no such allocator.
-        events_dropped: Events that the allocator's ring had no room for.
-        refusal: The last request for which the allocator had no memory; None without any.
-        free_at_end: Bytes that a limit still left when the recording ended; None without one.
+        readings: Of the device, or of the process on the CPU, by column name.
+        segments: None without a caching allocator.
+        events_dropped: Events that the allocator's ring had no space for.
+        refusal: The last request for which the allocator had no memory.
+        free_at_end: Bytes left under a memory limit when the recording ended; None without a limit.
         missing: Name of an absent value to the reason.
     """
 
@@ -339,22 +332,20 @@ class Recording:
     missing: dict[str, str] = field(default_factory=dict)
 
     def blocks(self) -> dict[str, int]:
-        """Bytes that the allocator had handed out by its counters, by column."""
         read = {name: reading.allocated for name, reading in self.readings.items()}
         read["peak"] = self.counters.peak_allocated
         return {name: count for name, count in read.items() if count is not None}
 
 
 def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None = None) -> Memory:
-    """The memory block of a record.
+    """Build the memory block of a record.
 
-    The last step of the notes is the steady one. Without steps, as in a foreign snapshot,
-    the whole history stands for it.
+    The last step in the notes is the steady one. Without steps, as in an imported snapshot, the
+    whole history counts as one.
 
-    Events and rows are in requested bytes, CUDA's counters in blocks: the rounding of each
-    request to the allocator's granule is a row, and so is the excess of a cached block that the
-    allocator hands out and may not split, where the history has the blocks. What the counters have
-    beyond all of that is the residual.
+    Events and rows are in requested bytes, CUDA's counters in blocks. The rounding of requests to
+    the allocator's granule is a row. So is the excess of cached blocks that the allocator may not
+    split, where the history has block sizes. The residual is the rest of the counters.
     """
     counters = recording.counters
     clocks = join_clocks(recording.history, notes)
@@ -428,10 +419,10 @@ LOGITS, TEMPORARIES = "logits and loss", "temporaries"
 
 
 def rows_as_predicted(allocations: AllocationHistory, instant: int, total: int) -> list[LedgerRow]:
-    """The bytes alive at an instant in the rows of a prediction, without library workspace.
+    """The live bytes of an instant by the rows of a prediction, without library workspace.
 
-    Bytes of no such row, such as a workspace kept between steps or the rounding of blocks, make
-    the last row, so that all sum to ``total``.
+    Bytes outside these rows, such as workspaces kept between steps or rounding, form the last row,
+    so that all rows sum to ``total``.
     """
     amounts: Counter[str] = Counter()
     for index in allocations.alive_at(instant).tolist():

@@ -1,9 +1,9 @@
-"""Bytes of the blocks that CUDA's caching allocator handed out, larger than asked for or not.
+"""Infer the block sizes that CUDA's caching allocator handed out.
 
-An event of the history has the bytes that were requested. Blocks come out of a free one that
-begins at the same address, and the rest is split off only where it is large enough. So the recorded
-addresses, with the allocator's rule for splitting, give the size of every block. The blocks in use
-at the end of the recording are in the snapshot, and prove the replay or disprove it.
+Events contain only requested bytes. A block is cut from the free block at the same address, and the
+rest is split off only if it is large enough. The recorded addresses and the allocator's splitting
+rule therefore determine every block size. The blocks in use at the end of the recording are in the
+snapshot, and verify the replay.
 """
 
 from __future__ import annotations
@@ -30,24 +30,19 @@ class _Settings(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSizes:
-    """The blocks of one device's history.
-
-    Attributes:
-        bytes: One element an event that took or gave back memory, as in a `History`: the size of
-            the block where one was taken, else 0. None where it cannot be known.
-        missing: The reason for that, else empty.
-    """
+    """Block sizes, one element an event as in a `History`: the size of the block if one was taken,
+    else 0. ``bytes`` is None if unknown; ``missing`` has the reason."""
 
     bytes: Integers | None
     missing: str = ""
 
 
 class _Unlike(Exception):
-    """The history is not what an allocator with this rule does; the message says where."""
+    """The history contradicts this splitting rule; the message has the event."""
 
 
 def block_sizes(snapshot: Mapping[str, Any], device: int) -> BlockSizes:
-    """Replay the events of one device of a snapshot that this process took itself.
+    """Replay the events of one device in a snapshot taken by this process.
 
     Raises:
         DamagedFileError: torch changed the form of its snapshots.
@@ -78,8 +73,6 @@ def block_sizes(snapshot: Mapping[str, Any], device: int) -> BlockSizes:
 
 
 class _Replay:
-    """Free and taken blocks, event by event."""
-
     def __init__(self, settings: AllocatorSettings) -> None:
         self._settings = settings
         self._taken: dict[int, int] = {}
@@ -88,11 +81,7 @@ class _Replay:
         self._borders: Counter[int] = Counter()  # ends of segments, over which no block merges
 
     def begin(self, segments: list[Segment], trace: list[dict[str, Any]]) -> None:
-        """Start with the segments that are older than the events, all free.
-
-        Raises:
-            _Unlike: Blocks in them were taken before the first event.
-        """
+        """Start with the segments that are older than the events, all free."""
         made: set[int] = set()
         taken: set[int] = set()
         for row in trace:
@@ -112,12 +101,8 @@ class _Replay:
                 self._reserve(segment.address, segment.total_size, is_whole=True)
 
     def follow(self, row: Mapping[str, Any]) -> int | None:
-        """Take one event into account; returns the size of the block it took, 0 for one given
-        back, None for an event of neither kind.
-
-        Raises:
-            _Unlike: The address was not free, or not taken.
-        """
+        """Apply one event. Returns the size of the block it took, 0 if it returned one, else
+        None."""
         action, address, size = row["action"], row.get("addr", 0), row.get("size", 0)
         if action in SIGNS:
             is_whole = action in WHOLE
@@ -131,16 +116,12 @@ class _Replay:
         if MOVES[action] > 0:
             return self._take(address, size)
         if address not in self._taken:
-            raise _Unlike("memory was freed that no event had taken")
+            raise _Unlike("an event freed memory that was not allocated")
         self._make_free(address, self._taken.pop(address))
         return 0
 
     def check(self, segments: list[Segment]) -> None:
-        """Compare with the blocks that the snapshot has in use.
-
-        Raises:
-            _Unlike: They differ, so the allocator has another rule.
-        """
+        """Compare with the blocks that the snapshot has in use."""
         in_use = {
             block.address: block.size
             for segment in segments
@@ -155,7 +136,7 @@ class _Replay:
         free = self._free.get(address)
         size = round_size(requested, self._settings)
         if free is None or free < size:
-            raise _Unlike("a block was taken where none was free")
+            raise _Unlike("a block was allocated where none was free")
         self._forget_free(address)
         if should_split(free, size, self._settings, is_small=size <= SMALL_REQUEST):
             self._put_free(address + size, free - size)
@@ -170,11 +151,11 @@ class _Replay:
         self._make_free(address, size)
 
     def _give_back(self, address: int, size: int, *, is_whole: bool) -> None:
-        """Take a range out of the free block around it; a mapped range may be a part of one."""
+        """Remove a range from the free block around it; a mapped range may be part of one."""
         free = self._free.items()
-        around = next((at for at, length in free if at <= address < at + length), None)
+        around = next((start for start, length in free if start <= address < start + length), None)
         if around is None or address + size > around + self._free[around]:
-            raise _Unlike("memory was given back to the driver that was not free")
+            raise _Unlike("memory in use was given back to the driver")
         length = self._free[around]
         self._forget_free(around)
         if around < address:
@@ -185,7 +166,7 @@ class _Replay:
             self._borders.subtract((address, address + size))
 
     def _make_free(self, address: int, size: int) -> None:
-        """Add a free block, merged with its free neighbours in the same segment."""
+        """Add a free block, merged with adjacent free blocks of the same segment."""
         before = None if self._borders[address] > 0 else self._free_ends.get(address)
         if before is not None:
             size += self._free[before]

@@ -1,4 +1,4 @@
-"""The parts of the driver's figure for a device: segments, pools, and memory outside them.
+"""Split a device's used memory into segments, pools, and memory outside the allocator.
 
 The source is ``torch.cuda.memory._snapshot()``: the segments at the end, and the events that made
 and freed them. Undoing the events from the end is exact back to the oldest event.
@@ -24,14 +24,14 @@ from sysbench.core.record.record import LedgerRow
 
 
 class CardReading(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes in use at the end of a step; None where nothing reports them.
+    """Bytes in use at the end of a step; None if not reported.
 
     Attributes:
         used: By everything on the device; on the CPU the resident set of the process.
-        allocated: Blocks that torch's caching allocator had handed out, at the step's peak
-            where the column is one.
-        reserved: By torch's caching allocator; None on the CPU, which has none.
-        process: By this process on the device, its context and libraries included.
+        allocated: Blocks handed out by torch's caching allocator, at the step's peak if the column
+            is a peak.
+        reserved: By torch's caching allocator; None on the CPU.
+        process: By this process on the device, including its context and libraries.
         others: By other processes on the device.
     """
 
@@ -42,7 +42,7 @@ class CardReading(msgspec.Struct, frozen=True, kw_only=True):
     others: int | None = None
 
     def with_reserved(self, reserved: int) -> CardReading:
-        """The same device at a time when the allocator held that much of it."""
+        """The same device when the allocator had reserved this many bytes."""
         if self.reserved is None:
             return self
         more = reserved - self.reserved
@@ -55,12 +55,12 @@ class CardReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def card_rows(allocated: int, reading: CardReading, pools: Sequence[Pool] = ()) -> list[LedgerRow]:
-    """Rows that sum to ``reading.used``; none when that is unknown.
+    """Rows that sum to ``reading.used``; empty if that is unknown.
 
     Args:
-        allocated: Bytes that the ledger of the same instant sums to.
-        pools: The allocator's pools at that instant: its slack is split by pool. What is free in a
-            private pool is no slack, since the ledger has it as held.
+        allocated: Sum of the ledger at the same instant.
+        pools: The allocator's pools at that instant, to split its slack. Free memory in private
+            pools is not slack: the ledger counts it as held.
     """
     pools = [pool for pool in pools if not pool.name.startswith(PRIVATE_POOL)]
     if reading.used is None:
@@ -83,10 +83,10 @@ def card_rows(allocated: int, reading: CardReading, pools: Sequence[Pool] = ()) 
 
 
 def _slack(slack: int, pools: Sequence[Pool]) -> list[LedgerRow]:
-    """The bytes that the allocator reserves and has not handed out.
+    """Reserved bytes that are not handed out.
 
-    The excess of a block over its request counts as handed out; the pools count it as free. Only
-    large pools have such blocks, so the largest one takes the difference.
+    The ledger counts the excess of a block over its request as handed out, the pools count it as
+    free. Only large pools have such blocks, so the largest one takes the difference.
     """
     if not pools:
         return [LedgerRow("allocator slack", slack)]
@@ -97,13 +97,13 @@ def _slack(slack: int, pools: Sequence[Pool]) -> list[LedgerRow]:
 
 SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 WHOLE = ("segment_alloc", "segment_free")
-"""Events of a segment that never merges with its neighbour; the others grow and shrink one."""
+"""Events of segments that never merge with their neighbours; the others grow and shrink one."""
 
 PRIVATE_POOL = "private pool"
-"""Beginning of the name of a pool that only one user allocates from: CUDA graphs."""
+"""Prefix of the names of pools with a single user, such as a CUDA graph."""
 
 GIVEN_BACK = "given back since"
-"""Stands for the pool of segments freed before the snapshot: it does not record theirs."""
+"""Pool name for segments freed before the snapshot, whose pool is not recorded."""
 
 
 class _Segment(msgspec.Struct, gc=False):
@@ -123,24 +123,20 @@ class _Event(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """One device's segments at the end, as address to (bytes, pool), and the events before it.
-
-    Attributes:
-        events: (nanoseconds since the epoch, address, bytes, sign, whether a whole segment).
-    """
+    """One device's segments at the end, as address to (bytes, pool), and the events before it as
+    (nanoseconds since the epoch, address, bytes, sign, whether a whole segment)."""
 
     at_end: dict[int, tuple[int, str]]
     events: list[tuple[int, int, int, int, bool]]
 
     def reserved_bytes(self, time_ns: int) -> int:
-        """Bytes that the allocator reserved at that time: the end, less the later events."""
         end_bytes = sum(size for size, _ in self.at_end.values())
         return end_bytes - sum(
             size * sign for event_ns, _, size, sign, _ in self.events if event_ns > time_ns
         )
 
     def is_private(self, address: Integers) -> NDArray[np.bool_]:
-        """A mask of the addresses that lie in private pools' segments of the end."""
+        """Mask of the addresses that lie in private pools' segments at the end."""
         ranges = [
             (begin, begin + size)
             for begin, (size, pool) in sorted(self.at_end.items())
@@ -155,9 +151,9 @@ class Segments:
         return inside
 
     def private_bytes(self, times_ns: Integers) -> Integers:
-        """Bytes that private pools reserved at each time: the end, less the later events.
+        """Reserved bytes of private pools at each time: the end minus the later events.
 
-        Of segments given back since, the pool is not known: they are left out.
+        Segments freed before the snapshot are left out, because their pool is unknown.
         """
         at_end = sum(s for s, pool in self.at_end.values() if pool.startswith(PRIVATE_POOL))
         rows = np.array([row[:4] for row in self.events], dtype=np.int64).reshape(-1, 4)
@@ -170,10 +166,10 @@ class Segments:
         return result
 
     def pools(self, time_ns: int, address: Integers, size: Integers) -> list[Pool]:
-        """The pools at that time, by name.
+        """The pools at that time, sorted by name.
 
         Args:
-            address, size: Of the blocks that were handed out then.
+            address, size: Of the blocks handed out at that time.
         """
         # Blocks do not overlap, so that sorted by address their ends are sorted too.
         order = np.argsort(address)
@@ -192,7 +188,7 @@ class Segments:
         ]
 
     def _runs(self, time_ns: int) -> list[tuple[int, int, str]]:
-        """The reserved ranges at that time as (begin, end, pool), half open, in order."""
+        """The reserved ranges at that time as (begin, end, pool), half open, sorted."""
         # A sweep over addresses: by how much the cover changes at each.
         change: Counter[int] = Counter()
         borders = set(self.at_end)
@@ -220,14 +216,14 @@ class Segments:
         return runs
 
     def _pool_at(self, address: int, starts: list[int]) -> str:
-        """The pool of the segment at the end that holds an address, by their sorted starts."""
+        """The pool of the final segment that contains an address, given their sorted starts."""
         before = bisect_right(starts, address)
         size, pool = self.at_end[starts[before - 1]] if before else (0, "")
         return pool if before and address < starts[before - 1] + size else GIVEN_BACK
 
 
 def segments_of(snapshot: Mapping[str, Any], device: int) -> Segments:
-    """One device's segments from a snapshot that this process took itself.
+    """Extract one device's segments from a snapshot taken by this process.
 
     Raises:
         DamagedFileError: torch changed the form of its snapshots.
@@ -253,6 +249,5 @@ def segments_of(snapshot: Mapping[str, Any], device: int) -> Segments:
 
 
 def _pool_name(segment: _Segment) -> str:
-    """The kind of pool; a private one, such as a CUDA graph's, with its number."""
     number = ".".join(str(part) for part in segment.segment_pool_id if part)
     return f"{PRIVATE_POOL} {number}, {segment.segment_type}" if number else segment.segment_type

@@ -1,4 +1,4 @@
-"""The memory block of anyone's file: a snapshot, or a trace with requests for memory."""
+"""Build the memory block of an imported file: a snapshot, or a trace with memory requests."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from sysbench.core.record.memory import DeviceMemory
 from sysbench.core.record.record import Memory
 
 FREED_BLOCKS = (
-    "blocks in use at the end are as the file has them; of those freed before, a snapshot has only "
+    "blocks in use at the end have the file's sizes; for blocks freed earlier a snapshot has only "
     "the request, which is rounded up"
 )
 
 
 def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
-    """The same tables for one device of a foreign snapshot, without owners.
+    """Build the memory block of one device of an imported snapshot, without owners.
 
     Args:
-        device: Its number; without one, the busiest.
+        device: Default: the busiest.
 
     Raises:
-        DamagedFileError: An event of it cannot be read, or it has nothing of that device.
+        DamagedFileError: An event cannot be read, or the device is not in the file.
     """
     used = snapshot.used_devices
     if device is None:
@@ -38,8 +38,8 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
         raise DamagedFileError(f"no device {device} in the snapshot, which has {numbers}")
     reserved = snapshot.peak_reserved_bytes(device) or None
     missing = {
-        "driver_used_bytes": "a snapshot knows only what its allocator holds",
-        "modules": "a snapshot does not say whose an allocation is",
+        "driver_used_bytes": "a snapshot contains only the memory of its allocator",
+        "modules": "a snapshot does not record the owner of an allocation",
         "residual_bytes": "a snapshot has no counter of the peak",
     }
     if reserved is None:
@@ -54,7 +54,7 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
     if counted is not None and counted != end_allocated:
         missing["allocated_size"] = (
             f"its segments say that {format_bytes(counted)} were allocated at the end, their "
-            f"blocks {format_bytes(end_allocated or 0)}: the file was changed, and the blocks count"
+            f"blocks {format_bytes(end_allocated or 0)}: the file was edited, block sizes are used"
         )
     recording = Recording(
         source="cuda-snapshot",
@@ -70,7 +70,6 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
 
 
 def describe_counted(counted: CountedHistory) -> Memory:
-    """The same tables for the requests to a GPU's allocator in a foreign trace, without owners."""
     recording = Recording(
         source="cuda-profiler",
         history=counted.history,
@@ -80,9 +79,9 @@ def describe_counted(counted: CountedHistory) -> Memory:
             end_allocated=counted.end_allocated,
         ),
         missing={
-            "driver_used_bytes": "a trace does not say what its process held",
-            "modules": "a trace does not say whose an allocation is",
-            "baseline_blocks": "of what was there before, the trace has the sum alone",
+            "driver_used_bytes": "a trace does not record the memory of its process",
+            "modules": "a trace does not record the owner of an allocation",
+            "baseline_blocks": "the trace has only the total of memory allocated before it",
         },
     )
     memory = describe_memory(recording, Notes())
@@ -90,14 +89,13 @@ def describe_counted(counted: CountedHistory) -> Memory:
 
 
 def describe_profiled(history: History) -> Memory:
-    """The same tables for the CPU allocator's requests in a foreign trace, without owners."""
     recording = Recording(
         source="cpu-profiler",
         history=history,
         missing={
             "peak_reserved_bytes": "the CPU allocator reserves nothing ahead",
-            "driver_used_bytes": "a trace does not say what its process held",
-            "modules": "a trace does not say whose an allocation is",
+            "driver_used_bytes": "a trace does not record the memory of its process",
+            "modules": "a trace does not record the owner of an allocation",
             "residual_bytes": NO_COUNTER,
         },
     )

@@ -1,4 +1,4 @@
-"""The events of an allocator, the allocations that follow from them, and the failed request."""
+"""Events of an allocator, the allocations that follow from them, and the failed request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 
 class Frame(NamedTuple):
-    """One level of a stack: Python, or an operator with ``line`` 0 and no file."""
+    """One level of a stack: Python code, or an operator with ``line`` 0 and no file."""
 
     file: str
     line: int
@@ -25,7 +25,7 @@ class Frame(NamedTuple):
 
 
 def is_python(file: str) -> bool:
-    """Whether a frame's file is Python's; code without a file is named ``<string>`` or the like."""
+    """True for Python files and for code without a file, such as ``<string>``."""
     return file.endswith(".py") or file.startswith("<")
 
 
@@ -34,10 +34,10 @@ Stack = tuple[Frame, ...]
 
 MAX_FRAMES = 100
 MAX_FRAMES_READ = 2000
-"""Frames of one stack that are looked through for Python: with ``stacks="all"``, torch's default,
-those of C++ come first and are many."""
+"""Frames of one stack that are searched for Python: with torch's default ``stacks="all"`` many C++
+frames come first."""
 MAX_ALIKE = 64
-"""Stacks of one key that are compared; a hostile file can have a million."""
+"""Maximum number of stacks compared per key; a hostile file can have a million."""
 
 
 class _Frame(msgspec.Struct, gc=False):
@@ -47,11 +47,7 @@ class _Frame(msgspec.Struct, gc=False):
 
 
 class Stacks:
-    """Numbers the distinct stacks.
-
-    A snapshot shares its frames: two equal stacks mostly hold the same objects, and comparing two
-    such lists is fast.
-    """
+    """Numbers distinct stacks. Snapshots share frames, so comparing equal stacks is fast."""
 
     def __init__(self) -> None:
         self.distinct: list[Stack] = []
@@ -59,10 +55,9 @@ class Stacks:
         self._alike: defaultdict[int, list[tuple[list[Any], int]]] = defaultdict(list)
 
     def number(self, frames: Any) -> int:
-        """The number of a stack, -1 without one."""
         if not frames:
             return -1
-        # One number is found faster than a tuple, and a key that stacks share is no error.
+        # An integer key is faster than a tuple; stacks may share a key.
         key = id(frames[0]) ^ id(frames[len(frames) // 2]) ^ id(frames[-1])
         alike = self._alike[key]
         for stored, number in alike:
@@ -93,17 +88,15 @@ class History:
     Attributes:
         time_ns: Nanoseconds since the Unix epoch, never falling.
         address: Start of the block.
-        change: Bytes as they were requested: positive when taken, negative when given back.
-        stack: Index into ``stacks`` of where the event happened, -1 when that is unknown.
-        stacks: The distinct stacks.
+        change: Requested bytes: positive when taken, negative when given back.
+        stack: Index into ``stacks``, -1 if unknown.
         survivors: (address, requested bytes) of blocks in use when the recording ended.
-        product: Number of the matrix product that was under way, -1 outside of all; empty where
-            operators were not recorded.
-        block: Bytes of the block that was handed out, which can be larger than the rounded request,
-            0 where one was given back; empty where that is not known.
-        survivor_stacks: Address to the index of the stack of a survivor, -1 when unknown.
-        end_blocks: Address to bytes of the blocks in use when the recording ended, where the file
-            has them: as handed out, not as requested.
+        product: Number of the matrix product in progress, -1 outside; empty if operators were not
+            recorded.
+        block: Bytes of the block handed out, which can exceed the rounded request, 0 for returns;
+            empty if unknown.
+        survivor_stacks: Address of a survivor to the index of its stack, -1 if unknown.
+        end_blocks: Address to block bytes of blocks in use at the end, if the file has them.
         granule: Bytes that the allocator rounds every request up to; 1 if it does not.
     """
 
@@ -135,15 +128,13 @@ class Lifetimes:
     the i-th.
 
     Attributes:
-        address: Start of the block.
         bytes: As requested.
         rounded: The request, rounded up to the allocator's granule.
-        blocks: Bytes of the block, where the history or the state at its end has them; else as
-            ``rounded``.
-        born: First instant at which it is alive; 0 if it was there before the history began.
-        died: First instant at which it no longer is; ``instants`` if no event freed it.
-        stack: Index into the history's stacks, -1 when unknown.
-        instants: One more than the history has events.
+        blocks: Bytes of the block, if the history or its final state has them; else ``rounded``.
+        born: First instant at which it is alive; 0 if it existed before the history began.
+        died: First instant at which it is no longer alive; ``instants`` if no event freed it.
+        stack: Index into the history's stacks, -1 if unknown.
+        instants: Number of events plus one.
     """
 
     address: Integers
@@ -159,11 +150,10 @@ class Lifetimes:
         return len(self.address)
 
     def alive_at(self, instant: int) -> Integers:
-        """Indices of the allocations alive at an instant."""
         return np.flatnonzero((self.born <= instant) & (instant < self.died))
 
     def curve(self, weights: Integers) -> Integers:
-        """Sum of the weights of what is alive, one element an instant."""
+        """Sum of the weights of live allocations, one element an instant."""
         # int64: the weights are bytes, and their sum exceeds 2**31. One element more than the
         # result takes the deaths of allocations that nothing freed.
         change = np.zeros(self.instants + 1, dtype=np.int64)
@@ -174,13 +164,13 @@ class Lifetimes:
 
 
 def pair(history: History) -> Lifetimes:
-    """Join each event that takes memory with the one that gives it back.
+    """Pair each event that takes memory with the one that gives it back.
 
-    Exact also when the ring buffer has dropped the beginning: an address freed without having
-    been taken, and a survivor that no event mentions, was alive before the first event.
+    Exact even if the ring buffer dropped the beginning: an address freed without having been taken,
+    and a survivor that no event mentions, was alive before the first event.
     """
     instants = len(history) + 1
-    # A stable sort keeps the events of one address in order of time, so that neighbours pair.
+    # A stable sort keeps the events of one address in order of time, so that adjacent events pair.
     order = np.argsort(history.address, kind="stable")
     addresses = history.address[order]
     taken = history.change[order] > 0
@@ -189,16 +179,16 @@ def pair(history: History) -> Lifetimes:
     after_taken = np.zeros(len(history), dtype=np.bool_)  # the event before took memory
     after_taken[1:] = taken[:-1]
 
-    # By event: the instant of the next event at its address, ``instants`` where none follows.
+    # By event: the instant of the next event at its address, ``instants`` if none follows.
     ends = np.full(len(history), instants, dtype=np.int64)
     ends[order[:-1]] = np.where(follows[1:], order[1:] + 1, instants)
     births = np.flatnonzero(history.change > 0)
     # Frees whose predecessor at the address is no allocation: it was before the recording.
     orphans = order[~taken & ~(follows & after_taken)]
     survivors = np.array(history.survivors, dtype=np.int64).reshape(-1, 2)
-    # Of survivors only those that no event mentions: the events' own births are counted already.
+    # Only survivors that no event mentions: the others are counted by their own event.
     place = np.searchsorted(addresses, survivors[:, 0])
-    # One more than addresses: a survivor beyond the largest finds -1, which none has.
+    # The appended -1 is for survivors beyond the largest address.
     untouched = survivors[np.append(addresses, -1)[place] != survivors[:, 0]]
     stacks = [history.survivor_stacks.get(address, -1) for address in untouched[:, 0].tolist()]
 
@@ -224,11 +214,11 @@ def _blocks(
 ) -> Integers:
     blocks = rounded
     if len(history.block):
-        # An event has the block that it handed out; of births before the first none is known.
+        # Events have the block that they handed out; births before the first event have none.
         blocks = np.maximum(blocks, np.append(0, history.block)[born])
     if history.end_blocks:
         at_end = np.flatnonzero(died > len(history))
-        sizes = [history.end_blocks.get(one, 0) for one in address[at_end].tolist()]
+        sizes = [history.end_blocks.get(start, 0) for start in address[at_end].tolist()]
         blocks = blocks.copy()
         blocks[at_end] = np.maximum(blocks[at_end], sizes)
     return blocks
@@ -247,9 +237,7 @@ class OomEvent:
 
     Attributes:
         time_ns: Nanoseconds since the Unix epoch.
-        bytes: Bytes requested.
-        stack: Of the request, innermost frame first.
-        op: The innermost operator under way; None where operators were not recorded.
+        op: The innermost operator in progress; None if operators were not recorded.
     """
 
     time_ns: int
@@ -265,7 +253,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 def refusal_in(snapshot: Mapping[str, Any], device: int) -> OomEvent | None:
-    """The last failed request of one device in a snapshot of this process; None without any.
+    """The last failed request of one device in a snapshot of this process, or None.
 
     Raises:
         DamagedFileError: torch changed the form of its snapshots.

@@ -1,19 +1,25 @@
-"""Running out of memory: the failed request, the sizes that would fit, and both in words."""
+"""Describe an out-of-memory failure: the failed request, and the sizes that would fit."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from sysbench.core.formatting import format_bytes
+from sysbench.core.memory.allocations import AllocationHistory, replay_allocations
+from sysbench.core.memory.block import Recording, draw_timeline, largest_alive, origins_alive
+from sysbench.core.memory.history import History, OomEvent, pair
+from sysbench.core.memory.owners import NEVER, Notes, PhaseMark, join_clocks
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.predict.fit_grid import FitKey, fit
 from sysbench.core.predict.room import AvailableMemory
 from sysbench.core.record.events import OutOfMemory
-from sysbench.core.record.memory import Oom, OomSnapshot, WouldFit
-from sysbench.core.record.record import PassRecord, Record
+from sysbench.core.record.memory import RESIDUAL, Oom, OomSnapshot, WouldFit
+from sysbench.core.record.record import LedgerRow, PassRecord, Record
 from sysbench.core.spec.spec import RunSpec
 
 KEYS: tuple[FitKey, ...] = ("batch", "context")
@@ -23,12 +29,6 @@ NOT_RECORDED = "only the memory pass records allocations, and it did not run out
 def describe_oom(
     event: OutOfMemory, alive: OomSnapshot | None, spec: RunSpec, capability: str | None = None
 ) -> Oom:
-    """Description of the failed request.
-
-    Args:
-        alive: From the memory pass; None in other passes.
-        capability: As `closed_form.predict` takes it.
-    """
     facts: dict[str, Any] = msgspec.structs.asdict(event)
     missing = dict(event.missing)
     if alive is None:
@@ -52,12 +52,12 @@ def describe_oom(
 def _would_fit(spec: RunSpec, capacity_bytes: int | None, capability: str | None) -> list[WouldFit]:
     if capacity_bytes is None:
         return []
-    # The process knows what it could have had: driver and context are not in it.
+    # The capacity is the process's own, without driver and context.
     room = AvailableMemory(
         least=capacity_bytes, most=capacity_bytes, is_cuda=spec.on_cuda, capability=capability
     )
-    told = partial(predict, capability=capability)
-    fits = [fit(spec, key, capacity_bytes, told, room=room) for key in KEYS]
+    predict_here = partial(predict, capability=capability)
+    fits = [fit(spec, key, capacity_bytes, predict_here, room=room) for key in KEYS]
     return [
         WouldFit(
             key=row.key,
@@ -83,11 +83,11 @@ LARGEST_ROWS = 3
 
 
 def refused(oom: Oom) -> str:
-    """``128 MiB asked for in forward, 92.7 MiB free``."""
+    """``tried to allocate 128 MiB in forward, 92.7 MiB free``."""
     requested = (
         "an unknown amount" if oom.requested_bytes is None else format_bytes(oom.requested_bytes)
     )
-    text = f"{requested} asked for in {oom.phase}"
+    text = f"tried to allocate {requested} in {oom.phase}"
     if oom.free_bytes is not None:
         text += f", {format_bytes(oom.free_bytes)} free"
     if oom.largest_free_bytes:
@@ -96,7 +96,7 @@ def refused(oom: Oom) -> str:
 
 
 def asked_by(oom: Oom) -> str:
-    """``aten::div in blocks.0.attention``, or the one of both that is known."""
+    """``aten::div in blocks.0.attention``, or whichever of both is known."""
     return " in ".join(part for part in (oom.op, oom.module) if part)
 
 
@@ -114,13 +114,12 @@ def held(oom: Oom) -> str:
 
 
 def largest_rows(oom: Oom) -> str:
-    """The largest rows of the ledger."""
     rows = sorted(oom.ledger, key=lambda row: -row.bytes)[:LARGEST_ROWS]
     return ", ".join(f"{row.name} {format_bytes(row.bytes)}" for row in rows)
 
 
 def what_fits(oom: Oom) -> str:
-    """The sizes that would fit by the closed form, as a clause; empty without a prediction."""
+    """Name the sizes that would fit by the closed form, as a clause; empty without a prediction."""
     if not oom.would_fit or oom.capacity_bytes is None:
         return ""
     capacity = format_bytes(oom.capacity_bytes)
@@ -128,9 +127,81 @@ def what_fits(oom: Oom) -> str:
     if not smaller:
         return (
             f"by the closed form this spec fits into {capacity}: libraries, fragmentation or the "
-            "recording took the rest"
+            "recording used the rest"
         )
     fitting = [f"{row.key} {row.largest:,} (not {row.asked:,})" for row in smaller if row.largest]
     if not fitting:
         return f"by the closed form not even batch 1 or context 1 fits into {capacity}"
     return f"by the closed form {' or '.join(fitting)} fits into {capacity}"
+
+
+LARGEST, ORIGINS = 50, 200
+NOT_SEEN = "torch recorded no failed request: this is the memory peak of the phase"
+
+
+def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
+    """Describe the memory up to the failed request that ended a recording."""
+    history, notes, _ = join_clocks(recording.history, notes)
+    refusal = recording.refusal
+    allocated_bytes = recording.counters.end_allocated
+    count = _peak_instant(history, notes) if refusal is None else history.instant(refusal.time_ns)
+    allocations = _replay_until(history, count, notes, refusal)
+    live_bytes = int(allocations.live[count])
+    ledger = [row for row in allocations.rows_at(count) if row.bytes]
+    if allocated_bytes is not None and allocated_bytes != live_bytes:
+        ledger.append(LedgerRow(RESIDUAL, allocated_bytes - live_bytes))
+    step = notes.phases[-1].step
+    span = allocations.span(step) if step in notes.steps else (0, count)
+    refused_ns = allocations.notes.phases[-1].time_ns
+    modules = [mark.module for mark in notes.modules if mark.time_ns <= refused_ns]
+    is_exact = refusal is not None and recording.source == "cuda-snapshot"
+    return OomSnapshot(
+        requested_bytes=refusal.bytes if refusal and is_exact else None,
+        op=refusal.op if refusal else None,
+        module=modules[-1] if modules else None,
+        free_bytes=_free_bytes(recording, live_bytes),
+        ledger=ledger,
+        origins=origins_alive(allocations, count, ORIGINS),
+        largest=largest_alive(allocations, count, LARGEST),
+        timeline=draw_timeline(allocations, *span),
+        refused_ms=allocations.since_start_ms(refused_ns),
+        missing={} if refusal else {"op": NOT_SEEN},
+    )
+
+
+def _free_bytes(recording: Recording, live_bytes: int) -> int | None:
+    if recording.free_at_end is None:
+        return None
+    lifetimes = pair(recording.history)
+    at_end = int(lifetimes.curve(lifetimes.rounded)[-1])
+    return max(0, recording.free_at_end - (live_bytes - at_end))
+
+
+def _peak_instant(history: History, notes: Notes) -> int:
+    lifetimes = pair(history)
+    live = lifetimes.curve(lifetimes.rounded)
+    first = history.instant(notes.phases[-1].time_ns)
+    return first + int(np.argmax(live[first:]))
+
+
+def _replay_until(
+    history: History, count: int, notes: Notes, refusal: OomEvent | None
+) -> AllocationHistory:
+    """Replay the first ``count`` events, with the step still open.
+
+    The replay ends the step at NEVER, so that live memory counts as a temporary of the step and not
+    as kept between steps. The result of the failed product and its workspace cannot be
+    distinguished, so both count as temporaries.
+    """
+    columns = ("time_ns", "address", "change", "stack", "product", "block")
+    before = replace(history, **{name: getattr(history, name)[:count] for name in columns})
+    step = notes.phases[-1].step
+    last_ns = max(int(before.time_ns[-1]) if count else 0, notes.phases[-1].time_ns)
+    allocations = replay_allocations(before, _end_step(notes, step, NEVER))
+    return replace(
+        allocations, notes=_end_step(notes, step, refusal.time_ns if refusal else last_ns)
+    )
+
+
+def _end_step(notes: Notes, step: int, time_ns: int) -> Notes:
+    return msgspec.structs.replace(notes, phases=[*notes.phases, PhaseMark(time_ns, step, "")])

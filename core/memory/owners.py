@@ -1,4 +1,4 @@
-"""The owner of each allocation (category, phase of birth, module) from the notes of the worker."""
+"""Assign an owner to each allocation (category, phase, module) from the worker's notes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sysbench.core.memory.history import History, Lifetimes
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
 from sysbench.core.trace.classify import WHOLE_MODEL
 
-WITHIN_US = 20.0
-"""A larger difference deserves a notice."""
+MAX_OFFSET_US = 20.0
+"""Microseconds above which a clock difference is reported."""
 
 N = TypeVar("N", bound="Note")
 
 
 class Offset(NamedTuple):
-    """The allocator's clock minus that of the notes at a time of the notes; ``error_ns`` is the
-    most by which that can be off."""
+    """The allocator's clock minus the notes' clock at a time of the notes, off by at most
+    ``error_ns``."""
 
     time_ns: int
     offset_ns: int
@@ -33,8 +33,8 @@ class Offset(NamedTuple):
 
 
 class JoinedClock(NamedTuple):
-    """A history without the soundings, notes in its clock, and the offsets at both ends; one or
-    none where events of soundings are lost."""
+    """A history without clock probes, notes in its clock, and the offsets at both ends; fewer if
+    events of probes were dropped."""
 
     history: History
     notes: Notes
@@ -42,38 +42,37 @@ class JoinedClock(NamedTuple):
 
     @property
     def offset_us(self) -> float | None:
-        """The offset that is farther from zero, in microseconds; None without any."""
-        worst = max(self.offsets, key=lambda one: abs(one.offset_ns), default=None)
+        """The larger offset, in microseconds; None without any."""
+        worst = max(self.offsets, key=lambda offset: abs(offset.offset_ns), default=None)
         return None if worst is None else worst.offset_ns / 1e3
 
 
 def join_clocks(history: History, notes: Notes) -> JoinedClock:
-    """Shift the notes into the clock of the history, and take the soundings out of it.
+    """Shift the notes into the clock of the history, and remove the clock probes from it.
 
-    Between the ends the offset changes evenly. Without soundings nothing changes.
+    The offset is interpolated linearly between the ends. Without probes nothing changes.
     """
-    found = [
+    probes = [
         (sounding, index)
         for sounding in notes.soundings
         if (index := _event_of(history, sounding)) is not None
     ]
-    offsets = _ends([_offset(history, sounding, index) for sounding, index in found])
+    offsets = _ends([_offset(history, sounding, index) for sounding, index in probes])
     if not offsets:
         return JoinedClock(history, notes, [])
     shifted = msgspec.structs.replace(
         notes,
-        phases=_shifted(notes.phases, offsets),
-        modules=_shifted(notes.modules, offsets),
-        tags=_shifted(notes.tags, offsets),
+        phases=_shift(notes.phases, offsets),
+        modules=_shift(notes.modules, offsets),
+        tags=_shift(notes.tags, offsets),
         released_ns=None
         if notes.released_ns is None
         else notes.released_ns + _offset_at(notes.released_ns, offsets),
     )
-    return JoinedClock(_without(history, [index for _, index in found]), shifted, offsets)
+    return JoinedClock(_remove(history, [index for _, index in probes]), shifted, offsets)
 
 
 def _event_of(history: History, sounding: Sounding) -> int | None:
-    """The event of a sounding: of those with its size the nearest in time."""
     candidates = np.flatnonzero(history.change == sounding.bytes)
     if not len(candidates):
         return None
@@ -89,16 +88,16 @@ def _offset(history: History, sounding: Sounding, index: int) -> Offset:
 
 
 def _ends(offsets: Sequence[Offset]) -> list[Offset]:
-    """The most exact offset of either end: of the soundings before and after the middle."""
+    """The most exact offset of either end, that is of the probes before and after the middle."""
     if not offsets:
         return []
-    times = [one.time_ns for one in offsets]
+    times = [offset.time_ns for offset in offsets]
     middle_ns = (min(times) + max(times)) // 2
     sides = (
-        [one for one in offsets if one.time_ns <= middle_ns],
-        [one for one in offsets if one.time_ns > middle_ns],
+        [offset for offset in offsets if offset.time_ns <= middle_ns],
+        [offset for offset in offsets if offset.time_ns > middle_ns],
     )
-    return [min(side, key=lambda one: one.error_ns) for side in sides if side]
+    return [min(side, key=lambda offset: offset.error_ns) for side in sides if side]
 
 
 def _offset_at(time_ns: int, offsets: Sequence[Offset]) -> int:
@@ -110,23 +109,22 @@ def _offset_at(time_ns: int, offsets: Sequence[Offset]) -> int:
     return first.offset_ns + (last.offset_ns - first.offset_ns) * since // between
 
 
-def _shifted(notes: Sequence[N], offsets: Sequence[Offset]) -> list[N]:
+def _shift(notes: Sequence[N], offsets: Sequence[Offset]) -> list[N]:
     return [
         msgspec.structs.replace(note, time_ns=note.time_ns + _offset_at(note.time_ns, offsets))
         for note in notes
     ]
 
 
-def _without(history: History, births: Sequence[int]) -> History:
-    """The history without these allocations and the events that free them."""
+def _remove(history: History, births: Sequence[int]) -> History:
     gone = list(births)
     for birth in births:
         later = np.flatnonzero(history.address[birth + 1 :] == history.address[birth])
         gone += [birth + 1 + int(later[0])] if len(later) else []
-    kept = np.ones(len(history), dtype=np.bool_)
-    kept[gone] = False
+    remains = np.ones(len(history), dtype=np.bool_)
+    remains[gone] = False
     columns: dict[str, Any] = {
-        field.name: column[kept]
+        field.name: column[remains]
         for field in fields(history)
         if isinstance(column := getattr(history, field.name), np.ndarray) and len(column)
     }
@@ -143,30 +141,28 @@ Owner = Literal[
     "activations",
     "outputs",
 ]
-"""The owner of a storage. Of several owners of one allocation the first in this order counts."""
+"""The owner of a storage. If an allocation has several, the first in this order counts."""
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A fact of the worker at a time, in nanoseconds since the Unix epoch."""
+    """A fact at a time, in nanoseconds since the Unix epoch."""
 
     time_ns: int
 
 
 class PhaseMark(Note, frozen=True):
-    """A phase began; ``""`` means that the step was over. Building the model is step -1."""
+    """A phase began; ``""`` means that the step ended. Building the model is step -1."""
 
     step: int
     phase: str
 
 
 class ModuleMark(Note, frozen=True):
-    """From now on this module computes, forward or backward."""
-
     module: str
 
 
 class Tag(Note, frozen=True):
-    """At this time the storage at this address belonged to this owner, in this module."""
+    """The storage at this address belonged to this owner and module at this time."""
 
     address: int
     owner: Owner
@@ -174,7 +170,7 @@ class Tag(Note, frozen=True):
 
 
 class Sounding(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An allocation of an odd size between two readings of the notes' clock, freed at once."""
+    """A clock probe: an odd-sized allocation between two clock readings, freed at once."""
 
     before_ns: int
     after_ns: int
@@ -182,7 +178,6 @@ class Sounding(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def middle_ns(self) -> int:
-        """The time between the two readings."""
         return (self.before_ns + self.after_ns) // 2
 
 
@@ -191,9 +186,9 @@ class Notes(msgspec.Struct, frozen=True):
 
     Attributes:
         released_ns: Time at which the libraries freed their workspaces, after the last step.
-        workspaces: Addresses of blocks alive at the end of the history that the libraries freed
-            when they were asked to, after memory had run out.
-        soundings: Allocations by which the allocator's clock is joined with that of the notes.
+        workspaces: Addresses of blocks alive at the end of the history that the libraries freed on
+            request, after memory had run out.
+        soundings: Clock probes, which align the allocator's clock with that of the notes.
     """
 
     phases: list[PhaseMark] = []
@@ -205,16 +200,15 @@ class Notes(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> list[int]:
-        """The steps that were noted, building not among them."""
+        """The recorded steps, without building."""
         return sorted({mark.step for mark in self.phases if mark.step >= 0})
 
     def step_span(self, step: int) -> tuple[int, int]:
-        """Start and end of a step, in nanoseconds."""
         times = [mark.time_ns for mark in self.phases if mark.step == step]
         return times[0], times[-1]
 
     def forward_end_ns(self, step: int) -> int | None:
-        """End of a step's forward, its output alive; None where no mark shows it."""
+        """End of a step's forward, its output alive; None if no mark shows it."""
         marks = [mark for mark in self.phases if mark.step == step]
         for mark, after in pairwise(marks):
             if mark.phase == "forward" and after.phase:
@@ -228,14 +222,14 @@ class Notes(msgspec.Struct, frozen=True):
         return max((time for time in times if began_ns <= time <= ended_ns), default=None)
 
     def phase_at(self, time_ns: int) -> str:
-        """The phase of that time; ``""`` outside of all."""
+        """The phase at that time; ``""`` outside all phases."""
         position = bisect_right(self.phases, time_ns, key=lambda mark: mark.time_ns)
         return self.phases[position - 1].phase if position else ""
 
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
 WORKSPACES = "workspaces"
-"""Category of the memory that a library keeps from one call to the next."""
+"""Category of memory that a library keeps from one call to the next."""
 KEPT = "kept between steps"
 BEFORE = "there before the recording"
 UNKNOWN = "not attributed"
@@ -252,9 +246,9 @@ class Attribution(NamedTuple):
     Attributes:
         category: An `Owner`, ``temporaries (<phase>)``, or one of LIBRARY_WORKSPACE, WORKSPACES,
             KEPT, BEFORE, UNKNOWN.
-        phase: The phase it was born in; ``""`` when that is unknown.
-        module: Path of the module it belongs to, or that computed when it was born; ``""``
-            where nothing was noted.
+        phase: The phase of its birth; ``""`` if unknown.
+        module: Path of the module that owns it, or that computed at its birth; ``""`` without
+            notes.
     """
 
     category: list[str]
@@ -263,17 +257,17 @@ class Attribution(NamedTuple):
 
 
 def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attribution:
-    """Find the owner of each allocation from the worker's notes.
+    """Assign an owner to each allocation from the worker's notes.
 
-    A tag counts when its time lies within the allocation's life. An allocation without a tag is
-    a temporary of the phase of its birth, unless it outlives its step. It is then a library's
-    workspace if it died when the libraries freed theirs. One that is noted as theirs is a
-    workspace in any case. An allocation that lived within one matrix product belongs to the
-    library, whatever tag its address has.
+    A tag counts when its time lies within the allocation's life. An allocation without a tag is a
+    temporary of the phase of its birth, unless it outlives its step. It is then a library's
+    workspace if it died when the libraries freed theirs, else kept between steps. Blocks in
+    ``notes.workspaces`` are always workspaces. An allocation that lived within one matrix product
+    belongs to the library, whatever tag its address has.
     """
     is_workspace = _library_workspace(history, lifetimes)
     if not (notes.phases or notes.modules or notes.tags or notes.workspaces):
-        # A foreign file can be large: no loop over its allocations.
+        # An imported file can be large: no loop over its allocations.
         names = (UNKNOWN, BEFORE, LIBRARY_WORKSPACE)
         which = np.where(is_workspace, 2, lifetimes.born == 0).tolist()
         unknown = [""] * len(lifetimes)
@@ -322,10 +316,10 @@ def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attributi
 
 
 def _library_workspace(history: History, lifetimes: Lifetimes) -> NDArray[np.bool_]:
-    """A mask of the allocations that one matrix product took and freed before it returned.
+    """Mask of the allocations that one matrix product took and freed before it returned.
 
-    Libraries pack operands or accumulate in them, depending on the CPU's instructions. None is
-    a tensor of the step: a product's result outlives the product.
+    Libraries pack operands or accumulate in them, depending on the CPU's instructions. They are not
+    tensors of the step: a product's result outlives the product.
     """
     if not len(history.product):
         return np.zeros(len(lifetimes), dtype=np.bool_)
@@ -339,7 +333,6 @@ def _library_workspace(history: History, lifetimes: Lifetimes) -> NDArray[np.boo
 def _tags_by_allocation(
     lifetimes: Lifetimes, births: list[int], deaths: list[int], tags: Sequence[Tag]
 ) -> dict[int, Tag]:
-    """Index of an allocation to its tag, for those that have one."""
     at_address: defaultdict[int, list[int]] = defaultdict(list)
     for index, address in enumerate(lifetimes.address.tolist()):
         at_address[address].append(index)
@@ -362,7 +355,6 @@ def _tags_by_allocation(
 
 
 def _latest(notes: Sequence[Note], times: list[int]) -> list[int]:
-    """Index of the last note at or before each time; -1 when there is none."""
     noted_ns = np.array([note.time_ns for note in notes], dtype=np.int64)
     positions: list[int] = (np.searchsorted(noted_ns, times, side="right") - 1).tolist()
     return positions

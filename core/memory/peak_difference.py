@@ -1,4 +1,4 @@
-"""Difference of two runs' memory at their peaks: by row, by module, by stack."""
+"""Compare two runs' memory at their peaks by row, module and stack."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OriginChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes and blocks of one stack at the two peaks."""
-
     category: str
     phase: str
     stack: list[str]
@@ -36,10 +34,10 @@ class OriginChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """B's memory against A's, only what differs, the largest change first.
+    """Changes of memory from A to B, largest first.
 
-    ``rows`` and ``origins`` each add up to the change of the peak, up to the rounding of
-    blocks, which is a row and has no origin. A module's bytes include its children's.
+    ``rows`` and ``origins`` each add up to the change of the peak, except for the rounding of
+    blocks, which has no origin. A module's bytes include its children's.
     """
 
     rows: list[RowChange]
@@ -48,7 +46,6 @@ class MemoryDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_difference(a: Memory, b: Memory) -> MemoryDifference:
-    """The difference of two memory passes at their peaks."""
     return MemoryDifference(
         rows=[
             RowChange(name=name, a_bytes=before, b_bytes=after)

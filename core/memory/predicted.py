@@ -1,7 +1,7 @@
-"""Prediction against measurement: row by row, and as closed forms of the resident set.
+"""Compare prediction and measurement row by row, and find the closed form of the resident set.
 
-The write-ups' peaks of one model differ by factors because each had another set of tensors
-resident. The name of the closed form distinguishes them.
+Published peaks of one model differ by factors because different tensors were resident. The name of
+the closed form distinguishes them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COPIES = "autocast weight copies"
 
 
 class Form(NamedTuple):
-    """A count of parameter sets and saved graphs, and the state of the step in which they live."""
+    """A number of parameter sets and saved graphs, and the state of the step that has them."""
 
     parameters: int
     graphs: int
@@ -40,7 +40,7 @@ class Form(NamedTuple):
         return self.graphs > 0 or self.parameters in (1, 3)
 
     def name(self, has_copies: bool) -> str:
-        """``3P + C + A``; C stands where autocast's copies exist."""
+        """``3P + C + A``; C is for autocast's copies."""
         copies = int(has_copies and self.has_forward)
         terms = [(self.parameters, "P"), (copies, "C"), (self.graphs, "A")]
         return " + ".join(f"{count if count > 1 else ''}{what}" for count, what in terms if count)
@@ -52,23 +52,23 @@ FORMS = (
     Form(1, 2, "as P + A, with the graph of the forward before still alive"),
     Form(2, 0, "weights and gradients: a backward when it is over"),
     Form(2, 1, "weights, gradients that were not dropped, and one graph"),
-    Form(3, 0, "weights and AdamW's two moments, no graph: a forward beside a training state"),
+    Form(3, 0, "weights and AdamW's two moments, no graph: a forward with a training state"),
     Form(3, 1, "weights, AdamW's two moments and one graph: a training step after its forward"),
     Form(4, 0, "weights, gradients and two moments: the optimizer's step"),
     Form(4, 1, "as 3P + A, with gradients that were not dropped"),
-    Form(5, 0, "as 4P, with one more set for an instant: AdamW with foreach"),
+    Form(5, 0, "as 4P, with one more set temporarily: AdamW with foreach"),
 )
 
 
 class PredictedSizes(NamedTuple):
-    """Bytes of one parameter set, of what one graph saves, and of autocast's copies."""
+    """Bytes of one parameter set, of one saved graph, and of autocast's copies."""
 
     parameters: int
     graph: int
     copies: int
 
     def of(self, form: Form) -> int:
-        """A form's bytes; autocast's copies live as long as a forward or its graph."""
+        """Bytes of a form; autocast's copies live as long as a forward or its graph."""
         copies = self.copies if form.has_forward else 0
         return form.parameters * self.parameters + form.graphs * self.graph + copies
 
@@ -76,9 +76,9 @@ class PredictedSizes(NamedTuple):
 def resident_set(memory: Memory, spec: RunSpec) -> tuple[list[ClosedForm], str | None]:
     """Every form in this run's sizes with its error, and the name of the form that matches.
 
-    The match is within `MATCH_WITHIN` of the peak and has the parts that the ledger shows; None
-    where no form has both. A is the bytes that the step saved for backward, or that it would
-    save in grad mode if it saved nothing.
+    The match is within `MATCH_WITHIN` of the peak and has the parts that the ledger shows; None if
+    no form has both. A is the bytes saved for backward, or the predicted ones of a step that saved
+    nothing.
     """
     sizes, peak = _sizes(memory, spec), memory.peak_allocated_bytes
     if not sizes.parameters or not peak:
@@ -115,7 +115,6 @@ def _sizes(memory: Memory, spec: RunSpec) -> PredictedSizes:
 
 
 def _parts(memory: Memory, sizes: PredictedSizes) -> tuple[float, float]:
-    """Parameter sets and graphs that the ledger shows at the peak."""
     sets = ("parameters", "gradients", "optimizer state", "temporaries (optimizer)")
     set_bytes = sum(predicted_amount(memory.ledger, name) for name in sets)
     saved = predicted_amount(memory.ledger, "activations")
@@ -123,27 +122,25 @@ def _parts(memory: Memory, sizes: PredictedSizes) -> tuple[float, float]:
 
 
 def predicted_amount(rows: Iterable[LedgerRow], name: str) -> int:
-    """Bytes of the row of that name; 0 without one."""
     return sum(row.bytes for row in rows if row.name == name)
 
 
 ADDED = f"added by {LIBRARY_WORKSPACE}"
 NOT_PREDICTED = "not predicted"
-NOT_MODELLED = "what libraries take within a product goes by the CPU, and no prediction has it"
-NO_MATCH = "no closed form comes close: temporaries or logits weigh more here, see the ledger"
+NOT_MODELLED = "the workspace of libraries within a product depends on the CPU and is not predicted"
+NO_MATCH = "no closed form matches: temporaries or logits dominate the peak, see the ledger"
 
 
-def reconciled(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
-    """The block with its prediction, the error of every row, and the closed form it matches.
+def reconcile(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
+    """Add the prediction, the error of every row, and the matching closed form.
 
-    A run that the prediction does not cover, such as compiled code, gets none; ``missing`` has
-    the reason.
+    Runs that the prediction does not cover, such as compiled code, get the reason in ``missing``.
     """
     forms, matched = resident_set(memory, spec)
     missing = dict(memory.missing)
     if matched is None:
         missing["resident_set"] = NO_MATCH
-    if spec.is_own:  # its worker has played the step, where one could be
+    if spec.is_own:  # the worker did the dry run, if it is supported
         return msgspec.structs.replace(
             memory, closed_forms=forms, resident_set=matched, missing=missing
         )
@@ -163,11 +160,11 @@ def reconciled(memory: Memory, spec: RunSpec, prediction: Prediction) -> Memory:
 
 
 def row_by_row(memory: Memory, prediction: Prediction) -> list[ReconciledRow]:
-    """Every row that either side has, then the peak.
+    """Every row of the prediction or the measurement, then the peak.
 
-    A prediction covers tensors, so the rows are of the instant with the most bytes of tensors.
-    Library workspace within a product can move the peak to an instant with other tensors alive,
-    and the rows would not correspond. A separate row has the bytes it adds to the peak.
+    Predictions cover tensors, so the rows are of the instant with the most bytes of tensors.
+    Library workspace can move the peak to an instant with other tensors alive; the bytes it adds to
+    the peak are a separate row.
     """
     predicted = {row.name: row.bytes for row in prediction.ledger}
     measured = {row.name: row.bytes for row in memory.peak_as_predicted}

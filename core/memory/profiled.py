@@ -1,4 +1,4 @@
-"""Allocation events from a chrome trace of torch.profiler with ``profile_memory``.
+"""Read allocation events from a Chrome trace of torch.profiler with ``profile_memory``.
 
 The profiler reports an allocator's requests as instant events named ``[memory]``, those of a GPU's
 with its counters, and with ``with_stack`` the Python functions that were open around them.
@@ -31,11 +31,11 @@ MEMORY, REFUSED = "[memory]", "[OutOfMemory]"
 CPU = 0
 """``Device Type`` of the host; a GPU's is larger."""
 HOST, NOT_A_MOVE = -2, -3
-"""In the column of devices: the host, and an event that changes no memory."""
+"""Values in the column of devices: the host, and an event that changes no memory."""
 UNNUMBERED = -1
 NOWHERE = -1
-"""Address of the block that stands for all that was there before."""
-FUNCTIONS_KEPT = 4096
+"""Address of the block that represents all memory allocated before the trace."""
+MAX_FUNCTIONS = 4096
 PYTHON, OPERATOR = "python_function", "cpu_op"
 CALLS, REQUESTS = (PYTHON, OPERATOR), (MEMORY, REFUSED)
 ARGUMENTS = ("bytes", "address", "device_type", "device_id", "allocated", "reserved")
@@ -70,29 +70,26 @@ class CountedHistory:
 
 
 def read_profiled_allocations(path: Path) -> History:
-    """Read the CPU allocator's history from a chrome trace, gzip'd or plain.
+    """Read the CPU allocator's history from a Chrome trace, optionally gzipped.
 
-    A stack has Python functions with the line where each begins, and first the outermost
-    operator that the innermost of them called.
+    A stack has Python functions with their first line, and before them the outermost operator that
+    the innermost function called.
 
     Raises:
-        DamagedFileError: Not a chrome trace.
+        DamagedFileError: Not a Chrome trace.
     """
     return _read(path).history(HOST)[0]
 
 
 def read_counted_allocations(path: Path, device: int | None) -> CountedHistory | None:
-    """Read the allocator of a GPU from a chrome trace, gzip'd or plain; None without any.
+    """Read a GPU allocator's history from a Chrome trace, optionally gzipped; None without events.
 
-    Each event has the allocator's counters. What they have before the first event, and no event
-    gives back, is one block that was there before.
-
-    Args:
-        path: The file.
-        device: Number of the GPU; of None, or one without events, the one with the most.
+    Each event has the allocator's counters. Bytes counted before the first event and never freed
+    become one block that existed before. ``device`` defaults to the GPU with the most events, also
+    if it has none.
 
     Raises:
-        DamagedFileError: Not a chrome trace.
+        DamagedFileError: Not a Chrome trace.
     """
     trace = _read(path)
     counts: Counter[int] = Counter(trace.device[trace.device > HOST].tolist())
@@ -117,14 +114,14 @@ def decode_profiled_allocations(data: bytes) -> History:
     """Read the CPU allocator's history from the JSON text.
 
     Raises:
-        msgspec.DecodeError: Not a chrome trace.
+        msgspec.DecodeError: Not a Chrome trace.
         ValueError: A time in it is out of range.
     """
     return _Trace(data).history(HOST)[0]
 
 
 def decode_refusal(data: bytes) -> OomEvent | None:
-    """Read the last request for which the allocator had no memory from the JSON text, if any.
+    """Read the last failed request from the JSON text, if any.
 
     Raises:
         msgspec.DecodeError, ValueError: As above.
@@ -157,12 +154,12 @@ def _read(path: Path) -> _Trace:
 
 
 class _Trace:
-    """Calls of functions and operators, and requests for memory; arrays have one element an event.
+    """Calls of functions and operators, and memory requests; arrays have one element an event.
 
     Attributes:
         start, end: Nanoseconds since ``base_ns``.
-        args: The arguments of requests, by name; of calls the defaults.
-        device: Whose memory a request changed: HOST, or the number of a GPU; NOT_A_MOVE else.
+        args: Arguments of requests, by name; defaults for calls.
+        device: Device of a request: HOST or the number of a GPU; else NOT_A_MOVE.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -204,7 +201,7 @@ class _Trace:
         return history, events
 
     def open_around(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, list[JsonEvent]]]:
-        """The index of each wanted event, and the calls open around it, outermost first."""
+        """Yield the index of each wanted event and the calls open around it, outermost first."""
         threads = np.unique([str(event.tid) for event in self.events], return_inverse=True)[1]
         # Each thread's events by start; of equal starts the longest encloses the others.
         order = np.lexsort((-self.end, self.start, threads)).tolist()
@@ -216,16 +213,15 @@ class _Trace:
             ):
                 opened.pop()
             if wanted[index]:
-                yield index, [self.events[one] for one in opened]
+                yield index, [self.events[call] for call in opened]
             elif self.events[index].cat in CALLS:
                 opened.append(index)
 
 
 def _decode(data: bytes) -> tuple[list[JsonEvent], int]:
-    """The events and what their times count from, also where a name breaks the JSON.
+    """Decode the events and their time base, even if a name breaks the JSON.
 
-    The profiler reads some functions' names from memory that was freed, and they can then hold
-    any byte.
+    The profiler reads some functions' names from freed memory, so they can contain any byte.
     """
     try:
         return _relevant(data)
@@ -249,27 +245,26 @@ def _relevant(data: bytes) -> tuple[list[JsonEvent], int]:
 
 
 def _innermost_operator(opened: list[JsonEvent]) -> str | None:
-    """The operator that requested memory; those that only allocate do so for another."""
     operators = [event.name for event in opened if event.cat == OPERATOR]
     asking = [name for name in operators if not ONLY_ALLOCATES.fullmatch(name)]
     return next(reversed(asking or operators), None)
 
 
 def _product(opened: list[JsonEvent], numbers: dict[int, int]) -> int:
-    """The number of the outermost product that is open, a new one at first sight; -1 without."""
+    """The number of the outermost open product, assigned at first sight; -1 without one."""
     for event in opened:
         if event.cat == OPERATOR and _is_product(event.name):
             return numbers.setdefault(id(event), len(numbers))
     return -1
 
 
-@lru_cache(FUNCTIONS_KEPT)
+@lru_cache(MAX_FUNCTIONS)
 def _is_product(operator: str) -> bool:
     return PRODUCT.fullmatch(operator) is not None
 
 
 def _stack(opened: list[JsonEvent]) -> Stack:
-    """Python frames, innermost first, under the operator that the innermost called."""
+    """Python frames, innermost first, after the operator that the innermost one called."""
     called: list[Frame] = []
     frames: list[Frame] = []
     for event in reversed(opened):
@@ -281,8 +276,9 @@ def _stack(opened: list[JsonEvent]) -> Stack:
     return (*called, *frames)
 
 
-@lru_cache(FUNCTIONS_KEPT)
+@lru_cache(MAX_FUNCTIONS)
 def _frame(function: str) -> Frame | None:
-    """None for a built-in function and a module's class, which have no place in a file."""
+    """Parse a function's name; None for built-in functions and modules' classes, which have no
+    line."""
     match = FUNCTION.fullmatch(function)
     return None if match is None else Frame(match["file"], int(match["line"]), match["name"])

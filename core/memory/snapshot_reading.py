@@ -1,4 +1,4 @@
-"""Reads snapshots of CUDA's caching allocator from untrusted files.
+"""Read snapshots of CUDA's caching allocator from untrusted files.
 
 The form is that of ``torch.cuda.memory._snapshot()``, as its documentation describes it: segments
 of blocks, and for each device a ring of events. Keys may be absent.
@@ -44,7 +44,7 @@ class PastBlock(msgspec.Struct, gc=False):
 
 
 class SnapshotBlock(msgspec.Struct):
-    """A block; torch 2.0 wrote no address, and frames in the history of the block alone."""
+    """A block. torch 2.0 wrote no address, and frames only in the block's history."""
 
     size: Size
     address: Address | None = None
@@ -64,7 +64,7 @@ class Segment(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class InUse:
-    """A block in use when the snapshot was taken; ``stack`` is -1 where it is not known."""
+    """A block in use when the snapshot was taken; ``stack`` is -1 if unknown."""
 
     address: int
     size: int
@@ -77,16 +77,15 @@ class InUse:
 class SnapshotEvents:
     """One device's ring of events; arrays have one element an event.
 
-    Of an event that changes no bytes, such as a request to free, nothing else is read: its address,
-    size and time are 0.
+    Events that change no bytes, such as a request to free, have address, size and time 0.
 
     Attributes:
-        move: 1 where memory was taken, -1 where it was given back, else 0.
-        reserve: The same for the bytes that the allocator reserves.
+        move: 1 if memory was taken, -1 if it was given back, else 0.
+        reserve: The same for reserved bytes.
         address: Start of the block or segment.
         size: Bytes as requested.
         time_us: Microseconds since the Unix epoch.
-        stack: Index of the stacks, -1 where there is none.
+        stack: Index of the stacks, -1 for none.
     """
 
     move: Integers
@@ -107,7 +106,7 @@ NO_EVENTS = SnapshotEvents(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The allocator's state: see the module's description; ``in_use`` is by device."""
+    """The allocator's state; ``in_use`` is by device."""
 
     segments: list[Segment]
     events: list[SnapshotEvents]
@@ -116,26 +115,24 @@ class Snapshot:
 
     @property
     def busiest_device(self) -> int:
-        """The device with the most events."""
         lengths = [len(events) for events in self.events]
         return lengths.index(max(lengths)) if lengths else 0
 
     @property
     def used_devices(self) -> list[int]:
-        """The devices that have events or segments, in order."""
         with_events = {device for device, events in enumerate(self.events) if len(events)}
         return sorted(with_events | {segment.device for segment in self.segments})
 
     def end_allocated_bytes(self, device: int) -> int | None:
-        """Bytes of the blocks that were allocated at the end, as ``torch.cuda.memory_allocated``
-        counts them; None without segments."""
+        """Bytes allocated at the end, as ``torch.cuda.memory_allocated`` counts; None without
+        segments."""
         if not any(segment.device == device for segment in self.segments):
             return None
         return sum(block.size for block in self.in_use.get(device, ()) if block.is_allocated)
 
     def counted_allocated_bytes(self, device: int) -> int | None:
-        """The same by the counters of the segments; None where the file has none."""
-        sizes = [one.allocated_size for one in self.segments if one.device == device]
+        """The same by the segments' counters; None if the file has none."""
+        sizes = [row.allocated_size for row in self.segments if row.device == device]
         known = [size for size in sizes if size is not None]
         return sum(known) if known and len(known) == len(sizes) else None
 
@@ -151,7 +148,6 @@ class Snapshot:
         return at_end - int(min(since.min(initial=0), 0))
 
     def history(self, device: int) -> History:
-        """The events of one device that took or gave back memory."""
         in_use = self.in_use.get(device, [])
         events = self.events[device] if device < len(self.events) else NO_EVENTS
         moved = (events.move != 0) & (events.size > 0)
@@ -178,24 +174,24 @@ MOVE_OF, RESERVE_OF = (
 )
 """The signs of each number in ACTIONS, and of OTHER."""
 BOUNDED = (("address", "addr", 2**62), ("size", "size", 2**50), ("time_us", "time_us", 2**52))
-"""Columns of whole numbers: name, key in the file, and the largest that is taken for real."""
+"""Integer columns: name, key in the file, largest plausible value."""
 
 MAX_EVENTS = 10_000_000
-"""A longer file is refused: a few bytes of pickle can stand for very long lists."""
+"""Longer files are refused: a few bytes of pickle can represent very long lists."""
 
 GZIP = b"\x1f\x8b"
 CHUNK = 2**13
 READ_BYTES = 2**20
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes of the file that were read, and all its bytes."""
+"""Called with the number of bytes read and the size of the file."""
 
 
 def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
     """Read a snapshot from an untrusted file.
 
-    No global is ever looked up, so that nothing in the file can run. Memory is not limited
-    here: a caller with an untrusted file sets a limit for its process.
+    No global is ever looked up, so nothing in the file can run. Memory is not limited here: callers
+    with untrusted files set a limit for their process.
 
     Raises:
         DamagedFileError: Absent, truncated, hostile, or not a snapshot.
@@ -206,13 +202,13 @@ def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
                 is_packed = file.peek(len(GZIP))[: len(GZIP)] == GZIP
                 content = cast(BinaryIO, gzip.GzipFile(fileobj=file) if is_packed else file)
                 raw = _PlainUnpickler(content).load()
-        except Exception as error:  # A foreign pickle can raise anything.
+        except Exception as error:  # an untrusted pickle can raise anything.
             raise DamagedFileError(f"{path} is not a memory snapshot: {error}") from error
         return _converted(raw, consume=True)
 
 
 def snapshot_from(raw: object) -> Snapshot:
-    """Convert torch's own structure, which stays as it is.
+    """Convert torch's own structure without changing it.
 
     Raises:
         DamagedFileError: Not a snapshot.
@@ -222,7 +218,7 @@ def snapshot_from(raw: object) -> Snapshot:
 
 
 def _converted(raw: Any, *, consume: bool) -> Snapshot:
-    """Columns from dictionaries; with ``consume`` each chunk of them is freed once it is read."""
+    """Convert dictionaries to columns; ``consume`` frees each chunk once it is read."""
     try:
         _check_form(raw)
         stacks = Stacks()
@@ -238,7 +234,6 @@ def _converted(raw: Any, *, consume: bool) -> Snapshot:
 
 
 def _in_use(segments: list[Segment], stacks: Stacks) -> dict[int, list[InUse]]:
-    """The blocks in use by device; one without an address lies behind the one before it."""
     found: dict[int, list[InUse]] = {}
     for segment in segments:
         end = segment.address
@@ -261,7 +256,7 @@ def _in_use(segments: list[Segment], stacks: Stacks) -> dict[int, list[InUse]]:
 
 
 def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> SnapshotEvents:
-    """One trace as columns, chunk by chunk: a million dictionaries take half a GiB."""
+    """Convert a trace chunk by chunk: a million dictionaries take half a GiB."""
     chunks = []
     for begin in range(0, len(trace), CHUNK):
         chunk = trace[begin : begin + CHUNK]
@@ -276,7 +271,7 @@ def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> Sn
 
 
 def _columns(events: list[dict[str, Any]], stacks: Stacks) -> dict[str, Integers]:
-    """The columns of a chunk, field by field while its events are near in memory."""
+    """Convert one chunk field by field, while its events are in the CPU cache."""
     actions = map(itemgetter("action"), events)
     known = np.fromiter(map(ACTIONS.get, actions, repeat(OTHER)), np.int64, len(events))
     columns = {"move": MOVE_OF[known], "reserve": RESERVE_OF[known]}
@@ -293,7 +288,6 @@ def _columns(events: list[dict[str, Any]], stacks: Stacks) -> dict[str, Integers
 
 
 def _values(events: list[dict[str, Any]], key: str, absent: Any) -> list[Any]:
-    """One field of all events."""
     try:
         return list(map(itemgetter(key), events))
     except KeyError:  # events without a context have no stack
@@ -310,8 +304,8 @@ def _bounded(name: str, values: list[Any], largest: int) -> Integers:
 
 
 def _check_form(raw: Any) -> None:
-    """Refuse traces that are no lists, and lists that share their elements to stand for more than
-    memory holds."""
+    """Refuse traces that are not lists, and lists too long, which can share elements in a small
+    file."""
     if len(raw["device_traces"]) > MAX_DEVICES:
         raise TypeError(f"more than {MAX_DEVICES} devices")
     for trace in raw["device_traces"]:
@@ -324,8 +318,6 @@ def _check_form(raw: Any) -> None:
 
 
 class _WatchedFile(FileIO):
-    """A file that reports the bytes read."""
-
     def __init__(self, path: Path, progress: Progress | None) -> None:
         super().__init__(path)
         self._progress = progress
@@ -342,12 +334,12 @@ class _PlainUnpickler(pickle.Unpickler):
     """Refuses every global: a snapshot is plain containers, and any global in it is an attack."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and plain data does not")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}, which plain data never does")
 
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Turn the garbage collector off: over millions of new containers it would triple the time."""
+    """Turn off garbage collection, which triples the time for millions of containers."""
     was_on = gc.isenabled()
     gc.disable()
     try:

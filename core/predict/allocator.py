@@ -1,6 +1,6 @@
-"""A model of PyTorch's CUDA caching allocator: the blocks and segments that requests get.
+"""Model PyTorch's CUDA caching allocator: the blocks and segments that requests get.
 
-It has no memory and no device: addresses are numbers. Follows `DeviceCachingAllocator` of
+It has no memory and no device: addresses are numbers. It follows `DeviceCachingAllocator` of
 ``c10/cuda/CUDACachingAllocator.cpp`` in torch 2.9 to 2.13, function by function, without private
 pools of CUDA graphs and without blocks that other streams still use.
 """
@@ -17,16 +17,16 @@ GRANULE = 512
 """Bytes: every request is rounded up to a multiple (``kMinBlockSize``)."""
 
 SMALL_REQUEST = MIB
-"""Bytes: requests up to this come from the pool of small blocks (``kSmallSize``)."""
+"""Bytes: requests up to this size come from the pool of small blocks (``kSmallSize``)."""
 
 SMALL_SEGMENT = 2 * MIB
-"""Bytes of a segment of the pool of small blocks (``kSmallBuffer``)."""
+"""Bytes of a segment in the pool of small blocks (``kSmallBuffer``)."""
 
 SHARED_BELOW = 10 * MIB
-"""Bytes: large requests below this share a segment (``kMinLargeAlloc``)."""
+"""Bytes: large requests below this size share a segment (``kMinLargeAlloc``)."""
 
 SHARED_SEGMENT = 20 * MIB
-"""Bytes of such a segment (``kLargeBuffer``)."""
+"""Bytes of a shared segment of large blocks (``kLargeBuffer``)."""
 
 PAGE = 2 * MIB
 """Bytes: larger segments are a multiple of this (``kRoundLarge``)."""
@@ -35,7 +35,7 @@ PAGE = 2 * MIB
 def should_split(
     block_bytes: int, size: int, settings: AllocatorSettings, *, is_small: bool
 ) -> bool:
-    """Whether the allocator splits off what a block has beyond a rounded request."""
+    """True if the allocator splits off the rest of a block beyond a rounded request."""
     rest = block_bytes - size
     if is_small or settings.expandable_segments:
         return rest >= GRANULE
@@ -45,13 +45,12 @@ def should_split(
 
 @dataclass(slots=True, eq=False)
 class CachedBlock:
-    """A piece of a segment, in use or free, between its neighbours.
+    """A piece of a segment, in use or free, linked to the pieces before and after it.
 
     Attributes:
-        bytes: Its size; at least the request's.
         order: Number of the block in the order in which the allocator made them.
         is_mapped: False for address space of an expandable segment without memory behind it.
-        since: Requests of its pool that had been looked up when it became free.
+        since: Lookups in its pool when it became free.
     """
 
     address: int
@@ -66,19 +65,17 @@ class CachedBlock:
 
     @property
     def is_split(self) -> bool:
-        """Whether it is a part of its segment only."""
         return self.before is not None or self.after is not None
 
 
 @dataclass(slots=True, eq=False)
 class BlockPool:
-    """The free blocks of one stream that serve small requests, or large ones.
+    """The free blocks of one stream for small requests, or for large ones.
 
     Attributes:
         free: Size, order and address of each free block, ascending.
         at: Free and unmapped blocks by address.
         unmapped: Addresses of unmapped blocks, ascending.
-        lookups: Requests so far.
     """
 
     is_small: bool
@@ -89,11 +86,9 @@ class BlockPool:
 
     @property
     def segment_bytes(self) -> int:
-        """Bytes by which an expandable segment grows."""
         return SMALL_SEGMENT if self.is_small else SHARED_SEGMENT
 
     def add(self, block: CachedBlock) -> None:
-        """Put a block among the free or the unmapped ones."""
         self.at[block.address] = block
         if block.is_mapped:
             block.since = self.lookups
@@ -102,7 +97,6 @@ class BlockPool:
             insort(self.unmapped, block.address)
 
     def remove(self, block: CachedBlock) -> None:
-        """Take a block from among them."""
         del self.at[block.address]
         if block.is_mapped:
             key = block.bytes, block.order, block.address
@@ -112,7 +106,7 @@ class BlockPool:
 
 
 def round_size(requested_bytes: int, settings: AllocatorSettings) -> int:
-    """Round a request up to the bytes of the block that it needs."""
+    """Round a request up to the size of the block that it needs."""
     if requested_bytes < GRANULE:
         return GRANULE
     power = requested_bytes.bit_length() - 1
@@ -134,7 +128,7 @@ def segment_bytes(size: int) -> int:
 
 
 def join_blocks(block: CachedBlock) -> None:
-    """Let a block that is in no pool take in its neighbours that are free as it is."""
+    """Merge a block that is in no pool with adjacent free blocks."""
     before, after = block.before, block.after
     if before is not None and before.is_free and before.is_mapped == block.is_mapped:
         before.pool.remove(before)
@@ -152,18 +146,12 @@ def join_blocks(block: CachedBlock) -> None:
 
 
 def could_have(block: CachedBlock) -> int:
-    """Bytes that a block has or could be expanded to."""
     after = block.after
     return block.bytes + (after.bytes if after is not None and not after.is_mapped else 0)
 
 
 class AllocationRefused(Exception):
-    """The device has no memory for a request, even after the cached segments were given back.
-
-    Attributes:
-        requested_bytes: Of the request, rounded up to granules.
-        allocated_bytes, reserved_bytes: The allocator's, when it gave up.
-    """
+    """The device has no memory for a request, even after cached segments were given back."""
 
     def __init__(self, requested_bytes: int, allocated_bytes: int, reserved_bytes: int) -> None:
         super().__init__(f"no memory for {requested_bytes:,} bytes")
@@ -176,14 +164,9 @@ class CachingAllocator:
     """The allocator of one device.
 
     Args:
-        capacity_bytes: Bytes that the device has for it, or that a limit leaves; None: no end.
-        is_limited: Whether the capacity is a limit put on the process: torch collects long
-            unused blocks under such a limit only.
-
-    Attributes:
-        allocated_bytes: Bytes of the blocks in use.
-        reserved_bytes: Bytes of all segments.
-        peak_allocated_bytes, peak_reserved_bytes: Their maxima since the last `reset_peaks`.
+        capacity_bytes: Bytes available to it; None: unlimited.
+        is_limited: Whether the capacity is a limit put on the process: torch collects long unused
+            blocks only under such a limit.
     """
 
     def __init__(
@@ -205,11 +188,11 @@ class CachingAllocator:
         self._made = 0
 
     def allocate(self, requested_bytes: int, stream: int = 0) -> CachedBlock:
-        """A block for the request, cut from a free one or from a new segment.
+        """Allocate a block, cut from a free one or from a new segment.
 
         Raises:
-            Refused: No memory is left for it.
-            ValueError: The request is not of at least one byte, for which there is no block.
+            AllocationRefused: No memory is left.
+            ValueError: The request is smaller than one byte.
         """
         if requested_bytes < 1:
             raise ValueError(f"no block has {requested_bytes} bytes")
@@ -242,7 +225,7 @@ class CachingAllocator:
         return block
 
     def free(self, block: CachedBlock) -> None:
-        """Take a block back, and join it with free neighbours.
+        """Free a block, and merge it with adjacent free blocks.
 
         Raises:
             ValueError: The block is not in use.
@@ -255,21 +238,18 @@ class CachingAllocator:
         block.pool.add(block)
 
     def empty_cache(self) -> None:
-        """Give memory back to the device of which no part is in use."""
         for pool in self._pools.values():
             self._source.release(pool)
 
     def reset_peaks(self) -> None:
-        """Start the maxima again from the present."""
         self.peak_allocated_bytes = self.allocated_bytes
         self.peak_reserved_bytes = self.reserved_bytes
 
     def blocks(self) -> list[CachedBlock]:
-        """The free blocks, of all pools."""
         return [pool.at[row[-1]] for pool in self._pools.values() for row in pool.free]
 
     def reserve(self, count: int) -> bool:
-        """Take bytes from the device, if it has them."""
+        """Take bytes from the device; False if it has too few."""
         if self._capacity is not None and self.reserved_bytes + count > self._capacity:
             return False
         self.reserved_bytes += count
@@ -278,22 +258,21 @@ class CachingAllocator:
         return True
 
     def unreserve(self, count: int) -> None:
-        """Give bytes back to the device."""
         self.reserved_bytes -= count
 
     def address_space(self, count: int) -> int:
-        """Address of a range of that many bytes: the device hands ranges out in order."""
+        """Reserve a range of addresses; the device hands ranges out in order."""
         address = self._next_address
         self._next_address += -(-count // PAGE) * PAGE
         return address
 
     def new_block(self, address: int, count: int, pool: BlockPool) -> CachedBlock:
-        """A block without neighbours, the last in order."""
         self._made += 1
         return CachedBlock(address, count, pool, self._made)
 
     def cut_front(self, block: CachedBlock, size: int) -> CachedBlock:
-        """Make the front of a block that is in no pool a new one; the given one is the rest."""
+        """Cut the front of a block that is in no pool into a new block; the given one is the
+        rest."""
         front = self.new_block(block.address, size, block.pool)
         front.before, front.after, front.is_mapped = block.before, block, block.is_mapped
         if block.before is not None:
@@ -304,7 +283,7 @@ class CachingAllocator:
         return front
 
     def cut_back(self, block: CachedBlock, size: int) -> CachedBlock:
-        """Leave a block that is in no pool that size; what is behind it becomes a new one."""
+        """Cut a block that is in no pool to that size; the rest becomes a new block."""
         back = self.new_block(block.address + size, block.bytes - size, block.pool)
         back.before, back.after, back.is_mapped = block, block.after, block.is_mapped
         if block.after is not None:
@@ -314,9 +293,9 @@ class CachingAllocator:
         return back
 
     def _from_cache(self, pool: BlockPool, size: int) -> CachedBlock | None:
-        """The smallest free block that is large enough, the one made first among equal ones.
+        """The smallest free block that is large enough; among equal ones the one made first.
 
-        So torch 2.12 has it; earlier ones may take the lowest address among them.
+        This is the order of torch 2.12; earlier versions may take the lowest address among them.
         """
         index = bisect_left(pool.free, (size, 0, 0))
         if index == len(pool.free):
@@ -356,7 +335,7 @@ class CachingAllocator:
         return released >= wanted
 
     def _collect_unused(self) -> None:
-        """Give back whole segments of large blocks, those unused for longest first."""
+        """Give back whole segments of large blocks, least recently used first."""
         assert self._capacity is not None
         threshold = int(self.settings.collect_above * self._capacity)
         if self.reserved_bytes <= threshold:
@@ -379,26 +358,25 @@ class CachingAllocator:
             whole = [block for block in whole if block not in old]
 
     def _give_back(self, block: CachedBlock) -> None:
-        """Return a free segment to the device."""
         block.pool.remove(block)
         self.unreserve(block.bytes)
 
 
 class SegmentModel:
-    """Source of memory with a segment of its own for each request that finds no block."""
+    """Makes a new segment for each request that finds no block."""
 
     def __init__(self, device: CachingAllocator) -> None:
         self._device = device
 
     def block_for(self, pool: BlockPool, size: int) -> CachedBlock | None:
-        """A block of at least that size with new memory, not in the pool; None without any."""
+        """A block of at least that size in new memory, not in the pool; None if memory is
+        exhausted."""
         count = segment_bytes(size)
         if not self._device.reserve(count):
             return None
         return self._device.new_block(self._device.address_space(count), count, pool)
 
     def release(self, pool: BlockPool) -> None:
-        """Give the pool's unused memory back."""
         for block in [pool.at[address] for *_, address in pool.free]:
             if not block.is_split:
                 pool.remove(block)
@@ -406,7 +384,7 @@ class SegmentModel:
 
 
 class ExpandableSegments:
-    """Source of memory with one segment a pool: address space for any card, and pages on demand."""
+    """Grows one segment per pool: address space of any size, and pages on demand."""
 
     ADDRESS_SPACE = 2**16 * SHARED_SEGMENT
 
@@ -434,7 +412,6 @@ class ExpandableSegments:
             self._unmap(block)
 
     def _candidate(self, pool: BlockPool, size: int) -> CachedBlock:
-        """The lowest free or unmapped block that can grow to that size."""
         for address in pool.unmapped:
             block = pool.at[address]
             if block.before is not None and block.before.is_free:
@@ -455,9 +432,9 @@ class ExpandableSegments:
         return block
 
     def _map(self, block: CachedBlock, count: int) -> CachedBlock | None:
-        """Put memory behind the front of an unmapped block, in whole pages; the free block there.
+        """Map whole pages at the front of an unmapped block, and return the free block there.
 
-        It is joined with a free block before it. None where the device has no more.
+        It is merged with a free block before it. None if the device has no more memory.
         """
         page = block.pool.segment_bytes
         count = -(-count // page) * page
@@ -472,7 +449,6 @@ class ExpandableSegments:
         return block
 
     def _unmap(self, block: CachedBlock) -> None:
-        """Take the whole pages of a free block away."""
         page = block.pool.segment_bytes
         begin = -(-block.address // page) * page
         end = (block.address + block.bytes) // page * page

@@ -1,4 +1,4 @@
-"""Settings of PyTorch's CUDA caching allocator, as the environment gives them."""
+"""Parse settings of PyTorch's CUDA caching allocator from the environment."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sysbench.core.errors import SpecError
 
 MIB = 2**20
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""Environment variables that torch reads, the one that counts first."""
+"""Environment variables that torch reads, highest precedence first."""
 
 INTERVALS = 16
-"""Powers of two from 1 MiB that have a number of divisions of their own."""
+"""Number of powers of two, from 1 MiB, that have their own divisions."""
 
-SMALLEST_MAX_SPLIT = 20 * MIB
-"""Torch refuses a ``max_split_size_mb`` that is not larger."""
+MIN_MAX_SPLIT = 20 * MIB
+"""torch refuses a ``max_split_size_mb`` that is not larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,12 @@ class AllocatorSettings:
     """Options of the allocator; the defaults are torch's.
 
     Attributes:
-        expandable_segments: One segment for a pool grows by pages, instead of one for a request.
-        max_split_bytes: Blocks of this size or more are never split; None: every block may be.
-        roundup_divisions: By power of two from 1 MiB: a request is rounded up to a multiple of
-            that power over this number; 0 and 1 do not round.
-        collect_above: Share of a memory limit above which blocks long unused are given back
-            before the allocator asks for more; 0 never.
+        expandable_segments: Grow one segment per pool by pages instead of making many.
+        max_split_bytes: Blocks of this size or more are never split; None: no limit.
+        roundup_divisions: By power of two from 1 MiB: round requests up to a multiple of that power
+            over this number; 0 and 1 do not round.
+        collect_above: Share of a memory limit above which long unused blocks are given back before
+            the allocator reserves more; 0: never.
     """
 
     expandable_segments: bool = False
@@ -39,7 +39,7 @@ class AllocatorSettings:
 
 
 def parse_allocator_settings(environ: Mapping[str, str]) -> AllocatorSettings:
-    """The settings that a worker with this environment runs under.
+    """Parse the settings of a worker with this environment.
 
     Raises:
         SpecError: A value that torch would refuse; names the variable.
@@ -54,9 +54,9 @@ def parse_allocator_settings(environ: Mapping[str, str]) -> AllocatorSettings:
 
 
 def parse_settings(text: str) -> AllocatorSettings:
-    """``expandable_segments:True,max_split_size_mb:128`` to settings.
+    """Parse ``expandable_segments:True,max_split_size_mb:128``.
 
-    Options that do not change which blocks a request gets are left out.
+    Options that do not change which blocks a request gets are ignored.
 
     Raises:
         ValueError: A value that torch would refuse.
@@ -84,7 +84,7 @@ def _flag(text: str) -> bool:
 
 def _max_split_bytes(text: str) -> int:
     count = int(text) * MIB
-    if count <= SMALLEST_MAX_SPLIT:
+    if count <= MIN_MAX_SPLIT:
         raise ValueError("max_split_size_mb is larger than 20")
     return count
 
@@ -97,7 +97,7 @@ def _share(text: str) -> float:
 
 
 def _divisions(text: str) -> tuple[int, ...]:
-    """``4`` for all powers, or ``[256:1,512:2,>:8]`` by power in MiB."""
+    """Parse ``4`` for all powers, or ``[256:1,512:2,>:8]`` by power in MiB."""
     if not text.startswith("["):
         return (_power_of_two(text, least=0),) * INTERVALS
     divisions = [0] * INTERVALS

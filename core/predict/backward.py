@@ -1,7 +1,7 @@
-"""Backward pass, replayed: the bytes that each operation allocates and frees.
+"""Replay the backward pass: the bytes that each operation allocates and frees.
 
 The reverse of `forward`: change the two together. A tensor that the forward saved is released by
-its name there, at the end of its operation. Names of gradients in flight begin with ``g``.
+its name there, at the end of its operation. Names of gradients in progress begin with ``g``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from sysbench.core.predict.forward import (
     COPIES,
     LOGITS,
     checkpoint_segments,
-    play_block,
-    play_each,
+    replay_block,
+    replay_each,
     saved_blocks,
 )
 from sysbench.core.predict.sizes import Sizes
@@ -20,7 +20,7 @@ from sysbench.core.predict.tape import ACTIVATIONS, TEMPORARIES, Tape
 GRADIENTS = "gradients"
 
 
-def play_backward(tape: Tape, sizes: Sizes) -> None:
+def replay_backward(tape: Tape, sizes: Sizes) -> None:
     """Replay from the loss to the embedding's gradient."""
     tape.enter("backward", "loss")
     _loss(tape, sizes)
@@ -57,18 +57,18 @@ def _recompute(tape: Tape, sizes: Sizes, blocks: range) -> None:
     """Replay a segment's forward again, when its last operation unpacks a saved tensor."""
     _enter_branch(tape, sizes)
     tape.kept_as = TEMPORARIES
-    # The checkpoint's input is alive already; 0 where no norm saves x itself.
+    # The checkpoint's input is alive already; 0 if no norm saves x itself.
     tape.rename("x", sizes.x_residual if _keeps_x(sizes) else 0, ACTIVATIONS)
     # Recomputation stops once the last saved tensor is there, inside the last block.
     if len(blocks) > 1:
-        play_each(tape, lambda index: play_block(tape, sizes, index), blocks[:-1])
-    play_block(tape, sizes, blocks[-1], until_saved=True)
+        replay_each(tape, lambda index: replay_block(tape, sizes, index), blocks[:-1])
+    replay_block(tape, sizes, blocks[-1], until_saved=True)
     tape.kept_as = ACTIVATIONS
     tape.free("g branch")
 
 
 def _keeps_x(sizes: Sizes) -> bool:
-    """Whether a norm saves its input itself, not a copy in float32."""
+    """True if a norm saves its input itself, not a copy in float32."""
     return sizes.width.fused_norm or sizes.width.residual == 4
 
 
@@ -101,10 +101,7 @@ def _linear(
 
     Args:
         incoming: Gradient of the result, freed here.
-        result: Gradient of the input.
-        count: Bytes of ``result``.
-        weights: Elements of the weight.
-        saved: Tensors that the graph drops with this operation.
+        result: Gradient of the input, of ``count`` bytes.
         joins: Gradient of the same input to which ``result`` is added.
     """
     width = sizes.width
@@ -154,7 +151,6 @@ def _norm(tape: Tape, sizes: Sizes, source: str, name: str) -> None:
 
 
 def _enter_branch(tape: Tape, sizes: Sizes) -> None:
-    """Enter a branch with the residual stream's gradient, which autocast casts to a copy."""
     if sizes.width.autocast:
         tape.new("g branch", sizes.x)
 
@@ -191,7 +187,7 @@ def _attention(tape: Tape, sizes: Sizes) -> None:
         tape.release("q", "k", "v", "mixed", "row sums")
     tape.free("g mixed")
     if kernel.writes_scores:
-        tape.spike(x)  # a copy with the heads behind the tokens
+        tape.spike(x)  # a copy with the heads after the tokens
     _linear(tape, sizes, "g v", "g", x, weights)
     tape.spike(2 * x)  # the products of the reversed rotation
     _linear(tape, sizes, "g k", "g more", x, weights, joins="g")

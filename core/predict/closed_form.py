@@ -1,10 +1,10 @@
-"""Parameters, FLOPs and peak memory of a spec, by arithmetic: no torch, about a millisecond.
+"""Predict parameters, FLOPs and peak memory of a spec by formulas: no torch, about 1 ms.
 
-FLOPs count matrix products only, two per multiply-add. Memory is what the tensors of a steady
-eager step take at its worst moment, gradients freed and optimizer state allocated, and on CUDA the
-workspaces of cuBLAS. Other memory of libraries (the CUDA context, oneDNN's packed operands) is not
-included, nor are the savings of torch.compile. Letters of the formulas: B batch, T context,
-V vocab, d d_model, f d_ff, L layers, h heads.
+FLOPs count matrix products only, two per multiply-add. Memory is the peak of tensors in a steady
+eager step, with gradients freed and optimizer state allocated, plus cuBLAS workspaces on CUDA. Not
+included: other memory of libraries (the CUDA context, oneDNN's packed operands) and the savings of
+torch.compile. Letters of the formulas: B batch, T context, V vocab, d d_model, f d_ff, L layers, h
+heads.
 """
 
 from __future__ import annotations
@@ -38,26 +38,22 @@ ROWS = (
     "temporaries",
     WORKSPACES,
 )
-"""Names of the ledger's rows, in order; those of zero bytes are left out."""
+"""Names of the ledger's rows, in order; rows of zero bytes are left out."""
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted cost of one steady step of a spec.
+    """Predicted cost of one steady step.
 
     Attributes:
-        parameters: Exact count.
-        parameter_bytes: Their bytes in the weights' dtype.
-        forward_flops: FLOPs of the forward, attention counted in full, as dense kernels compute it.
+        forward_flops: Attention counted in full, as dense kernels compute it.
         causal_forward_flops: The same without attention's masked half.
-        backward_flops: Twice the forward's; 0 when the step has no backward.
-        step_flops: FLOPs of forward and backward. An optimizer has no matrix products.
-        saved_activation_bytes: Bytes that the graph keeps after forward and loss, storages
-            counted once, without weights and their copies; 0 when there is no graph.
+        backward_flops: Twice the forward's; 0 without backward.
+        step_flops: Forward and backward. Optimizers have no matrix products.
+        saved_activation_bytes: Bytes that the graph keeps after forward and loss, storages counted
+            once, without weights and their copies; 0 without a graph.
         ledger: Named amounts that add up to ``peak_bytes``.
-        peak_bytes: Live bytes at the worst moment.
-        peak_phase: The phase of that moment, as the workload names it.
+        peak_phase: Phase of the peak, as the workload names it.
         peak_place: Place in the phase: a block, the loss, the optimizer's name.
-        method: Method of the prediction.
         formulas: Name of a quantity to its formula, for display.
     """
 
@@ -82,20 +78,19 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def explain(self) -> str:
-        """The formulas, one per line."""
         return "\n".join(f"{name}: {text}" for name, text in self.formulas.items())
 
 
 def predict(spec: RunSpec, capability: str | None = None) -> Prediction:
-    """The cost of one steady step of that spec, run eagerly.
+    """Predict the cost of one steady eager step.
 
     The CPU and CUDA keep different tensors (see `sysbench.core.predict.sizes`); a device of
     ``auto`` counts as CUDA, so resolve it first. A workload without a model has no parameters and
     no matrix products, and its memory is not predicted.
 
     Args:
-        capability: The device's compute capability, such as ``9.0``, by which the workspaces go;
-            None where it is not known.
+        capability: The device's compute capability, such as ``9.0``, which determines workspaces;
+            None if unknown.
     """
     if spec.workload == "attention":
         return _of_attention(spec, capability)
@@ -174,25 +169,25 @@ def _ledger(memory: StepMemory, workspaces: int) -> list[LedgerRow]:
 
 
 def why_not_predicted(spec: RunSpec) -> str | None:
-    """The reason why `predict` does not hold for the spec's memory; None where it does."""
+    """The reason why `predict` does not cover the spec's memory, or None."""
     if spec.is_own:
-        return "the closed form is of the built-in models; `estimate` plays the step of others"
+        return "the closed form covers built-in models only; `--exact` dry-runs other models"
     if spec.workload not in ("transformer", "attention"):
-        return f"the closed form is of models, not of {spec.workload}"
+        return f"the closed form covers models, not {spec.workload}"
     if spec.workload == "attention" and spec.attention_row.scores != "model":
-        return "beside a kernel that fuses attention, what it needs inside weighs as much"
+        return "a fused attention kernel may need as much scratch memory as its tensors take"
     if spec.compiles:
-        return "compiled code saves and fuses as it likes; the closed form is of eager code"
+        return "torch.compile changes what is saved and fused; the closed form covers eager code"
     if spec.parallel != "none":
-        return "the closed form is of one device; ranks hold buckets and shards besides"
+        return "the closed form covers one device; ranks also hold buckets and shards"
     return None
 
 
 def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
-    """The reason why a peak on this CPU can exceed `predict`; None where it has tensors only.
+    """The reason why a peak on this CPU can exceed `predict`, or None.
 
-    The excess depends on shapes, layouts and the version of oneDNN: from none to more than a matrix
-    of weights. A measurement has it in the row ``library workspace``.
+    The excess depends on shapes, layouts and the version of oneDNN: from zero to more than a matrix
+    of weights. Measurements have it in the row ``library workspace``.
 
     Args:
         instructions: Instruction set of oneDNN, from `onednn_instructions`.
@@ -200,9 +195,7 @@ def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
     dtype = spec.precision_row.compute
     if spec.device != "cpu" or not has_own_products(instructions, dtype):
         return None
-    return (
-        f"what oneDNN takes within {spec.precision} products, by {instructions}, is not predicted"
-    )
+    return f"oneDNN's memory within {spec.precision} products ({instructions}) is not predicted"
 
 
 def _formulas(
@@ -232,7 +225,7 @@ def _peak_formula(memory: StepMemory, workspaces: int) -> str:
 
 
 def _kept_formula(sizes: Sizes) -> str:
-    """Bytes that the blocks keep; of a recomputed segment only its input."""
+    """Bytes that the blocks keep; for a recomputed segment only its input."""
     checkpoint = sizes.spec.checkpoint
     if not checkpoint:
         return f"L({_block_formula(sizes)})"
@@ -240,11 +233,11 @@ def _kept_formula(sizes: Sizes) -> str:
 
 
 def _block_formula(sizes: Sizes) -> str:
-    """Bytes that a block keeps for backward, small statistics left out.
+    """Bytes that a block keeps for backward, without small statistics.
 
-    Of d: two norms' inputs and results, and on the CPU their normalised inputs in float32;
-    q, k, v and what the output projection reads. Of f: the feed-forward's four tensors. Of T²,
-    with the scores written out: exponentials and quotients; torch's own writing keeps one.
+    Of d: two norms' inputs and results, and on the CPU their normalised inputs in float32; q, k, v
+    and the input of the output projection. Of f: the feed-forward's four tensors. Of T², if the
+    scores are materialised: exponentials and quotients; torch's own math kernel keeps one.
     """
     width, scores = sizes.width, sizes.spec.attention_row.scores
     norms = width.residual + width.compute if width.fused_norm else 4 + 4 + width.compute

@@ -1,4 +1,4 @@
-"""Memory of one step, replayed without running it: the transformer's, and bare attention's.
+"""Replay the memory of one step by formulas: the transformer's, and bare attention's.
 
 The transformer's follows `models.transformer` and `transformer` in
 `sysbench.core.worker.workloads`, run eagerly, as torch 2.13 executes them. Every tensor that can
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sysbench.core.predict.backward import play_backward
-from sysbench.core.predict.forward import LOGITS, play_forward, play_loss, softmax_of_scores
+from sysbench.core.predict.backward import replay_backward
+from sysbench.core.predict.forward import LOGITS, replay_forward, replay_loss, softmax_of_scores
 from sysbench.core.predict.sizes import Sizes
 from sysbench.core.predict.tape import ACTIVATIONS, Tape, TapeMoment
 from sysbench.core.spec.spec import RunSpec
@@ -22,19 +22,14 @@ from sysbench.core.spec.spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """Memory of a replayed step.
-
-    Attributes:
-        peaks: The worst moment of each phase, by the workload's names.
-        saved_bytes: Bytes that the graph holds after forward and loss, without weights.
-    """
+    """Memory of a replayed step: the peak of each phase, and the bytes that the graph holds after
+    forward and loss, without weights."""
 
     peaks: dict[str, TapeMoment]
     saved_bytes: int
 
     @property
     def peak(self) -> TapeMoment:
-        """The worst moment of all phases."""
         return max(self.peaks.values(), key=lambda moment: moment.total)
 
 
@@ -42,12 +37,12 @@ def step_memory(spec: RunSpec) -> StepMemory:
     """Replay one steady step: optimizer state allocated, gradients freed in the step before."""
     sizes = Sizes(spec)
     tape = Tape(step_resident_bytes(sizes), graph=spec.step != "inference")
-    play_forward(tape, sizes)
+    replay_forward(tape, sizes)
     saved = tape.live[ACTIVATIONS]
     if spec.has_backward:
-        play_loss(tape, sizes)
+        replay_loss(tape, sizes)
         saved += tape.live[LOGITS]
-        play_backward(tape, sizes)
+        replay_backward(tape, sizes)
     if spec.step == "train":
         tape.enter("optimizer", spec.optimizer)
         tape.spike(_optimizer_scratch(sizes))
@@ -70,7 +65,7 @@ def step_resident_bytes(sizes: Sizes) -> dict[str, int]:
 
 
 def _optimizer_scratch(sizes: Sizes) -> int:
-    """Bytes that AdamW needs for an instant.
+    """Temporary bytes of AdamW.
 
     foreach computes the roots of all second moments at once. The loop holds a root, its quotient
     and the quotient of the parameter before it.
@@ -87,15 +82,14 @@ GRADIENTS = "gradients"
 
 
 def closed_attention_flops(spec: RunSpec) -> int:
-    """FLOPs of a forward: two products of 2·B·T²·d, masked or not, as of dense kernels."""
+    """FLOPs of a forward: two products of 2·B·T²·d, masked or not, as in dense kernels."""
     return 4 * spec.batch * spec.context**2 * spec.d_model
 
 
 def attention_memory(spec: RunSpec) -> StepMemory:
     """Replay one step of bare attention.
 
-    Complete where the scores are written out. Of other kernels only inputs and outputs count,
-    without scratch space and casts.
+    Complete if the scores are materialised; other kernels count without scratch space and casts.
     """
     sizes = Sizes(spec)
     operand = spec.tokens_per_step * spec.d_model * sizes.width.weight

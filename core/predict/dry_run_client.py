@@ -1,4 +1,4 @@
-"""Exact mode: a step on meta tensors in a separate process. No torch here."""
+"""Exact mode: dry-run a step on meta tensors in a separate process. No torch here."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class Moment:
     Attributes:
         block: Index of the block, from 1; 0 outside the blocks.
         place: Name of the part outside the blocks: the embedding, the head, the loss.
-        requested: Bytes requested by the step.
-        rounded: The same, rounded up to blocks of CUDA's allocator.
+        rounded: ``requested``, rounded up to blocks of CUDA's allocator.
     """
 
     phase: str
@@ -60,17 +59,14 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """A steady step on tensors without data.
+    """Result of one steady step on tensors without data.
 
     Attributes:
-        layers: Number of blocks that its moments distinguish.
-        parameters, parameter_bytes: Those of the model.
-        trained_parameters: Count of the parameters that need gradients.
-        moments: In order of time; without an order where the step was extrapolated.
+        moments: In order of time; unordered if the step was extrapolated.
         saved_bytes: Bytes that the graph holds after forward and loss, without weights.
         products: Number of times that each phase computes each product.
         moved_bytes: Bytes that all other operations read and write, by phase.
-        trace: Its requests for memory, in order; None where the step was extrapolated.
+        trace: Its memory requests in order; None if the step was extrapolated.
     """
 
     layers: int
@@ -85,7 +81,7 @@ class DryRun:
 
 
 def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
-    """The step at another depth, extrapolated from two depths, at least 3, that differ by 1.
+    """Extrapolate a step to another depth from two depths, at least 3, that differ by 1.
 
     Raises:
         WorkerFailed: The two steps differ in the operations of a block.
@@ -93,7 +89,7 @@ def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
     times = layers - small.layers
     at_small, at_large = _labelled(small), _labelled(large)
     if at_small.keys() != at_large.keys():
-        raise WorkerFailed("the blocks of the model differ, so that depth cannot be extended")
+        raise WorkerFailed("the model's blocks differ, so its depth cannot be extrapolated")
 
     def moment(label: _Label) -> Moment:
         a, b = at_small[label], at_large[label]
@@ -140,7 +136,7 @@ def _labelled(run: DryRun) -> dict[_Label, Moment]:
 
 
 def _ends(block: int, layers: int) -> list[int]:
-    """Indices of a block that hold at any depth; none for blocks in the middle.
+    """Indices of a block that hold at any depth; empty for blocks in the middle.
 
     A block can have two: in 3 layers the second is 2 and -2. Middle blocks need no index, since
     live bytes are affine between the second and the last but one.
@@ -180,8 +176,6 @@ def unsupported_reason(spec: RunSpec) -> str | None:
 
 
 class ProductCount(msgspec.Struct, frozen=True, kw_only=True):
-    """A matrix product of a phase: its count, and the FLOPs and bytes of one."""
-
     dtype: str
     flops: int
     bytes: int
@@ -192,13 +186,10 @@ class PhasePrediction(msgspec.Struct, frozen=True, kw_only=True):
     """One phase of the step.
 
     Attributes:
-        phase: Its name, as the workload has it.
-        peak_bytes: Live bytes at its worst moment; ``ledger`` adds up to them.
-        block_bytes: Peak of their blocks in CUDA's allocator, each storage rounded up to 512
-            bytes; None on the CPU.
-        place: Place of the worst moment in the phase.
+        peak_bytes: Live bytes at its peak; ``ledger`` adds up to them.
+        block_bytes: Peak in CUDA's allocator, each storage rounded up to 512 bytes; None on the
+            CPU.
         flops: FLOPs of its matrix products, as the kernels compute them.
-        products: The same by product.
         moved_bytes: Bytes that all other operations read and write.
     """
 
@@ -216,13 +207,10 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     """A `Prediction` from the workload's code, as torch executes it here.
 
     Attributes:
-        phases: In order of time.
-        block_ledger: The rows of ``ledger`` as blocks of CUDA's allocator; None on the CPU.
+        block_ledger: The rows of ``ledger`` in blocks of CUDA's allocator; None on the CPU.
         requests: Its requests to CUDA's allocator; None on the CPU.
-        held: What the allocator holds for them on a device without end.
-        trained_parameters: Count of those that need gradients.
-        seconds: Duration of the prediction, without the import of torch.
-        import_seconds: Duration of that import, once for a process.
+        held: What the allocator holds for them on a device of unlimited memory.
+        seconds: Duration of the prediction, without ``import_seconds`` of torch, once per process.
     """
 
     phases: list[PhasePrediction]
@@ -235,13 +223,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A line to the process.
-
-    Attributes:
-        spec: See `canonical_spec`.
-        capability: The device's compute capability; None where it is not known.
-        variant: The way to train it, where that is not the spec's.
-    """
+    """A question to the process; ``spec`` is a `canonical_spec`."""
 
     spec: RunSpec
     capability: str | None = None
@@ -260,9 +242,6 @@ class Estimator:
 
     The child starts with the ``with`` block or the first question, imports torch, and ends with
     `close`; the cache outlives it. However the child ends, this process sees only an exception.
-
-    Args:
-        timeout_seconds: Limit for one answer.
     """
 
     def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
@@ -272,11 +251,6 @@ class Estimator:
         self._predictions: dict[tuple[str, str | None, TrainingVariant], ExactPrediction] = {}
 
     def __enter__(self) -> Self:
-        """Start the child.
-
-        Raises:
-            InterpreterError: Workers cannot run in the chosen interpreter.
-        """
         self._process = self._process or self._start()
         return self
 
@@ -285,24 +259,19 @@ class Estimator:
 
     @property
     def pid(self) -> int | None:
-        """The process, while there is one."""
         return None if self._process is None else self._process.pid
 
     def predict(
         self, spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
     ) -> ExactPrediction:
-        """The cost of one steady step, run eagerly with the semantics of ``device``.
-
-        Args:
-            capability: As `closed_form.predict` takes it.
-            variant: Of a training step; on CUDA a sharded one has no requests.
+        """Predict the cost of one steady eager step with the semantics of ``device``.
 
         Raises:
             WorkerFailed: The process died, did not answer in time, or could not run the step.
-            SpecError: The dry run has no such step, or there is no interpreter to run it in.
+            SpecError: The dry run does not support the step, or there is no interpreter for it.
         """
         if spec.workload != "transformer" and not spec.is_own:
-            raise SpecError("workload", spec.workload, "transformer; exact mode runs no other")
+            raise SpecError("workload", spec.workload, "transformer; exact mode supports no other")
         if spec.checkpoint and not spec.is_own:
             raise SpecError("checkpoint", spec.checkpoint, "0; exact mode keeps all activations")
         question = Question(spec=canonical_spec(spec), capability=capability, variant=variant)
@@ -312,13 +281,13 @@ class Estimator:
         return self._predictions[key]
 
     def stop(self) -> None:
-        """End the child from another thread; the thread that waits for it gets `WorkerFailed`."""
+        """Stop the child from another thread; the thread that waits for it gets `WorkerFailed`."""
         process = self._process
         if process is not None:
             process.kill()
 
     def close(self) -> None:
-        """End the process, if there is one; wait for nothing."""
+        """Stop the process, if there is one, without waiting."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -384,7 +353,6 @@ class Estimator:
         return line
 
     def _failure(self, process: subprocess.Popen[bytes]) -> WorkerFailed:
-        """The error of a child that ended without an answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1.0)
         assert self._log is not None
@@ -397,7 +365,7 @@ class Estimator:
 
 
 def canonical_spec(spec: RunSpec) -> RunSpec:
-    """The spec with every key that does not change a prediction at its default."""
+    """Reset every key that does not change a prediction to its default."""
     names: tuple[str, ...] = DIMENSION_NAMES
     names += ("batch", "context", "precision", "attention", "step")
     if spec.is_own:
@@ -417,9 +385,9 @@ def _ended(code: int | None) -> str:
 def roof_ms(phase: PhasePrediction, roof: Roof) -> float | None:
     """Milliseconds of a phase if every operation ran at its ceiling; None without a bandwidth.
 
-    A matrix product takes its FLOPs at the peak or its operands' bytes at the bandwidth,
-    whichever is longer; other operations take their bytes. The cost of launches and the savings of
-    caches are not included. A product of another dtype than the run's counts at the run's peak.
+    A matrix product takes its FLOPs at the peak or its operands' bytes at the bandwidth, whichever
+    is longer; other operations take their bytes. Launch costs and cache hits are not included. A
+    product of another dtype than the run's counts at the run's peak.
     """
     if not roof.bandwidth:
         return None

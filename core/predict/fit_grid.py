@@ -1,4 +1,4 @@
-"""Predictions over several specs: the largest that fits, and a table of cells."""
+"""Predict several specs: the largest value that fits, and a table of cells."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Predict = Callable[[RunSpec], Prediction]
 
 FitKey = Literal["batch", "context", "layers"]
 LAYER_ARGUMENTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "layers")
-"""Arguments of the user's models that are their number of layers, where they are given."""
+"""Names of user models' arguments that may be their number of layers."""
 
-MOST_CELLS = 500
-MOST_TRIED = 32
-"""Values that are tried one by one for the first from which on none fits."""
+MAX_CELLS = 500
+MAX_TRIED = 32
+"""Maximum number of values tried one by one to find the first that never fits."""
 
 EXPANDABLE = AllocatorSettings(expandable_segments=True)
 
@@ -49,14 +49,12 @@ class FitAxis(msgspec.Struct, frozen=True):
 
 
 class FitCell(msgspec.Struct, frozen=True, kw_only=True):
-    """One place of the table.
+    """One cell of the table.
 
     Attributes:
-        settings: Key to value, of each axis.
-        peak_bytes, peak_phase: Null where nothing can be predicted; ``why`` says the reason.
+        peak_bytes, peak_phase: Null if nothing can be predicted, see ``why``.
         reserved_bytes: Of CUDA's allocator, in exact mode; else null.
-        capacity_bytes: Capacity to compare with; null where not known.
-        fits: Whether it is sure to fit; null where the peak or the capacity is.
+        fits: Whether it is guaranteed to fit; null if the peak or the capacity is.
         verdict: The same with its uncertainty, see `room.Verdict`.
     """
 
@@ -71,19 +69,17 @@ class FitCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest value of a key whose predicted step is sure to fit.
+    """The largest value of a key whose predicted step is guaranteed to fit.
 
     Attributes:
-        largest: 0 where not even 1 fits.
-        peak_bytes: At the largest; null where that is 0.
-        next: The first that is not sure to fit; null where the key allows no more.
-        next_peak_bytes, over_bytes: Its peak, and the bytes that are missing.
-        room_bytes: Memory that is sure to be available to the step.
-        doubt_bytes: Its uncertainty: what may be available on top.
-        beyond: The first from which on none fits; null where the key allows no more.
+        largest: 0 if not even 1 fits.
+        next: The first that is not guaranteed to fit; null if the key allows no more.
+        next_peak_bytes, over_bytes: Its peak, and the missing memory.
+        room_bytes: Memory that is guaranteed to be available to the step.
+        doubt_bytes: Uncertainty: bytes that may be available in addition.
+        beyond: The first value from which on none fits; null if the key allows no more.
         reserved_bytes: Of CUDA's allocator at the largest, in exact mode; else null.
-        expandable_largest: The largest with ``expandable_segments:True``, in exact mode on CUDA;
-            null where it is no larger.
+        expandable_largest: The largest with ``expandable_segments:True``; null if it is no larger.
     """
 
     key: FitKey
@@ -109,15 +105,11 @@ def fit(
     settings: AllocatorSettings | None = None,
     room: AvailableMemory | None = None,
 ) -> Fit:
-    """The largest value of a key that fits, by bisection: peaks grow with batch and context.
+    """Find the largest value of a key that fits by bisection: peaks grow with batch and context.
 
-    What an allocator reserves can shrink from a value to the next: then it is one that fits while
-    the next does not, and a larger one may fit too.
-
-    Args:
-        guess: First value to try; near the answer it saves predictions. Default: the spec's.
-        settings: Of CUDA's allocator.
-        room: Memory available to the step; default: by `available_memory`.
+    An allocator's reserve can shrink from one value to the next. The result is then a value that
+    fits while the next does not, and a larger one may fit too. A ``guess`` near the answer saves
+    predictions.
 
     Raises:
         SpecError: The memory of such a spec is not predicted.
@@ -126,35 +118,34 @@ def fit(
     if why:
         raise SpecError("--fit", key, f"not for this spec: {why}")
     search = _Search(spec, key, room or available_memory(spec, capacity_bytes), predict)
-    found = search.largest(max(1, guess or value_of(spec, key)), settings)
-    beyond = search.beyond(found, settings)
-    following = search.predicted(found + 1)
-    at_largest = search.predicted(found) if found else None
-    expandable = search.with_expandable(max(1, found), settings)
+    fitting = search.largest(max(1, guess or value_of(spec, key)), settings)
+    beyond = search.beyond(fitting, settings)
+    following = search.predicted(fitting + 1)
+    at_largest = search.predicted(fitting) if fitting else None
+    expandable = search.with_expandable(max(1, fitting), settings)
     return Fit(
         key=key,
         capacity_bytes=capacity_bytes,
-        largest=found,
+        largest=fitting,
         peak_bytes=None if at_largest is None else at_largest.peak_bytes,
-        next=None if following is None else found + 1,
+        next=None if following is None else fitting + 1,
         next_peak_bytes=None if following is None else following.peak_bytes,
         over_bytes=None if following is None else missing_bytes(following, search.room, settings),
         room_bytes=search.room.least,
         doubt_bytes=search.room.uncertainty_bytes,
         beyond=beyond,
         reserved_bytes=None if at_largest is None else reserved_bytes(at_largest),
-        expandable_largest=expandable if expandable > found else None,
+        expandable_largest=expandable if expandable > fitting else None,
     )
 
 
 def reserved_bytes(prediction: Prediction) -> int | None:
-    """What CUDA's allocator reserves for a step; None where no allocator was played."""
     held = prediction.held if isinstance(prediction, ExactPrediction) else None
     return None if held is None else held.reserved_bytes
 
 
 def with_value(spec: RunSpec, key: FitKey, value: int) -> RunSpec:
-    """The spec with another value of the key; the user's models take layers as an argument."""
+    """Change the key's value; user models take layers as an argument."""
     if key != "layers" or not spec.is_own:
         return spec.changed(**{key: value})
     arguments = decoded_arguments(spec.model_args) | {_layers_argument(spec): value}
@@ -162,7 +153,7 @@ def with_value(spec: RunSpec, key: FitKey, value: int) -> RunSpec:
 
 
 def value_of(spec: RunSpec, key: FitKey) -> int:
-    """The spec's value of the key; of the user's models' layers 1 where it does not say."""
+    """The spec's value of the key; 1 for layers of user models that do not set it."""
     if key != "layers" or not spec.is_own:
         return int(getattr(spec, key))
     value = decoded_arguments(spec.model_args).get(_layers_argument(spec), 1)
@@ -170,15 +161,13 @@ def value_of(spec: RunSpec, key: FitKey) -> int:
 
 
 def _layers_argument(spec: RunSpec) -> str:
-    """The argument that is given, else the one that is usual behind that door."""
-    given = decoded_arguments(spec.model_args)
+    """The layers argument that is set, else the usual one for this kind of model."""
+    arguments = decoded_arguments(spec.model_args)
     usual = LAYER_ARGUMENTS[0] if source_of(spec.model).door == "hf" else LAYER_ARGUMENTS[-1]
-    return next((name for name in LAYER_ARGUMENTS if name in given), usual)
+    return next((name for name in LAYER_ARGUMENTS if name in arguments), usual)
 
 
 class _Search:
-    """Predictions of one spec by the value of a key, and the memory available to them."""
-
     def __init__(self, spec: RunSpec, key: FitKey, room: AvailableMemory, predict: Predict) -> None:
         self.room = room
         self._spec, self._key, self._predict = spec, key, predict
@@ -186,7 +175,7 @@ class _Search:
         self._known: dict[int, Prediction] = {}
 
     def predicted(self, value: int) -> Prediction | None:
-        """The prediction at a value; None where the key does not allow it."""
+        """The prediction at a value; None if the key does not allow it."""
         if not self._allowed(value):
             return None
         if value not in self._known:
@@ -194,50 +183,49 @@ class _Search:
         return self._known[value]
 
     def largest(self, guess: int, settings: AllocatorSettings | None) -> int:
-        """A value that is sure to fit while the next one is not; 0 for none."""
+        """A value that is guaranteed to fit while the next one is not; 0 for none."""
         return largest(lambda value: self._verdict(value, settings) == "fits", guess)
 
     def beyond(self, fitting: int, settings: AllocatorSettings | None) -> int | None:
-        """The first value from which on none fits; None where the key allows no more.
+        """The first value from which on none fits; None if the key allows no more.
 
-        What an allocator needs beside the tensors goes up and down from value to value, the
-        tensors alone only up: from where they are too many, values are tried downwards.
+        The allocator's overhead goes up and down from value to value, tensors only up. The search
+        starts where the tensors alone do not fit, and goes downwards.
         """
-        value = largest(self._has_room_for_tensors, self._guess_of_bound(fitting)) + 1
-        lowest = max(fitting + 1, value - MOST_TRIED)
+        value = largest(self._tensors_fit, self._guess_bound(fitting)) + 1
+        lowest = max(fitting + 1, value - MAX_TRIED)
         while value > lowest and self._verdict(value - 1, settings) == "over":
             value -= 1
         return None if self.predicted(value) is None else value
 
-    def _has_room_for_tensors(self, value: int) -> bool:
+    def _tensors_fit(self, value: int) -> bool:
         prediction = self.predicted(value)
         return prediction is not None and prediction.peak_bytes <= self.room.most
 
-    def _guess_of_bound(self, fitting: int) -> int:
-        """Where the tensors fill the room, by what the value after the fitting one adds."""
-        at, after = self.predicted(max(1, fitting)), self.predicted(max(1, fitting) + 1)
-        if at is None or after is None or after.peak_bytes <= at.peak_bytes:
+    def _guess_bound(self, fitting: int) -> int:
+        """Estimate where the tensors fill the memory, by the growth after the fitting value."""
+        here, after = self.predicted(max(1, fitting)), self.predicted(max(1, fitting) + 1)
+        if here is None or after is None or after.peak_bytes <= here.peak_bytes:
             return max(1, fitting)
-        left = self.room.most - at.peak_bytes
-        guess = fitting + left // (after.peak_bytes - at.peak_bytes)
+        left = self.room.most - here.peak_bytes
+        guess = fitting + left // (after.peak_bytes - here.peak_bytes)
         return max(1, guess if self._allowed(guess) else fitting)
 
     def _verdict(self, value: int, settings: AllocatorSettings | None) -> Verdict | None:
-        """Whether a value fits; None where the key does not allow it."""
         prediction = self.predicted(value)
         return None if prediction is None else fit_verdict(prediction, self.room, settings)
 
     def with_expandable(self, guess: int, settings: AllocatorSettings | None) -> int:
-        """The largest value with expandable segments; 0 where they are no news."""
+        """The largest value with expandable segments; 0 if they are already on."""
         prediction = self.predicted(guess)
-        is_played = isinstance(prediction, ExactPrediction) and prediction.requests is not None
-        if not is_played or (settings is not None and settings.expandable_segments):
+        has_requests = isinstance(prediction, ExactPrediction) and prediction.requests is not None
+        if not has_requests or (settings is not None and settings.expandable_segments):
             return 0
         return self.largest(guess, EXPANDABLE)
 
 
 def largest(is_fine: Callable[[int], bool], guess: int = 1) -> int:
-    """The largest number, at least 1, that is fine if all below it are; 0 if none is.
+    """The largest number, at least 1, that is fine if all below it are; 0 for none.
 
     Steps away from the guess, twice as far each time, then bisects.
     """
@@ -259,11 +247,10 @@ def largest(is_fine: Callable[[int], bool], guess: int = 1) -> int:
 
 
 def parse_axes(texts: Sequence[str]) -> list[FitAxis]:
-    """``["context=128,256", "precision=fp32,bf16"]`` to axes.
+    """Parse ``["context=128,256", "precision=fp32,bf16"]``.
 
     Raises:
-        SpecError: No such key, a value that it does not allow, a key that comes twice, or more
-            than `MOST_CELLS` cells.
+        SpecError: An unknown or repeated key, an invalid value, or more than `MAX_CELLS` cells.
     """
     axes = [_parse_axis(text) for text in texts]
     keys = [axis.key for axis in axes]
@@ -271,8 +258,8 @@ def parse_axes(texts: Sequence[str]) -> list[FitAxis]:
         if keys.count(key) > 1:
             raise SpecError("--table", key, "each key once, its values with commas")
     cells = prod(len(axis.values) for axis in axes)
-    if cells > MOST_CELLS:
-        raise SpecError("--table", f"{cells} cells", f"at most {MOST_CELLS}")
+    if cells > MAX_CELLS:
+        raise SpecError("--table", f"{cells} cells", f"at most {MAX_CELLS}")
     return axes
 
 
@@ -289,7 +276,7 @@ def _parse_axis(text: str) -> FitAxis:
         raise SpecError(field.name, "0", field.allowed)
     if field.name == "model":
         if any(map(is_own, parsed)):
-            raise SpecError("--table", text, "presets; of models of yours vary model_args")
+            raise SpecError("--table", text, "presets; for your own models vary model_args")
         parsed = [find_model(name).name for name in parsed]
     return FitAxis(field.name, list(dict.fromkeys(parsed)))
 
@@ -301,10 +288,10 @@ def fit_cells(
     predict: Predict,
     card: Card = ANY_CARD,
 ) -> list[FitCell]:
-    """A cell for every combination, the last axis fastest.
+    """Predict every combination, the last axis fastest.
 
-    A combination that no device can run is a cell without a prediction. A ``memory_limit`` of
-    the cell's spec counts as its capacity.
+    A combination that no device can run is a cell without a prediction. A ``memory_limit`` of the
+    cell's spec counts as its capacity.
     """
     keys = [axis.key for axis in axes]
     return [

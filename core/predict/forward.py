@@ -1,4 +1,4 @@
-"""Forward pass and loss, replayed: the bytes that each operation allocates, saves and frees.
+"""Replay the forward pass and loss: the bytes that each operation allocates, saves and frees.
 
 Follows `Transformer.forward` and `Block.forward` of the worker's models line by line: change them
 together. A name stands for the tensor that the model's code holds at that line.
@@ -14,7 +14,7 @@ from sysbench.core.predict.tape import Tape
 COPIES, LOGITS = "autocast weight copies", "logits and loss"
 
 
-def play_forward(tape: Tape, sizes: Sizes) -> None:
+def replay_forward(tape: Tape, sizes: Sizes) -> None:
     """Replay from token ids to logits."""
     tape.enter("forward", "embedding")
     tape.new("x", sizes.x_residual)
@@ -23,13 +23,13 @@ def play_forward(tape: Tape, sizes: Sizes) -> None:
         tape.save("rotary")
 
     def block(index: int) -> None:
-        play_block(tape, sizes, index)
+        replay_block(tape, sizes, index)
 
     def segment(index: int) -> None:
         # checkpoint() saves the segment's input alone and runs its blocks without a graph.
         tape.save("x")
         tape.keeps = False
-        play_each(tape, block, saved_blocks(sizes, index))
+        replay_each(tape, block, saved_blocks(sizes, index))
         tape.keeps = True
 
     if sizes.spec.checkpoint:
@@ -44,7 +44,7 @@ def play_forward(tape: Tape, sizes: Sizes) -> None:
 
 
 def checkpoint_segments(sizes: Sizes) -> list[range]:
-    """Indices of the recomputed segments: the full ones, then a shorter last one, as ranges alike.
+    """Group the recomputed segments by length: the full ones, then a shorter last one.
 
     Each range has segments of one length, so that a tape can repeat them.
     """
@@ -58,19 +58,18 @@ def saved_blocks(sizes: Sizes, segment: int) -> range:
     return range(first, min(first + sizes.spec.checkpoint, sizes.size.layers + 1))
 
 
-def play_each(tape: Tape, block: Callable[[int], None], blocks: range) -> None:
+def replay_each(tape: Tape, block: Callable[[int], None], blocks: range) -> None:
     """Replay the blocks of a segment; the first differs, since its input is kept."""
     block(blocks[0])
     if len(blocks) > 1:
         tape.repeat(block, blocks[1:])
 
 
-def play_block(tape: Tape, sizes: Sizes, index: int, *, until_saved: bool = False) -> None:
+def replay_block(tape: Tape, sizes: Sizes, index: int, *, until_saved: bool = False) -> None:
     """Replay one block, from x to x.
 
-    Args:
-        until_saved: Stop after the last tensor that the graph saves, without a new x. That is
-            where checkpoint ends its recomputation early.
+    ``until_saved`` stops after the last tensor that the graph saves, without a new x, where
+    checkpoint ends its recomputation early.
     """
     tape.place = f"block {index}, attention"
     _attention(tape, sizes)
@@ -78,7 +77,7 @@ def play_block(tape: Tape, sizes: Sizes, index: int, *, until_saved: bool = Fals
     _feed_forward(tape, sizes, until_saved=until_saved)
 
 
-def play_loss(tape: Tape, sizes: Sizes) -> None:
+def replay_loss(tape: Tape, sizes: Sizes) -> None:
     """Replay from the logits to the loss; the logits are dropped after it."""
     width = sizes.width
     tape.enter("loss", "loss")
@@ -154,7 +153,6 @@ def _attention(tape: Tape, sizes: Sizes) -> None:
 
 
 def softmax_of_scores(tape: Tape, sizes: Sizes) -> None:
-    """Replay the softmax of naive attention: exponentials over their row sums."""
     cast = sizes.scores_soft != sizes.scores
     tape.new("exponentials", sizes.scores_soft)
     # Masked scores and their distance to the maximum are still alive, and a float32 copy of the

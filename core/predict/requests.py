@@ -1,4 +1,4 @@
-"""The ordered allocation requests of a step, and their replay in a model of the allocator."""
+"""The ordered allocation requests of a step, and their replay in the allocator model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sysbench.core.predict.allocator import AllocationRefused, CachedBlock, Cach
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 
 SHALLOW = 4
-"""Layers of a trace that can be extended: two blocks in the middle, to be told from the ends."""
+"""Layers of a trace that can be extended: two middle blocks, distinguishable from the ends."""
 
 STATE, STEP = "(state)", "(step)"
-"""Marks that begin the requests of the optimizer's state, and those of the step."""
+"""Marks that begin the requests of the optimizer's state and of the step."""
 
 
 class TraceEntry(NamedTuple):
@@ -34,7 +34,7 @@ class RequestTrace:
     """Requests of build, optimizer state and one step.
 
     Attributes:
-        bytes, blocks: By a request's number: its bytes, and its block's index from 1; 0 outside.
+        bytes, blocks: Bytes and block index of each request; the index is from 1, 0 outside blocks.
     """
 
     entries: list[TraceEntry] = field(default_factory=list)
@@ -42,7 +42,7 @@ class RequestTrace:
     blocks: list[int] = field(default_factory=list)
 
     def request(self, count: int, block: int = 0) -> int:
-        """Note a request; returns its number, -1 for one of no bytes: no block is behind it."""
+        """Record a request; returns its number, or -1 for 0 bytes, which get no block."""
         if not count:
             return -1
         number = len(self.bytes)
@@ -52,38 +52,34 @@ class RequestTrace:
         return number
 
     def give_back(self, number: int) -> None:
-        """Note that a request's block is returned."""
         if number >= 0:
             self.entries.append(TraceEntry("return", number))
 
     def mark(self, name: str) -> None:
-        """Note that something happens just before the next entry."""
         self.entries.append(TraceEntry("mark", name=name))
 
     def mark_before(self, number: int | None, name: str) -> None:
-        """Note that something happens just before a request; None: now."""
-        at = len(self.entries)
+        position = len(self.entries)
         if number is not None:
-            at = self.entries.index(TraceEntry("request", number))
-        self.entries.insert(at, TraceEntry("mark", name=name))
+            position = self.entries.index(TraceEntry("request", number))
+        self.entries.insert(position, TraceEntry("mark", name=name))
 
     def without(self, dropped: Collection[int]) -> RequestTrace:
-        """A copy of the trace so far, without some requests and their returns, by number."""
+        """Copy the trace without some requests and their returns, by number."""
         if not dropped:
             return RequestTrace(list(self.entries), list(self.bytes), list(self.blocks))
-        kept, numbers = RequestTrace(), dict[int, int]()
+        trace, numbers = RequestTrace(), dict[int, int]()
         for entry in self.entries:
             old = entry.number
             if entry.kind == "mark":
-                kept.mark(entry.name)
+                trace.mark(entry.name)
             elif old not in dropped and entry.kind == "request":
-                numbers[old] = kept.request(self.bytes[old], self.blocks[old])
+                numbers[old] = trace.request(self.bytes[old], self.blocks[old])
             elif old not in dropped:
-                kept.give_back(numbers[old])
-        return kept
+                trace.give_back(numbers[old])
+        return trace
 
     def requests(self) -> Requests:
-        """The entries as numbers."""
         lists: dict[str, list[int]] = {"": [], STATE: [], STEP: []}
         section, marks = "", []
         for entry in self.entries:
@@ -99,7 +95,7 @@ class RequestTrace:
 
 
 class _Run(NamedTuple):
-    """Entries in a row: requests of one block, and what is returned until the next run."""
+    """Consecutive entries: requests of one block, and the returns until the next run."""
 
     block: int
     entries: list[TraceEntry]
@@ -110,7 +106,7 @@ _Key = tuple[int, int]
 
 
 def extended_trace(trace: RequestTrace, layers: int) -> RequestTrace:
-    """The trace at another depth, of at least one layer more, from one of `SHALLOW` layers.
+    """Extend a trace of `SHALLOW` layers by at least one layer.
 
     Raises:
         WorkerFailed: The two blocks in the middle differ.
@@ -129,7 +125,7 @@ class _Extension:
 
     def _extend(self, runs: list[_Run]) -> None:
         last = self._layers
-        # Blocks as a run knows them: itself and its neighbours.
+        # A run refers to its own block and the adjacent ones.
         ends = {
             1: {0: 0, 1: 1, 2: 2},
             2: {0: 0, 1: 1, 2: 2, 3: 3},
@@ -140,53 +136,53 @@ class _Extension:
         for run, following in zip(runs, [*runs[1:], None], strict=True):
             before, after = after, run
             if run.block == 0:
-                self._outside(run)
+                self._extend_outside(run)
                 continue
             self._emit(run, ends[run.block])
             step = following.block - run.block if following is not None else 0
             if {run.block, run.block + step} == {2, 3}:
                 assert following is not None
-                self._middle(run, following)
+                self._extend_middle(run, following)
             elif run.block in (2, 3) and (before is None or {before.block, run.block} != {2, 3}):
                 raise _differ()
 
-    def _middle(self, run: _Run, following: _Run) -> None:
-        """Fill the place between the second block and the last but one, in the run's direction."""
+    def _extend_middle(self, run: _Run, following: _Run) -> None:
+        """Fill the gap between the second block and the last but one, in the run's direction."""
         second, third = (run, following) if run.block == 2 else (following, run)
         if self._sizes(second) != self._sizes(third):
             raise _differ()
-        # The blocks at the ends may make requests of their own: the runs in the middle count
-        # those of a neighbour there alike only where they are alike themselves.
+        # Blocks at the ends may make requests of their own, so a middle run may refer to an
+        # adjacent end block only if both middle runs are alike.
         is_alike = self._relative(second) == self._relative(third)
         between = range(3, self._layers - 1)
         for block in between if run.block == 2 else reversed(between):
             if is_alike:
                 self._emit(third, {2: block - 1, 3: block, 4: block + 1})
-            elif self._known(third) <= {2, 3}:
+            elif self._blocks_in(third) <= {2, 3}:
                 self._emit(third, {2: block - 1, 3: block})
-            elif self._known(second) <= {2, 3}:
+            elif self._blocks_in(second) <= {2, 3}:
                 self._emit(second, {2: block, 3: block + 1})
             else:
                 raise _differ()
 
-    def _outside(self, run: _Run) -> None:
-        """A run outside the blocks may return what any block has, of all blocks in the middle."""
+    def _extend_outside(self, run: _Run) -> None:
+        """Extend a run outside the blocks, which may return memory of all middle blocks."""
         of_second = {key[1] for key in self._returned(run) if key[0] == 2}
         if of_second != {key[1] for key in self._returned(run) if key[0] == 3}:
             raise _differ()
         for entry in run.entries:
             block, ordinal = (-1, -1) if entry.kind == "mark" else self._keys[entry.number]
             if block == 2:
-                for one in range(2, self._layers):
-                    self.trace.give_back(self._number((one, ordinal)))
+                for middle in range(2, self._layers):
+                    self.trace.give_back(self._number((middle, ordinal)))
             elif block != 3:
-                self._one(entry, {0: 0, 1: 1, 4: self._layers})
+                self._emit_entry(entry, {0: 0, 1: 1, 4: self._layers})
 
     def _emit(self, run: _Run, blocks: Mapping[int, int]) -> None:
         for entry in run.entries:
-            self._one(entry, blocks)
+            self._emit_entry(entry, blocks)
 
-    def _one(self, entry: TraceEntry, blocks: Mapping[int, int]) -> None:
+    def _emit_entry(self, entry: TraceEntry, blocks: Mapping[int, int]) -> None:
         if entry.kind == "mark":
             self.trace.mark(entry.name)
             return
@@ -211,7 +207,7 @@ class _Extension:
         return [self._old.bytes[e.number] for e in run.entries if e.kind == "request"]
 
     def _relative(self, run: _Run) -> list[tuple[str, int, int]]:
-        """The entries by the distance of their block, returns in a row in one order."""
+        """The entries by the distance of their block, consecutive returns in one order."""
         entries = []
         for kind, group in groupby(run.entries, key=lambda entry: entry.kind):
             keys = [self._keys[entry.number] for entry in group if kind != "mark"]
@@ -219,8 +215,7 @@ class _Extension:
             entries += sorted(rows) if kind == "return" else rows
         return entries
 
-    def _known(self, run: _Run) -> set[int]:
-        """Blocks that a run speaks of; 0 for a mark, which comes once."""
+    def _blocks_in(self, run: _Run) -> set[int]:
         return {0 if e.kind == "mark" else self._keys[e.number][0] for e in run.entries}
 
     def _returned(self, run: _Run) -> Iterator[_Key]:
@@ -246,14 +241,14 @@ def _runs_of(trace: RequestTrace) -> Iterator[_Run]:
 
 
 def _differ() -> WorkerFailed:
-    return WorkerFailed("the blocks of the model differ, so that depth cannot be extended")
+    return WorkerFailed("the model's blocks differ, so its depth cannot be extrapolated")
 
 
 PRODUCT = "product"
-"""Mark of the first matrix product of the thread that calls the model: its library starts."""
+"""Mark of the first matrix product in the calling thread: its library starts."""
 
 BACKWARD_PRODUCT = "backward product"
-"""Mark of autograd's first matrix product: its thread has a library handle of its own."""
+"""Mark of autograd's first matrix product: its thread has its own library handle."""
 
 OPTIMIZER = "optimizer"
 """Mark, and name, of the phase in which the first step allocates the optimizer's state."""
@@ -265,15 +260,15 @@ WARMUP_STEPS = 2
 class Requests(msgspec.Struct, frozen=True, kw_only=True):
     """Requests for blocks and their returns.
 
-    A positive number is a request for that many bytes; requests are numbered from 0 through all
-    three lists. A negative one, ``~n``, returns the block of request ``n``.
+    A positive number requests that many bytes; requests are numbered from 0 through all three
+    lists. A negative number, ``~n``, returns the block of request ``n``.
 
     Attributes:
         build: From an empty device to the model with its inputs.
         state: Of the optimizer's state, in its first step.
-        step: One step. What it leaves, the loss, the next step returns before it begins.
-        marks: Name and index in ``step`` of what happens just before that entry: the phases,
-            and the first products of each thread.
+        step: One step. The next step first returns what it leaves: the loss.
+        marks: Name and index in ``step`` of events just before that entry: the phases, and the
+            first products of each thread.
     """
 
     build: list[int]
@@ -283,18 +278,12 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def threads(self) -> int:
-        """Threads that multiply, each with a workspace of its own."""
+        """Number of threads that multiply, each with its own workspace."""
         names = {name for name, _ in self.marks}
         return len(names & {PRODUCT, BACKWARD_PRODUCT})
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):
-    """The request that a device had no memory for.
-
-    Attributes:
-        step: 0 while the model is built, then the step's number.
-    """
-
     step: int
     phase: str
     requested_bytes: int
@@ -303,15 +292,8 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllocatorPeak(msgspec.Struct, frozen=True, kw_only=True):
-    """Peaks of an allocator while requests were replayed.
-
-    Attributes:
-        first_step_bytes: Peak of its blocks in the first step.
-        allocated_bytes: Peak of its blocks in a steady step.
-        reserved_bytes: Peak of its segments in a steady step.
-        most_reserved_bytes: Peak of its segments at any time.
-        shortage: The request that was refused; then the amounts are those until there.
-    """
+    """Peaks of an allocator in a steady step; ``most_reserved_bytes`` is at any time. They end at
+    the ``shortage`` if a request was refused."""
 
     first_step_bytes: int
     allocated_bytes: int
@@ -329,28 +311,27 @@ def replay_requests(
     is_limited: bool = False,
     leaves_nothing: bool = False,
 ) -> AllocatorPeak:
-    """Replay build, warm-up and a steady step in a model of the allocator.
+    """Replay build, warm-up and a steady step in the allocator model.
 
     Args:
         workspace_bytes: Of the matrix library, for each thread that multiplies.
-        capacity_bytes: What the device has for the allocator; None: no end.
-        is_limited: Whether that is a limit put on the process.
-        leaves_nothing: Whether the build makes no request that it returns, as drawing weights
-            does by chance: what it leaves to the cache decides how the step's blocks lie.
+        is_limited: Whether the capacity is a limit put on the process.
+        leaves_nothing: Skip requests that the build itself returns. Drawing weights makes a random
+            number of them, and the cache they leave decides the layout of the step's blocks.
     """
     if leaves_nothing:
         requests = without_returned(requests)
     allocator = CachingAllocator(settings, capacity_bytes, is_limited=is_limited)
-    return _Player(requests, workspace_bytes, allocator).held()
+    return _Replay(requests, workspace_bytes, allocator).run()
 
 
 def without_returned(requests: Requests) -> Requests:
-    """The requests without those of the build that it returns itself."""
+    """Remove the requests that the build itself returns."""
     returned = {~entry for entry in requests.build if entry < 0}
     numbers: dict[int, int] = {}
     number = 0
 
-    def renumbered(entries: list[int]) -> Iterator[int]:
+    def renumber(entries: list[int]) -> Iterator[int]:
         nonlocal number
         for entry in entries:
             if entry > 0:
@@ -364,14 +345,14 @@ def without_returned(requests: Requests) -> Requests:
     build, state, step = requests.build, requests.state, requests.step
     # In this order: numbers run through all three lists.
     return Requests(
-        build=list(renumbered(build)),
-        state=list(renumbered(state)),
-        step=list(renumbered(step)),
+        build=list(renumber(build)),
+        state=list(renumber(state)),
+        step=list(renumber(step)),
         marks=requests.marks,
     )
 
 
-class _Player:
+class _Replay:
     def __init__(
         self, requests: Requests, workspace_bytes: int, allocator: CachingAllocator
     ) -> None:
@@ -388,10 +369,10 @@ class _Player:
         self._step, self._phase = 0, "build"
         self._first_step = self._most_reserved = 0
 
-    def held(self) -> AllocatorPeak:
+    def run(self) -> AllocatorPeak:
         shortage = None
         try:
-            self._play_all()
+            self._replay_all()
         except AllocationRefused as error:
             shortage = Shortage(
                 step=self._step,
@@ -409,32 +390,32 @@ class _Player:
             shortage=shortage,
         )
 
-    def _play_all(self) -> None:
-        self._play(self._requests.build, 0)
+    def _replay_all(self) -> None:
+        self._replay(self._requests.build, 0)
         for self._step in range(1, WARMUP_STEPS + 2):
             self._begin_step()
-            self._play_step()
+            self._replay_step()
             if self._step == 1:
                 self._first_step = self._allocator.peak_allocated_bytes
 
     def _begin_step(self) -> None:
-        """Return what the step before has left, and reset the peaks."""
+        """Return what the previous step left, and reset the peaks."""
         for number in [number for number in self._blocks if number >= self._step_from]:
             self._allocator.free(self._blocks.pop(number))
         self._most_reserved = max(self._most_reserved, self._allocator.peak_reserved_bytes)
         self._allocator.reset_peaks()
 
-    def _play_step(self) -> None:
+    def _replay_step(self) -> None:
         begin, number = 0, self._step_from
         for index in sorted(self._marks):
-            number = self._play(self._requests.step[begin:index], number)
+            number = self._replay(self._requests.step[begin:index], number)
             begin = index
             for name in self._marks[index]:
-                self._pass(name)
-        self._play(self._requests.step[begin:], number)
+                self._apply_mark(name)
+        self._replay(self._requests.step[begin:], number)
 
-    def _pass(self, mark: str) -> None:
-        """Do what only the first step does at a mark: its blocks stay until the process exits."""
+    def _apply_mark(self, mark: str) -> None:
+        """Allocate what only the first step allocates at a mark, until the process exits."""
         is_product = mark in (PRODUCT, BACKWARD_PRODUCT)
         if not is_product:
             self._phase = mark
@@ -443,10 +424,10 @@ class _Player:
         if is_product and self._workspace_bytes:
             self._allocator.allocate(self._workspace_bytes)
         elif mark == OPTIMIZER:
-            self._play(self._requests.state, self._state_from)
+            self._replay(self._requests.state, self._state_from)
 
-    def _play(self, entries: list[int], number: int) -> int:
-        """Play entries, whose first request has that number; returns the next one."""
+    def _replay(self, entries: list[int], number: int) -> int:
+        """Replay entries, the first request having that number; returns the next number."""
         allocate, free, blocks = self._allocator.allocate, self._allocator.free, self._blocks
         for entry in entries:
             if entry > 0:

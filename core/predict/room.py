@@ -1,4 +1,4 @@
-"""Whether a predicted step fits on a device, and how sure that is."""
+"""Decide whether a predicted step fits on a device, and how certain that is."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ Verdict = Literal["fits", "close", "over"]
 """``close``: within the uncertainty of the device and, in the closed form, of the allocator."""
 
 FRAGMENTS_SHARE, FRAGMENTS_BYTES = 0.07, 128 * MIB
-"""What the closed form leaves to the caching allocator beside a step's peak: this share, at least
-these bytes. By exact mode, which plays the allocator, steps of 4 to 80 GiB pressed for memory need
+"""Overhead of the caching allocator on top of a closed form's peak: this share, at least these
+bytes. In exact mode, which simulates the allocator, steps of 4 to 80 GiB under memory pressure need
 2 to 6 % more than their peak, smaller ones up to 11 % and 80 MiB."""
 
 
-PLAYED = 5
-"""Capacities, from the least to the most, at which requests are replayed."""
+CAPACITIES = 5
+"""Number of capacities, from the least to the most, at which requests are replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A device as a prediction knows it, beside its capacity.
+    """A device, apart from its capacity.
 
     Attributes:
-        capability: Its compute capability, such as ``9.0``; None where it is not known.
-        driver_bytes: What of the capacity its driver keeps for itself.
-        name: Of a card that is not here, what its driver would call it; else empty.
+        driver_bytes: Part of the capacity that its driver keeps.
+        name: Driver's name of a card that is not in this machine; else empty.
     """
 
     capability: str | None = None
@@ -49,25 +48,25 @@ class Card:
 
 
 ANY_CARD = Card()
-"""A device whose memory is quoted, as on the box."""
+"""A device whose capacity is the nominal one, as advertised."""
 
 
 def card_here(capability: str | None) -> Card:
-    """A device of this machine, whose capacity, by `device_capacity`, is without the driver's."""
+    """A device of this machine, whose capacity, by `device_capacity`, excludes the driver's."""
     return Card(capability=capability, driver_bytes=0)
 
 
 def card_elsewhere(known: KnownCard) -> Card:
-    """A card of the table, whose capacity is all of its memory."""
+    """A card of the table, whose capacity is its total memory."""
     driver_bytes = DRIVER_BYTES if known.driver_bytes is None else known.driver_bytes
     return Card(capability=known.capability, driver_bytes=driver_bytes, name=known.name)
 
 
 def spec_elsewhere(spec: RunSpec, known: KnownCard) -> RunSpec:
-    """The spec on a card that is not here: on CUDA, under its own limit only where that is less.
+    """Move the spec to a card that is not here: on CUDA, with its own memory limit only if smaller.
 
     Raises:
-        SpecError: It says that it runs on the CPU.
+        SpecError: The spec requires the CPU.
     """
     if spec.device == "cpu":
         raise SpecError("device", "cpu", f"cuda, or left out: {known.key} is a CUDA device")
@@ -84,10 +83,8 @@ class AvailableMemory:
     """Memory of a device that is available to a step.
 
     Attributes:
-        least, most: Bytes without what driver and context take; they differ by the uncertainty of
-            these.
+        least, most: Bytes without driver and context; they differ by the uncertainty.
         is_cuda: Whether a caching allocator hands them out, in segments.
-        capability: The device's, by which the workspaces of libraries go.
     """
 
     least: int
@@ -97,17 +94,11 @@ class AvailableMemory:
 
     @property
     def uncertainty_bytes(self) -> int:
-        """Width of what may be wrong: bytes that may be available on top of the least."""
         return self.most - self.least
 
 
 def available_memory(spec: RunSpec, capacity_bytes: int, card: Card = ANY_CARD) -> AvailableMemory:
-    """Memory available on a spec's device, or under its own limit.
-
-    Args:
-        capacity_bytes: The device's memory, or ``spec.memory_limit``, which is for the allocator
-            alone.
-    """
+    """Memory available on a spec's device, or to the allocator under the spec's own limit."""
     least = most = capacity_bytes
     is_cuda = spec.device != "cpu"
     if is_cuda and not spec.memory_limit:
@@ -120,17 +111,17 @@ def available_memory(spec: RunSpec, capacity_bytes: int, card: Card = ANY_CARD) 
 def fit_verdict(
     prediction: Prediction, room: AvailableMemory, settings: AllocatorSettings | None = None
 ) -> Verdict:
-    """Whether the step fits.
+    """Decide whether the step fits.
 
-    With requests it is sure to where none is refused at any capacity and with any cache that the
-    build leaves, and sure not to where one is refused in each case.
+    With requests, ``fits`` means that no request is refused at any capacity, with or without the
+    build's cache; ``over`` means that one is refused in each case.
     """
     requests = _requests_of(prediction)
     if requests is None:
         if not missing_bytes(prediction, room, settings):
             return "fits"
         return "over" if prediction.peak_bytes > room.most else "close"
-    lacks = _lacks(prediction.peak_bytes, requests, room, settings)
+    lacks = _missing_by_capacity(prediction.peak_bytes, requests, room, settings)
     is_first_refused = next(lacks) > 0
     if any((lack > 0) != is_first_refused for lack in lacks):
         return "close"
@@ -140,20 +131,20 @@ def fit_verdict(
 def missing_bytes(
     prediction: Prediction, room: AvailableMemory, settings: AllocatorSettings | None = None
 ) -> int:
-    """Bytes with which the step is sure to fit, on top of what it has; 0 where it fits as it is.
+    """Additional bytes that guarantee a fit; 0 if it fits already.
 
-    In exact mode those of the first request that is refused, which may not be the last.
+    In exact mode they cover the first refused request, which may not be the last.
     """
     requests = _requests_of(prediction)
     if requests is None:
         return max(0, with_fragments(prediction.peak_bytes, room) - room.least)
-    return max(_lacks(prediction.peak_bytes, requests, room, settings))
+    return max(_missing_by_capacity(prediction.peak_bytes, requests, room, settings))
 
 
 def spare_bytes(prediction: Prediction, room: AvailableMemory) -> int:
-    """Headroom: available bytes that the step does not need; negative for none.
+    """Headroom: available bytes that the step does not need, or a negative number.
 
-    In exact mode the step needs what the allocator reserves on a device without end.
+    In exact mode the need is the reserve of an allocator with unlimited memory.
     """
     held = prediction.held if isinstance(prediction, ExactPrediction) else None
     if held is None:
@@ -161,13 +152,13 @@ def spare_bytes(prediction: Prediction, room: AvailableMemory) -> int:
     return room.least - held.reserved_bytes
 
 
-def is_room(peak_bytes: int, room: AvailableMemory) -> bool:
-    """Whether a closed form's peak is sure to fit."""
+def closed_form_fits(peak_bytes: int, room: AvailableMemory) -> bool:
+    """True if a closed form's peak is guaranteed to fit."""
     return with_fragments(peak_bytes, room) <= room.least
 
 
 def with_fragments(peak_bytes: int, room: AvailableMemory) -> int:
-    """A closed form's peak and what the allocator may need on top of it."""
+    """A closed form's peak and the allocator's possible overhead."""
     if not room.is_cuda:
         return peak_bytes
     return peak_bytes + max(FRAGMENTS_BYTES, int(peak_bytes * FRAGMENTS_SHARE))
@@ -177,21 +168,21 @@ def _requests_of(prediction: Prediction) -> Requests | None:
     return prediction.requests if isinstance(prediction, ExactPrediction) else None
 
 
-def _lacks(
+def _missing_by_capacity(
     peak_bytes: int, requests: Requests, room: AvailableMemory, settings: AllocatorSettings | None
 ) -> Iterator[int]:
-    """Bytes that the first refused request lacks, 0 for none, at each capacity played.
+    """Bytes missing for the first refused request, 0 for none, at each simulated capacity.
 
-    Twice where the build returns what it requested, also without that: how much of it there is
-    goes by the values that are drawn, and where the step's blocks lie by what it leaves cached.
-    With more memory an allocator can also refuse what it has served with less.
+    Replayed twice if the build returns requests, with and without them: their number depends on the
+    drawn values, and the cache they leave decides the layout of the step's blocks. With more memory
+    an allocator can also refuse what it has served with less.
     """
     workspace = workspace_bytes(room.capability)
     chances = (False, True) if any(entry < 0 for entry in requests.build) else (False,)
-    steps = range(PLAYED) if room.uncertainty_bytes else range(1)
+    steps = range(CAPACITIES) if room.uncertainty_bytes else range(1)
     for step in steps:
-        capacity = room.least + room.uncertainty_bytes * step // (PLAYED - 1)
-        if peak_bytes > capacity:  # the tensors alone are too many: spares the playing
+        capacity = room.least + room.uncertainty_bytes * step // (CAPACITIES - 1)
+        if peak_bytes > capacity:  # the tensors alone do not fit: no replay needed
             yield peak_bytes - capacity
             continue
         for leaves_nothing in chances:

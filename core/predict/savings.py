@@ -1,4 +1,4 @@
-"""Predict what single changes of a spec would save."""
+"""Predict the memory saved by single changes of a spec."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Play = Callable[[RunSpec, TrainingVariant], ExactPrediction]
 
 
 class SavingChange(msgspec.Struct, frozen=True):
-    """What can save memory: a key with its value, or a variant; and what it costs instead."""
+    """A change that can save memory, a key with its value or a variant, and its cost."""
 
     settings: dict[str, Any]
     price: str = ""
@@ -34,13 +34,13 @@ CHANGES = (
     SavingChange({"optimizer": "adamw-fused"}, "rounding"),
     SavingChange({"optimizer": "adamw-loop"}, "more launches"),
     SavingChange({"optimizer": "sgd"}, "another optimizer"),
-    SavingChange({"precision": "bf16"}, "digits of products"),
-    SavingChange({"precision": "bf16-pure"}, "digits of weights too"),
+    SavingChange({"precision": "bf16"}, "bf16 products"),
+    SavingChange({"precision": "bf16-pure"}, "bf16 master weights"),
 )
-"""What is tried with half of the batch."""
+"""Changes to try, in addition to half the batch."""
 
 RANK = 16
-"""Of the adapters that are tried."""
+"""Rank of the LoRA adapters."""
 
 VARIANTS = (
     SavingChange({"lora_rank": RANK}, variant=TrainingVariant(lora_rank=RANK)),
@@ -49,22 +49,21 @@ VARIANTS = (
         for n in (2, 8)
     ),
 )
-"""What only the dry run predicts, with the words for it."""
+"""Variants that only the dry run predicts, with their labels."""
 
-LEAST_SHARE = 1e-3
-"""Share of the peak from which on a saving is one."""
+MIN_SHARE = 1e-3
+"""Smallest saving that is listed, as a share of the peak."""
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True):
     """One change, predicted.
 
     Attributes:
-        settings: The changed key and its value; ``lora_rank``, which is no key, of adapters beside
-            frozen weights, and ``parallel`` with ``ranks`` of a sharded step.
-        saved_bytes: Of the peak of tensors.
+        settings: The changed key and its value; also ``lora_rank`` for adapters on frozen weights,
+            and ``parallel`` with ``ranks`` for a sharded step.
         reserved_bytes: Of CUDA's allocator, in exact mode; else null.
-        price: What is given for it.
-        trained_parameters: Count of those that need gradients; null unless it is another one.
+        price: Cost of the change, in words.
+        trained_parameters: Count of those that need gradients; null if unchanged.
     """
 
     settings: dict[str, Any]
@@ -80,9 +79,8 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
     """Memory saved by each single change, largest first.
 
     Attributes:
-        peak_bytes: Of the spec as it is.
-        savings: The changes that save at least `LEAST_SHARE`; of checkpoints the best one.
-        unknown: Keys with a change that the spec allows but that is not predicted: the reason.
+        savings: The changes that save at least `MIN_SHARE`; of checkpoints only the best.
+        unknown: Allowed but unpredicted changes: key to reason.
     """
 
     peak_bytes: int
@@ -92,29 +90,26 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remarks(self) -> Iterator[str]:
-        """What a reader of the savings should know, a sentence each."""
         for why in dict.fromkeys(self.unknown.values()):
             yield f"not predicted: {why}"
         if any("lora_rank" in saving.settings for saving in self.savings):
             yield (
-                "lora_rank, which no run takes: adapters beside all linear layers but the head, in "
-                "their dtype, and all else frozen (arXiv:2106.09685)"
+                "lora_rank, which runs do not support: adapters on all linear layers but the head, "
+                "in their dtype, with all else frozen (arXiv:2106.09685)"
             )
         if any(saving.settings.get("parallel") for saving in self.savings):
             yield (
-                "fsdp2: torch's fully_shard by the model's own blocks, the batch for each rank; on "
-                "the CPU two ranks took up to 7 % more at the best of four steps"
+                "fsdp2: torch's fully_shard by the model's blocks, the batch on each rank; on the "
+                "CPU two ranks used up to 7 % more in the best of four steps"
             )
         if len(self.savings) > 1:
-            yield "each change is alone: what two save together is no sum of theirs"
+            yield "savings do not add up"
 
 
 def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Savings:
     """Predict the spec with each change that it allows.
 
-    Args:
-        predict: The closed form, or `Estimator.predict`, for all of them.
-        play: For `VARIANTS`, which no formula predicts; None leaves them out.
+    ``play`` predicts the `VARIANTS`, which have no formula; None leaves them out.
 
     Raises:
         SpecError: The memory of the spec itself is not predicted.
@@ -130,7 +125,7 @@ def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Sav
         except (SpecError, WorkerFailed) as error:
             unknown[next(iter(change.settings))] = str(error)
             continue
-        if saving.saved_bytes >= LEAST_SHARE * now.peak_bytes:
+        if saving.saved_bytes >= MIN_SHARE * now.peak_bytes:
             savings.append(saving)
     savings.sort(key=lambda saving: -saving.saved_bytes)
     checkpoints = [saving for saving in savings if "checkpoint" in saving.settings]
@@ -169,7 +164,6 @@ def _saving(now: Prediction, then: Prediction, change: SavingChange) -> Saving:
 
 
 def _price(varied: ExactPrediction, variant: TrainingVariant) -> tuple[str, int | None]:
-    """What a variant costs, and how many parameters it trains where not all."""
     if variant.lora_rank:
         count = varied.trained_parameters
         return f"{percent(count / varied.parameters)} of the weights are trained", count
@@ -181,14 +175,13 @@ def _is_trained(spec: RunSpec) -> bool:
 
 
 def _changes(spec: RunSpec) -> Iterator[SavingChange]:
-    """The changes of one key that the spec allows and does not have."""
     if spec.batch > 1:
-        yield SavingChange({"batch": spec.batch // 2}, "fewer rows a step")
+        yield SavingChange({"batch": spec.batch // 2}, "smaller batch")
     for change in CHANGES:
         ((key, value),) = change.settings.items()
         is_idle = key == "optimizer" and not _is_trained(spec)
         if is_idle or (key == "checkpoint" and spec.checkpoint) or getattr(spec, key) == value:
             continue
-        with suppress(SpecError):  # the spec cannot have it
+        with suppress(SpecError):  # the spec does not allow it
             spec.changed(**change.settings)
             yield change

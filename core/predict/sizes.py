@@ -9,24 +9,23 @@ from sysbench.core.spec.choices import DTYPE_BYTES
 from sysbench.core.spec.spec import RunSpec
 
 FLOAT_BYTES = DTYPE_BYTES["float32"]
-"""Bytes of an element in the dtype to which autocast widens."""
+"""Bytes per element of the dtype to which autocast widens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Bytes per element, by what the tensor is for.
+    """Bytes per element, by the tensor's purpose.
 
     Attributes:
         weight: Parameters, their gradients and the optimizer's state.
         compute: Inputs and results of matrix products.
-        residual: The residual stream.
-        softmax: Naive attention from the exponentials on: CUDA's autocast runs ``exp`` and
-            ``sum`` in float32, the CPU's leaves them as they come.
-        loss: Log-probabilities and their gradient. The CPU's autocast makes the whole loss
-            float32, CUDA's only the part behind the log-softmax.
+        softmax: Naive attention from the exponentials on: CUDA's autocast runs ``exp`` and ``sum``
+            in float32, the CPU's leaves their dtype.
+        loss: Log-probabilities and their gradient. The CPU's autocast makes the whole loss float32,
+            CUDA's only the part after the log-softmax.
         loss_copy: The float32 copy of the log-probabilities that CUDA's autocast makes, or 0.
-        fused_norm: On CUDA a norm is one kernel, which keeps its input and a number per row;
-            on the CPU a chain of operations, which keeps the normalised input too.
+        fused_norm: On CUDA a norm is one kernel, which keeps its input and a number per row; on the
+            CPU a chain of operations, which keeps the normalised input too.
     """
 
     weight: int
@@ -39,7 +38,6 @@ class Widths:
 
     @property
     def autocast(self) -> bool:
-        """Whether weights are copied to the compute width."""
         return self.weight != self.compute
 
 
@@ -65,7 +63,7 @@ class Sizes:
         rows_soft, rows_float: (batch, heads, context).
         rstd: (batch, context), float32.
         logits, logits_loss, logits_copy: (batch, context, vocab) in the three widths.
-        rotary: The two tables that turn queries and keys, in the compute width.
+        rotary: The two tables that rotate queries and keys, in the compute width.
         square, wide, table: Elements of a projection, of a feed-forward matrix, and of the
             embedding or the head.
     """
@@ -95,37 +93,34 @@ WORKSPACES = "workspaces"
 """Name of the ledger's row."""
 
 HOPPER_WORKSPACE = 32 * MIB
-"""Bytes that torch gives each handle of cuBLAS on compute capability 9.0."""
+"""Bytes that torch gives each cuBLAS handle on compute capability 9.0."""
 
 WORKSPACE = 2 * 4096 * 1024 + 8 * 16 * 1024
-"""Bytes on every other, 8.125 MiB: ``:4096:2:16:8`` in ``CublasHandlePool.cpp`` of torch 2.9 to
-2.13. ``CUBLAS_WORKSPACE_CONFIG`` changes both."""
+"""Bytes per handle on other devices, 8.125 MiB: ``:4096:2:16:8`` in ``CublasHandlePool.cpp`` of
+torch 2.9 to 2.13. ``CUBLAS_WORKSPACE_CONFIG`` changes both."""
 
 CONTEXT_BYTES = 526 * MIB
 """Bytes of the CUDA context with torch's kernels and the libraries' handles, which no allocator
-counts. Estimate for an 80 GB H100, not measured by this project. Published figures for torch
-range from 0.3 to 0.6 GiB; a published message of an H100 that ran out (79.11 GiB, 1.69 free, 76.75
+counts. Estimate for an 80 GB H100, not measured by this project. Published figures for torch range
+from 0.3 to 0.6 GiB; a published message of an H100 that ran out (79.11 GiB, 1.69 free, 76.75
 reserved) leaves 0.67 GiB. `UNCERTAINTY_SHARE` covers the rest."""
 
 DRIVER_BYTES = 550 * MIB
-"""Bytes of a card's memory that NVML counts and CUDA does not have: 81,559 MiB by NVML are
-79.1 GiB in torch's messages of an H100, 24,564 MiB are 23.7 GiB of an RTX 4090."""
+"""Bytes of a card's memory that NVML counts and CUDA does not: 81,559 MiB by NVML are 79.1 GiB in
+torch's messages of an H100, 24,564 MiB are 23.7 GiB of an RTX 4090."""
 
 UNCERTAINTY_SHARE = 0.01
-"""Share of a card's memory by which what driver and context take may differ from the above: on
-cards of 16 to 80 GB CUDA lacks 256 to 690 MiB of what NVML counts."""
+"""Uncertainty of driver and context memory, as a share of a card's memory: on cards of 16 to 80 GB,
+CUDA reports 256 to 690 MiB less than NVML."""
 
 
 def workspace_bytes(capability: str | None) -> int:
-    """Bytes of one handle's workspace on a device of that compute capability, such as ``9.0``.
-
-    The larger one where the device is not known.
-    """
+    """Bytes of one cuBLAS handle's workspace; the larger value for an unknown device."""
     return HOPPER_WORKSPACE if capability in (None, "9.0") else WORKSPACE
 
 
 def workspaces_bytes(spec: RunSpec, capability: str | None = None) -> int:
-    """Bytes of all handles' workspaces in a step: a thread that multiplies has one; 0 on the CPU.
+    """Bytes of all workspaces in a step, one per thread that multiplies; 0 on the CPU.
 
     The calling thread and autograd's thread each keep one until the process exits.
     """

@@ -1,4 +1,4 @@
-"""Live bytes by kind while a step is replayed, and the worst moment of each phase."""
+"""Count live bytes by kind while a step is replayed, and keep the peak of each phase."""
 
 from __future__ import annotations
 
@@ -24,16 +24,10 @@ class Tape:
 
     A new tensor under a name in use replaces the entry and not the bytes: free the old one first.
 
-    Args:
-        resident: Bytes by kind that are live before the step.
-        graph: Whether a graph is recorded; without one `save` does nothing.
-
     Attributes:
-        total: Live bytes now, of all kinds.
         keeps: Whether the graph keeps saved tensors; false in a segment that is recomputed.
         kept_as: Kind that temporaries get when the graph saves them.
-        phase, place: Position in the step, for the moments that follow.
-        peaks: The worst moment so far of each phase.
+        peaks: The peak so far of each phase.
     """
 
     def __init__(self, resident: Mapping[str, int], *, graph: bool) -> None:
@@ -65,11 +59,10 @@ class Tape:
         self.add(kind, count)
 
     def rename(self, name: str, count: int, kind: str) -> None:
-        """Name a tensor that is counted already."""
         self._named[name] = kind, count
 
     def save(self, *names: str) -> None:
-        """Have the graph keep tensors for backward, from where `release` drops them."""
+        """Let the graph keep tensors for backward, until `release`."""
         if not (self.graph and self.keeps):
             return
         for name in names:
@@ -82,7 +75,7 @@ class Tape:
             self._saved[name] = kind, count
 
     def free(self, *names: str) -> None:
-        """Drop names; tensors that the graph has saved, and unknown names, stay as they are."""
+        """Drop names; unknown names and tensors saved by the graph are unaffected."""
         for name in names:
             kind, count = self._named.pop(name, (TEMPORARIES, 0))
             self.add(kind, -count)
@@ -95,24 +88,23 @@ class Tape:
             self.add(kind, -count)
 
     def spike(self, count: int, kind: str = TEMPORARIES) -> None:
-        """Note so many bytes more for an instant."""
         self._note(count, kind)
 
-    def repeat(self, play: Callable[[int], None], indices: range) -> None:
+    def repeat(self, part: Callable[[int], None], indices: range) -> None:
         """Replay a part for every index.
 
-        Each repetition adds or frees the same bytes, so live bytes are affine in the index at
-        every place of the part and peak in the first or the last: only these two are replayed.
+        Each repetition adds or frees the same bytes, so live bytes are affine in the index at every
+        place of the part and peak in the first or the last: only these two are replayed.
         """
         before = Counter(self.live)
-        play(indices[0])
+        part(indices[0])
         if len(indices) == 1:
             return
         # The first is replayed and the last will be: extrapolate the len - 2 between them.
         for kind, count in self.live.items():
             self.live[kind] += (count - before[kind]) * (len(indices) - 2)
         self.total = sum(self.live.values())
-        play(indices[-1])
+        part(indices[-1])
 
     def _note(self, count: int, kind: str) -> None:
         total = self.total + count

@@ -1,4 +1,4 @@
-"""Who came last to each collective, on one clock."""
+"""Find the last rank to reach each collective, on one clock."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from sysbench.core.ranks.matching import Match
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """One collective on the reference's clock.
+    """One collective on the reference clock.
 
     Attributes:
-        match: The calls.
-        arrived: When each aligned rank reached it.
-        last: The rank that came last.
-        last_ns: When it came.
-        late_ns: By how much later than the one before it; 0 where the clocks do not tell the two
-            apart.
-        is_bounded: Whether they tell them apart whatever the transfer took, and not only if
-            collectives end on all ranks together.
+        arrived: Time at which each aligned rank reached it.
+        last: Rank that came last.
+        late_ns: Delay of the last rank after the one before; 0 within the clock error.
+        is_bounded: Whether the delay exceeds the error bound, not only the spread of the ends.
     """
 
     match: Match
@@ -34,8 +30,7 @@ class Arrivals:
 
 
 def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
-    """The synchronising collectives of two aligned ranks or more, in the order of their last
-    arrival."""
+    """Return the synchronizing collectives of at least two aligned ranks, by last arrival."""
     found = []
     for match in matches:
         arrived = {
@@ -58,7 +53,7 @@ def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
 
 
 def last_arrivals(rank: int, found: Iterable[Arrivals], clocks: RankClocks) -> dict[int, int]:
-    """By the identity of a call of this rank: when the last rank came, on this rank's own clock."""
+    """Return the last arrival of each call by its identity, on this rank's own clock."""
     ahead_ns = clocks.by_rank[rank].ahead_ns if rank in clocks.by_rank else 0
     return {
         id(each.match.calls[rank]): each.last_ns + ahead_ns
@@ -68,7 +63,7 @@ def last_arrivals(rank: int, found: Iterable[Arrivals], clocks: RankClocks) -> d
 
 
 def late_by_rank(found: Iterable[Arrivals]) -> dict[int, list[Arrivals]]:
-    """By rank the collectives that had come to all others, and wanted for this one."""
+    """Return by rank the collectives that waited only for this rank."""
     late: defaultdict[int, list[Arrivals]] = defaultdict(list)
     for each in found:
         if each.late_ns:

@@ -1,10 +1,10 @@
-"""How far the ranks' clocks are apart, from collectives alone.
+"""Offsets between the ranks' clocks, from collectives alone.
 
-No rank can end a collective in which each needs every other before all have come. So with clocks
-``a`` and ``b`` ahead of the true time, ``a - b <= end on a - start on b`` for every such
-collective, and the same the other way round: every collective bounds the difference from both
-sides, the way a round trip bounds it in NTP (RFC 5905, section 8). Bounds along any path of ranks
-add up. Within them the difference is taken from the ends, which lie close together: the median.
+A rank cannot end a synchronizing collective before all have come. So with clocks ``a`` and ``b``
+ahead of true time, ``a - b <= end on a - start on b`` for every such collective, and vice versa:
+each collective bounds the offset from both sides, as a round trip does in NTP (RFC 5905, section
+8). Bounds add up along any path of ranks. Within them the offset is the median difference of the
+ends, which are close together.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from numpy.typing import NDArray
 
 from sysbench.core.ranks.matching import Match
 
-FAR = 2**60
-"""Nanoseconds that stand for no bound; sums of two fit 63 bits."""
-FEW = 3
-"""Collectives from which the spread of their ends says something."""
-FARTHEST = 2**52
-"""Nanoseconds: files that are 52 days apart are not of one job, and sums over ranks stay exact."""
+NO_BOUND_NS = 2**60
+"""No bound, in nanoseconds; sums of two fit 63 bits."""
+MIN_COLLECTIVES = 3
+"""Minimum number of collectives for a spread of their ends."""
+MAX_DISTANCE_NS = 2**52
+"""Nanoseconds: files 52 days apart are not of one job; keeps sums over ranks exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankClock:
-    """``ahead_ns`` of the reference's clock, wrong by ``error_ns`` at most.
+    """Offset ``ahead_ns`` from the reference rank's clock, with its error bound.
 
-    ``spread_ns`` is by how much nine of ten ends lie off the median that ``ahead_ns`` was taken
-    from, along the path to the reference: what the error is if collectives end on all ranks
-    together. It is never more than the error, and as much where there are few collectives.
+    ``spread_ns`` is the distance from the median within which nine of ten ends lie, summed along
+    the path to the reference: the error if collectives end on all ranks together. It is at most the
+    error, and equals it if there are few collectives.
     """
 
     ahead_ns: int
@@ -43,10 +43,10 @@ class RankClock:
 
 @dataclass(frozen=True, slots=True)
 class RankClocks:
-    """Clocks by rank; ranks without a path of collectives to the reference are absent.
+    """Clocks by rank, without ranks that no path of collectives connects to the reference.
 
-    ``conflict_ns`` is what must be added to every bound for all of them to hold: the stamps or the
-    steadiness of the clocks are no better than that. It is part of every error.
+    ``conflict_ns`` must be added to every bound for all of them to hold, because stamps are inexact
+    or clocks drift. It is part of every error.
     """
 
     reference: int
@@ -54,11 +54,11 @@ class RankClocks:
     conflict_ns: int
 
 
-def aligned(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
-    """The clocks of the ranks against the lowest rank's."""
+def align_clocks(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
+    """Return the clocks of the ranks relative to the lowest rank's."""
     order = sorted(ranks)
     place = {rank: index for index, rank in enumerate(order)}
-    bound = np.full((len(order), len(order)), FAR, dtype=np.int64)
+    bound = np.full((len(order), len(order)), NO_BOUND_NS, dtype=np.int64)
     np.fill_diagonal(bound, 0)
     ends: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for match in matches:
@@ -67,12 +67,12 @@ def aligned(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
         calls = [(place[rank], call) for rank, call in match.calls.items()]
         for a, first in calls:
             for b, second in calls:
-                if a == b or abs(first.end_ns - second.start_ns) > FARTHEST:
+                if a == b or abs(first.end_ns - second.start_ns) > MAX_DISTANCE_NS:
                     continue
                 bound[a, b] = min(bound[a, b], first.end_ns - second.start_ns)
                 if a < b:
                     ends[a, b].append(first.end_ns - second.end_ns)
-    conflict_ns, bound = _without_conflict(bound)
+    conflict_ns, bound = _resolve_conflicts(bound)
     estimate = _estimates(bound, ends)
     by_rank = {}
     for index, (value, spread_ns) in estimate.items():
@@ -85,10 +85,10 @@ def aligned(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
     return RankClocks(order[0], by_rank, conflict_ns)
 
 
-def _without_conflict(bound: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-    """The least that makes all bounds hold together, to a factor of two, and the bounds with it,
-    each the shortest along any path."""
-    told = bound < FAR
+def _resolve_conflicts(bound: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
+    """Return the slack that makes all bounds consistent, within a factor of two, and the shortest
+    bounds."""
+    told = bound < NO_BOUND_NS
     np.fill_diagonal(told, val=False)
     widths = bound + bound.T
     slack = max(0, -int(widths[told].min(initial=0)) // 2)
@@ -100,10 +100,10 @@ def _without_conflict(bound: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]
 
 
 def _shortest(bound: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Floyd and Warshall's shortest paths; a negative diagonal tells a contradiction."""
+    """Floyd-Warshall shortest paths; a negative diagonal means a contradiction."""
     result: NDArray[np.int64] = bound.copy()
     for middle in range(len(result)):
-        through = np.minimum(result[:, middle, None] + result[None, middle, :], FAR)
+        through = np.minimum(result[:, middle, None] + result[None, middle, :], NO_BOUND_NS)
         result = np.minimum(result, through)
         if (np.diag(result) < 0).any():
             return result
@@ -113,8 +113,7 @@ def _shortest(bound: NDArray[np.int64]) -> NDArray[np.int64]:
 def _estimates(
     bound: NDArray[np.int64], ends: dict[tuple[int, int], list[int]]
 ) -> dict[int, tuple[int, int]]:
-    """How far each rank's clock is ahead of the first one's by the ends of collectives, and their
-    spread, along the pairs that are known best (Prim's tree)."""
+    """Return offset and spread of each clock along the best-known pairs (Prim's tree)."""
     medians = {pair: round(statistics.median(values)) for pair, values in ends.items()}
     found = {0: (0, 0)}
     while True:
@@ -129,12 +128,12 @@ def _estimates(
         spread = _spread(ends[a, b], medians[a, b])
         known, new, sign = (a, b, -1) if a in found else (b, a, 1)
         ahead, so_far = found[known]
-        found[new] = (ahead + sign * medians[a, b], min(FAR, so_far + spread))
+        found[new] = (ahead + sign * medians[a, b], min(NO_BOUND_NS, so_far + spread))
 
 
 def _spread(values: Sequence[int], median: int) -> int:
-    """The distance from the median within which nine of ten values lie; `FAR` for a few."""
-    if len(values) < FEW:
-        return FAR
+    """Return the distance from the median within which nine of ten values lie."""
+    if len(values) < MIN_COLLECTIVES:
+        return NO_BOUND_NS
     off = sorted(abs(value - median) for value in values)
     return off[-1 - len(off) // 10]

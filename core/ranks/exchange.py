@@ -1,9 +1,8 @@
-"""Clocks of several hosts, read by exchanging messages, and stamps put on one of them.
+"""Offsets between the clocks of several hosts, read by exchanging messages.
 
-Cristian 1989, "Probabilistic clock synchronization": an answer to a message tells the other clock
-at some moment between sending and receiving. So each round trip bounds the difference of two clocks
-from both sides, and the faster it is, the closer. A difference that is read before and after some
-steps is taken as changing evenly between the two readings.
+Cristian 1989, "Probabilistic clock synchronization": an answer contains the other clock at some
+moment between sending and receiving. So each round trip bounds the offset from both sides, the
+faster the closer. Between readings before and after some steps the offset changes linearly.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ import msgspec
 
 from sysbench.core.trace.collective_kernels import RankStep
 
-FASTEST = 5
-"""Round trips that count: one that took longer than these says less, and was taken at another
-moment of clocks that may drift."""
+MAX_TRIPS = 5
+"""Number of round trips to use: slower ones are less exact and older, and clocks may drift."""
 
 
 class RoundTrip(msgspec.Struct, frozen=True):
     """A message to the reference and its answer, in nanoseconds.
 
-    ``sent_ns`` and ``received_ns`` are of the asking clock, ``answered_ns`` is of the reference's.
+    ``sent_ns`` and ``received_ns`` are of the asking clock, ``answered_ns`` of the reference.
     """
 
     sent_ns: int
@@ -31,9 +29,9 @@ class RoundTrip(msgspec.Struct, frozen=True):
 
 
 class ClockReading(msgspec.Struct, frozen=True):
-    """How far a clock was ahead of the reference's, by ``error_ns`` at most wrong.
+    """Offset of a clock from the reference, with its maximum error.
 
-    ``at_ns`` is the moment on that clock; it and its round trips lie close together.
+    ``at_ns`` is the time of the reading on that clock.
     """
 
     at_ns: int
@@ -42,17 +40,17 @@ class ClockReading(msgspec.Struct, frozen=True):
 
 
 def reading(trips: Sequence[RoundTrip]) -> ClockReading:
-    """The difference that the fastest round trips allow: the middle of what is in all their bounds.
+    """Return the offset allowed by the fastest round trips: the middle of their common bounds.
 
-    Bounds that contradict each other, of clocks that drift by more than a trip takes, count with
-    everything between the farthest two.
+    If bounds contradict each other because clocks drift, the range between the farthest two is
+    used.
 
     Raises:
-        ValueError: No round trip, or one that was received before it was sent.
+        ValueError: No round trip, or one received before it was sent.
     """
     if not trips or any(trip.received_ns < trip.sent_ns for trip in trips):
         raise ValueError("a clock is read by round trips that end after they begin")
-    fastest = sorted(trips, key=lambda trip: trip.received_ns - trip.sent_ns)[:FASTEST]
+    fastest = sorted(trips, key=lambda trip: trip.received_ns - trip.sent_ns)[:MAX_TRIPS]
     lows = [trip.sent_ns - trip.answered_ns for trip in fastest]
     highs = [trip.received_ns - trip.answered_ns for trip in fastest]
     low, high = max(lows), min(highs)
@@ -64,10 +62,8 @@ def reading(trips: Sequence[RoundTrip]) -> ClockReading:
 
 
 def ahead_at(before: ClockReading, after: ClockReading, ns: int) -> int:
-    """Nanoseconds by which the clock is ahead at ``ns`` of its own, between two readings.
-
-    Outside of them the nearer one holds.
-    """
+    """Return the offset in ns at ``ns`` of the clock, interpolated; constant outside the
+    readings."""
     passed = after.at_ns - before.at_ns
     since = min(max(ns - before.at_ns, 0), passed)
     # Whole numbers: moments of a clock have more digits than a float.
@@ -76,13 +72,11 @@ def ahead_at(before: ClockReading, after: ClockReading, ns: int) -> int:
 
 
 def on_reference(step: RankStep, host: int, before: ClockReading, after: ClockReading) -> RankStep:
-    """The step with its moments on the reference's clock, and the error that this brings.
+    """Return the step with times on the reference clock, and the error of the conversion.
 
     Args:
-        step: Of a rank on another host than the reference's, by its host's clock.
-        host: Number of its host.
-        before: Reading of its host's clock before the step.
-        after: Reading after it.
+        step: Of a rank on another host, by its host's clock.
+        before, after: Readings of its host's clock before and after the step.
     """
 
     def moved(ns: int) -> int:

@@ -1,4 +1,4 @@
-"""The same collective found in the files of several ranks."""
+"""Match calls of the same collective in the files of several ranks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from sysbench.core.trace.rank_summary import RankTrace, TracedCall
 from sysbench.core.trace.trace_events import NONE
 
 SYNCHRONISING = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "barrier")
-"""Kinds in which every rank needs something of every other: none can end before all have come."""
+"""Kinds in which every rank needs data of every other: none can end before all have come."""
 UNEVEN = ("all-to-all", "barrier")
 """Kinds whose bytes may differ between ranks."""
 
 
 class _Key(NamedTuple):
-    """What calls of one collective have in common on all ranks, but for their order."""
-
     group: str
     kind: str
     bytes: int | None
@@ -28,7 +26,7 @@ class _Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One collective with the call of each rank, two at least."""
+    """One collective with the calls of at least two ranks."""
 
     kind: str
     bytes: int | None
@@ -38,17 +36,16 @@ class Match:
 
     @property
     def is_synchronising(self) -> bool:
-        """Whether none of the ranks can end before all have come."""
         return self.kind in SYNCHRONISING
 
 
-def matched(ranks: Mapping[int, RankTrace]) -> list[Match]:
-    """The collectives that two or more files have, in the order of the lowest rank's clock.
+def match_collectives(ranks: Mapping[int, RankTrace]) -> list[Match]:
+    """Return the collectives found in at least two files, in the order of the lowest rank's clock.
 
-    The calls of a group, kind and size are matched by the number that the group gave them; without
-    one within marked steps of the same number, by their order; without steps by their order in the
-    file. What lies outside of all steps is left out: before them or after is not known. Where two
-    ranks do not have as many as each other, none is matched: which one is missing is not known.
+    Calls of one group, kind and size are matched by their number in the group; without numbers, by
+    their order in marked steps of the same number; without steps, by their order in the file. Calls
+    outside all steps are excluded, as are calls whose count differs between ranks: it is unknown
+    which one is missing.
     """
     found: defaultdict[_Key, dict[int, list[TracedCall]]] = defaultdict(dict)
     numbered = _numbered(ranks)
@@ -78,7 +75,7 @@ def matched(ranks: Mapping[int, RankTrace]) -> list[Match]:
 
 
 def _numbered(ranks: Mapping[int, RankTrace]) -> set[str]:
-    """The groups all of whose calls have a number on all ranks."""
+    """Return the groups whose calls all have a number on all ranks."""
     calls = [call for trace in ranks.values() for call in trace.calls]
     return {call.group for call in calls} - {call.group for call in calls if call.position == NONE}
 

@@ -1,4 +1,4 @@
-"""The tables of a folder's ranks from their summaries."""
+"""Build the tables of a folder's ranks."""
 
 from __future__ import annotations
 
@@ -10,30 +10,29 @@ import numpy as np
 
 from sysbench.core.formatting import counted
 from sysbench.core.ranks.arrivals import Arrivals, arrivals, last_arrivals, late_by_rank
-from sysbench.core.ranks.clock_alignment import RankClocks, aligned
-from sysbench.core.ranks.matching import Match, matched
+from sysbench.core.ranks.clock_alignment import RankClocks, align_clocks
+from sysbench.core.ranks.matching import Match, match_collectives
 from sysbench.core.ranks.rank_rows import FileRankRow, MatchedCollective, Ranks, RankStepRow
 from sysbench.core.ranks.split import SpanSplit
-from sysbench.core.ranks.straggler import begins, find_straggler, late_causes
+from sysbench.core.ranks.straggler import find_straggler, late_causes, window_begins
 from sysbench.core.record.record import Finding
 from sysbench.core.trace.collective_kernels import bus_factor
 from sysbench.core.trace.intervals import Cover
 from sysbench.core.trace.rank_summary import RankTrace
 
-LARGEST_CONFLICT_NS = 1_000_000
-"""Clocks of one machine agree to microseconds; more than this tells of wrong matches."""
+MAX_CONFLICT_NS = 1_000_000
+"""Clocks of one machine agree to microseconds; a larger conflict means wrong matches."""
 
 
 def ranks_block(folder: str, files: Mapping[int, str], ranks: Mapping[int, RankTrace]) -> Ranks:
-    """Rows, steps and collectives of the ranks, and what stands out.
+    """Return rows, steps, collectives and findings of at least two ranks.
 
     Args:
-        folder: Its name, for the block.
+        folder: Name for the block.
         files: Name of each rank's file.
-        ranks: Their summaries, two at least.
     """
-    matches = matched(ranks)
-    clocks = aligned(sorted(ranks), matches)
+    matches = match_collectives(ranks)
+    clocks = align_clocks(sorted(ranks), matches)
     found = arrivals(matches, clocks)
     splits = {
         rank: SpanSplit(trace, last_arrivals(rank, found, clocks)) for rank, trace in ranks.items()
@@ -77,7 +76,7 @@ def _rows(
     found: Sequence[Arrivals],
     splits: Mapping[int, SpanSplit],
 ) -> list[FileRankRow]:
-    late, before = late_by_rank(found), begins(ranks, found)
+    late, before = late_by_rank(found), window_begins(ranks, found)
     rows = []
     for rank, trace in sorted(ranks.items()):
         parts = splits[rank].whole()
@@ -97,7 +96,7 @@ def _rows(
                 undivided_ns=parts.undivided_ns,
                 idle_ns=parts.idle_ns,
                 collectives=len(trace.calls),
-                matched=sum(rank in match.calls for match in matches),
+                match_collectives=sum(rank in match.calls for match in matches),
                 last=len(own),
                 late_ns=_late_ns(own),
                 bounded_ns=_late_ns([each for each in own if each.is_bounded]),
@@ -111,7 +110,7 @@ def _rows(
 
 
 def _late_ns(late: Sequence[Arrivals]) -> int:
-    """The time in which any collective wanted for the rank alone, once where several did."""
+    """Return the time in which any collective waited only for this rank."""
     end = np.array([each.last_ns for each in late], dtype=np.int64)
     return Cover(end - np.array([each.late_ns for each in late], dtype=np.int64), end).total
 
@@ -171,7 +170,7 @@ def _collective(alike: Sequence[Arrivals], clocks: RankClocks) -> MatchedCollect
 
 
 def _conflict(clocks: RankClocks) -> list[Finding]:
-    if clocks.conflict_ns <= LARGEST_CONFLICT_NS:
+    if clocks.conflict_ns <= MAX_CONFLICT_NS:
         return []
     return [
         Finding(

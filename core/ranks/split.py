@@ -1,4 +1,4 @@
-"""One rank's span split into computing, waiting for the last rank, moving data, and idle."""
+"""Split a rank's span into computing, waiting for the last rank, transfer, and idle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sysbench.core.trace.rank_summary import RankTrace
 
 @dataclass(frozen=True, slots=True)
 class SpanParts:
-    """Nanoseconds that add up to a window; what each is, see `core.analysis.ranks.rows.RankRow`."""
+    """Nanoseconds that add up to a window; see `FileRankRow`."""
 
     span_ns: int
     compute_ns: int
@@ -24,20 +24,14 @@ class SpanParts:
 
     @property
     def exposed_ns(self) -> int:
-        """Communication that no computation hides."""
         return self.waiting_ns + self.transfer_ns + self.undivided_ns
 
 
 class SpanSplit:
-    """When a rank did what; `within` sums it over any window of its own clock."""
+    """Activity of a rank; `within` sums it over any window of its own clock."""
 
     def __init__(self, trace: RankTrace, last: Mapping[int, int]) -> None:
-        """
-        Args:
-            trace: The rank's file.
-            last: When the last rank had come, by the identity of the call
-                (see `core.analysis.ranks.arrivals.last_arrivals`).
-        """
+        # `last`: arrival of the last rank by the identity of the call, see `last_arrivals`.
         calls = [(call, last[id(call)]) for call in trace.calls if id(call) in last]
         # A rank whose end lies before the last arrival, by clocks that are not exact, moved nothing
         # after it.
@@ -55,11 +49,10 @@ class SpanSplit:
         self.low_ns, self.high_ns = trace.low_ns, trace.high_ns
 
     def whole(self) -> SpanParts:
-        """The whole span."""
         return self.within(self.low_ns, self.high_ns)
 
     def within(self, low_ns: int, high_ns: int) -> SpanParts:
-        """The parts of [low, high)."""
+        """Return the parts of [low, high)."""
 
         def covered(cover: Cover) -> int:
             return int(cover.within(np.array([low_ns]), np.array([high_ns]))[0])

@@ -1,4 +1,4 @@
-"""The rank that the others wait for, and what it did meanwhile."""
+"""Find the rank that the others wait for, and why it is late."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sysbench.core.ranks.split import SpanSplit
 from sysbench.core.record.record import Finding
 from sysbench.core.trace.rank_summary import RankTrace
 
-LEAST_SHARE = 0.05
-"""Part of the span from which lateness is worth a sentence."""
-TIMES_THE_NEXT = 2
-"""A rank is named whose lateness is so many times that of every other."""
-MOSTLY = 0.5
-"""Part of a rank's lateness from which one cause is named."""
+MIN_SHARE = 0.05
+"""Minimum lateness to report, as a share of the span."""
+MIN_RATIO = 2
+"""Minimum lateness relative to the second latest rank."""
+MAIN_SHARE = 0.5
+"""Share of a rank's lateness above which one cause is named."""
 CAUSES: tuple[Cause, ...] = ("idle", "compute", "communication")
 DID: dict[Cause, str] = {
     "idle": "it ran nothing",
@@ -37,15 +37,13 @@ NEXT: dict[Cause, str] = {
 def late_causes(
     rank: int, late: Sequence[Arrivals], splits: Mapping[int, SpanSplit], before: Mapping[int, int]
 ) -> dict[Cause, int]:
-    """Nanoseconds that the rank spent on each cause beyond the median of the others, over the
-    windows that led to the collectives it was late to.
+    """Return nanoseconds per cause that the rank spent beyond the median of the others.
+
+    Sums over the windows before the collectives that it was late to.
 
     Args:
-        rank: The late one.
-        late: What it was late to.
-        splits: Of all ranks.
-        before: When each rank set out for each call (see `begins`); without it the collective is
-            left out.
+        late: Collectives that the rank was late to.
+        before: Begin of each call's window (see `window_begins`); others are excluded.
     """
     totals: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
     for each in late:
@@ -73,13 +71,17 @@ def _spent(split: SpanSplit, low_ns: int, high_ns: int) -> dict[Cause, int]:
     }
 
 
-def begins(ranks: Mapping[int, RankTrace], found: Sequence[Arrivals]) -> dict[int, int]:
-    """By the identity of a call when its rank set out for it: at the end of the synchronising one
-    before it, or at the begin of its step. The file's first, outside any step, has neither."""
-    return dict(pair for rank, trace in ranks.items() for pair in _begins(rank, trace, found))
+def window_begins(ranks: Mapping[int, RankTrace], found: Sequence[Arrivals]) -> dict[int, int]:
+    """Return the begin of the window before each call by its identity: the end of the previous
+    synchronizing call, or the begin of its step."""
+    return dict(
+        pair for rank, trace in ranks.items() for pair in _window_begins(rank, trace, found)
+    )
 
 
-def _begins(rank: int, trace: RankTrace, found: Sequence[Arrivals]) -> Iterator[tuple[int, int]]:
+def _window_begins(
+    rank: int, trace: RankTrace, found: Sequence[Arrivals]
+) -> Iterator[tuple[int, int]]:
     steps = {step.number: step.start_ns for step in trace.steps}
     calls = [each.match.calls[rank] for each in found if rank in each.arrived]
     calls.sort(key=lambda call: call.start_ns)
@@ -90,16 +92,16 @@ def _begins(rank: int, trace: RankTrace, found: Sequence[Arrivals]) -> Iterator[
 
 
 def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
-    """The rank that the others wait for; None where no rank stands out. Takes two rows at least."""
+    """Return a finding on the rank that the others wait for, or None; needs at least two rows."""
     second, worst = sorted(rows, key=lambda row: row.late_ns)[-2:]
-    least_ns = max(TIMES_THE_NEXT * second.late_ns, LEAST_SHARE * worst.span_ns)
+    least_ns = max(MIN_RATIO * second.late_ns, MIN_SHARE * worst.span_ns)
     if not worst.late_ns or worst.late_ns < least_ns:
         return None
     caused = sum(max(0, ns) for ns in worst.late_causes.values())
     cause = max(CAUSES, key=lambda name: worst.late_causes.get(name, 0))
     cause_ns = worst.late_causes.get(cause, 0)
-    is_told = bool(caused) and cause_ns >= MOSTLY * caused
-    is_bounded = worst.bounded_ns >= MOSTLY * worst.late_ns
+    is_told = bool(caused) and cause_ns >= MAIN_SHARE * caused
+    is_bounded = worst.bounded_ns >= MAIN_SHARE * worst.late_ns
     before = f": before these, {DID[cause]}" if is_told else ""
     provided = "" if is_bounded else ", if collectives end on all ranks together"
     waiting = ", ".join(
@@ -117,7 +119,7 @@ def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
         f"{percent(worst.late_ns / worst.span_ns, 0)} of its span{provided}{before}.",
         why=f"It came last to {worst.last} of {counted(worst.matched, 'matched collective')}; "
         f"waiting that nothing hides: {waiting}. Beyond the median of the others it spent on its "
-        f"way there: {beyond or 'not known'}.{'' if is_bounded else _doubt(rows)}",
+        f"way there: {beyond or 'not known'}.{'' if is_bounded else _clock_uncertainty(rows)}",
         next=NEXT[cause] if is_told else "Compare its file with that of another rank.",
         numbers={
             "rank": worst.rank,
@@ -129,7 +131,7 @@ def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
     )
 
 
-def _doubt(rows: Sequence[FileRankRow]) -> str:
+def _clock_uncertainty(rows: Sequence[FileRankRow]) -> str:
     error_ms = max(row.clock_error_ns or 0 for row in rows) / 1e6
     spread_ms = max(row.clock_spread_ns or 0 for row in rows) / 1e6
     return (

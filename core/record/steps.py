@@ -18,7 +18,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
 
     ``kind`` is ``prefill``, ``decode`` or ``mixed`` where the marker says so, else empty, and
     ``tokens`` and ``requests`` are the marker's, null where it has none. ``is_odd`` marks a step
-    farther from the median of its kind than `core.analysis.kernels.layers.odd_ones` allows.
+    farther from the median of its kind than `core.trace.module_tree.find_outliers` allows.
     """
 
     number: int | None

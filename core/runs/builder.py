@@ -15,7 +15,7 @@ from sysbench.core.formatting import counted
 from sysbench.core.machine.peaks import roof_of
 from sysbench.core.machine.telemetry_summary import SampleLog
 from sysbench.core.memory.oom import describe_oom
-from sysbench.core.memory.predicted import reconciled
+from sysbench.core.memory.predicted import reconcile
 from sysbench.core.predict.closed_form import Prediction, predict, why_not_predicted
 from sysbench.core.record.blocks import PASSES, why_left_out
 from sysbench.core.record.environment import (
@@ -372,7 +372,7 @@ class RecordBuilder:
             record,
             timing=timing,
             kernels=under_roof(record.kernels, timing, roof, no_roof),
-            memory=record.memory and reconciled(record.memory, spec, prediction),
+            memory=record.memory and reconcile(record.memory, spec, prediction),
             nsys=nsys_under_roof(record.nsys, timing, roof, no_roof),
         )
         lost = [lines_lost(self.lines_lost)] if self.lines_lost else []

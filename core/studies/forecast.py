@@ -16,7 +16,12 @@ import msgspec
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.machine.devices import device_capacity
 from sysbench.core.predict.closed_form import predict, why_not_predicted
-from sysbench.core.predict.room import AvailableMemory, available_memory, card_here, is_room
+from sysbench.core.predict.room import (
+    AvailableMemory,
+    available_memory,
+    card_here,
+    closed_form_fits,
+)
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.details import score_matrices_bytes
 from sysbench.core.studies.study_directory import (
@@ -65,7 +70,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
             return None
         if self.peak_bytes > self.room.most:
             return False
-        return True if is_room(self.peak_bytes, self.room) else None
+        return True if closed_form_fits(self.peak_bytes, self.room) else None
 
 
 class Forecaster:

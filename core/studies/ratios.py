@@ -16,7 +16,7 @@ from sysbench.core.compare.interval import separate
 from sysbench.core.compare.power import decided_by
 from sysbench.core.compare.rounds import combined, counting, with_times
 from sysbench.core.compare.statistics import spread
-from sysbench.core.compare.verdict import NOT_TESTED, SMALLEST, Verdict, judge
+from sysbench.core.compare.verdict import MIN_EFFECT, NOT_TESTED, Verdict, judge
 from sysbench.core.formatting import counted, percent
 from sysbench.core.record.environment import node
 from sysbench.core.record.record import Record
@@ -233,7 +233,7 @@ def _evidence(verdict: Verdict) -> str:
         return f"{undecided}, {noise}; {MAX_REPEATS} rounds decide a difference of {decided}"
     return (
         f"{undecided}, about {counted(more, 'more round')} would decide a "
-        f"{percent(SMALLEST)} difference"
+        f"{percent(MIN_EFFECT)} difference"
     )
 
 

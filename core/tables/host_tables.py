@@ -6,6 +6,7 @@ from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.record import Kernels
 from sysbench.core.record.steps import HostRange, HostSide, MarkedSteps, StepRow
 from sysbench.core.tables.table import Cell, Column, Table, field_of, fields_of, tabulate
+from sysbench.core.trace.idle_causes import idle_label
 
 ODD = "odd"
 """Mark of a step unlike the others of its kind."""
@@ -17,7 +18,7 @@ def steps_table(marked: MarkedSteps) -> Table:
     causes = dict.fromkeys(cause for row in rows for cause, ns in row.idle.items() if ns)
 
     def idle_column(cause: str) -> Column[StepRow]:
-        return Column(f"{cause}_ns", lambda row: row.idle.get(cause, 0), heading=cause)
+        return Column(f"{cause}_ns", lambda row: row.idle.get(cause, 0), heading=idle_label(cause))
 
     span_ns = marked.span_ns or 1
     work = "kernels" if marked.clock == "device" else "operators"

@@ -23,6 +23,7 @@ from sysbench.core.tables.table import (
     with_total,
 )
 from sysbench.core.trace.attention_kernels import Answer
+from sysbench.core.trace.idle_causes import idle_label
 from sysbench.core.trace.module_tree import known_sum, mean_of_roof
 from sysbench.core.trace.roofline import RoofPoint, roof_points
 
@@ -85,7 +86,7 @@ def _not_running(kernels: Kernels) -> Iterator[dict[str, Cell]]:
             "exclusive_ns": idle.ns,
             "share": idle.share,
             "category": "idle",
-            "name": f"idle: {idle.cause}",
+            "name": f"idle: {idle_label(idle.cause)}",
         }
     unattributed = kernels.unattributed_ns
     yield {

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from sysbench.core.compare.rounds import LEAST_FOR_INTERVAL, middle
+from sysbench.core.compare.rounds import MIN_FOR_INTERVAL, middle
 from sysbench.core.compare.statistics import ON_REQUEST, stop_words
 from sysbench.core.formatting import counted, format_bytes, format_count, percent
 from sysbench.core.record.record import Round, Spread, Telemetry, Timing
@@ -196,7 +196,7 @@ def interval_words(timing: Timing) -> str:
     if timing.interval_of == "steps":
         return INSIDE
     rounds = timing.step.n
-    kind = "range" if rounds < LEAST_FOR_INTERVAL else "95 % interval"
+    kind = "range" if rounds < MIN_FOR_INTERVAL else "95 % interval"
     return f"{kind} of {rounds} processes"
 
 

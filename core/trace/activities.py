@@ -1,6 +1,6 @@
-"""Pieces of work with their phase, module and operator: a device's kernels or a host's operators.
+"""Pieces of work with phase, module and operator: kernels of a device or operators of a host.
 
-One call of a host operator may be several pieces, since the operators inside it are cut out.
+A call of a host operator can have several pieces: the time of inner operators is cut out.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ COMPUTE, COMMUNICATION, MEMORY = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activities:
-    """Pieces of work as columns of equal length, in no order.
+    """Pieces of work as columns of equal length, unordered.
 
-    ``name`` and ``operator`` are indices of the names, ``phase`` of the phases and ``module``
-    of the modules. ``rank`` decides which piece an instant counts for when several run:
-    computation before communication before copies. ``call`` numbers the call that a piece is
-    part of. ``launched`` is the time of the launch on the host and ``returned`` the time at which
-    that call was over, both -1 if the trace does not hold it (then ``linked`` is false).
-    ``in_graph`` marks pieces that a CUDA graph launched. ``collective`` is as in `DeviceEvents`.
+    ``name``, ``operator``, ``phase`` and ``module`` are indices. ``rank`` decides which of several
+    concurrent pieces an instant counts for: computation, then communication, then copies. ``call``
+    numbers the call that contains a piece. ``launched`` and ``returned`` are the begin and end of
+    the launch call on the host, -1 if not recorded. ``in_graph`` marks pieces launched by a CUDA
+    graph. ``collective`` is as in `DeviceEvents`.
     """
 
     name: Index
@@ -63,7 +62,7 @@ class Activities:
         return np.asarray(self.launched != NONE)
 
     def clipped(self, low: int, high: int) -> Activities:
-        """The parts of the pieces that lie in [low, high)."""
+        """Clip the pieces to [low, high)."""
         start, end = np.clip(self.start, low, high), np.clip(self.end, low, high)
         # A piece without length covers no time but is a call: it stays unless clipping moved it.
         inside = np.flatnonzero((end > start) | ((self.start == self.end) & (start == self.start)))
@@ -72,7 +71,7 @@ class Activities:
 
 
 def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
-    """The work of one device; phase, module and operator are those of the call that launched it."""
+    """Return the work of one device; phase, module and operator are those of the launching call."""
     events = trace.device
     events = events.take(events.device == device)
     launch = launches_of(events, scopes.events)
@@ -95,7 +94,7 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
 
 
 def launches_of(events: DeviceEvents, host: HostEvents) -> Index:
-    """For each device event the index of the runtime call with its correlation id, or -1."""
+    """Return the index of each event's runtime call by correlation id, or -1."""
     # Id 0 links nothing, like -1.
     calls = np.flatnonzero((host.kind == Kind.RUNTIME) & (host.correlation > 0))
     ids, first = np.unique(host.correlation[calls], return_index=True)
@@ -107,13 +106,13 @@ def launches_of(events: DeviceEvents, host: HostEvents) -> Index:
 
 
 def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities]:
-    """The operators of all host threads, each without the operators inside it.
+    """Return the operators of all host threads as pieces of work, without inner operators.
 
-    A call whose whole time lies in operators inside it is a piece without length: it is counted.
+    A call that consists of inner operators only is a piece of length 0, so that it is counted.
 
     Returns:
-        The trace's names, with one more for the work of the autograd engine around each
-        node; and the pieces of work.
+        The trace's names, plus one for the work of the autograd engine around each node; and the
+            pieces.
     """
     names = scopes.names
     owner, start, end = self_times(scopes.events, scopes.parent)

@@ -1,4 +1,4 @@
-"""Softmax against the two matrix products of attention, and the type of an answer in words."""
+"""Compare softmax with the matrix products of attention; check products against the spec."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ Numbers: TypeAlias = dict[str, float | int | str]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, and a sentence made of numbers.
+    """A question and its answer.
 
-    ``numbers`` has every figure of the sentence: milliseconds (names in ``_ms``), shares of
-    one, counts per step, names. ``rows`` are the names of the kernels they were summed from;
-    ``commands`` would measure what is not known yet.
+    ``numbers`` has every figure of the sentence: milliseconds (``_ms``), shares, counts per step,
+    names. ``rows`` are the names of the summed kernels; ``commands`` measure what is missing.
     """
 
     question: str
@@ -35,7 +34,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def command_for(record: Record, step: str) -> list[str]:
-    """The command that traces the same spec with another kind of step, or an empty list."""
+    """Return the command that traces the same spec with another kind of step, or an empty list."""
     try:
         spec = msgspec.convert(record.spec, RunSpec).changed(step=step)
     except (msgspec.ValidationError, SpecError):
@@ -44,10 +43,10 @@ def command_for(record: Record, step: str) -> list[str]:
 
 
 ATTENTION = re.compile(r"(attention|attn)(_(\d+|\*))?$", re.IGNORECASE)
-"""Modules that compute attention: matches work in them but in no module below."""
+"""Modules that compute attention; work in their submodules does not match."""
 
 WRITTEN_OUT = {f"aten::{name}" for name in ("amax", "max", "sub", "exp", "sum", "div")}
-"""Operators of a softmax in single operators; ``div`` scales the scores, too."""
+"""Operators of an unfused softmax; ``div`` also scales the scores."""
 
 SOFTMAX_OPERATIONS = 5
 """FLOPs of the softmax per score: maximum, difference, exponential, sum, quotient."""
@@ -57,7 +56,7 @@ QUESTION = "How does softmax compare with attention's matrix products, in time a
 
 
 def softmax_against_matmuls(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
-    """Softmax and products in forward; the products' FLOPs from the rows if all have them."""
+    """Compare softmax and products in forward; FLOPs come from the rows if all have them."""
     forward = [row for row in kernels.rows if row.phase == "forward"]
     products = [row for row in forward if is_product(row)]
     softmax = [row for row in forward if is_softmax(row)]
@@ -84,7 +83,7 @@ def softmax_against_matmuls(record: Record, kernels: Kernels, others: Sequence[R
 
 
 def attention_flops(record: Record, products: Sequence[KernelRow]) -> Numbers:
-    """FLOPs of a forward's products and softmax, as dense kernels compute them.
+    """Return the FLOPs of a forward's products and softmax, as dense kernels compute them.
 
     Closed forms: 4BT²dL for scores and values, 5BhT²L for the softmax.
     """
@@ -98,13 +97,13 @@ def attention_flops(record: Record, products: Sequence[KernelRow]) -> Numbers:
 
 
 def is_product(row: KernelRow) -> bool:
-    """Whether a row is one of attention's two products, not a projection."""
+    """Return whether a row is one of attention's two products, not a projection."""
     batched = "bmm" in row.op or "bmm" in row.name
     return row.category == "gemm" and (batched or ATTENTION.search(row.module) is not None)
 
 
 def is_softmax(row: KernelRow) -> bool:
-    """Whether a row is part of attention's softmax: one kernel, written out, or generated."""
+    """Return whether a row is part of attention's softmax: one kernel, unfused, or generated."""
     if row.fused:
         return any("softmax" in op for op in row.ops) or {"exp", "sum"} <= set(row.ops)
     if row.category == "softmax":
@@ -117,7 +116,6 @@ def _operator(row: KernelRow) -> str:
 
 
 def _arithmetic(numbers: Numbers) -> str:
-    """The second half of the answer: FLOPs of both, and their ratio."""
     softmax, products = (format_count(float(numbers[f"{key}_flops"])) for key in KEYS)
     ratio = float(numbers["flops_ratio"])
     return (
@@ -127,7 +125,6 @@ def _arithmetic(numbers: Numbers) -> str:
 
 
 def _not_separable(fused: Sequence[KernelRow], numbers: Numbers) -> Answer:
-    """The answer where one kernel does both, or no row is known to be of either."""
     arithmetic = _arithmetic(numbers)
     if not fused:
         sentence = f"The trace does not distinguish softmax from products; {arithmetic}."
@@ -144,33 +141,32 @@ def _not_separable(fused: Sequence[KernelRow], numbers: Numbers) -> Answer:
 
 FORWARD = "forward"
 WRAPPERS = ("aten::linear", "aten::matmul", "aten::einsum")
-"""Operators of the host that multiply by calling another one."""
+"""Host operators that multiply by calling another operator."""
 HELPERS = re.compile(r"split_?k.*reduce|reduce_1block", re.IGNORECASE)
-"""Kernels that finish another one's product."""
+"""Kernels that finish the product of another kernel."""
 
 NAME_PATTERNS = [
     (row, re.compile(row.kernel_names, re.IGNORECASE))
     for row in sorted(PRECISIONS, key=lambda row: row.product_bits)
     if row.peak_key == row.name  # others multiply as one of these does
 ]
-"""In the order of asking: the narrowest first."""
+"""Narrowest precision first."""
 WIDEST_BITS = max(row.product_bits for row in PRECISIONS)
 
 MAJORITY = 0.5
-"""Part of the time of matrix products from which an unlikely kernel is a contradiction: a
-library may take another kernel for a small or odd shape."""
+"""Share of the time of matrix products above which a wider kernel contradicts the spec: a library
+may use another kernel for a small or odd shape."""
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """A number of calls per forward, and what was found."""
-
     expected: int
     found: float
 
 
 def is_checkable(spec: dict[str, Any]) -> bool:
-    """Whether the counts hold: the transformer, eager. Compilers merge and replace products;
-    those of flex attention are no operators.
+    """Return whether the counts apply: an eager transformer.
+
+    Compilers merge and replace products; flex attention launches no operators for its products.
     """
     return bool(
         spec.get("workload", "transformer") == "transformer"
@@ -180,13 +176,13 @@ def is_checkable(spec: dict[str, Any]) -> bool:
 
 
 def weight_products(kernels: Kernels, layers: int) -> Expected:
-    """Products with weights: 7L + 1."""
+    """Count products with weights: 7L + 1 expected."""
     rows = [row for row in _products(kernels) if not is_product(row)]
     return Expected(7 * layers + 1, fsum(row.calls for row in rows))
 
 
 def attention_products(kernels: Kernels, layers: int) -> Expected:
-    """Products of written-out attention: 2L."""
+    """Count products of unfused attention: 2L expected."""
     rows = [row for row in _products(kernels) if is_product(row)]
     return Expected(2 * layers, fsum(row.calls for row in rows))
 
@@ -203,13 +199,13 @@ def _products(kernels: Kernels) -> list[KernelRow]:
 
 
 def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:
-    """Rows of matrix products whose names say another precision than the spec; longest first.
+    """Return rows of matrix products whose names contradict the precision, longest first.
 
-    In ``fp32`` a single one that rounds is enough. In the others wider kernels count, when they
-    have most of the time: plain float32 ones, and in the halves TF32 ones.
+    In ``fp32`` one kernel of lower precision is enough. Otherwise wider kernels count if they take
+    most of the time: float32, and TF32 for the 16-bit precisions.
 
     Raises:
-        SpecError: No such precision.
+        SpecError: Unknown precision.
     """
     if kernels.source != "kernels":
         return []
@@ -224,8 +220,8 @@ def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:
 
 
 def precision_from_kernel_names(kernels: Kernels) -> Precision | None:
-    """The precision of a trace whose spec is not known: what the names of its kernels say of
-    most of the time of matrix products; None where they do not."""
+    """Infer the precision from the kernels that take most of the time of matrix products, or
+    None."""
     shown_ns: dict[Precision | None, float] = {}
     products = [row for row in kernels.rows if row.category == "gemm"]
     for row in products:
@@ -237,7 +233,7 @@ def precision_from_kernel_names(kernels: Kernels) -> Precision | None:
 
 
 def precision_shown(name: str) -> Precision | None:
-    """The precision in which a kernel of that name multiplies; None where the name is silent."""
+    """Return the precision in which a kernel of that name multiplies, or None."""
     return next((row for row, pattern in NAME_PATTERNS if pattern.search(name)), None)
 
 
@@ -246,7 +242,7 @@ def _longest_first(rows: Sequence[KernelRow]) -> list[KernelRow]:
 
 
 def above_peak(kernels: Kernels, limit: float) -> list[KernelRow]:
-    """Rows of matrix products faster than the device's upper FLOP/s times the limit, fastest
+    """Return rows of matrix products faster than the upper FLOP/s times the limit, fastest
     first."""
     roof = kernels.roof
     if roof is None:

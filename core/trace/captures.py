@@ -1,7 +1,7 @@
-"""Replays of graphs joined with the trace of their capture, which has their operators and shapes.
+"""Join replays of CUDA graphs with the trace of their capture, which has operators and shapes.
 
-A replay is one launch of many kernels, without operators. The capture has the launches in the
-order of the graph, and on HIP the names of their kernels.
+A replay is one launch of many kernels, without operators. The capture has the launches in the order
+of the graph; on HIP also the names of their kernels.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from sysbench.core.trace.scopes import OTHER_PHASE, Scopes, host_scopes
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import NONE, Index, Kind, Trace, follow_flow, nearest
 
-LONGEST_CHAIN = 64
-"""Operators around a launch that are compared: real ones are nested some ten deep."""
+MAX_CHAIN_LENGTH = 64
+"""Maximum number of operators compared around a launch; real traces nest about ten."""
 
 
 class Node(NamedTuple):
-    """One piece of work of a graph: its kind, and the kernel's name, empty where not known."""
+    """One piece of work of a graph; ``kernel`` is empty if unknown."""
 
     kind: Kind
     name: str
@@ -35,10 +35,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """One graph: the launches between the calls that begin and end its capture.
-
-    ``launches`` are indices of the scopes' events.
-    """
+    """One graph: its launches during capture, as indices of the scopes' events."""
 
     launches: list[int]
     nodes: list[Node]
@@ -46,16 +43,14 @@ class Capture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """The pieces of a ledger's work with the launches of the capture that made them.
+    """Pieces of a ledger's work with the launches of the capture that made them.
 
     Attributes:
-        capture: The trace of the capture.
-        scopes: Of it.
-        launch: For each piece of work the index of its launch in ``scopes.events``, or -1.
-        replay: For each piece the number of its replay, or -1.
-        named: Pieces whose kernel has the name that the capture gives.
-        shaped: Whether the operands around each piece's launch are known: where several captures
-            fit, they agree.
+        capture: Trace of the capture.
+        launch: Index in ``scopes.events`` of each piece's launch, or -1.
+        replay: Number of each piece's replay, or -1.
+        named: Pieces whose kernel name equals that of the capture.
+        shaped: Whether the operands of each piece are known: if several captures fit, they agree.
         reasons: Why replays could not be joined, with their number.
     """
 
@@ -69,7 +64,7 @@ class Joined:
 
     @property
     def words(self) -> str:
-        """How many kernels of replays were joined and by what, and why others were not."""
+        """Describe how many kernels of replays were joined, and why others were not."""
         of_replays, joined = int((self.replay != NONE).sum()), int((self.launch != NONE).sum())
         text = (
             f"{joined:,} of {of_replays:,} kernels of graph replays are joined with their capture"
@@ -91,10 +86,10 @@ AGAINST = "a product of the capture would be no product in the replay"
 def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
     """Find the capture of each replay of the ledger's device.
 
-    A replay fits a capture with as many pieces of work of the same kinds in the same order, and
-    of the same names where the capture has them. Where several fit, they must have the same
-    operators, and the same operands too if these are to count; their modules are told apart only
-    where there are as many captures as replays.
+    A capture fits a replay if it has the same number of pieces, of the same kinds in the same
+    order, with the same names where known. If several fit, they must have the same operators, and
+    the same operands if these count. Their modules are distinguished only if there are as many
+    captures as replays.
     """
     scopes = host_scopes(capture)
     captures = list(_captures(capture, scopes))
@@ -122,7 +117,7 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
     for nodes, members in groups.items():
         fitting = [capture for capture in captures if _fits(capture, nodes)]
         count = len(nodes) * len(members)
-        if why := _doubt(fitting, nodes, capture, scopes):
+        if why := _ambiguity(fitting, nodes, capture, scopes):
             reasons[why] += count
             continue
         # As many captures as replays: one for each, in order. Else the first stands for all.
@@ -150,8 +145,10 @@ def _fits(capture: Capture, nodes: tuple[Node, ...]) -> bool:
     )
 
 
-def _doubt(fitting: list[Capture], nodes: tuple[Node, ...], trace: Trace, scopes: Scopes) -> str:
-    """Why these captures do not tell what the replay ran; empty if they do."""
+def _ambiguity(
+    fitting: list[Capture], nodes: tuple[Node, ...], trace: Trace, scopes: Scopes
+) -> str:
+    """Return why these captures do not identify the replay; empty if they do."""
     if not fitting:
         return NOT_CAPTURED
     events = scopes.events
@@ -171,12 +168,11 @@ def _doubt(fitting: list[Capture], nodes: tuple[Node, ...], trace: Trace, scopes
 
 
 def _operators(capture: Capture, trace: Trace, scopes: Scopes) -> list[list[tuple[str, bytes]]]:
-    """For each launch the operators around it, with their operands."""
     events, parent = scopes.events, scopes.parent
     result = []
     for at in capture.launches:
         around: list[tuple[str, bytes]] = []
-        while (at := int(parent[at])) != NONE and len(around) < LONGEST_CHAIN:
+        while (at := int(parent[at])) != NONE and len(around) < MAX_CHAIN_LENGTH:
             if events.kind[at] == Kind.OPERATOR:
                 operands = events.operands[at]
                 shapes = trace.operands[operands] if operands != NONE else b""
@@ -186,7 +182,7 @@ def _operators(capture: Capture, trace: Trace, scopes: Scopes) -> list[list[tupl
 
 
 def _captures(trace: Trace, scopes: Scopes) -> Iterator[Capture]:
-    """The captures of a trace in the order of time; one that never ends, or is empty, is none."""
+    """Return the captures of a trace in time order, without empty and unfinished ones."""
     events = scopes.events
     is_call = events.kind == Kind.RUNTIME
     begins, ends, launches = (
@@ -223,19 +219,21 @@ def _node(trace: Trace, scopes: Scopes, at: int) -> Node:
 
 
 def with_captured(ledger: TimeLedger, joined: Joined) -> TimeLedger:
-    """The ledger with the operators and modules of the capture; its times are the same.
+    """Return the ledger with operators and modules of the capture; times are unchanged.
 
-    A piece of no phase gets the one of its launch.
+    A piece without a phase gets that of its launch.
     """
     scopes, launch = joined.scopes, joined.launch
     is_joined = launch != NONE
     if not is_joined.any():
         return ledger
-    names, operator = _appended(
+    names, operator = _append_names(
         ledger.names, joined.capture.names, follow_flow(launch, scopes.operator)
     )
-    modules, module = _appended(ledger.modules, scopes.modules, follow_flow(launch, scopes.module))
-    phases, phase = _appended(ledger.phases, scopes.phases, follow_flow(launch, scopes.phase))
+    modules, module = _append_names(
+        ledger.modules, scopes.modules, follow_flow(launch, scopes.module)
+    )
+    phases, phase = _append_names(ledger.phases, scopes.phases, follow_flow(launch, scopes.phase))
     of_none = np.array([name == OTHER_PHASE for name in ledger.phases])[ledger.work.phase]
     work = replace(
         ledger.work,
@@ -246,8 +244,8 @@ def with_captured(ledger: TimeLedger, joined: Joined) -> TimeLedger:
     return replace(ledger, names=names, modules=modules, phases=phases, work=work)
 
 
-def _appended(own: list[str], other: list[str], index: Index) -> tuple[list[str], Index]:
-    """The names with those of another list that are used, and where they are among them."""
+def _append_names(own: list[str], other: list[str], index: Index) -> tuple[list[str], Index]:
+    """Append the used names of another list; return all names and the index of each added one."""
     names = list(own)
     number_of = {name: number for number, name in enumerate(names)}
     place = np.full(len(other) + 1, NONE)  # index -1 reads the last

@@ -1,14 +1,13 @@
-"""Categories of work, from the names of kernels, host operators and compiler-fused kernels.
+"""Categories of work from the names of kernels, host operators and compiler-fused kernels.
 
-Every rule is about a family: a library's naming scheme, or a word for the work. The first match
-wins, so a rule may be broad if the rules before it took the exceptions.
+A rule covers a family: the naming scheme of a library, or a word for the work. The first match
+wins, so a rule can be broad if earlier rules handle its exceptions.
 
-Inductor names a kernel ``triton_<kind>_fused_<operators>_<number>`` (on the CPU
-``cpp_fused_…``). The operators are sorted and joined by underscores, which their names may
-contain, too.
+Inductor names a kernel ``triton_<kind>_fused_<operators>_<number>`` (on the CPU ``cpp_fused_…``).
+The operators are sorted and joined by underscores, which their names may also contain.
 
-Host operators are classified for the tables of a CPU, where they stand in for kernels. Views,
-allocations and other bookkeeping that touches no element are ``other``.
+Host operators are classified for tables of a CPU. Views, allocations and other bookkeeping that
+touches no element are ``other``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import re
 from functools import cache
 
 WHOLE_MODEL = "model"
-"""The path of the model itself, and of what happens outside every module."""
+"""Path of the model itself, and of work outside every module."""
 GRAD_ACCUMULATE = "grad accumulate"
 LOSS = "loss"
 MODEL_PHASES = ("forward", LOSS, "backward")
@@ -68,13 +67,12 @@ REDUCTION = re.compile(r"^(sum|mean|amax|amin|max|min|prod|var|var_mean|argmax|a
 
 @cache
 def fused_operators(name: str) -> tuple[str, ...]:
-    """The operators in the name of a generated kernel; empty for any other kernel."""
+    """Return the operators in the name of a generated kernel; empty for other kernels."""
     match = FUSED.search(name)
     return tuple(OPERATOR.findall(match["operators"])) if match else ()
 
 
 def fused_category(name: str) -> str | None:
-    """The category of a generated kernel's work, None for any other kernel."""
     match = FUSED.search(name)
     if not match:
         return None
@@ -244,7 +242,7 @@ _KERNEL_RULES = [
 
 @cache
 def classify(name: str) -> str:
-    """One of `CATEGORIES` for a kernel, a copy or a fill; remembered per name."""
+    """Return the category of a kernel, copy or fill."""
     fused = fused_category(name)
     if fused:
         return fused
@@ -302,7 +300,7 @@ SUFFIXES = re.compile(r"(_backward(_data)?\d*|_?\d*)$")
 
 @cache
 def classify_operator(name: str) -> str:
-    """One of the kernel categories for an operator; remembered per name."""
+    """Return the category of a host operator."""
     fused = fused_category(name)
     if fused:
         return fused
@@ -314,7 +312,8 @@ def classify_operator(name: str) -> str:
 
 
 def plain_operator(name: str) -> str:
-    """``aten::_softmax_backward_data``, ``SoftmaxBackward0`` and ``aten::softmax`` to softmax."""
+    """Return ``softmax`` for ``aten::_softmax_backward_data``, ``SoftmaxBackward0``,
+    ``aten::softmax``."""
     _, _, last = name.rpartition("::")
     snake = CAMEL.sub("_", last).lower().strip("_")
     while (shorter := SUFFIXES.sub("", snake).strip("_")) != snake:

@@ -1,9 +1,9 @@
 """Collectives of one file: kind, bytes, group and bandwidth, from the arguments of their kernels.
 
-A rank that waits for another one is inside its kernel, so the time of one file is transfer and
-waiting together, and every bandwidth is at least what is told. Bandwidths are those of nccl-tests
-(doc/PERFORMANCE.md): algorithm bandwidth is bytes over time, bus bandwidth that times a factor of
-the kind, which makes it comparable with the link whatever the number of ranks.
+A rank waits for another one inside its kernel, so the time in one file is transfer plus waiting,
+and bandwidths are lower bounds. Bandwidths are those of nccl-tests (doc/PERFORMANCE.md): algorithm
+bandwidth is bytes over time; bus bandwidth multiplies it by a factor of the kind, which makes it
+comparable with the link for any number of ranks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DTYPE_BYTES = {
     **dict.fromkeys(("Float", "Int"), 4),
     **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
 }
-"""By torch's names of its types; those of Float8 begin with it."""
+"""By torch's type names; Float8 names are prefixes."""
 
 
 class _Key(NamedTuple):
@@ -55,12 +55,13 @@ class _Key(NamedTuple):
 
 
 def kind_of(name: str) -> str:
-    """The kind of collective by its name, of the call or of the kernel; else ``other``."""
+    """Return the kind of collective from the name of the call or kernel; ``other`` if unknown."""
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
 
 
 def collective_bytes(kind: str, call: CollectiveCall) -> int | None:
-    """Bytes of a collective as nccl-tests counts them: of all ranks' parts where these differ."""
+    """Return the bytes of a collective as nccl-tests counts them: of all ranks if their parts
+    differ."""
     width = 1 if call.dtype.startswith("Float8") else DTYPE_BYTES.get(call.dtype)
     if width is None or call.in_elements < 0 or call.out_elements < 0:
         return None
@@ -73,7 +74,7 @@ def collective_bytes(kind: str, call: CollectiveCall) -> int | None:
 
 
 def bus_factor(kind: str, ranks: int) -> float | None:
-    """Bus bandwidth over algorithm bandwidth; None for a kind without one."""
+    """Return bus bandwidth / algorithm bandwidth; None for a kind without one."""
     if ranks < 1:
         return None
     if kind == "all-reduce":
@@ -84,11 +85,10 @@ def bus_factor(kind: str, ranks: int) -> float | None:
 
 
 def collective_rows(ledger: TimeLedger, calls: list[CollectiveCall]) -> list[TracedCollective]:
-    """The device's collectives by kind, bytes and group, the longest first.
+    """Sum the device's collectives by kind, bytes and group, longest first.
 
     Args:
-        ledger: Of the device and the window; all times are sums over it.
-        calls: The arguments that ``ledger.work.collective`` numbers.
+        calls: Arguments that ``ledger.work.collective`` is an index of.
     """
     if ledger.source != "kernels":
         return []
@@ -145,7 +145,7 @@ def _row(ledger: TimeLedger, key: _Key, pieces: np.ndarray) -> TracedCollective:
 
 
 class Collective(msgspec.Struct, frozen=True):
-    """One collective as one rank saw it; nanoseconds of the shared clock."""
+    """One collective on one rank; nanoseconds of the shared clock."""
 
     kind: Kind
     bytes: int
@@ -157,15 +157,14 @@ class RankStep(msgspec.Struct, frozen=True):
     """One step of one rank.
 
     Attributes:
-        step_ns: From its first phase to the end of its last.
-        collectives: In the order of their launch, which all ranks share.
-        blocked: Intervals (begin, end) in which computing stood still for communication;
-            None where they cannot be observed.
-        error_ns: The most by which this rank's times can be off its host's clock; ``step_ns`` is
-            not affected.
-        host: Number of its host.
-        host_ahead_ns: How far that host's clock was ahead of the shared one; taken off already.
-        host_error_ns: The most by which that can be wrong; 0 on the host that has the shared clock.
+        step_ns: From the begin of its first phase to the end of its last.
+        collectives: In launch order, which all ranks share.
+        blocked: Intervals (begin, end) in which computation waited for communication; None if
+            unknown.
+        error_ns: Maximum error of this rank's times against its host's clock; not part of
+            ``step_ns``.
+        host_ahead_ns: Offset of the host's clock from the shared one, already subtracted.
+        host_error_ns: Maximum error of that offset; 0 on the host with the shared clock.
     """
 
     step_ns: int
@@ -178,10 +177,10 @@ class RankStep(msgspec.Struct, frozen=True):
 
 
 class Split(msgspec.Struct, frozen=True):
-    """One step of one rank, in nanoseconds: step = compute + waiting + transfer.
+    """One step of one rank in nanoseconds: step = compute + waiting + transfer.
 
-    ``communication_ns`` is all the time in which the rank's collectives could move data,
-    overlapped with computing or not. The three parts are None where ``blocked`` was.
+    ``communication_ns`` is the time in which collectives could move data, overlapped or not. The
+    three parts are None if ``blocked`` is.
     """
 
     step_ns: int
@@ -192,12 +191,11 @@ class Split(msgspec.Struct, frozen=True):
 
     @property
     def exposed_ns(self) -> int | None:
-        """Nanoseconds in which computing stood still."""
         return None if self.compute_ns is None else self.step_ns - self.compute_ns
 
 
 def split_step(ranks: Sequence[RankStep]) -> list[Split]:
-    """The same step on every rank, split.
+    """Split the same step on every rank.
 
     Raises:
         ValueError: The ranks do not agree on their collectives.
@@ -208,21 +206,21 @@ def split_step(ranks: Sequence[RankStep]) -> list[Split]:
 
 
 SHORT_NS = 500_000
-"""A shorter transfer is not taken from arrivals where clocks have an error: anchors of a device are
-off by 5 to 20 µs, and an all-reduce of 1 MiB over NVLink takes 20 to 40 µs."""
+"""Arrivals do not give the time of shorter transfers if clocks have an error: device clocks are off
+by 5 to 20 µs, and an all-reduce of 1 MiB over NVLink takes 20 to 40 µs."""
 
 
 def transfer_times(
     steps: Sequence[Sequence[RankStep]],
 ) -> tuple[list[float], Literal["arrivals", "events"]]:
-    """The time of the one collective of each step in milliseconds, and what it was taken from.
+    """Return the transfer time of each step's only collective in ms, and its source.
 
-    From arrivals: the last arrival to the end, mean over ranks. A short one between devices, or one
-    of less than ten times the error between hosts, is the shortest rank's own step instead, by its
-    events: the rank that came last did not wait, and no two clocks are compared.
+    From arrivals: the last arrival to the end, mean over ranks. For a short transfer between
+    devices, or one of less than ten times the error between hosts, the step of the fastest rank
+    instead: the rank that came last did not wait, and no two clocks are compared.
 
     Args:
-        steps: A list a step with an entry a rank; steps of nothing else than the collective.
+        steps: For each step one entry per rank; the steps contain nothing but the collective.
     """
     splits = [split_step(step) for step in steps]
     ms = [sum(split.communication_ns for split in step) / len(step) / 1e6 for step in splits]
@@ -235,9 +233,9 @@ def transfer_times(
 
 
 def last_counts(ranks: Sequence[RankStep]) -> list[int]:
-    """The number of the step's collectives that each rank was the last to reach.
+    """Count the collectives of the step that each rank reached last.
 
-    Between ranks of two hosts nobody is last unless by more than the error of both clocks.
+    Between ranks of two hosts a rank is last only by more than the error of both clocks.
     """
     arrived = _arrivals(ranks)
     counts = [0] * len(ranks)
@@ -257,7 +255,8 @@ def _error_between(one: RankStep, other: RankStep) -> int:
 
 
 def disorder_ns(ranks: Sequence[RankStep]) -> int:
-    """The most by which an all-reduce ended before its last arrival: the error of the clocks."""
+    """Return the maximum time by which an all-reduce ended before its last arrival: the clock
+    error."""
     last = _arrivals(ranks).max(axis=0)
     return max(
         (
@@ -271,7 +270,7 @@ def disorder_ns(ranks: Sequence[RankStep]) -> int:
 
 
 def _arrivals(ranks: Sequence[RankStep]) -> Times:
-    """Nanoseconds of arrival: a row per rank, a column per collective."""
+    """Return arrival times in ns, shape (ranks, collectives)."""
     sequences = [
         [(collective.kind, collective.bytes) for collective in rank.collectives] for rank in ranks
     ]

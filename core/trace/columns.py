@@ -1,4 +1,4 @@
-"""The columns of a `Trace` from its JSON events, chunk by chunk."""
+"""Build the columns of a `Trace` from its JSON events, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ Flags = NDArray[np.bool_]
 
 
 class RuntimeCalls:
-    """The calls of the runtime and the driver, with what their names tell.
+    """Calls of the runtime and the driver, searchable by name.
 
-    A file may have a million of them under a few dozen names: a pattern is searched in a name once,
-    and the columns are taken once for all questions.
+    A file may have a million calls with a few dozen names: each pattern is matched once per name.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -57,19 +56,15 @@ class RuntimeCalls:
         self.end = trace.host.end[at]
         self.correlation = trace.host.correlation[at]
 
-    def named(self, pattern: re.Pattern[str]) -> Flags:
-        """Mask of the calls whose names match."""
+    def launch_name(self, pattern: re.Pattern[str]) -> Flags:
+        """Return a mask of the calls whose names match."""
         matches = np.zeros(len(self._names), dtype=np.bool_)
         matches[[name for name in self._used if pattern.search(self._names[name])]] = True
         return matches[self._name]
 
 
 class Launches:
-    """The calls that launch work, of which a graph's capture takes some and the trace loses some.
-
-    Attributes:
-        calls: All calls of the runtime.
-    """
+    """Calls that launch work: ran on a device, captured into a graph, or lost."""
 
     def __init__(self, trace: Trace) -> None:
         self.calls = RuntimeCalls(trace)
@@ -80,19 +75,19 @@ class Launches:
         self._lost = at[~np.isin(self.calls.correlation[at], trace.device.correlation)]
 
     def lost(self, pattern: re.Pattern[str] = LAUNCH) -> Times:
-        """Times of launches whose work the trace shows on no device, each launch once; of the calls
-        whose names match the pattern, which is `LAUNCH` or a narrower one."""
+        """Return the times of launches whose work is on no device, for names that match the pattern
+        (`LAUNCH` or narrower)."""
         at = self._lost[self.calls.named(pattern)[self._lost]]
         _, first = np.unique(self.calls.correlation[at], return_index=True)
         return self.calls.start[at[first]]
 
     def count(self, low: int, high: int) -> int:
-        """Number of launches in [low, high) of work that runs by itself."""
+        """Count launches in [low, high) that ran directly."""
         # A driver's call inside a runtime's may have the same id: one launch.
         return self._distinct(self._is_launch & ~self._captured, low, high)
 
     def count_captured(self, low: int, high: int) -> int:
-        """Number of launches in [low, high) that a graph took, and that ran nothing themselves."""
+        """Count launches in [low, high) that were captured into a graph."""
         return self._distinct(self._captured, low, high)
 
     def _distinct(self, chosen: Flags, low: int, high: int) -> int:
@@ -103,7 +98,7 @@ class Launches:
 
 
 def _in_captures(calls: RuntimeCalls) -> Flags:
-    """The calls between those that begin and end the capture of a graph, by thread."""
+    """Return a mask of the calls during the capture of a graph, by thread."""
     begins, ends = calls.named(BEGIN_CAPTURE), calls.named(END_CAPTURE)
     captured = np.zeros(len(calls.start), dtype=np.bool_)
     for thread in np.unique(calls.thread[begins]).tolist():
@@ -133,10 +128,10 @@ KIND_OF = {
     "gpu_memset": Kind.FILL,
     "Memset": Kind.FILL,
 }
-"""By the event's ``cat``; torch before 2.0 wrote the capitalised ones."""
+"""By the event's ``cat``; torch before 2.0 wrote the capitalized ones."""
 NAMELESS = "INVALID"
-"""Kineto's name for a call of CUDA's runtime that its table lacks: before torch 2.13 all of those
-that CUDA 13 brought, every launch that a compiler wrote among them."""
+"""Kineto's name for a CUDA runtime call missing in its table: before torch 2.13 all calls that CUDA
+13 added, including every launch by a compiler."""
 LAUNCH_OF_CBID = {
     **{211: "cudaLaunchKernel", 214: "cudaLaunchKernel_ptsz"},
     **{269: "cudaLaunchCooperativeKernel", 270: "cudaLaunchCooperativeKernel_ptsz"},
@@ -145,49 +140,49 @@ LAUNCH_OF_CBID = {
     **{430: "cudaLaunchKernelExC", 431: "cudaLaunchKernelExC_ptsz"},
     **{505: "__cudaLaunchKernel", 506: "__cudaLaunchKernel_ptsz"},
 }
-"""The runtime's launches by CUPTI's number of the call (cupti_runtime_cbid.h of CUDA 13). Others
-without a name, such as 502 to 504, prepare a launch and launch nothing."""
+"""Runtime launches by CUPTI's callback id (cupti_runtime_cbid.h of CUDA 13). Other unnamed calls,
+such as 502 to 504, only prepare a launch."""
 NUMBERED = "record_param_comms"
-"""The operator of torch whose ``Seq`` numbers the collective that is launched inside it."""
+"""torch operator whose ``Seq`` numbers the collective launched inside it."""
 RUNTIMES = ("cuda_runtime", "Runtime")
-"""Categories whose calls have these numbers; the driver's numbers mean other calls."""
+"""Categories that use these callback ids; the driver has other ids."""
 ON_HOST = {category: int(kind) for category, kind in KIND_OF.items() if kind < Kind.KERNEL}
 ON_DEVICE = {category: int(kind) for category, kind in KIND_OF.items() if kind >= Kind.KERNEL}
 UNREAD = frozenset(
     ("cuda_profiler_range", "glow_runtime", "hpu_op", "mtia_ccp_events", "mtia_insight")
 )
-"""Kineto's categories (``ActivityType.cpp``) of other devices' events, and of times that CUPTI's
-range profiler gives in place of kernels."""
+"""Kineto's categories (``ActivityType.cpp``) of other devices, and of times that CUPTI's range
+profiler reports in place of kernels."""
 PYTHON = "python_function"
 PROJECTED = "gpu_user_annotation"
 PYTHON_FILE = ".py("
-"""In the name of a Python function: ``train.py(12): step``, with the function's first line."""
+"""Name of a Python function: ``train.py(12): step``, with its first line."""
 OF_TORCH = ("torch/", "<")
-"""Begins of the names of functions that are torch's own, or that no file has."""
+"""Name prefixes of functions inside torch or without a file."""
 INSTALLED_TORCH = "-packages/torch/"
 INSTANT = "cpu_instant_event"
 
 NONE = -1
-MOST_ELEMENTS = 2**48
-LONGEST_TEXT = 256
-"""A real trace stays far below these; a file that was packed to be huge does not."""
+MAX_ELEMENTS = 2**48
+MAX_TEXT_LENGTH = 256
+"""Limit against decompression bombs, far above real traces."""
 
 
 def call_of(args: Args) -> CollectiveCall:
-    """The arguments of a collective, with what is of another type than torch's as absent."""
+    """Parse the arguments of a collective; values of unexpected types count as absent."""
     texts = (args.collective, args.dtype, args.group, args.ranks)
     name, dtype, group, ranks = (
-        text[:LONGEST_TEXT] if isinstance(text, str) else "" for text in texts
+        text[:MAX_TEXT_LENGTH] if isinstance(text, str) else "" for text in texts
     )
     counts = (args.in_elements, args.out_elements, args.group_size)
     first, last, size = (
-        count if isinstance(count, int) and 0 <= count < MOST_ELEMENTS else NONE for count in counts
+        count if isinstance(count, int) and 0 <= count < MAX_ELEMENTS else NONE for count in counts
     )
     return CollectiveCall(name, dtype, first, last, size, group, ranks)
 
 
-def named(name: str, category: str, args: Args) -> str:
-    """The name of a launch that the profiler had no name for; else the name as it is."""
+def launch_name(name: str, category: str, args: Args) -> str:
+    """Replace the name of an unnamed launch."""
     if name != NAMELESS or category not in RUNTIMES or not isinstance(args.cbid, int):
         return name
     return LAUNCH_OF_CBID.get(args.cbid, name)
@@ -201,17 +196,17 @@ THREAD_BITS = 32
 
 AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents, Ranges)
 NO_ARGS = Args()
-LONGEST_OPERANDS = 2**18
-"""Characters: more than an optimizer's list of a thousand tensors has."""
-MOST_EVENTS = 2**24
-MOST_CHARACTERS = 2**28
-MOST_COLLECTIVES = 2**16
-MOST_NUMBERED = 2**20
-"""A real trace stays far below these; a file that was packed to be huge does not."""
+MAX_OPERANDS_LENGTH = 2**18
+"""Characters; above an optimizer's list of a thousand tensors."""
+MAX_EVENTS = 2**24
+MAX_CHARACTERS = 2**28
+MAX_COLLECTIVES = 2**16
+MAX_NUMBERED_CALLS = 2**20
+"""Limit against decompression bombs, far above real traces."""
 
 
 class _Numbers(dict[Any, int]):
-    """Numbers values in the order in which they appear; ``characters`` is their total length."""
+    """Number values in order of appearance; ``characters`` is their total length."""
 
     characters = 0
 
@@ -221,7 +216,6 @@ class _Numbers(dict[Any, int]):
         return number
 
     def of(self, values: Sequence[Any]) -> NDArray[np.int64]:
-        """The number of each value."""
         # Many chunks have one process, or one thread: comparing is quicker than looking up.
         if values and values.count(values[0]) == len(values):
             return np.full(len(values), self[values[0]])
@@ -229,8 +223,6 @@ class _Numbers(dict[Any, int]):
 
 
 class Collector:
-    """Collects the columns of a `Trace`, chunk by chunk."""
-
     def __init__(self) -> None:
         self.names = _Numbers()
         self.processes = _Numbers()
@@ -253,7 +245,7 @@ class Collector:
         """Add the events that take time: host ranges and calls, and device work.
 
         Raises:
-            ValueError: A number is out of range, or there is too much.
+            ValueError: A number is out of range, or there are too many events.
         """
         self.seen += len(events)
         # A set first: few chunks have any of these, and counting costs more than comparing.
@@ -287,19 +279,20 @@ class Collector:
 
     def _check_size(self) -> None:
         self.kept += len(self.host[-1]) + len(self.device[-1])
-        if self.kept > MOST_EVENTS:
-            raise ValueError(f"more than {MOST_EVENTS:,} timed events")
-        if self.names.characters + self.operands.characters > MOST_CHARACTERS:
-            raise ValueError(f"its names have more than {MOST_CHARACTERS:,} characters")
+        if self.kept > MAX_EVENTS:
+            raise ValueError(f"more than {MAX_EVENTS:,} timed events")
+        if self.names.characters + self.operands.characters > MAX_CHARACTERS:
+            raise ValueError(f"its names have more than {MAX_CHARACTERS:,} characters")
 
     def _add_timed(self, host: list[JsonEvent], device: list[JsonEvent]) -> None:
-        """Both at once: what numpy takes for a call, it takes for half a chunk as for a whole."""
+        """Add host and device events together: numpy's overhead per call is as large as half a
+        chunk."""
         size = len(host)
         _, names, categories, processes, threads, times, lengths, all_args = _fields(host + device)
         args = [arg or NO_ARGS for arg in all_args]
         of_host = args[:size]  # the host's events come first in every column
         if NAMELESS in names:
-            names = tuple(map(named, names, categories, args))
+            names = tuple(map(launch_name, names, categories, args))
         if any(map(KERNEL_NAME, of_host)):  # HIP's launches have it
             self.kernel_names |= {
                 arg.correlation: self.names[arg.kernel]
@@ -346,18 +339,17 @@ class Collector:
     ) -> None:
         for name, arg, start, end in zip(names, args, starts, ends, strict=True):
             number = arg.position
-            if name == NUMBERED and type(number) is int and 0 <= number < MOST_ELEMENTS:
+            if name == NUMBERED and type(number) is int and 0 <= number < MAX_ELEMENTS:
                 self.numbered.append(NumberedCall(start, end, number))
-        if len(self.numbered) > MOST_NUMBERED:
-            raise ValueError(f"more than {MOST_NUMBERED:,} calls of collectives")
+        if len(self.numbered) > MAX_NUMBERED_CALLS:
+            raise ValueError(f"more than {MAX_NUMBERED_CALLS:,} calls of collectives")
 
     def _operands_of(self, args: list[Args]) -> NDArray[np.int64]:
-        """Numbers of the operators' inputs; -1 where the profiler recorded no shapes."""
         if list(map(DIMENSIONS, args)).count(None) == len(args):
             return np.full(len(args), NONE)
         texts = [b"" if arg.dims is None else operands_text(arg) for arg in args]
         numbers = [
-            self.operands[text] if 0 < len(text) <= LONGEST_OPERANDS else NONE for text in texts
+            self.operands[text] if 0 < len(text) <= MAX_OPERANDS_LENGTH else NONE for text in texts
         ]
         return np.array(numbers, dtype=np.int64)
 
@@ -393,12 +385,12 @@ class Collector:
         numbers = [
             NONE if arg.collective is None else self.collectives[call_of(arg)] for arg in args
         ]
-        if len(self.collectives) > MOST_COLLECTIVES:
-            raise ValueError(f"more than {MOST_COLLECTIVES:,} distinct collectives")
+        if len(self.collectives) > MAX_COLLECTIVES:
+            raise ValueError(f"more than {MAX_COLLECTIVES:,} distinct collectives")
         return np.array(numbers, dtype=np.int64)
 
-    def finished(self) -> Trace:
-        """The chunks joined, times counted from the first event."""
+    def finish(self) -> Trace:
+        """Join the chunks; times count from the first event."""
         host, device = _joined(self.host), _joined(self.device)
         functions, projected = _joined(self.functions), _joined(self.projected)
         starts = [int(events.start.min()) for events in (host, device) if len(events)]
@@ -428,7 +420,7 @@ class Collector:
 
 
 def _fields(events: list[JsonEvent]) -> list[tuple[Any, ...]]:
-    """One tuple of values per field; quicker than reading each field of each event."""
+    """Transpose: one tuple per field."""
     return list(zip(*map(astuple, events), strict=True)) or [()] * len(JsonEvent.__struct_fields__)
 
 

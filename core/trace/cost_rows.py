@@ -1,4 +1,4 @@
-"""FLOPs and bytes of a kernel table's rows: each operator's cost goes once, to its main work."""
+"""FLOPs and bytes of a kernel table's rows: each operator's cost goes to one piece of work."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ from sysbench.core.trace.trace_events import NONE, Index, Kind, Trace, follow_fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventCosts:
-    """The distinct costs, and for each host event the index of its cost; -1 for none."""
+    """Distinct costs, and the index of each host event's cost; -1 for none."""
 
     costs: list[Cost]
     cost: Index
 
     def flag(self, name: str) -> NDArray[np.bool_]:
-        """A boolean attribute of every event's cost; false where it has none."""
         flag_of_cost = np.array([getattr(cost, name) for cost in self.costs], dtype=bool)
         return np.asarray(follow_flow(self.cost, flag_of_cost.astype(np.int64), 0) == 1)
 
     def counting(self, parent: Index) -> EventCosts:
-        """The same costs without duplicates: of nested operators the outermost counts.
+        """Return the costs without duplicates: of nested operators the outermost counts.
 
-        Where a composite operator has operators with a cost inside, these count instead of it.
+        If a composite operator contains operators with a cost, these count instead.
         """
         has_cost, is_composite = self.cost != NONE, self.flag("is_composite")
         # `nearest` includes the event itself: read at the parent it is the nearest above.
@@ -53,7 +52,7 @@ class EventCosts:
 
 
 def _around(inside: NDArray[np.bool_], parent: Index) -> NDArray[np.bool_]:
-    """Mask of the events that enclose one of these, at any depth."""
+    """Return a mask of the events that enclose one of these at any depth."""
     result = np.zeros(len(parent), dtype=bool)
     above = parent[inside]
     while len(above := np.unique(above[above != NONE])):
@@ -66,7 +65,7 @@ def _around(inside: NDArray[np.bool_], parent: Index) -> NDArray[np.bool_]:
 def costs_from_shapes(
     trace: Trace, scopes: Scopes, list_item_bytes: int | None = None
 ) -> EventCosts:
-    """Costs from the shapes in the trace itself, in the order of the scopes' events."""
+    """Return costs from the shapes in the trace itself, in the order of the scopes' events."""
     events = scopes.events
     parsed = [parse_operands(text) for text in trace.operands]
     # One integer for each pair of name and operands, which `divmod` takes apart again; operands
@@ -88,9 +87,9 @@ def costs_from_shapes(
 
 
 def uncounted(trace: Trace, scopes: Scopes, costs: EventCosts) -> list[str]:
-    """Names of operators that multiply matrices, have shapes, but no known cost.
+    """Return names of operators that multiply matrices and have shapes but no known cost.
 
-    An operator inside or around one with a cost is left out: its work is counted there.
+    Operators inside or around one with a cost are excluded: their work is counted there.
     """
     events = scopes.events
     covered = nearest(costs.cost != NONE, scopes.parent) != NONE
@@ -106,14 +105,14 @@ def uncounted(trace: Trace, scopes: Scopes, costs: EventCosts) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeCensus:
-    """The costs of one step's operator calls, by phase and name, in order of time."""
+    """Costs of one step's operator calls by phase and name, in time order."""
 
     costs: list[Cost]
     calls: dict[tuple[str, str], Index]
 
 
 def count_operator_calls(trace: Trace, scopes: Scopes, costs: EventCosts) -> ShapeCensus:
-    """All operator calls of a trace of one step, with their costs."""
+    """Return the costs of all operator calls in a trace of one step."""
     calls = {key: costs.cost[places] for key, places in _calls(trace, scopes).items()}
     return ShapeCensus(costs=costs.costs, calls=calls)
 
@@ -121,13 +120,13 @@ def count_operator_calls(trace: Trace, scopes: Scopes, costs: EventCosts) -> Sha
 def costs_from_other_trace(
     trace: Trace, scopes: Scopes, shapes: ShapeCensus, steps: int, window: tuple[int, int]
 ) -> tuple[EventCosts, list[str]]:
-    """Costs of a trace without shapes, whose steps are equal, from one step that has them.
+    """Return costs for a trace without shapes from one equal step that has shapes.
 
     The k-th call of a name in a phase of each step gets the cost of the k-th such call in
     ``shapes``.
 
     Returns:
-        The costs, and the names with another number of calls, whose costs stay unknown.
+        The costs, and the names whose number of calls differs; their costs stay unknown.
     """
     cost = np.full(len(scopes.events), NONE)
     unlike = set()
@@ -145,7 +144,6 @@ def costs_from_other_trace(
 def _calls(
     trace: Trace, scopes: Scopes, window: tuple[int, int] | None = None
 ) -> dict[tuple[str, str], Index]:
-    """Indices of operator events by phase and name, in order of time across threads."""
     events = scopes.events
     wanted = events.kind == Kind.OPERATOR
     if window is not None:  # half-open, like every interval
@@ -163,16 +161,16 @@ def _calls(
 
 
 RowKey = tuple[str, str, str, str]
-"""Name, phase, module (with the layer's number) and operator of a row."""
+"""Name, phase, module (with layer number) and operator of a row."""
 
 
 class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
     """FLOPs and bytes per step.
 
     Attributes:
-        rows: FLOPs (None where not known) and bytes by row.
-        products: FLOPs of matrix products by phase, those in no row included.
-        reasons: Why some are not known, by the name of the missing value.
+        rows: FLOPs (None if unknown) and bytes by row.
+        products: FLOPs of matrix products by phase, including those in no row.
+        reasons: Why values are unknown, by name of the value.
     """
 
     rows: dict[RowKey, tuple[float | None, float]]
@@ -180,8 +178,8 @@ class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, str]
 
 
-def noted_work(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
-    """Costs from the shapes in the trace itself; None where it has none."""
+def work_from_shapes(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
+    """Return costs from the shapes in the trace itself, or None."""
     if not trace.operands:
         return None
     scopes = host_scopes(trace)
@@ -189,10 +187,10 @@ def noted_work(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
     return work_costs(trace, scopes, ledger, costs, uncounted(trace, scopes, costs))
 
 
-def borrowed_work(
+def work_from_other_trace(
     trace: Trace, ledger: TimeLedger, shapes: Trace, list_item_bytes: int
 ) -> WorkCosts:
-    """Costs from the shapes of another trace, of one more step of the same program."""
+    """Return costs from the shapes of one more step of the same program."""
     scopes, shape_scopes = host_scopes(trace), host_scopes(shapes)
     shape_costs = costs_from_shapes(shapes, shape_scopes, list_item_bytes)
     window = (ledger.window.low, ledger.window.high)
@@ -202,11 +200,10 @@ def borrowed_work(
     return work_costs(trace, scopes, ledger, costs, sorted({*left_out, *unlike}))
 
 
-def captured_work(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
-    """Costs of the replays of graphs, from the shapes of their capture; None where it has none.
+def work_from_capture(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
+    """Return costs of graph replays from the shapes of their capture, or None.
 
     Args:
-        joined: The ledger's work and its capture.
         ledger: With the operators of the capture.
     """
     capture, scopes = joined.capture, joined.scopes
@@ -232,8 +229,8 @@ def captured_work(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
     return WorkCosts(rows=rows, products=dict(products), reasons={})
 
 
-def both_works(own: WorkCosts | None, other: WorkCosts | None) -> WorkCosts | None:
-    """The costs of both, which are of different work."""
+def add_work(own: WorkCosts | None, other: WorkCosts | None) -> WorkCosts | None:
+    """Add two costs of different work."""
     if own is None or other is None:
         return own or other
     rows = dict(own.rows)
@@ -255,11 +252,11 @@ def both_works(own: WorkCosts | None, other: WorkCosts | None) -> WorkCosts | No
 def work_costs(
     trace: Trace, scopes: Scopes, ledger: TimeLedger, costs: EventCosts, left_out: list[str]
 ) -> WorkCosts:
-    """Sums of the ledger's window by row; ``left_out`` names operators without a cost.
+    """Sum costs by row over the ledger's window; ``left_out`` names operators without a cost.
 
-    On a device an operator's cost goes to the longest of the kernels it launched, for a matrix
-    product to the longest that multiplies matrices. On the host it goes to the operator itself,
-    or to the operator inside it that takes most of the time of all such calls.
+    On a device an operator's cost goes to the longest kernel it launched; for a matrix product, to
+    the longest that multiplies matrices. On the host it goes to the operator itself, or to the
+    inner operator with most of the time over all such calls.
     """
     counting = costs.counting(scopes.parent)
     root = nearest(counting.cost != NONE, scopes.parent)
@@ -304,10 +301,7 @@ def _reasons(left_out: list[str], placed: float, products: float) -> dict[str, s
 
 
 def with_costs(kernels: Kernels, costs: WorkCosts | None) -> Kernels:
-    """The table with FLOPs and bytes in its rows, layers folded as the table has them.
-
-    Without costs it has the reason for that.
-    """
+    """Return the table with FLOPs and bytes in its rows, or with the reason why it has none."""
     if costs is None:
         reason = "the trace has no shapes: record it with record_shapes=True"
         return msgspec.structs.replace(kernels, missing=kernels.missing | {"flops": reason})
@@ -337,7 +331,6 @@ def with_costs(kernels: Kernels, costs: WorkCosts | None) -> Kernels:
 
 
 def _keys(ledger: TimeLedger, pieces: Index) -> Iterator[RowKey]:
-    """The row of each piece of work."""
     work = ledger.work
     columns = (work.name[pieces], work.phase[pieces], work.module[pieces], work.operator[pieces])
     for name, phase, module, operator in zip(*map(np.ndarray.tolist, columns), strict=True):
@@ -352,7 +345,7 @@ def _keys(ledger: TimeLedger, pieces: Index) -> Iterator[RowKey]:
 def _kernels_of(
     trace: Trace, scopes: Scopes, ledger: TimeLedger, costs: EventCosts, root: Index
 ) -> tuple[Index, Index]:
-    """One piece of work for each operator with a cost, and the operators (host events)."""
+    """Return one piece of work for each operator with a cost, and the operators (host events)."""
     work = ledger.work
     events = trace.device
     # `work.call` numbers the events of the ledger's device alone.
@@ -366,7 +359,6 @@ def _kernels_of(
 
 
 def _multiplies(ledger: TimeLedger) -> NDArray[np.bool_]:
-    """The pieces of work whose name is that of a product."""
     flags = [classify(name) in COUNTED_CATEGORIES for name in ledger.names]
     return np.array(flags, dtype=np.bool_)[ledger.work.name]
 
@@ -374,7 +366,7 @@ def _multiplies(ledger: TimeLedger) -> NDArray[np.bool_]:
 def _longest_fitting(
     ledger: TimeLedger, root_of_piece: Index, fits: NDArray[np.bool_]
 ) -> tuple[Index, Index]:
-    """For each root one of its pieces, the longest of those that fit, and the root."""
+    """Return for each root the longest of its pieces that fit, and the root."""
     work = ledger.work
     pieces = np.flatnonzero(root_of_piece != NONE)
     # By root, then those that fit last, then by duration: the last of a root is its choice.
@@ -384,10 +376,10 @@ def _longest_fitting(
 
 
 def _carriers(scopes: Scopes, ledger: TimeLedger, root: Index) -> tuple[Index, Index]:
-    """One piece of work for each host operator with a cost, and the operators.
+    """Return one piece of work for each host operator with a cost, and the operators.
 
-    The choice is by name, from the time of all calls: every ``aten::linear`` gives its cost to
-    the same row, even if in one call another piece took longer.
+    The choice is by name over all calls: every ``aten::linear`` gives its cost to the same row,
+    even if another piece took longer in one call.
     """
     work = ledger.work
     root_of_piece = root[work.call]  # on the host a call is its event
@@ -409,15 +401,15 @@ def _summed(index: Index, values: Times) -> Times:
 
 
 def _last_of_each(pieces: Index, group: Index) -> tuple[Index, Index]:
-    """The last piece of each group, and its group; members of a group are adjacent."""
+    """Return the last piece of each group, and its group; members of a group are adjacent."""
     last = np.flatnonzero(np.diff(group, append=-1) != 0)  # no group is -1
     return pieces[last], group[last]
 
 
 def _products(scopes: Scopes, marked: Window | None, costs: EventCosts) -> dict[str, float]:
-    """FLOPs of matrix products by phase, per marked step; in a foreign trace, of the whole trace.
+    """Return FLOPs of matrix products by phase, per marked step or for a whole imported trace.
 
-    A foreign trace's window begins with the device's work, after the host launched some of it.
+    The window of an imported trace begins with device work, after the host launched some of it.
     """
     start = scopes.events.start
     is_counted = costs.flag("is_product")

@@ -1,7 +1,7 @@
-"""What the host of a foreign file did: its annotations and Python functions, and the calls it made.
+"""Host side of an imported file: annotations, Python functions, and runtime calls.
 
-A range has the work that its own thread launched while it was open. The time of a piece of work is
-the one that the table's busy time has, so the ranges' own times and the rest add up to it.
+A range owns the work that its thread launched while it was open. Pieces have the exclusive times of
+the kernel table, so the self times of the ranges and the rest add up to busy time.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from sysbench.core.trace.trace_events import (
 
 Flags = NDArray[np.bool_]
 
-MOST_ROWS = 1000
-"""Rows kept of annotations and of functions, the longest."""
+MAX_ROWS = 1000
+"""Maximum number of rows of annotations and of functions."""
 NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
-"""A number that stands alone in a name; that of ``fc1`` tells layers apart."""
-LEAST_ALIKE = 8
-"""Names that differ in such numbers only from which on they are calls of one range."""
-LONGEST_NAME = 500
+"""A separate number in a name; the number in ``fc1`` identifies a layer."""
+MIN_ALIKE = 8
+"""Minimum number of names that differ only in such numbers to count as calls of one range."""
+MAX_NAME_LENGTH = 500
 OLD_RANGES = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.")
-"""Begins of the names of torch's own ranges, which before 1.10 were recorded as operators."""
+"""Name prefixes of torch's own ranges; before 1.10 they were recorded as operators."""
 
 
 class Work(NamedTuple):
-    """Pieces of work by the place of their launch; ``own_ns`` is what counts for each alone, and
-    ``calls`` is 1 for the first piece of a call, else 0."""
+    """Pieces of work by the place of their launch; ``own_ns`` is exclusive time, ``calls`` is 1 for
+    the first piece of a call, else 0."""
 
     thread: Index
     launched: Times
@@ -61,13 +61,7 @@ class Work(NamedTuple):
 
 
 def host_side(trace: Trace, ledger: TimeLedger, calls: list[KernelSummary]) -> HostSide:
-    """Annotations, functions and calls of the ledger's window.
-
-    Args:
-        trace: The file.
-        ledger: Of it.
-        calls: Runtime calls by name.
-    """
+    """Return annotations, functions and calls of the ledger's window."""
     work = _work_of(trace, ledger)
     annotations, projected = _annotations(trace), False
     names = _without_numbers(trace, annotations)
@@ -87,19 +81,19 @@ def host_side(trace: Trace, ledger: TimeLedger, calls: list[KernelSummary]) -> H
     )
     function_rows.sort(key=lambda row: -row.own_ns)  # where it is launched, not all above that
     return HostSide(
-        annotations=rows[:MOST_ROWS],
+        annotations=rows[:MAX_ROWS],
         elsewhere_ns=elsewhere,
-        more_ns=sum(row.own_ns for row in rows[MOST_ROWS:]),
+        more_ns=sum(row.own_ns for row in rows[MAX_ROWS:]),
         projected=projected,
-        functions=function_rows[:MOST_ROWS],
+        functions=function_rows[:MAX_ROWS],
         no_function_ns=no_function,
-        more_functions_ns=sum(row.own_ns for row in function_rows[MOST_ROWS:]),
+        more_functions_ns=sum(row.own_ns for row in function_rows[MAX_ROWS:]),
         calls=calls,
     )
 
 
 def _work_of(trace: Trace, ledger: TimeLedger) -> Work:
-    """The ledger's work by its launch; thread -1 where the file has none."""
+    """Return the ledger's work by its launch; thread -1 if the file has none."""
     if ledger.device is None:
         events, at = by_thread(trace.host), ledger.work.call  # a call is its event
     else:
@@ -115,7 +109,7 @@ def _work_of(trace: Trace, ledger: TimeLedger) -> Work:
 
 
 def _annotations(trace: Trace) -> Ranges:
-    """Ranges that a program opened: not this product's own, which are phases and modules."""
+    """Return ranges opened by the program, without this product's phases and modules."""
     host = trace.host
     is_own = np.array([name.startswith(RANGES) for name in trace.names], dtype=np.bool_)
     is_old = np.array([name.startswith(OLD_RANGES) for name in trace.names], dtype=np.bool_)
@@ -128,7 +122,7 @@ def _annotations(trace: Trace) -> Ranges:
 
 
 def _open_in(ledger: TimeLedger, ranges: Ranges) -> Flags:
-    """The ranges that begin in the chosen steps; all where none are chosen."""
+    """Return the ranges that begin in the selected steps, or all."""
     if ledger.host_window is None:
         return np.ones(len(ranges), dtype=np.bool_)
     low, high = ledger.host_window.low, ledger.host_window.high
@@ -136,44 +130,45 @@ def _open_in(ledger: TimeLedger, ranges: Ranges) -> Flags:
 
 
 def _without_numbers(trace: Trace, ranges: Ranges) -> list[str]:
-    """The names of a trace, those of ranges without what numbers their calls, as of ``batch 3``
-    and ``batch 4``. Where few names are alike the numbers tell parts of a program apart: they
-    stay."""
+    """Remove call numbers from range names, as in ``batch 3`` and ``batch 4``.
+
+    If few names are alike, the numbers identify parts of a program and stay.
+    """
     used = occurring(ranges.name).tolist()
-    folded = {index: _folded(trace.names[index]) for index in used}
+    folded = {index: _replace_numbers(trace.names[index]) for index in used}
     alike = Counter(folded.values())
     names = list(trace.names)
     for index, name in folded.items():
-        is_numbered = alike[name] >= LEAST_ALIKE or read_marker(names[index]) is not None
-        names[index] = (name if is_numbered else names[index])[:LONGEST_NAME]
+        is_numbered = alike[name] >= MIN_ALIKE or read_marker(names[index]) is not None
+        names[index] = (name if is_numbered else names[index])[:MAX_NAME_LENGTH]
     return names
 
 
-def _folded(name: str) -> str:
+def _replace_numbers(name: str) -> str:
     # A step's marker has its tokens and requests in its name: they are in the table of steps.
     return re.sub(r"\d+", "*", name) if read_marker(name) else NUMBER.sub("*", name)
 
 
 def _path(name: str) -> str:
-    """The name of a Python function without the folders of somebody's home."""
+    """Shorten the name of a Python function: no home directory."""
     path = slashed(name)
     parts = path.split("/")
     homes = [at for at, part in enumerate(parts[:-2]) if part.lower() in HOMES]
-    return "/".join(parts[homes[0] + 2 :] if homes else parts)[-LONGEST_NAME:]
+    return "/".join(parts[homes[0] + 2 :] if homes else parts)[-MAX_NAME_LENGTH:]
 
 
 def _with_work(ranges: Ranges, work: Work) -> Ranges:
-    """The ranges while which their thread launched something: of many functions a few."""
+    """Return the ranges during which their thread launched work: few of many functions."""
     if not len(ranges):
         return ranges
     return ranges.take(_Launches(ranges, work).launched_in() > 0)
 
 
 class _Launches:
-    """Instants of ranges and of launches as small integers in the same order.
+    """Instants of ranges and launches as small integers in the same order.
 
-    A group (a label, a thread) and an instant then fit in one integer, and one search finds an
-    instant among those of its group.
+    A group (a label, a thread) and an instant fit in one integer, so one search finds an instant
+    within its group.
     """
 
     def __init__(self, ranges: Ranges, work: Work) -> None:
@@ -195,8 +190,8 @@ class _Launches:
         self.own_thread = _Sums(keys[linked], work.own_ns[linked], work.calls[linked])
 
     def in_own_thread(self, group: Index, chosen: Index) -> tuple[Times, Index, Times]:
-        """For each group of ranges, which are each of one thread: time and number of the calls that
-        its thread launched in it, and how long it was open."""
+        """Return time and number of calls launched by the range's thread, and its open time, per
+        group of single-thread ranges."""
         covered = self._covered(group, chosen)
         thread = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
         thread[group] = self.thread[chosen]
@@ -211,8 +206,8 @@ class _Launches:
         )
 
     def in_any_thread(self, group: Index, chosen: Index, late: Cover | None) -> tuple[Times, Times]:
-        """For each group of ranges the time of what was launched while one of them was open, and
-        how much of ``late`` lies in them."""
+        """Return the time of work launched while a range of the group was open, and the overlap
+        with ``late``."""
         covered = self._covered(group, chosen)
         own_ns, _ = self.any_thread.within(covered.begin, covered.end)
         late_ns = np.zeros(len(own_ns), dtype=np.int64)
@@ -222,7 +217,6 @@ class _Launches:
         return _summed(covered.group, own_ns, count), _summed(covered.group, late_ns, count)
 
     def launched_in(self) -> Index:
-        """For each range the number of calls that its thread launched in it."""
         offset = self.thread * self.length
         return self.own_thread.within(offset + self.begin, offset + self.end)[1]
 
@@ -236,7 +230,7 @@ class _Launches:
 
 
 class _Covered(NamedTuple):
-    """Intervals of instants by group, those of a group disjoint."""
+    """Intervals of instants by group; those of a group are disjoint."""
 
     group: Index
     begin: Index
@@ -244,8 +238,6 @@ class _Covered(NamedTuple):
 
 
 class _Sums:
-    """Sums of work between two instants."""
-
     def __init__(self, launched: Index, own_ns: Times, calls: Index) -> None:
         # Sums of the first n in order of launch: a difference of two is the sum of an interval.
         order = np.argsort(launched, kind="stable")
@@ -254,7 +246,7 @@ class _Sums:
         self._calls = np.r_[0, np.cumsum(calls[order])]
 
     def within(self, begin: Index, end: Index) -> tuple[Times, Index]:
-        """Time and number of calls launched in each [begin, end)."""
+        """Return time and number of calls launched in each [begin, end)."""
         low, high = (np.searchsorted(self._launched, bound) for bound in (begin, end))
         return self._own_ns[high] - self._own_ns[low], self._calls[high] - self._calls[low]
 
@@ -269,14 +261,12 @@ def _summed(index: Index, values: Times, count: int) -> Times:
 def range_rows(
     names: Sequence[str], ranges: Ranges, work: Work, counts: Flags, late: Cover | None = None
 ) -> tuple[list[HostRange], int]:
-    """A row for each name of the ranges, the longest first; and the time of work in none of them.
+    """Return a row per range name, longest first, and the time of work in no range.
 
     Args:
-        names: The label of each name; ranges of one label are one row.
-        ranges: Ranges of threads.
-        work: What was launched.
-        counts: The ranges that are counted even where they launched nothing.
-        late: When the device stood still because of the host.
+        names: Label of each name; ranges of one label are one row.
+        counts: Ranges to count even if they launched nothing.
+        late: Idle time of the device caused by the host.
     """
     if not len(ranges):
         return [], int(work.own_ns.sum())
@@ -328,7 +318,7 @@ def range_rows(
 
 
 def _innermost(ranges: Ranges, work: Work) -> Index:
-    """For each piece of work the innermost range of its thread around its launch, or -1."""
+    """Return the innermost range around each piece's launch on its thread, or -1."""
     size, count = len(ranges), len(work.thread)
     none = np.full(size + count, NONE)
     # Work is an instant behind the ranges that begin with it, and nothing lies inside an instant.

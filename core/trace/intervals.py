@@ -1,7 +1,4 @@
-"""Arithmetic on half-open intervals [start, end) of integer nanoseconds.
-
-Everything is exact: no sum here is rounded, so parts add up to their whole.
-"""
+"""Exact arithmetic on half-open intervals [start, end) of integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ Times = NDArray[np.int64]
 
 
 class Cover:
-    """The union of a set of intervals, and its overlap with any other interval.
+    """The union of a set of intervals, and its overlap with other intervals.
 
     Attributes:
-        start, end: The union as disjoint, ascending intervals, none empty.
+        start, end: The union as disjoint, ascending, non-empty intervals.
     """
 
     def __init__(self, start: Times, end: Times) -> None:
@@ -34,15 +31,13 @@ class Cover:
 
     @property
     def total(self) -> int:
-        """Length of the union."""
         return int(self._before[-1])
 
     def clipped(self, low: int, high: int) -> Cover:
-        """The part in [low, high)."""
         return Cover(np.clip(self.start, low, high), np.clip(self.end, low, high))
 
     def before(self, time: Times) -> Times:
-        """Covered length before each instant."""
+        """Return the covered length before each instant."""
         # Intervals begun until then; one that begins at the instant counts, with no length.
         index = np.searchsorted(self.start, time, side="right")
         if not len(self.start):
@@ -53,11 +48,11 @@ class Cover:
         return covered
 
     def within(self, start: Times, end: Times) -> Times:
-        """Covered length of each interval."""
+        """Return the covered length of each interval."""
         return self.before(end) - self.before(start)
 
     def shared(self, other: Cover) -> Cover:
-        """The instants that both cover."""
+        """Return the intersection of both covers."""
         # Each of these intervals meets a run of the other's, since both are in order.
         first = np.searchsorted(other.end, self.start, side="right")
         counts = np.maximum(np.searchsorted(other.start, self.end, side="left") - first, 0)
@@ -70,13 +65,13 @@ class Cover:
         )
 
     def without(self, other: Cover) -> Cover:
-        """The instants that only this one covers."""
+        """Return this cover minus the other."""
         if not len(self.start):
             return self
         return self.shared(Cover(*other.gaps(int(self.start[0]), int(self.end[-1]))))
 
     def gaps(self, low: int, high: int) -> tuple[Times, Times]:
-        """The parts of [low, high) that are not covered, as ascending intervals, none empty."""
+        """Return the parts of [low, high) that are not covered, ascending and non-empty."""
         # A gap lies from each end to the next start; clipping empties those outside.
         start = np.r_[low, np.clip(self.end, low, high)]
         end = np.r_[np.clip(self.start, low, high), high]
@@ -85,10 +80,10 @@ class Cover:
 
 
 def exclusive(start: Times, end: Times, rank: NDArray[np.integer]) -> Times:
-    """The length of each interval that counts for it alone; they add up to the union's.
+    """Return the length of each interval that counts for it alone; they add up to the union.
 
-    An instant counts for the lowest rank that covers it, and within the rank for the interval
-    that started first (of equal starts, for the first in the arrays).
+    An instant counts for the lowest rank that covers it, and within the rank for the interval that
+    started first (for equal starts, the first in the arrays).
     """
     result = np.zeros(len(start), dtype=np.int64)
     taken = Cover(start[:0], end[:0])

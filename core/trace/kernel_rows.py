@@ -29,14 +29,14 @@ NO_KERNELS = (
 
 
 def kernel_rows(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool = False) -> Kernels:
-    """Rows by name, phase, module and operator, per step, the longest first.
+    """Return rows by name, phase, module and operator, per step, longest first.
 
-    A host's operators are no account of a step that a device computed: where the trace shows
-    launches and no work on a device, or a device's events in a form that is not read, the table
-    explains nothing, and ``missing`` says why.
+    Operators of a host do not explain a step that a device computed: if the trace shows launches
+    but no work on a device, or device events in an unknown form, the table explains nothing and
+    ``missing`` has the reason.
 
     Args:
-        by_layer: Give modules that differ only by a layer's number a row each.
+        by_layer: Keep a row per layer for modules that differ only in the layer number.
         on_device: The steps ran on a device, whatever the trace shows.
     """
     is_blind = ledger.source == "operators" and bool(on_device or ledger.dropped or ledger.unread)
@@ -67,7 +67,7 @@ def kernel_rows(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool =
 
 
 def _no_kernels(ledger: TimeLedger) -> str:
-    """The reason for a foreign file without kernels, with what it has in their place."""
+    """Return the reason why an imported file has no kernels, and what it has instead."""
     unread = ", ".join(f"{count:,} {category}" for category, count in ledger.unread.items())
     launches = f"{ledger.dropped_kernels:,} launch{'' if ledger.dropped_kernels == 1 else 'es'}"
     reason = (
@@ -80,7 +80,7 @@ def _no_kernels(ledger: TimeLedger) -> str:
 
 
 def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
-    """Pieces summed to calls, calls to rows; every sum is of integers, so none is rounded."""
+    """Sum pieces to calls and calls to rows; all sums are of integers."""
     work = ledger.work
     if not len(work):
         return []
@@ -140,7 +140,7 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
 
 
 def _category_of_kernel(name: str, operator: str) -> str:
-    """By the name; what it leaves open the operator settles that launched it."""
+    """Classify by kernel name; fall back to the operator that launched it."""
     category = classify(name)
     return classify_operator(operator) if category == OTHER and operator else category
 
@@ -150,7 +150,6 @@ def _category_of_operator(name: str, operator: str) -> str:
 
 
 def _categories(rows: list[KernelRow]) -> list[CategoryRow]:
-    """Rows of one category and phase, summed, the longest first."""
     groups: dict[tuple[str, str], list[KernelRow]] = {}
     for row in rows:
         groups.setdefault((row.category, row.phase), []).append(row)
@@ -168,7 +167,6 @@ def _categories(rows: list[KernelRow]) -> list[CategoryRow]:
 
 
 def _coverage(ledger: TimeLedger, *, is_blind: bool) -> Coverage:
-    """The part of the window that is explained by work with a recorded launch, and its counts."""
     work, length = ledger.work, ledger.window.length
     is_device = ledger.source == "kernels"
     unlinked = ~work.linked
@@ -197,7 +195,7 @@ def _indices(names: Sequence[str], wanted: str) -> list[int]:
 
 
 def _has_modules(ledger: TimeLedger) -> bool:
-    """Whether the file has modules: loss and accumulation are places, but follow from operators."""
+    """Return whether the file has module ranges; loss and accumulation follow from operators."""
     return bool(set(ledger.modules) - {LOSS, GRAD_ACCUMULATE})
 
 
@@ -222,14 +220,14 @@ def _missing(ledger: TimeLedger) -> dict[str, str]:
 
 
 def _sums(index: Index, values: Times, count: int) -> Times:
-    """Integer sums of the values with each index."""
+    """Sum integers by index."""
     result = np.zeros(count, dtype=np.int64)
     np.add.at(result, index, values)
     return result
 
 
 def _distinct(texts: Iterable[str]) -> tuple[list[str], Index]:
-    """The distinct texts, and for each text its index among them."""
+    """Return the distinct texts, and the index of each text among them."""
     ids: dict[str, int] = {}
     index = np.array([ids.setdefault(text, len(ids)) for text in texts], dtype=np.int64)
     return list(ids), index

@@ -1,7 +1,7 @@
-"""The span of a file cut into its marked steps: busy, idle by cause, exposed communication.
+"""Marked steps of a file: busy time, idle time by cause, exposed communication.
 
-A device works behind its host, so its part of a step is the work that the host launched while the
-step's marker was open.
+A device lags behind its host, so its part of a step is the work launched while the step's marker
+was open on the host.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from sysbench.core.record.steps import MarkedSteps, StepRow
 from sysbench.core.trace.activities import COMPUTE, MEMORY, Activities
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.markers import Steps
-from sysbench.core.trace.module_tree import odd_ones
+from sysbench.core.trace.module_tree import find_outliers
 
 OUTSIDE = "outside the steps"
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The time in which nothing ran, as intervals that do not overlap: by cause, and unattributed
-    (see `core.analysis.kernels.time_ledger.gaps_of`)."""
+    """Disjoint intervals in which nothing ran: by cause, and unattributed (see `gaps_of`)."""
 
     causes: Mapping[str, Cover]
     unattributed: Cover
 
     def within(self, low: int, high: int) -> tuple[dict[str, int], int]:
-        """Nanoseconds of [low, high) by cause, and unattributed ones."""
+        """Return the nanoseconds of [low, high) by cause, and the unattributed ones."""
         causes = {cause: _within(cover, low, high) for cause, cover in self.causes.items()}
         return causes, _within(self.unattributed, low, high)
 
@@ -43,12 +42,11 @@ def _within(cover: Cover, low: int, high: int) -> int:
 
 
 def device_cuts(steps: Steps, work: Activities, low: int, high: int) -> tuple[Times, Times]:
-    """Begin and end of each step on the device, ascending and disjoint, within [low, high].
+    """Return begin and end of each step on the device, ascending and disjoint in [low, high].
 
-    A step lasts from the first to the end of the last work that it launched, at most to the next
-    one; of the gap before and after it has what its marker was open for. A copy for it that runs
-    beside the work of the step before does not begin it: only a kernel does. A step that launched
-    nothing has no length.
+    A step lasts from its first work to the end of its last, at most until the next step. It also
+    owns the parts of adjacent gaps in which its marker was open. Only kernels begin a step: a copy
+    for it may overlap the step before. A step that launched nothing has length 0.
     """
     borders = np.stack((steps.start, steps.end), axis=1).reshape(-1)
     # Odd parts are steps, even ones lie before, between and after them.
@@ -79,7 +77,6 @@ def device_cuts(steps: Steps, work: Activities, low: int, high: int) -> tuple[Ti
 
 
 def host_cuts(steps: Steps) -> tuple[Times, Times]:
-    """Begin and end of each step on the host: its marker."""
     return steps.start, steps.end
 
 
@@ -93,14 +90,11 @@ def marked_steps(
     *,
     clock: str,
 ) -> MarkedSteps:
-    """The table of steps over [low, high); every column of it adds up to that of the span.
+    """Return the table of steps over [low, high); each column adds up to that of the span.
 
     Args:
-        steps: The markers.
-        cuts: Begin and end of each, in the same order, disjoint.
-        work: All that ran in the span.
-        gaps: When nothing did.
-        low, high: The span.
+        cuts: Begin and end of each step, in order and disjoint.
+        work: Everything that ran in the span.
         clock: ``device`` or ``host``.
     """
     begin, end = cuts
@@ -152,10 +146,10 @@ def marked_steps(
 
 
 def rows_between(marked: MarkedSteps, first: int, last: int) -> list[StepRow]:
-    """The steps from the first to the last one with a number from ``first`` to ``last``.
+    """Return the steps from the first to the last with a number in [first, last].
 
     Raises:
-        DamagedFileError: There is none.
+        DamagedFileError: There is no such step.
     """
     numbers = [row.number or 0 for row in marked.rows]
     inside = [at for at, number in enumerate(numbers) if first <= number <= last]
@@ -166,7 +160,6 @@ def rows_between(marked: MarkedSteps, first: int, last: int) -> list[StepRow]:
 
 
 def _row(columns: Mapping[str, Times], causes: Mapping[str, Times], at: int) -> StepRow:
-    """The times of one row, which has no number yet."""
     return StepRow(
         number=None,
         name=OUTSIDE,
@@ -180,8 +173,8 @@ def _row(columns: Mapping[str, Times], causes: Mapping[str, Times], at: int) -> 
 
 
 def _odd(steps: Steps, lengths: Times) -> set[int]:
-    """The steps unlike the others of their kind: prefill and decode are not held together."""
+    """Return the outliers among the steps of each kind, such as prefill or decode."""
     groups: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for at, (marker, length) in enumerate(zip(steps.markers, lengths.tolist(), strict=True)):
         groups[marker.kind][at] = float(length)
-    return {at for group in groups.values() for at in odd_ones(group)}
+    return {at for group in groups.values() for at in find_outliers(group)}

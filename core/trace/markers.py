@@ -1,4 +1,4 @@
-"""Steps that a program marked in its trace: by torch's profiler, serving engines, or by hand."""
+"""Steps marked in a trace by torch's profiler, a serving engine, or by hand."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from sysbench.core.trace.intervals import Times
 from sysbench.core.trace.trace_events import Kind, Trace, occurring
 
 SERVING = ("SGLang", "ATOM", "vLLM")
-"""Families of engines that serve."""
-LONGEST_NUMBER = 9
-"""Digits: a longer number in a name is no count of steps or tokens."""
-DIGITS = rf"(\d{{1,{LONGEST_NUMBER}}})"
+MAX_DIGITS = 9
+"""Digits; a longer number counts no steps or tokens."""
+DIGITS = rf"(\d{{1,{MAX_DIGITS}}})"
 
 
 class Marker(NamedTuple):
-    """The facts in a marker's name; None, or an empty kind, where it does not have them."""
+    """Facts in the name of a marker; None or empty if absent."""
 
     number: int | None = None
     kind: str = ""
@@ -33,7 +32,7 @@ def _numbered(match: re.Match[str]) -> Marker:
 
 
 def _of_batch(match: re.Match[str]) -> Marker:
-    """``step[EXTEND bs=15 toks=15360]``: a decoding request takes one token."""
+    """``step[EXTEND bs=15 toks=15360]``; a decode request has one token."""
     kind, requests = MODES.get(match[1].upper(), match[1].lower()), int(match[2])
     facts = dict(re.findall(rf"(\w+)={DIGITS}(?!\w)", match[0]))
     told = facts.get("toks", facts.get("tok"))
@@ -42,7 +41,7 @@ def _of_batch(match: re.Match[str]) -> Marker:
 
 
 def _of_two_sums(match: re.Match[str]) -> Marker:
-    """``execute_context_2(1024)_generation_3(3)``: requests, and their tokens in brackets."""
+    """``execute_context_2(1024)_generation_3(3)``: requests(tokens)."""
     context, context_tokens, generation, generation_tokens = map(int, match.groups())
     return Marker(
         kind=_mixture(context, generation),
@@ -52,7 +51,7 @@ def _of_two_sums(match: re.Match[str]) -> Marker:
 
 
 def _of_one_sum(match: re.Match[str]) -> Marker:
-    """``execute_8192_context_9(…)_generation_37(…)``: all tokens, and both kinds of requests."""
+    """``execute_8192_context_9(…)_generation_37(…)``: all tokens, then requests."""
     tokens, context, generation = map(int, match.groups())
     return Marker(kind=_mixture(context, generation), tokens=tokens, requests=context + generation)
 
@@ -67,8 +66,6 @@ MODES = {"EXTEND": "prefill", "PREFILL": "prefill", "DECODE": "decode", "MIXED":
 
 
 class Family(NamedTuple):
-    """Markers of one program; ``pattern`` matches a whole name."""
-
     name: str
     pattern: re.Pattern[str]
     read: Callable[[re.Match[str]], Marker]
@@ -98,17 +95,16 @@ FAMILIES = (
         _numbered,
     ),
 )
-"""In the order of preference between families with as many steps in a file. The forms are those
-of torch (``ProfilerStep#``), SGLang (``build_step_span_name``), vLLM (``annotate_profile``) and
-ATOM, and a numbered step or iteration of anybody's."""
+"""By preference among families with equally many steps. Formats of torch (``ProfilerStep#``),
+SGLang (``build_step_span_name``), vLLM (``annotate_profile``), ATOM, and any numbered step or
+iteration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Marked steps in the order of time, none inside or across another.
+    """Disjoint marked steps in time order; times are on the host.
 
-    ``start`` and ``end`` are on the host; ``left_out`` counts markers of the family that began
-    inside another.
+    ``left_out`` counts markers of the family that began inside another.
     """
 
     family: str
@@ -121,7 +117,7 @@ class Steps:
 
 
 def read_marker(name: str) -> tuple[str, Marker] | None:
-    """The family and the facts of a step's marker; None for any other name."""
+    """Return the family and the facts of a step marker; None for any other name."""
     for family in FAMILIES:
         if match := family.pattern.fullmatch(name):
             return family.name, family.read(match)
@@ -129,16 +125,15 @@ def read_marker(name: str) -> tuple[str, Marker] | None:
 
 
 def is_served_step(name: str) -> bool:
-    """Whether a range is a step of a serving engine: all that it launches is inference."""
+    """Return whether a range is a step of a serving engine, which runs inference only."""
     found = read_marker(name)
     return found is not None and found[0] in SERVING
 
 
 def find_steps(trace: Trace) -> Steps | None:
-    """The steps of the family with the most of them; None where nothing marks a step.
+    """Return the steps of the family with the most steps, or None.
 
-    They keep the numbers of their markers; where those have none, or one twice, they are counted
-    from 1.
+    Steps without unique numbers are numbered from 1.
     """
     host = trace.host
     is_range = (host.kind == Kind.ANNOTATION) | (host.kind == Kind.OPERATOR)

@@ -1,6 +1,6 @@
-"""The tree of a traced step: model, layer, module, operator, kernel; its leaves sum to the step.
+"""The tree of a traced step: model, layer, module, operator, kernel; leaves sum to the step.
 
-Cutting by depth or share keeps the sum: the children cut off become one row or none.
+Cutting by depth or share keeps the sum: hidden children become one row or none.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from sysbench.core.trace.classify import GRAD_ACCUMULATE, LOSS, MODEL_PHASES, WH
 
 ODD_SHARE = 0.10
 ODD_DEVIATIONS = 5
-"""A layer is an outlier when its time differs from the median of its siblings by more than this
-share of the median and by more than this many scaled median absolute deviations."""
+"""A layer is an outlier if its time differs from the median of its siblings by more than this share
+and by more than this number of scaled median absolute deviations."""
 
-DEEPEST = 40
-"""Levels of modules; in a hostile trace they nest without end."""
+MAX_DEPTH = 40
+"""Limit against hostile traces with endless nesting."""
 
 NUMBERED = re.compile(r"(?P<stem>|.*_)(?P<number>\d{1,9})")
 ANY_LAYER = "*"
-"""Stands for a layer's number where the rows were folded before."""
+"""Replaces a layer's number in folded rows."""
 
 LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
 
-MOST_RANGES = 4
+MAX_RANGES = 4
 
 
 def fold_layer_numbers(module: str) -> str:
-    """``blocks.3.attention`` to ``blocks.*.attention``."""
+    """Replace layer numbers: ``blocks.3.attention`` becomes ``blocks.*.attention``."""
     return LAYER_NUMBER.sub(ANY_LAYER, module)
 
 
 class LayerSpread(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of folded layers, per layer and step; ``slowest`` is the number of a layer."""
+    """Times of folded layers per layer and step; ``slowest`` is a layer number."""
 
     count: int
     median_ns: float
@@ -51,39 +51,34 @@ class LayerSpread(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class LayerBranch:
-    """A module with its rows and the modules in it; folded layers are one branch.
-
-    ``paths`` are those of the modules that the branch stands for.
-    """
+    """A module with its rows and submodules; folded layers are one branch with several paths."""
 
     paths: list[str] = field(default_factory=list)
     rows: list[KernelRow] = field(default_factory=list)
     below: dict[str, LayerBranch] = field(default_factory=dict)
 
     def all_rows(self) -> Iterator[KernelRow]:
-        """The rows of the module and of every module below."""
         yield from self.rows
         for child in self.below.values():
             yield from child.all_rows()
 
     @property
     def time_ns(self) -> float:
-        """Exclusive nanoseconds of all rows, per step."""
         return fsum(row.exclusive_ns for row in self.all_rows())
 
     @property
     def shape(self) -> Hashable:
-        """A key that is equal for modules with the same modules in them and the same operators."""
+        """A key that is equal for modules with equal submodules and operators."""
         below = tuple(sorted((name, child.shape) for name, child in self.comparable.items()))
         return tuple(sorted({row.op for row in self.rows})), below
 
     @property
     def comparable(self) -> dict[str, LayerBranch]:
-        """The modules below under names that do not depend on the layer.
+        """Submodules under names that do not depend on the layer.
 
-        The profiler's ranges number a class through the whole model. If ``Linear_7`` is the
-        first ``Linear`` of its layer, its name here is ``Linear_*``, or ``Linear_*1`` if the
-        layer has several.
+        The profiler numbers the instances of a class in the whole model. If ``Linear_7`` is the
+        first ``Linear`` of its layer, its name here is ``Linear_*``, or ``Linear_*1`` if there are
+        several.
         """
         classes: dict[str, list[tuple[int, str]]] = {}
         for name in self.below:
@@ -98,7 +93,7 @@ class LayerBranch:
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """A child to show below a module: one module, or similar layers as one."""
+    """A child to show: one module, or similar layers as one."""
 
     name: str
     branch: LayerBranch
@@ -106,11 +101,11 @@ class LayerGroup:
 
 
 def module_tree(rows: Iterable[KernelRow], root: str) -> LayerBranch:
-    """The modules of the rows as a tree; ``root`` is the path of the outermost."""
+    """Return the modules of the rows as a tree below ``root``."""
     trunk = LayerBranch(paths=[root])
     for row in rows:
         branch, path = trunk, ""
-        for name in row.module.split(".", DEEPEST) if row.module != root else ():
+        for name in row.module.split(".", MAX_DEPTH) if row.module != root else ():
             path = f"{path}.{name}" if path else name
             branch = branch.below.setdefault(name, LayerBranch(paths=[path]))
         branch.rows.append(row)
@@ -118,7 +113,7 @@ def module_tree(rows: Iterable[KernelRow], root: str) -> LayerBranch:
 
 
 def fold_layers(branch: LayerBranch) -> Iterator[LayerGroup]:
-    """The children of a module, similar layers folded.
+    """Yield the children of a module, similar layers folded.
 
     A module that only contains layers, such as a list of blocks, is replaced by them:
     ``blocks.0–35`` instead of ``blocks``.
@@ -137,7 +132,6 @@ def _is_layer(name: str) -> bool:
 
 
 def _fold_siblings(below: Mapping[str, LayerBranch]) -> Iterator[LayerGroup]:
-    """Siblings by name; those with a number and equal shape as one, but for the outliers."""
     groups: dict[tuple[str, Hashable], dict[int, LayerBranch]] = {}
     for name, branch in below.items():
         match = NUMBERED.fullmatch(name)
@@ -148,13 +142,13 @@ def _fold_siblings(below: Mapping[str, LayerBranch]) -> Iterator[LayerGroup]:
             group[int(match["number"])] = branch
     for (stem, _), group in groups.items():
         # At least half stay in the group: their deviation is at most the median one.
-        for number in odd_ones({number: branch.time_ns for number, branch in group.items()}):
+        for number in find_outliers({number: branch.time_ns for number, branch in group.items()}):
             yield LayerGroup(f"{stem}{number}", group.pop(number))
         yield _layer_group(stem, group)
 
 
-def odd_ones(times: Mapping[int, float]) -> list[int]:
-    """Numbers of the layers that are outliers by time, see `ODD_SHARE`; none below three."""
+def find_outliers(times: Mapping[int, float]) -> list[int]:
+    """Return the numbers of the layers that are outliers by time, see `ODD_SHARE`."""
     if len(times) < 3:
         return []
     median = statistics.median(times.values())
@@ -179,7 +173,6 @@ def _layer_group(stem: str, group: Mapping[int, LayerBranch]) -> LayerGroup:
 
 
 def _merged(branches: Iterable[LayerBranch]) -> LayerBranch:
-    """Modules of one shape as one branch, level by level."""
     merged = LayerBranch()
     below: dict[str, list[LayerBranch]] = {}
     for branch in branches:
@@ -192,7 +185,7 @@ def _merged(branches: Iterable[LayerBranch]) -> LayerBranch:
 
 
 def ranges(numbers: list[int]) -> str:
-    """Ascending numbers abbreviated: ``0–16,18–35``."""
+    """Abbreviate ascending numbers: ``0–16,18–35``."""
     pieces: list[tuple[int, int]] = []
     for number in numbers:
         if pieces and pieces[-1][1] == number - 1:
@@ -200,8 +193,8 @@ def ranges(numbers: list[int]) -> str:
         else:
             pieces.append((number, number))
     texts = [str(first) if first == last else f"{first}–{last}" for first, last in pieces]
-    if len(texts) > MOST_RANGES:
-        texts = [*texts[: MOST_RANGES - 1], "…", texts[-1]]
+    if len(texts) > MAX_RANGES:
+        texts = [*texts[: MAX_RANGES - 1], "…", texts[-1]]
     return ",".join(texts)
 
 
@@ -210,27 +203,25 @@ Kind = Literal[
 ]
 
 ROOF_KNOWN = 0.9
-"""Part of a node's time whose roof must be known for the node to have one."""
+"""Minimum share of a node's time with a known roof."""
 
 WORK = ("operator", "kernel")
 NOT_RUNNING = ("idle", "unattributed")
 UNLINKED = "launch not recorded"
 STEP_PREFIX = "step/"
-"""Prefix of the paths of nodes that are children of the step but not of the model."""
+"""Prefix of the paths of nodes outside the model."""
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the step with everything below it, per step.
+    """A node of the step with its children, per step.
 
-    Time is the rows' exclusive time, so the leaves add up to the step. ``exclusive_ns`` is a
-    module's time without the modules in it. ``calls`` counts the kernels (on the CPU the
-    operators) that ran. ``phases_ns`` splits the time. ``flops`` and ``moved_bytes`` sum the
-    known values and are null where none is known; ``of_roof`` is weighted by time.
-    ``parameter_bytes`` and ``activation_bytes`` (saved for backward) are a module's, from
-    the memory pass.
+    Times are exclusive, so the leaves add up to the step; ``exclusive_ns`` excludes submodules.
+    ``calls`` counts kernels, on the CPU operators. ``flops`` and ``moved_bytes`` sum the known
+    values, null if none is known; ``of_roof`` is weighted by time. ``parameter_bytes`` and
+    ``activation_bytes`` (saved for backward) are a module's, from the memory pass.
 
-    ``path`` is unique in the tree: the module's path with the numbers of folded layers, then
-    ``/`` and the operator, ``/`` and the kernel.
+    ``path`` is unique: the module's path with the numbers of folded layers, then ``/`` and the
+    operator, ``/`` and the kernel.
     """
 
     kind: Kind
@@ -251,12 +242,12 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kernel_tree(kernels: Kernels, memory: Memory | None = None, *, phase: str = "") -> TreeNode:
-    """The step as a tree; similar layers are one node, an outlier among them is another.
+    """Return the step as a tree; similar layers are one node, outliers have their own.
 
     Args:
-        kernels: Best with one row a layer, as the trace pass's ``kernels.json`` has them.
+        kernels: Best with a row per layer, as in ``kernels.json`` of the trace pass.
         memory: Source of the modules' bytes.
-        phase: Take only the rows of this phase; idle and unattributed time are then left out.
+        phase: Keep only rows of this phase; drops idle and unattributed time.
     """
     rows = [row for row in kernels.rows if phase in ("", row.phase)]
     module_memory = {module.module: module for module in memory.modules} if memory else {}
@@ -274,8 +265,6 @@ def kernel_tree(kernels: Kernels, memory: Memory | None = None, *, phase: str = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Builder:
-    """Makes the nodes of one step; ``module_memory`` is by the modules' paths."""
-
     step_ns: float
     module_memory: Mapping[str, ModuleMemory]
 
@@ -292,7 +281,6 @@ class _Builder:
         paths: Sequence[str] = (),
         layers: LayerSpread | None = None,
     ) -> TreeNode:
-        """A node of all its rows, those of its children included, the longest child first."""
         below = [child.inclusive_ns for child in children]
         # Children hold all the rows. Adding them up, not the rows, makes parent and children
         # agree to the last bit; the step also has children without rows, such as idle.
@@ -320,7 +308,6 @@ class _Builder:
     def idle_node(
         self, kind: Kind, name: str, ns: float, children: Sequence[TreeNode] = ()
     ) -> TreeNode:
-        """A node of time in which nothing is known to have run."""
         return TreeNode(
             kind=kind,
             name=name,
@@ -332,7 +319,7 @@ class _Builder:
         )
 
     def top(self, rows: Sequence[KernelRow]) -> list[TreeNode]:
-        """The node of the model, and nodes of the rows that belong to none of its modules."""
+        """Build the node of the model, and nodes of rows outside its modules."""
         inside = [row for row in rows if not place_outside_modules(row)]
         groups: dict[str, list[KernelRow]] = {}
         for row in rows:
@@ -354,7 +341,6 @@ class _Builder:
         return nodes
 
     def module(self, path: str, prefix: str, group: LayerGroup) -> TreeNode:
-        """The node of a module or of folded layers; children are modules, then operators."""
         branch = group.branch
         below = [
             self.module(f"{prefix}{child.name}", f"{prefix}{child.name}.", child)
@@ -371,7 +357,6 @@ class _Builder:
         )
 
     def operators(self, rows: Sequence[KernelRow], place: str) -> list[TreeNode]:
-        """One node per operator with its kernels below; kernels without an operator alone."""
         nodes = []
         for op, members in _grouped(rows, lambda row: row.op).items():
             path = f"{place}/{op}"
@@ -389,7 +374,7 @@ class _Builder:
 
 
 def place_outside_modules(row: KernelRow) -> str:
-    """The name of the node for a row that belongs to no module; empty for a row of a module."""
+    """Return the node name for a row outside all modules, else an empty string."""
     if not row.linked:
         return UNLINKED
     if row.module in (LOSS, GRAD_ACCUMULATE):
@@ -400,7 +385,6 @@ def place_outside_modules(row: KernelRow) -> str:
 
 
 def _in_order(nodes: Iterable[TreeNode]) -> list[TreeNode]:
-    """The longest first, idle and unattributed time last."""
     return sorted(nodes, key=lambda node: (node.kind in NOT_RUNNING, -node.inclusive_ns))
 
 
@@ -419,13 +403,13 @@ def _by_phase(rows: Iterable[KernelRow]) -> dict[str, float]:
 
 
 def known_sum(values: Iterable[float | None]) -> float | None:
-    """The sum of the values that are known, None if none is."""
+    """Return the sum of the known values, or None."""
     known_values = [value for value in values if value is not None]
     return fsum(known_values) if known_values else None
 
 
 def mean_of_roof(rows: Sequence[KernelRow]) -> float | None:
-    """The part of the roof reached: mean over the time with a known roof, None if too little."""
+    """Return the time-weighted share of the roof, or None if too little of it is known."""
     parts = [(row.total_ns, row.of_roof) for row in rows if row.of_roof is not None]
     known_ns = fsum(ns for ns, _ in parts)
     if not known_ns or known_ns < ROOF_KNOWN * fsum(row.total_ns for row in rows):
@@ -434,20 +418,20 @@ def mean_of_roof(rows: Sequence[KernelRow]) -> float | None:
 
 
 def walk(node: TreeNode, depth: int = 0) -> Iterator[tuple[int, TreeNode]]:
-    """Every node with its depth, parents before children."""
+    """Yield every node with its depth, parents first."""
     yield depth, node
     for child in node.children:
         yield from walk(child, depth + 1)
 
 
 def to_depth(node: TreeNode, depth: int) -> TreeNode:
-    """The tree with at most ``depth`` levels below the node."""
+    """Return the tree with at most ``depth`` levels below the node."""
     below = [to_depth(child, depth - 1) for child in node.children] if depth > 0 else []
     return msgspec.structs.replace(node, children=below)
 
 
 def from_share(node: TreeNode, least: float) -> TreeNode:
-    """The tree with children under this share of the step as one; idle time always stays."""
+    """Merge children below this share of the step into one; idle time stays."""
     children = [from_share(child, least) for child in node.children]
     ran = [child for child in children if child.kind not in NOT_RUNNING]
     not_running = [child for child in children if child.kind in NOT_RUNNING]
@@ -458,9 +442,9 @@ def from_share(node: TreeNode, least: float) -> TreeNode:
 
 
 def matching(node: TreeNode, fits: Callable[[str], object]) -> TreeNode | None:
-    """The nodes with a matching path, complete, and those above them; None if there is none.
+    """Return the nodes with a matching path, complete, and their ancestors, or None.
 
-    Those above keep their figures, which are more than the sum of the children that are left.
+    Ancestors keep their values, which may exceed the sum of their remaining children.
     """
     if fits(node.path):
         return node

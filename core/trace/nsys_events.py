@@ -21,13 +21,13 @@ NVTX = "NVTX_EVENTS"
 TABLES = (KERNEL, COPY, FILL, GRAPH, CALL, NVTX)
 
 OF_NSYS = ("META_DATA_", "TARGET_INFO_", "ENUM_NSYS_", "ENUM_CUDA_")
-"""Begins of the names of tables that every export has, also one without a single event."""
+"""Prefixes of table names that every export has, even without events."""
 PUSH_POP, START_END, DOMAIN = (59, 70), (60, 71), 75
 """``eventType`` of ranges: of NVTX itself, and of text files in its format."""
 THREAD_BITS = PID_BITS = 0xFFFFFF
 PID_SHIFT = 24
-"""The low 24 bits of ``globalTid`` are the thread's, the others the process's ``globalPid``. The
-lowest 24 of these others are the process id of the operating system."""
+"""The low 24 bits of ``globalTid`` are the thread, the others the process's ``globalPid``, whose
+low 24 bits are the process id."""
 COPY_KINDS = (
     *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host"),
     *("Array-to-Array", "Array-to-Device", "Device-to-Array", "Device-to-Device"),
@@ -38,17 +38,17 @@ UNKNOWN_COPY = COPY_KINDS[0]
 FILL_NAME, GRAPH_NAME = "[CUDA memset]", "[CUDA graph]"
 CALL_VERSION = re.compile(r"(_ptsz|_ptds)?_v\d+$")
 
-LONGEST_NS = 10**15
-"""Longest time from the first to the last event of an export: eleven days."""
-MOST_CORRELATION = 2**32
-MOST_DEVICES = 1024
+MAX_SPAN_NS = 10**15
+"""Maximum length of a recording: eleven days."""
+MAX_CORRELATION = 2**32
+MAX_DEVICES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsysWork(EventColumns):
-    """Work of the devices. ``launch`` is a number shared with the launching call, -1 if none.
+    """Work of the devices; ``launch`` is shared with the launching call, -1 if none.
 
-    ``short`` is the name without template arguments. Names are indices of `Events.names`.
+    ``short`` is the name without template arguments. Names are indices of `NsysEvents.names`.
     """
 
     kind: NDArray[np.int64]
@@ -62,7 +62,7 @@ class NsysWork(EventColumns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls(EventColumns):
-    """CUDA calls of the host. Calls and ranges share the numbers of threads and processes."""
+    """CUDA calls of the host; threads and processes are numbered as in `NsysRanges`."""
 
     kind: NDArray[np.int64]
     name: NDArray[np.int64]
@@ -75,10 +75,9 @@ class Calls(EventColumns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsysRanges(EventColumns):
-    """NVTX ranges. ``kind`` is 0 for push/pop, 1 for start/end.
+    """NVTX ranges; ``kind`` is 0 for push/pop, 1 for start/end.
 
-    ``label`` is the name prefixed by its domain. ``crosses`` marks ranges that another thread
-    ended.
+    ``label`` is the name with its domain. ``crosses`` marks ranges ended by another thread.
     """
 
     kind: NDArray[np.int64]
@@ -93,10 +92,9 @@ class NsysRanges(EventColumns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsysEvents:
-    """The events of one export; times are nanoseconds since ``base_ns`` of the export's clock.
+    """Events of one export; nanoseconds since ``base_ns`` of the export's clock.
 
-    ``work`` are kernels, copies and fills. ``graphs`` are the CUDA graphs that were traced as
-    one block each, without the kernels in them.
+    ``work`` are kernels, copies and fills. ``graphs`` are CUDA graphs traced as one block each.
     """
 
     names: list[str]
@@ -108,10 +106,10 @@ class NsysEvents:
 
 
 def read_nsys_events(file: ExportFile) -> NsysEvents:
-    """Read the tables of events; nsys creates a table with its first row, so any may be absent.
+    """Read the event tables; nsys creates a table with its first row, so any may be absent.
 
     Raises:
-        DamagedFileError: The database is no nsys export, or has values that no recording has.
+        DamagedFileError: The database is no nsys export, or has impossible values.
     """
     if not set(TABLES) & file.tables and not any(name.startswith(OF_NSYS) for name in file.tables):
         raise DamagedFileError(f"{file.path} is a database, but nsys did not export it")
@@ -134,8 +132,6 @@ def read_nsys_events(file: ExportFile) -> NsysEvents:
 
 
 class _Reader:
-    """Reads the tables one by one, numbering names, threads and processes in order of reading."""
-
     def __init__(self, file: ExportFile) -> None:
         self.file = file
         self.names: dict[str, int] = {}
@@ -205,7 +201,7 @@ class _Reader:
         )
 
     def _range_names(self, ids: Integers) -> list[str | None]:
-        """The registered text of each NVTX event, else its inline text; None if it has neither."""
+        """Return the registered text of each NVTX event, else its inline text, else None."""
         names = self.file.texts(NVTX, "text")
         strings = self.file.strings(ids)
         for row in np.flatnonzero(ids != NULL).tolist():
@@ -236,7 +232,6 @@ class _Reader:
         return _number(global_pid, self._processes)
 
     def _named(self, ids: Integers, strings: dict[int, str] | None = None) -> Integers:
-        """Names by their ids in StringIds."""
         strings = self.file.strings(ids) if strings is None else strings
         unique, index = np.unique(ids, return_inverse=True)
         texts = [strings.get(key, f"[no name, string {key}]") for key in unique.tolist()]
@@ -248,7 +243,7 @@ class _Reader:
 
 
 def _number(values: Integers, numbers: dict[int, int]) -> Integers:
-    """The number of each value in ``numbers``, which new values are added to; -1 for NULL."""
+    """Number values, extending ``numbers``; -1 for NULL."""
     unique, index = np.unique(values, return_inverse=True)
     number_of_unique = [
         -1 if value == NULL else numbers.setdefault(value, len(numbers))
@@ -260,7 +255,7 @@ def _number(values: Integers, numbers: dict[int, int]) -> Integers:
 def _with_domains(
     names: list[str | None], kinds: Integers, domain: Integers, pid: Integers
 ) -> list[str | None]:
-    """Each event's name prefixed by its domain; a domain's id is unique in its process."""
+    """Prefix names with their domain; domain ids are unique per process."""
     keys = list(zip(domain.tolist(), pid.tolist(), strict=True))
     domain_rows = np.flatnonzero(kinds == DOMAIN).tolist()
     prefixes = {keys[row]: f"{names[row]}:" for row in domain_rows if names[row]}
@@ -268,14 +263,13 @@ def _with_domains(
 
 
 def _launch(process: Integers, correlation: Integers) -> Integers:
-    """One number for a process and a correlation id, which is unique only in its process."""
+    """Combine process and correlation id, which is unique per process."""
     # Ids are of 32 bits: a larger one would run into the bits of the process.
-    valid = (process >= 0) & (correlation >= 0) & (correlation < MOST_CORRELATION)
-    return np.where(valid, process * MOST_CORRELATION + correlation, -1)
+    valid = (process >= 0) & (correlation >= 0) & (correlation < MAX_CORRELATION)
+    return np.where(valid, process * MAX_CORRELATION + correlation, -1)
 
 
 def join_nsys_events(tables: Sequence[NsysWork]) -> NsysWork:
-    """The work of several tables in one."""
     names = NsysWork.__slots__
     return NsysWork(
         **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names}
@@ -286,13 +280,13 @@ AnyEvents = TypeVar("AnyEvents", NsysWork, Calls, NsysRanges)
 
 
 def _base(file: ExportFile, columns: Sequence[NsysWork | Calls | NsysRanges]) -> int:
-    """The earliest time; checks that differences and sums of the times fit 64 bits."""
+    """Return the earliest time; check that differences and sums fit 64 bits."""
     used = [events for events in columns if len(events)]
     if not used:
         return 0
     first = min(int(events.start.min()) for events in used)  # Python's integers do not overflow
     last = max(int(events.end.max()) for events in used)
-    if last - first > LONGEST_NS:
+    if last - first > MAX_SPAN_NS:
         raise DamagedFileError(f"{file.path}: its times are {(last - first) / 1e9:.3g} s apart")
     for events in used:
         # Summed as floats, which do not wrap around; half the range leaves room for rounding.

@@ -1,4 +1,4 @@
-"""An nsys SQLite export, from the nsys pass or elsewhere, as tables like those of a trace."""
+"""Tables from an nsys SQLite export, like those of a trace."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from sysbench.core.trace.time_ledger import chosen_device, time_ledger
 from sysbench.core.trace.trace_events import NONE, DeviceEvents, HostEvents, Kind, Trace
 
 OPERATOR = re.compile(r"[a-z_][a-z0-9_]*::\w")
-"""A namespace in small letters: aten::mm, c10d::allreduce_. FSDP::forward is a range."""
+"""Lower-case namespace: aten::mm, c10d::allreduce_; FSDP::forward is a range."""
 
 
 def trace_of(events: NsysEvents) -> Trace:
-    """The ranges and calls as host events; kernels, graphs, copies and fills as device events.
+    """Convert ranges and calls to host events; kernels, graphs, copies and fills to device events.
 
-    Ranges of torch's emit_nvtx around operators become operators, with the sequence number
-    that links a backward node to the operator that created it.
+    Ranges of torch's emit_nvtx around operators become operators, with the sequence number that
+    links a backward node to the operator that created it.
     """
     ranges, calls = events.ranges, events.calls
     work = join_nsys_events([events.work, events.graphs])
@@ -71,13 +71,12 @@ def trace_of(events: NsysEvents) -> Trace:
 
 
 class _Names:
-    """The names of a trace of these events; operators' names are without `OPERATOR_FACTS`.
+    """Names of the trace; operator names are without `OPERATOR_FACTS`.
 
     Attributes:
         numbers: Number of each name of the trace.
-        number: For each name of the export the number of its name in the trace.
-        kind, sequence: For each name of the export the kind of its ranges, and their sequence
-            number.
+        number: Number of each name of the export in the trace.
+        kind, sequence: Range kind and sequence number of each name of the export.
     """
 
     def __init__(self, events: NsysEvents) -> None:
@@ -111,21 +110,20 @@ GPU_TABLE = "TARGET_INFO_GPU"
 
 
 class NsysExport(NsysFacts, frozen=True, kw_only=True):
-    """The tables of one export: ``kernels`` has a row per layer, ``folded`` has layers folded.
-    ``rank`` is the export as one of several, None where it has no collective."""
+    """Tables of one export: ``kernels`` has a row per layer, ``folded`` has layers folded; ``rank``
+    is None without collectives."""
 
     kernels: Kernels
     folded: Kernels
     rank: RankTrace | None = None
 
     def block(self) -> Nsys:
-        """The block for a record, with the folded kernels."""
         facts = {name: getattr(self, name) for name in NsysFacts.__struct_fields__}
         return Nsys(kernels=self.folded, **facts)
 
 
 class ExportContents(NamedTuple):
-    """The contents of an export before any analysis: events, GPU models by id, versions."""
+    """An export before analysis: events, GPU models by id, versions."""
 
     events: NsysEvents
     models: dict[int, str]
@@ -133,10 +131,10 @@ class ExportContents(NamedTuple):
 
 
 def read_export(path: Path) -> NsysExport:
-    """Read an export; an empty one has empty tables, with the reasons in ``missing``.
+    """Read and analyze an export; an empty one has empty tables, with reasons in ``missing``.
 
     Raises:
-        NotFoundError: There is no such file, or it may not be read.
+        NotFoundError: The file does not exist or is not readable.
         DamagedFileError: The file is no nsys export, damaged, or hostile.
     """
     return export_of(read_contents(path))
@@ -146,11 +144,10 @@ def read_contents(path: Path, progress: Progress | None = None) -> ExportContent
     """Read the contents of an export.
 
     Args:
-        path: The export.
-        progress: Called with the rows of events read so far and their total.
+        progress: Called with the number of event rows read so far and their total.
 
     Raises:
-        NotFoundError: There is no such file, or it may not be read.
+        NotFoundError: The file does not exist or is not readable.
         DamagedFileError: The file is no nsys export, damaged, or hostile.
     """
     with open_export(path, progress) as file:
@@ -160,12 +157,11 @@ def read_contents(path: Path, progress: Progress | None = None) -> ExportContent
 def export_of(
     contents: ExportContents, device: int | None = None, steps: tuple[int, int] | None = None
 ) -> NsysExport:
-    """The tables from the contents of an export.
+    """Build the tables from the contents of an export.
 
     Args:
-        contents: Of the export.
-        device: The device whose kernels make the kernel tables; None for the busiest.
-        steps: First and last number of the marked steps that these tables are of; None for all.
+        device: Device of the kernel tables; None for the busiest.
+        steps: First and last marked step to include; None for all.
 
     Raises:
         DamagedFileError: Nothing ran on that device, or in these steps.
@@ -202,10 +198,7 @@ def export_of(
 
 
 def _without_unknowns(kernels: Kernels, missing: dict[str, str]) -> Kernels:
-    """The table with its gaps explained; without device work and operators, without idle time.
-
-    The ledger of an empty recording calls all of it idle, which is not known.
-    """
+    """Explain gaps of the table; without device work and operators, drop idle time."""
     kernels = msgspec.structs.replace(
         kernels, missing=kernels.missing | {"flops": "nsys records no shapes of operators"}
     )
@@ -221,7 +214,6 @@ def _without_unknowns(kernels: Kernels, missing: dict[str, str]) -> Kernels:
 
 
 def _missing(events: NsysEvents, schema: str | None) -> dict[str, str]:
-    """Reasons why tables are empty or incomplete, by the name of the table."""
     missing = {}
     kernels = events.work.kind == Kind.KERNEL
     if not kernels.any():
@@ -249,6 +241,5 @@ def _missing(events: NsysEvents, schema: str | None) -> dict[str, str]:
 
 
 def _models(file: ExportFile) -> dict[int, str]:
-    """Names of the GPUs by their number."""
     ids = file.integers(GPU_TABLE, (), ("id",))["id"].tolist()
     return {key: name for key, name in zip(ids, file.texts(GPU_TABLE, "name"), strict=True) if name}

@@ -1,8 +1,8 @@
 """Reader of integer and text columns of an nsys SQLite export from an untrusted source.
 
-The file controls only data. Only plain tables and plain columns are read, so none of its views,
-triggers or computed columns runs. A page tree that leads in circles ends where it has more rows
-or more text than a file of its size has room for.
+The file controls only data: only plain tables and columns are read, so no view, trigger or computed
+column runs. A cyclic page tree is rejected when it returns more rows or text than a file of its
+size can contain.
 """
 
 from __future__ import annotations
@@ -20,32 +20,29 @@ from numpy.typing import NDArray
 from sysbench.core.errors import DamagedFileError, NotFoundError
 
 NULL = int(np.iinfo(np.int64).min)
-"""Stands for SQL's null in columns of integers."""
+"""SQL NULL in columns of integers."""
 
-SMALLEST_ROW_BYTES = 8
+MIN_ROW_BYTES = 8
 HANDLER_STEPS = 100_000
 FREE_STEPS = 10_000_000
 STEPS_PER_BYTE = 32
-"""Steps of SQLite's virtual machine for all queries; real exports take less than one a byte."""
-LONGEST_VALUE_BYTES = 2**26
-MOST_PARAMETERS = 500
+"""Maximum steps of SQLite's virtual machine per byte of the file; real exports need less than
+one."""
+MAX_VALUE_BYTES = 2**26
+MAX_PARAMETERS = 500
 ROWS_AT_ONCE = 2**14
 
 Integers = NDArray[np.int64]
 Progress = Callable[[int, int], None]
-"""Called with the rows read so far and the rows to read."""
+"""Called with the number of rows read so far and in total."""
 
 
 @contextmanager
 def open_export(path: Path, progress: Progress | None = None) -> Iterator[ExportFile]:
-    """Open an export read-only; an error of SQLite inside the block becomes a DamagedFileError.
-
-    Args:
-        path: The export.
-        progress: Called with the rows read so far of those that are `expect`ed.
+    """Open an export read-only; SQLite errors inside the block become DamagedFileError.
 
     Raises:
-        NotFoundError: There is no such file, or it may not be read.
+        NotFoundError: The file does not exist or is not readable.
         DamagedFileError: The file is no database, damaged, or hostile.
     """
     try:
@@ -62,12 +59,6 @@ def open_export(path: Path, progress: Progress | None = None) -> Iterator[Export
 
 
 class ExportFile:
-    """An open export.
-
-    Attributes:
-        tables: The names of its plain tables.
-    """
-
     def __init__(
         self,
         database: sqlite3.Connection,
@@ -80,11 +71,11 @@ class ExportFile:
         self._rows_read = self._rows_expected = 0
         self._database = database
         self._size = size
-        self._most_rows = size // SMALLEST_ROW_BYTES
+        self._most_rows = size // MIN_ROW_BYTES
         self._most_steps = FREE_STEPS + STEPS_PER_BYTE * size
         self._steps = self._text_bytes = 0
         database.text_factory = self._text
-        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE_BYTES)
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         database.set_progress_handler(self._count_steps, HANDLER_STEPS)
         database.execute("PRAGMA trusted_schema = OFF")
         database.execute("PRAGMA cell_size_check = ON")
@@ -93,13 +84,13 @@ class ExportFile:
         self.tables = {str(name) for (name,) in self._rows(query)}
 
     def expect(self, tables: Sequence[str]) -> None:
-        """Announce the tables to read, each as often as it is read; progress counts their rows."""
+        """Add the rows of these tables to the total of the progress."""
         self._rows_expected = sum(self._last_row(table) for table in tables)
 
     def integers(
         self, table: str, required: Sequence[str], optional: Sequence[str] = ()
     ) -> dict[str, Integers]:
-        """Columns of a table by name, all empty if there is no such table.
+        """Read columns of a table by name, empty if there is no such table.
 
         Optional columns may be absent or null, which reads as NULL.
 
@@ -130,7 +121,7 @@ class ExportFile:
         return dict(zip((*required, *optional), values, strict=True))
 
     def texts(self, table: str, column: str) -> list[str | None]:
-        """One column of texts, with the rows of `integers`; None where a value is no text."""
+        """Read one text column, row by row as `integers`; None for other values."""
         columns = self._columns_of(table)
         if not columns:
             return []
@@ -143,13 +134,13 @@ class ExportFile:
         return texts
 
     def strings(self, ids: Integers) -> dict[int, str]:
-        """Texts of StringIds by their id; ids without a text are left out."""
+        """Read StringIds by id."""
         if not {"id", "value"} <= self._columns_of("StringIds"):
             return {}
         strings: dict[int, str] = {}
         wanted = np.unique(ids[ids != NULL]).tolist()
-        for begin in range(0, len(wanted), MOST_PARAMETERS):
-            batch = wanted[begin : begin + MOST_PARAMETERS]
+        for begin in range(0, len(wanted), MAX_PARAMETERS):
+            batch = wanted[begin : begin + MAX_PARAMETERS]
             marks = ", ".join("?" * len(batch))
             query = f'SELECT "id", "value" FROM "StringIds" WHERE "id" IN ({marks})'
             rows = self._rows(query, batch)
@@ -157,7 +148,7 @@ class ExportFile:
         return strings
 
     def facts(self, table: str) -> dict[str, str]:
-        """A table of names and values, such as META_DATA_EXPORT; empty if there is none."""
+        """Read a table of names and values, such as META_DATA_EXPORT; empty if absent."""
         if not {"name", "value"} <= self._columns_of(table):
             return {}
         rows = self._rows(f'SELECT "name", "value" FROM "{table}"')
@@ -166,13 +157,12 @@ class ExportFile:
         }
 
     def _rows(self, query: str, parameters: Sequence[int] = ()) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query, one at a time, since a few long values could fill the memory."""
+        """Yield rows one by one: a few long values could fill the memory."""
         self._text_bytes = 0
         cursor = self._database.execute(query, parameters)
         return chain(islice(cursor, self._most_rows), self._check_exhausted(cursor))
 
     def _next(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """The next rows, as many as one report of progress is for."""
         return islice(rows, ROWS_AT_ONCE)
 
     def _advance(self, rows: int) -> None:
@@ -181,9 +171,9 @@ class ExportFile:
             self._progress(self._rows_read, self._rows_expected)
 
     def _last_row(self, table: str) -> int:
-        """The number of a table's last row: the count of rows if none was deleted, 0 if unknown.
+        """Return the last row id, about the number of rows; 0 if unknown.
 
-        Counting the rows would read the whole table, in one step that cannot be interrupted.
+        Counting rows would read the whole table in one step that cannot be interrupted.
         """
         if table not in self.tables:
             return 0
@@ -194,25 +184,24 @@ class ExportFile:
         return min(last, self._most_rows) if isinstance(last, int) and last > 0 else 0
 
     def _check_exhausted(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
-        """No rows; a further row of the cursor is an error."""
         for _ in cursor:
             raise DamagedFileError(f"{self.path} is damaged: it has more rows than room")
         yield from ()
 
     def _count_steps(self) -> bool:
-        """Count steps; returning true ends the running query, and every later one."""
+        """Count steps; returning true aborts the query."""
         self._steps += HANDLER_STEPS
         return self._steps > self._most_steps
 
     def _text(self, encoded: bytes) -> str:
-        """Decode a text; the texts of one query may not be longer than the file."""
+        """Decode a text; the texts of a query cannot be longer than the file."""
         self._text_bytes += len(encoded)
         if self._text_bytes > self._size:
             raise DamagedFileError(f"{self.path} is damaged: it has more text than room")
         return encoded.decode("utf-8", "replace")
 
     def _columns_of(self, table: str) -> set[str]:
-        """Names of a table's plain columns, not hidden or computed; empty without the table."""
+        """Return a table's plain columns, not hidden or computed."""
         if table not in self.tables:
             return set()
         rows = self._rows(f'PRAGMA table_xinfo("{table}")')

@@ -1,7 +1,7 @@
-"""NVTX ranges projected onto the GPU, by the work that was launched inside them.
+"""Project NVTX ranges onto the GPU by the work launched inside them.
 
-A host range has no times on the device, where its work runs later. To a range belong the CUDA
-calls that its thread made inside it, and by correlation id the work that they launched.
+A host range has no times on the device, where its work runs later. A range owns the CUDA calls that
+its thread made inside it and, by correlation id, the work they launched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx, N
 from sysbench.core.trace.classify import classify
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.nsys_events import (
-    MOST_DEVICES,
+    MAX_DEVICES,
     Calls,
     NsysEvents,
     NsysRanges,
@@ -29,13 +29,13 @@ from sysbench.core.trace.nsys_events import (
 from sysbench.core.trace.trace_events import Index, Kind
 
 OPERATOR_FACTS = re.compile(r", (seq|op_id|sizes) = (\d{0,18})")
-"""Suffix that torch's emit_nvtx adds to an operator's name; it differs from call to call."""
+"""Suffix of an operator name by torch's emit_nvtx; differs between calls."""
 STYLES: tuple[Style, ...] = get_args(Style)
 LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 
 def nvtx_of(events: NsysEvents) -> Nvtx:
-    """Every range that launched work, by label and style; and the kernels in no range."""
+    """Return every range that launched work, by label and style, and the kernels in no range."""
     ranges, launches = events.ranges, _launches(events.calls, events.work)
     clock = _Clock(ranges, launches.calls)
     by_thread = _in_own_thread(ranges, launches, clock)
@@ -65,7 +65,7 @@ def nvtx_of(events: NsysEvents) -> Nvtx:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Launches:
-    """The calls that launched work; by call its work's first begin, last end and kernels."""
+    """Calls that launched work, with their work's first begin, last end and kernels."""
 
     calls: Calls
     begin: Times
@@ -98,10 +98,10 @@ def _launches(calls: Calls, work: NsysWork) -> _Launches:
 
 
 class _Clock:
-    """All instants of ranges and calls as small integers in the same order.
+    """Instants of ranges and calls as small integers in the same order.
 
-    An owner (a thread, a process) and an instant then fit in one integer, so that one
-    binary search finds an instant among those of its owner. Nanoseconds could overflow it.
+    An owner (thread or process) and an instant fit in one integer, so one binary search finds an
+    instant of an owner. Nanoseconds could overflow it.
     """
 
     def __init__(self, ranges: NsysRanges, calls: Calls) -> None:
@@ -113,13 +113,12 @@ class _Clock:
         self.range_start, self.range_end, self.call_start, self.call_end = np.split(rank, ends)
 
     def key(self, owner: Index, instant: Index) -> Index:
-        """One integer for an owner and its instant, ordered by owner, then by instant."""
         return owner * self.length + instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Projection:
-    """The work launched in each range; ``begin`` and ``end`` are undefined without any."""
+    """Work launched in each range; ``begin`` and ``end`` are undefined without work."""
 
     operations: Index
     kernels: Index
@@ -129,7 +128,7 @@ class _Projection:
 
 
 def _in_own_thread(ranges: NsysRanges, launches: _Launches, clock: _Clock) -> _Projection:
-    """The work launched by calls of the range's thread that lie inside the range completely."""
+    """Project calls of the range's thread that lie inside the range completely."""
     calls = launches.calls
     first = clock.key(calls.thread, clock.call_start)
     last = clock.key(calls.thread, clock.call_end)
@@ -155,7 +154,7 @@ def _in_own_thread(ranges: NsysRanges, launches: _Launches, clock: _Clock) -> _P
 
 
 def _in_process(ranges: NsysRanges, launches: _Launches, clock: _Clock) -> tuple[Index, Times]:
-    """Number and time of the kernels that the process launched while the range was open."""
+    """Return number and time of kernels that the process launched while the range was open."""
     started = clock.key(launches.calls.process, clock.call_start)
     order = np.argsort(started)
     opens = clock.key(ranges.process, clock.range_start)
@@ -169,7 +168,7 @@ def _in_process(ranges: NsysRanges, launches: _Launches, clock: _Clock) -> tuple
 
 
 def _made_in_a_range(ranges: NsysRanges, calls: Calls, clock: _Clock) -> NDArray[np.bool_]:
-    """For each call whether a range of its thread was open when it began, ends included."""
+    """Return whether a range of the call's thread was open at its begin, ends included."""
     opens = clock.key(ranges.thread, clock.range_start)
     closes = clock.key(ranges.thread, clock.range_end)
     began = clock.key(calls.thread, clock.call_start)
@@ -178,10 +177,7 @@ def _made_in_a_range(ranges: NsysRanges, calls: Calls, clock: _Clock) -> NDArray
 
 
 def _chains(first: Index, last: Index) -> Iterator[Index]:
-    """The calls, split into chains in which both begins and ends ascend.
-
-    There is one chain, unless calls nest.
-    """
+    """Split the calls into chains with ascending begins and ends: one unless calls nest."""
     rest = np.argsort(first, kind="stable")
     while len(rest):
         ends = last[rest]
@@ -192,16 +188,15 @@ def _chains(first: Index, last: Index) -> Iterator[Index]:
 
 
 def _sums(values: Times, low: Index, high: Index) -> Times:
-    """The sum of ``values[low:high]`` for each pair of bounds."""
     before = np.r_[0, np.cumsum(values)]
     return np.asarray(before[high] - before[low])
 
 
 def _extremes(best: np.ufunc, values: Times, low: Index, high: Index, none: int) -> Times:
-    """The least or greatest of ``values[low:high]`` for each pair of bounds; ``none`` if empty.
+    """Return the extreme of ``values[low:high]`` for each pair of bounds; ``none`` if empty.
 
-    A sparse table, of which one row is kept: in round k ``values[i]`` is the extreme of the
-    2**k values from i. Two such pieces, which may overlap, cover a slice of up to twice that.
+    A sparse table, one row at a time: in round k ``values[i]`` is the extreme of the 2**k values
+    from i. Two such pieces, possibly overlapping, cover a slice of up to twice that length.
     """
     result = np.full(len(low), none)
     length = high - low
@@ -221,9 +216,9 @@ def _rows(
     by_thread: _Projection,
     by_process: tuple[Index, Times],
 ) -> list[NvtxRange]:
-    """Ranges of one label and style as one row, the longest projection first.
+    """Sum ranges of one label and style to a row, longest projection first.
 
-    Instances whose thread launched no work count only where no instance's thread did.
+    Instances whose thread launched no work count only if no instance's thread did.
     """
     process_kernels, process_kernel_ns = by_process
     group = ranges.label * len(STYLES) + ranges.kind  # one integer for label and style
@@ -273,7 +268,7 @@ def _rows(
 
 
 def _folded(names: list[str], ranges: NsysRanges) -> tuple[list[str], Index]:
-    """Labels without the numbers of an operator's calls, and the label of each range."""
+    """Remove call facts from operator labels; return labels and the label of each range."""
     numbers: dict[str, int] = {}
     number_of = np.zeros(len(names), dtype=np.int64)
     for index in np.unique(ranges.label).tolist():
@@ -284,7 +279,6 @@ def _folded(names: list[str], ranges: NsysRanges) -> tuple[list[str], Index]:
 
 
 def _totals(row: Index, values: Times, size: int) -> list[int]:
-    """Integer sums of the values of each row; float64, as of bincount, would round."""
     totals = np.zeros(size, dtype=np.int64)
     np.add.at(totals, row, values)
     return totals.tolist()
@@ -306,7 +300,7 @@ class Stats(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStats:
-    """`Stats` as columns: one element per group with members; ``group`` is ascending."""
+    """`Stats` as columns, one element per group; ``group`` is ascending."""
 
     group: Index
     count: Index
@@ -317,13 +311,12 @@ class GroupStats:
     std: Floats
 
     def rows(self) -> Iterator[Stats]:
-        """The statistics of each group, in order."""
         columns = (self.count, self.total, self.minimum, self.maximum, self.median, self.std)
         return map(Stats, *(column.tolist() for column in columns))
 
 
 def by_group(group: Index, values: Times) -> GroupStats:
-    """Statistics of the values of each group; integers stay exact."""
+    """Return statistics of the values of each group; integers stay exact."""
     # By group, then by value: the least of a group comes first and the greatest last.
     order = np.lexsort((values, group))
     group, values = group[order], values[order]
@@ -347,18 +340,17 @@ def by_group(group: Index, values: Times) -> GroupStats:
 
 
 def work_summary(names: list[str], work: NsysWork) -> list[KernelSummary]:
-    """Rows by short name, the longest first, as in ``cuda_gpu_kern_sum``."""
+    """Return rows by short name, longest first, as in ``cuda_gpu_kern_sum``."""
     return summary(names, work.short, work.end - work.start)
 
 
 def call_summary(names: list[str], calls: Calls) -> list[KernelSummary]:
-    """Rows by the name of the CUDA call, the longest first, as in ``cuda_api_sum``; names are
-    without the version that a call of the API may end in."""
+    """Return rows by CUDA call without version suffix, longest first, as in ``cuda_api_sum``."""
     return summary(names, calls.name, calls.end - calls.start)
 
 
 def summary(names: list[str], group_of: Index, durations: Times) -> list[KernelSummary]:
-    """A row for each name that ``group_of`` is an index of, the longest first."""
+    """Return a row for each name that ``group_of`` is an index of, longest first."""
     stats = by_group(group_of, durations)
     total_ns = int(stats.total.sum())
     rows = [
@@ -382,18 +374,17 @@ Flags = NDArray[np.bool_]
 
 
 def devices_of(events: NsysEvents, models: dict[int, str]) -> list[NsysDevice]:
-    """Every device that ran something, by its number.
+    """Return every device that ran something, by number.
 
     Args:
-        events: The export's events.
-        models: Names of the devices by their number.
+        models: Names of the devices by number.
 
     Raises:
         DamagedFileError: More devices than a machine can have.
     """
     work = join_nsys_events([events.work, events.graphs])
     numbers = np.unique(work.device).tolist()
-    if len(numbers) > MOST_DEVICES:
+    if len(numbers) > MAX_DEVICES:
         raise DamagedFileError(f"the export has work on {len(numbers)} devices")
     communicates = _communicates(events.names, work)
     devices = []
@@ -420,7 +411,7 @@ def devices_of(events: NsysEvents, models: dict[int, str]) -> list[NsysDevice]:
 
 
 def clocks_of(events: NsysEvents, devices: list[NsysDevice]) -> Clocks:
-    """The clocks of the export; the GPU's are those of its busiest device."""
+    """Return the clocks of the export; the GPU's are those of its busiest device."""
     # Times count from the first event, so the last end is the length of the recording.
     columns = (events.work.end, events.graphs.end, events.calls.end, events.ranges.end)
     ends = [int(column.max()) for column in columns if len(column)]

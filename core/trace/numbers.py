@@ -1,7 +1,7 @@
 """Numbers of a trace's JSON as integers, times as exact nanoseconds.
 
-A float64 near 1.7e15 µs (a time of today since the Unix epoch) steps by 0.25 µs, so numbers
-with a fraction arrive as their JSON text.
+A float64 near 1.7e15 µs (today in Unix time) has steps of 0.25 µs, so numbers with a fraction
+arrive as JSON text.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from sysbench.core.trace.intervals import Times
 
 # 31 years before the Unix epoch to 126 after it: differences in nanoseconds fit 63 bits.
-EARLIEST_US = -(10**15)
-LATEST_US = 4 * 10**15
-LONGEST_FRACTION = 3
-LONGEST_WHOLE = 16
+MIN_TIME_US = -(10**15)
+MAX_TIME_US = 4 * 10**15
+MAX_DECIMALS = 3
+MAX_WHOLE_DIGITS = 16
 DIGIT_0, POINT, COMMA = b"0.,"
 
 
 def nanoseconds(values: Sequence[object]) -> NDArray[np.int64]:
-    """Integers (µs) and decimal texts (µs) to ns; digits beyond the nanosecond are cut.
+    """Convert integers (µs) and decimal texts (µs) to ns, truncated.
 
     Raises:
-        ValueError: Not a number, or before 1939 or after 2096 as a Unix time.
+        ValueError: Not a number, or a Unix time before 1939 or after 2096.
     """
     if not values:
         return np.zeros(0, dtype=np.int64)
@@ -46,14 +46,13 @@ def nanoseconds(values: Sequence[object]) -> NDArray[np.int64]:
 
 
 def _parse_aligned(joined: bytes, count: int) -> NDArray[np.int64] | None:
-    """All numbers at once, if each is digits, a point and three decimals at the same places.
+    """Parse all numbers at once if all have the same width and three decimals, else None.
 
-    Kineto prints all times so, and neighbours have as many digits: a table of characters then,
-    whose columns count powers of ten. Else None.
+    Kineto prints times like this: a table of characters whose columns are powers of ten.
     """
     width = (len(joined) + 1) // count
-    point = width - LONGEST_FRACTION - 2  # before the decimals and the comma
-    if len(joined) + 1 != count * width or not 0 < point <= LONGEST_WHOLE:
+    point = width - MAX_DECIMALS - 2  # before the decimals and the comma
+    if len(joined) + 1 != count * width or not 0 < point <= MAX_WHOLE_DIGITS:
         return None
     characters = np.frombuffer(joined + b",", dtype=np.uint8).reshape(count, width)
     if (characters[:, -1] != COMMA).any() or (characters[:, point] != POINT).any():
@@ -62,7 +61,9 @@ def _parse_aligned(joined: bytes, count: int) -> NDArray[np.int64] | None:
     if digits.max() > 9:  # unsigned: a character below "0" wraps around
         return None
     # At most 19 digits: without overflow up to 9.2e18, and the latest time is 4e18.
-    if point == LONGEST_WHOLE and digits[:, 0].max() >= LATEST_US // 10 ** (LONGEST_WHOLE - 1):
+    if point == MAX_WHOLE_DIGITS and digits[:, 0].max() >= MAX_TIME_US // 10 ** (
+        MAX_WHOLE_DIGITS - 1
+    ):
         return None
     powers = 10 ** np.arange(digits.shape[1] - 1, -1, -1, dtype=np.int64)
     result: NDArray[np.int64] = digits @ powers
@@ -70,7 +71,7 @@ def _parse_aligned(joined: bytes, count: int) -> NDArray[np.int64] | None:
 
 
 def _parse_plain(joined: bytes, count: int) -> NDArray[np.int64] | None:
-    """All numbers at once, if each is digits with at most three decimals; else None."""
+    """Parse all numbers at once if each has digits and at most three decimals, else None."""
     characters = np.frombuffer(joined, dtype=np.uint8)
     points = np.flatnonzero(characters == POINT)
     ends = np.append(np.flatnonzero(characters == COMMA), len(joined))
@@ -88,49 +89,49 @@ def _parse_plain(joined: bytes, count: int) -> NDArray[np.int64] | None:
     whole_digits = np.diff(ends, prepend=-1) - 1 - point_count - decimals
     if (
         point_count.max() > 1
-        or decimals.max() > LONGEST_FRACTION
+        or decimals.max() > MAX_DECIMALS
         or whole_digits.min() < 1
-        or whole_digits.max() > LONGEST_WHOLE
+        or whole_digits.max() > MAX_WHOLE_DIGITS
     ):
         return None
     # Without its point a number counts units of 10**-decimals µs: integers, so nothing is rounded.
     digits = np.fromstring(joined.replace(b".", b""), dtype=np.int64, sep=",")
     scale = 10 ** (3 - decimals)
-    if (digits > LATEST_US * 1000 // scale).any():  # before the product, which must fit 63 bits
+    if (digits > MAX_TIME_US * 1000 // scale).any():  # before the product, which must fit 63 bits
         return None
     result: NDArray[np.int64] = digits * scale
     return result
 
 
 def _parse_number(text: str) -> int:
-    """Any JSON number, like -1.5 or 1e-05."""
+    """Parse any JSON number, like -1.5 or 1e-05."""
     try:
         value = Decimal(text)
     except InvalidOperation:
         raise ValueError(f"{text[:40]!r} is not a time") from None
-    if not value.is_finite() or not EARLIEST_US <= value <= LATEST_US:
+    if not value.is_finite() or not MIN_TIME_US <= value <= MAX_TIME_US:
         raise ValueError(f"{text[:40]} µs is out of range")
     return int(value * 1000)
 
 
-LONGEST_US = 1e12
+MAX_DURATION_US = 1e12
 
 
 def durations(values: Sequence[float]) -> Times:
-    """Microseconds to nanoseconds; below the limit a float64 resolves them.
+    """Convert microseconds to nanoseconds; float64 is exact enough below the limit.
 
     Raises:
         ValueError: Longer than eleven days.
     """
     # A profiler that was stopped inside an event may have written a negative duration.
     microseconds = np.maximum(np.array(values, dtype=np.float64), 0)
-    if microseconds.max(initial=0) > LONGEST_US:
+    if microseconds.max(initial=0) > MAX_DURATION_US:
         raise ValueError("a duration is out of range")
     return np.asarray(np.rint(microseconds * 1000), dtype=np.int64)
 
 
 def integers(values: list[Any]) -> NDArray[np.int64]:
-    """Integers unchanged; any other value, which only a foreign trace has, as -1."""
+    """Return integers unchanged, any other value of an imported trace as -1."""
     try:
         return np.fromiter(values, dtype=np.int64, count=len(values))
     except (TypeError, ValueError, OverflowError):

@@ -1,13 +1,13 @@
 """FLOPs and bytes that one call of an operator must cost, from the shapes of its inputs.
 
-FLOPs: two per multiply-add of a matrix product; attention counted in full, its masked half
-included, and backward with the scores that fused kernels compute again; one per element of
-the result of elementwise work, one per element that a reduction reads, five per element of a
-softmax (maximum, difference, exponential, sum, quotient), four of its backward.
+FLOPs: two per multiply-add of a matrix product; attention in full, including its masked half and
+the scores that a fused backward recomputes; one per element of an elementwise result; one per
+element that a reduction reads; five per element of a softmax (maximum, difference, exponential,
+sum, quotient), four of its backward.
 
-Bytes: every input once and every output once, as if the cache held everything within the
-operator and nothing between operators. An expanded input counts the elements it has in memory;
-a tensor changed in place counts as read and as written.
+Bytes: every input and every output once, as if the cache held everything within an operator and
+nothing between operators. An expanded input counts its elements in memory; a tensor changed in
+place is read and written.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ ITEM_BYTES = {
 }
 FLOATING = ("double", "float", "c10::Half", "c10::BFloat16")
 TENSORS = "TensorList"
-LARGEST = 2**50
-"""Elements of a tensor; a hostile trace may claim any number."""
+MAX_ELEMENTS = 2**50
+"""Maximum elements of a tensor; a hostile trace may claim any number."""
 
 Shape = tuple[int, ...]
 
@@ -53,8 +53,8 @@ class Operand:
 
     Attributes:
         shapes: Shape of the tensor, or of each tensor of a list; empty for a number.
-        type: Name as the profiler writes it: ``float``, ``TensorList``, ``Scalar``, ``""``.
-        stored: Distinct elements of the tensors in memory: an expanded dimension holds one.
+        type: As the profiler writes it: ``float``, ``TensorList``, ``Scalar``, ``""``.
+        stored: Distinct elements in memory: an expanded dimension has one.
         value: A number or a list of numbers as text, else empty.
     """
 
@@ -65,37 +65,33 @@ class Operand:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is one tensor of a known type."""
         return self.type in ITEM_BYTES
 
     @property
     def shape(self) -> Shape:
-        """Shape of a single tensor."""
         return self.shapes[0]
 
     @property
     def elements(self) -> int:
-        """Elements of all its tensors, expanded dimensions in full."""
+        """Elements of all tensors, expanded dimensions in full."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of one element of a tensor."""
         return ITEM_BYTES[self.type]
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the tensor in memory."""
         return self.stored * self.item_bytes
 
 
 def operands_text(args: Args) -> bytes:
-    """The inputs of an event as one JSON text; equal inputs have equal texts."""
+    """Encode the inputs of an event as JSON; equal inputs have equal texts."""
     return msgspec.json.encode((args.dims, args.types, args.strides, args.values))
 
 
 def parse_operands(text: bytes) -> list[Operand] | None:
-    """The operands in a text of `operands_text`; None if they are inconsistent."""
+    """Decode a text of `operands_text`; None if it is inconsistent."""
     try:
         dims, types, strides, values = msgspec.json.decode(text)
         count = len(dims)
@@ -120,14 +116,14 @@ def _operand(dims: Any, type: Any, strides: Any, value: Any) -> Operand:
 
 
 def _shape(dims: Any) -> Shape:
-    """The dimensions as a tuple.
+    """Convert dimensions to a tuple.
 
     Raises:
-        ValueError: They are no shape, or one larger than any memory.
+        ValueError: Not a shape, or larger than any memory.
     """
     if not isinstance(dims, list) or not all(type(n) is int and n >= 0 for n in dims):
         raise ValueError("not a shape")
-    if math.prod(n for n in dims if n) > LARGEST:
+    if math.prod(n for n in dims if n) > MAX_ELEMENTS:
         raise ValueError("larger than any memory")
     return tuple(dims)
 
@@ -142,7 +138,7 @@ def _stored(shape: Shape, strides: Any) -> int:
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The shape that tensors of these shapes broadcast to.
+    """Return the shape that tensors of these shapes broadcast to.
 
     Raises:
         ValueError: The shapes do not broadcast.
@@ -158,10 +154,10 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 def result_bytes(tensors: Sequence[Operand]) -> int:
-    """Bytes per element of the result of arithmetic on these tensors, by torch's promotion.
+    """Return the bytes per element of an arithmetic result, by torch's type promotion.
 
-    Floats take precedence over integers and tensors over zero-dimensional ones; of the rest
-    the widest type is the result's.
+    Floats take precedence over integers, and tensors over zero-dimensional ones; then the widest
+    type.
     """
     dimensioned = [tensor for tensor in tensors if tensor.shape] or tensors
     candidates = [tensor for tensor in dimensioned if tensor.type in FLOATING] or dimensioned
@@ -171,16 +167,16 @@ def result_bytes(tensors: Sequence[Operand]) -> int:
 COUNTED_CATEGORIES = ("gemm", "attention", "convolution")
 MOVES_ONLY = ("roll", "flip", "tril", "triu", "where", "masked_fill")
 BOOLEAN = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite")
-"""Elementwise operators with a result of one byte per element."""
+"""Elementwise operators with one byte per result element."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The least work of one call: ``flops`` (None where not known) and bytes moved.
+    """Minimum work of one call; ``flops`` is None if unknown.
 
     Attributes:
-        is_product: A matrix product, for which peaks are quoted and which closed forms count.
-        is_composite: Made of other operators on some devices; there these count instead.
+        is_product: A matrix product: peaks are quoted for these, closed forms count these.
+        is_composite: Composed of other operators on some devices; there these count instead.
     """
 
     flops: float | None
@@ -195,13 +191,12 @@ Rule = Callable[[Sequence[Operand]], Cost]
 def operator_cost(
     name: str, operands: Sequence[Operand], list_item_bytes: int | None = None
 ) -> Cost | None:
-    """The cost of a call, None for an operator that only calls others or is not known.
+    """Return the cost of a call; None if unknown, or if it only calls others.
 
     Args:
         name: As in the trace, ``aten::mm``.
-        operands: Its inputs.
-        list_item_bytes: Bytes per element of the tensors in lists (the optimizer's), whose
-            type the profiler does not record. None where not known.
+        list_item_bytes: Bytes per element of tensors in lists (the optimizer's); the profiler does
+            not record their type.
     """
     plain = name.removeprefix("aten::")
     try:
@@ -216,7 +211,7 @@ def operator_cost(
 
 
 def _product(rows: int, inner: int, columns: int, batch: int, used: Sequence[Operand]) -> Cost:
-    """``batch`` products of (rows, inner) with (inner, columns)."""
+    """Cost of ``batch`` products (rows, inner) @ (inner, columns)."""
     written = batch * rows * columns * result_bytes(used)
     flops = 2.0 * batch * rows * inner * columns
     return Cost(flops, written + sum(tensor.stored_bytes for tensor in used), is_product=True)
@@ -253,7 +248,7 @@ def _mv(operands: Sequence[Operand]) -> Cost:
 
 
 def _attention(operands: Sequence[Operand]) -> Cost:
-    """q, k, v of (batch, heads, context, width)."""
+    """q, k, v of shape (batch, heads, context, width)."""
     q, k, v = operands[:3]
     scores, width, value_width = _scores(q, k, v)
     batch, heads, context, _ = q.shape
@@ -266,9 +261,9 @@ def _attention(operands: Sequence[Operand]) -> Cost:
 
 
 def _attention_backward(operands: Sequence[Operand]) -> Cost:
-    """Operands: the gradient of the result, q, k, v, then the tensors saved by forward.
+    """Operands: gradient of the result, q, k, v, then the tensors saved by forward.
 
-    Five products: the scores again, and the gradients of v, of the weights, of q and of k.
+    Five products: the scores again, and the gradients of v, the weights, q and k.
     """
     q, k, v = operands[1:4]
     scores, width, value_width = _scores(q, k, v)
@@ -282,7 +277,7 @@ def _attention_backward(operands: Sequence[Operand]) -> Cost:
 
 
 def _scores(q: Operand, k: Operand, v: Operand) -> tuple[int, int, int]:
-    """Number of scores, width of a query, width of a value."""
+    """Return number of scores, width of a query, width of a value."""
     batch, heads, queries, width = q.shape
     return batch * heads * queries * k.shape[2], width, v.shape[3]
 
@@ -296,7 +291,7 @@ def _elementwise(plain: str, operands: Sequence[Operand]) -> Cost:
 
 
 def _reduction(operands: Sequence[Operand]) -> Cost:
-    """A reduction along the dimensions in the first list of integers, along all without one."""
+    """Reduce along the first list of integers, or along all dimensions."""
     tensor = operands[0]
     lists = [operand.value for operand in operands[1:] if operand.type == "ScalarList"]
     along = ast.literal_eval(lists[0]) if lists and lists[0] else []
@@ -328,14 +323,14 @@ def _fill(operands: Sequence[Operand]) -> Cost:
 
 
 def _index_select(operands: Sequence[Operand]) -> Cost:
-    """Rows of a table by index: each is read and written once."""
+    """Rows of a table are read and written once."""
     table, dim, index = operands[:3]
     moved = index.elements * (table.elements // table.shape[int(dim.value)]) * table.item_bytes
     return Cost(0.0, 2 * moved + index.stored_bytes)
 
 
 def _embedding_backward(operands: Sequence[Operand]) -> Cost:
-    """A gradient for each token, summed into a table of ``rows`` rows."""
+    """One gradient per token, summed into a table of ``rows`` rows."""
     gradient, index, rows = operands[:3]
     written = int(rows.value) * gradient.shape[-1] * gradient.item_bytes
     read = gradient.stored_bytes + index.stored_bytes
@@ -343,14 +338,14 @@ def _embedding_backward(operands: Sequence[Operand]) -> Cost:
 
 
 def _norm(operands: Sequence[Operand]) -> Cost:
-    """Forward, and backward without the gradient of the gains: all read, one tensor written."""
+    """Forward, and backward without gradients of the gains: reads all, writes one tensor."""
     read = sum(operand.stored_bytes for operand in operands if operand.is_tensor)
     written = operands[0].elements * operands[0].item_bytes
     return Cost(None, read + written, is_composite=True)
 
 
 def _list_cost(plain: str, operands: Sequence[Operand], item_bytes: int | None) -> Cost | None:
-    """Many tensors at once: the optimizers and the clipping of gradients."""
+    """Many tensors at once: optimizers and gradient clipping."""
     lists = [operand.elements for operand in operands if operand.type == TENSORS]
     if item_bytes is None or not lists:
         return None

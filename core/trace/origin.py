@@ -1,4 +1,4 @@
-"""What the head of a chrome trace says of its rank and its clock."""
+"""Rank and clock from the head of a chrome trace."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import msgspec
 from sysbench.core.trace.trace_json import EVENTS_KEY
 
 GZIP_MAGIC = b"\x1f\x8b"
-MOST_HEAD_BYTES = 2**22
-"""Kineto writes every process group with its ranks before the events."""
-MOST_RANKS = 2**20
+MAX_HEAD_BYTES = 2**22
+"""Kineto writes all process groups with their ranks before the events."""
+MAX_RANKS = 2**20
 
 
 class TraceOrigin(NamedTuple):
-    """Rank and size of the job, where the file says them; ``group`` is the name of the only process
-    group, empty where there are several or none is told; ``clock_base_ns`` is the time since the
-    epoch at which the file's times begin."""
+    """Rank and size of the job, if known; ``group`` is the name of the only process group, else
+    empty; ``clock_base_ns`` is the Unix time at which the file's times begin."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -33,15 +32,15 @@ class _Head(msgspec.Struct):
 
 
 def read_origin(path: Path) -> TraceOrigin:
-    """The origin by the text before the events; one without facts where that is none.
+    """Read the origin from the text before the events; without facts if there are none.
 
     Raises:
         OSError: The file cannot be read.
     """
     with path.open("rb") as file:
         packed = file.peek()[:2] == GZIP_MAGIC
-        head = gzip.GzipFile(fileobj=file).read(MOST_HEAD_BYTES) if packed else b""
-        head = head or file.read(MOST_HEAD_BYTES)
+        head = gzip.GzipFile(fileobj=file).read(MAX_HEAD_BYTES) if packed else b""
+        head = head or file.read(MAX_HEAD_BYTES)
     key = EVENTS_KEY.search(head)
     if key is None:
         return TraceOrigin()
@@ -63,4 +62,4 @@ def read_origin(path: Path) -> TraceOrigin:
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < MOST_RANKS else None
+    return value if type(value) is int and 0 <= value < MAX_RANKS else None

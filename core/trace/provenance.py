@@ -1,8 +1,7 @@
-"""The origin of compiled graphs' kernels: their operators, modules and source lines.
+"""Operators, modules and source lines of the kernels of compiled graphs.
 
-The compiler numbers its kernel calls in a graph and records the operators of each; an operator
-has the module and the line that it was traced from. Paths of modules are relative to the
-compiled module.
+The compiler numbers the kernel calls of a graph and records their operators; each operator has the
+module and line it was traced from. Module paths are relative to the compiled module.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sysbench.core.trace.classify import FUSED, WHOLE_MODEL
 from sysbench.core.trace.module_tree import fold_layer_numbers
 
 GRAPH_PREFIX = re.compile(r"^graph_\d+_(?=cpp_fused_)")
-"""Prefix with the number of the graph, which the profiler records for the CPU's kernels."""
+"""Prefix with the graph's number, which the profiler records for CPU kernels."""
 
 SUBSCRIPT = re.compile(r"\._modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
 SOURCES_KEPT = 12
@@ -32,11 +31,10 @@ class GeneratedCall:
 
     Attributes:
         number: Position in the graph's order of calls, from 1.
-        name: The kernel's name in the generated code.
-        ops: Its operators in the order of the graph, each once.
+        ops: Distinct operators in graph order.
         modules: Paths of the operators' modules; "" is the compiled module itself.
-        sources: ``file:line code`` of each operator, the innermost line outside of torch.
-        moved_bytes: Bytes read and written by the compiler's count; None if it gives none.
+        sources: ``file:line code`` of each operator, the innermost line outside torch.
+        moved_bytes: Bytes read and written according to the compiler, or None.
     """
 
     number: int
@@ -54,7 +52,7 @@ class GeneratedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedGraph:
-    """A compiled graph: one piece of generated code, called once a step or once a layer."""
+    """One piece of generated code, called once per step or once per layer."""
 
     phase: Literal["forward", "backward"]
     file: str
@@ -62,10 +60,10 @@ class GeneratedGraph:
 
 
 def enclosing(modules: Iterable[str]) -> str:
-    """The longest path that all paths lie in; "" is the root.
+    """Return the longest path that contains all paths; "" is the root.
 
-    Paths of the root itself are left out, unless there are no others: an operator without a
-    module would move every kernel it was fused into to the root.
+    Paths of the root are ignored if there are others: one operator without a module would move
+    every kernel that it is fused into to the root.
     """
     paths = [path.split(".") for path in dict.fromkeys(modules) if path]
     if not paths:
@@ -77,7 +75,7 @@ def enclosing(modules: Iterable[str]) -> str:
 
 
 def relative_path(traced: str) -> str:
-    """``L['self'].blocks.0`` or ``L['self']._modules['blocks'][0]`` to ``blocks.0``."""
+    """Return ``blocks.0`` for ``L['self'].blocks.0`` or ``L['self']._modules['blocks'][0]``."""
     root, quote, rest = traced.partition("']")
     if not (quote and root.startswith("L['")):
         rest = traced
@@ -85,11 +83,11 @@ def relative_path(traced: str) -> str:
 
 
 class ScheduledNode(NamedTuple):
-    """A node of the compiler's schedule, in the order of execution.
+    """A node of the compiler's schedule, in execution order.
 
     Attributes:
         origins: Names of the graph's operators that it computes.
-        size: Bytes that it reads and writes by the compiler's count.
+        size: Bytes read and written according to the compiler.
         is_call: Whether it calls a library; others become generated kernels.
     """
 
@@ -101,14 +99,14 @@ class ScheduledNode(NamedTuple):
 def bytes_of_calls(
     operators: Mapping[str, Iterable[str]], scheduled: Iterable[ScheduledNode]
 ) -> dict[str, int]:
-    """Bytes of each kernel call; a call whose nodes are in doubt is left out, and no other.
+    """Return the bytes of each kernel call, without calls that cannot be matched uniquely.
 
-    A library call is one node. On a GPU a kernel is one node too, which has its operators; the C++
-    backend may join several in a kernel. One operator can be two kernels, such as the two halves of
-    a split reduction: as many nodes stand for them in the same order.
+    A library call is one node, and so is a GPU kernel with exactly its operators; the C++ backend
+    may join several nodes in a kernel. One operator can be two kernels, such as a split reduction:
+    two nodes in the same order.
 
     Args:
-        operators: Names of the operators of each call, in the order of execution.
+        operators: Names of the operators of each call, in execution order.
         scheduled: All nodes of the same graph.
     """
     names = [(key, frozenset(inside)) for key, inside in operators.items()]
@@ -117,7 +115,7 @@ def bytes_of_calls(
     for node in scheduled:
         if not node.size:  # it only unpacks results
             continue
-        claimed = _claimed(node, names)
+        claimed = _claims(node, names)
         claims[claimed].append(node.size)
         if not claimed:
             doubtful |= _in_doubt(node, names)
@@ -132,8 +130,8 @@ def bytes_of_calls(
     return {key: size for key, size in sizes.items() if key not in doubtful}
 
 
-def _claimed(node: ScheduledNode, names: Iterable[tuple[str, frozenset[str]]]) -> tuple[str, ...]:
-    """The calls that a node can be of: those with just its operators, or else those around it."""
+def _claims(node: ScheduledNode, names: Iterable[tuple[str, frozenset[str]]]) -> tuple[str, ...]:
+    """Return the calls with exactly the node's operators, else those that contain them."""
     alike = [(key, inside) for key, inside in names if bool(FUSED.search(key)) != node.is_call]
     exact = tuple(key for key, inside in alike if inside == node.origins)
     if exact:
@@ -144,10 +142,11 @@ def _claimed(node: ScheduledNode, names: Iterable[tuple[str, frozenset[str]]]) -
 
 
 def _in_doubt(node: ScheduledNode, names: Sequence[tuple[str, frozenset[str]]]) -> set[str]:
-    """The calls that a node may be of although none claims it.
+    """Return the calls that may contain a node that no call claims.
 
     Some versions of torch give a fallback kernel, such as attention of a library, no number. Its
-    operators are also those of generated kernels that made its inputs; no byte of it is theirs.
+    operators are also those of generated kernels that computed its inputs; its bytes are not
+    theirs.
     """
     if node.is_call and node.origins:
         calls = [(key, inside) for key, inside in names if not FUSED.search(key)]
@@ -157,7 +156,7 @@ def _in_doubt(node: ScheduledNode, names: Sequence[tuple[str, frozenset[str]]]) 
 
 
 def generated_kernels(graphs: Iterable[GeneratedGraph], root: str = "") -> list[GeneratedKernel]:
-    """The kernels of the graphs, in their order, layers folded.
+    """Return the kernels of the graphs in order, layers folded.
 
     Args:
         graphs: Each distinct graph once.
@@ -173,7 +172,7 @@ def generated_kernels(graphs: Iterable[GeneratedGraph], root: str = "") -> list[
 
 
 def under(outer: str, inner: str) -> str:
-    """Two paths joined; either may be empty."""
+    """Join two paths; either may be empty."""
     return ".".join(filter(None, (outer, inner)))
 
 
@@ -198,10 +197,10 @@ def _kernel(members: Sequence[tuple[GeneratedGraph, GeneratedCall]], root: str) 
 
 
 def with_provenance(kernels: Kernels, generated: Sequence[GeneratedKernel]) -> Kernels:
-    """The kernel table with the compiler's facts about its kernels filled in.
+    """Return the kernel table with the compiler's facts about its kernels.
 
-    A fused row gets its operators and the bytes it moves. It gets a module where the trace has
-    only a module around it and all call sites of the kernel agree on one further inside.
+    A fused row gets its operators and the bytes it moves. It gets a more specific module if all
+    call sites of the kernel agree on one inside the module of the trace.
     """
     by_key: dict[tuple[str, str], list[GeneratedKernel]] = defaultdict(list)
     for kernel in generated:
@@ -215,7 +214,7 @@ def with_provenance(kernels: Kernels, generated: Sequence[GeneratedKernel]) -> K
 
 
 def row_key(row: KernelRow) -> tuple[str, str]:
-    """Name in the generated code and phase of a row that may be a generated kernel."""
+    """Return the name in generated code and the phase of a row."""
     # A graph is of forward or backward; other phases, such as the loss, run forward graphs.
     phase = "backward" if row.phase == "backward" else "forward"
     return GRAPH_PREFIX.sub("", row.name), phase
@@ -233,12 +232,11 @@ def _with_origin(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> KernelRo
         fused=True,
         ops=list(ops),
         module=_module(row.module, {kernel.module for kernel in origins}),
-        moved_bytes=row.moved_bytes if row.moved_bytes is not None else _moved(row, origins),
+        moved_bytes=row.moved_bytes if row.moved_bytes is not None else _moved_bytes(row, origins),
     )
 
 
 def _module(traced: str, modules: set[str]) -> str:
-    """The kernel's module if it is the only one and lies inside the one of the trace."""
     (inner, *others) = modules
     if others or not inner:
         return traced
@@ -249,8 +247,8 @@ def _module(traced: str, modules: set[str]) -> str:
     return traced + inner.removeprefix(outer) if inner.startswith(f"{outer}.") else traced
 
 
-def _moved(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> float | None:
-    """Bytes per step: the mean over the call sites, times the traced calls per step."""
+def _moved_bytes(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> float | None:
+    """Return bytes per step: mean over call sites, times the traced calls per step."""
     call_sites = [(kernel.bytes_per_call, kernel.sites) for kernel in kernels]
     amounts = [size * sites for size, sites in call_sites if size is not None]
     if len(amounts) < len(call_sites):
@@ -259,7 +257,7 @@ def _moved(row: KernelRow, kernels: Sequence[GeneratedKernel]) -> float | None:
 
 
 def kernel_source(code: str, name: str) -> str:
-    """The source of one kernel's definition in generated code; "" if it is defined elsewhere."""
+    """Return the source of one kernel in generated code; "" if defined elsewhere."""
     start = re.compile(rf"^{re.escape(name)} = async_compile\.", re.MULTILINE).search(code)
     if start is None:
         return ""

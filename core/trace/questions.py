@@ -1,9 +1,4 @@
-"""The questions that write-ups ask of a profile, answered from its rows.
-
-Total forward time against the timer, the kernel with most time, other notable kernels, the
-share of matrix multiplication by kind of step, softmax against attention's matmuls. The numbers
-of every sentence are in the answer's ``numbers``.
-"""
+"""Common questions about a profile, answered from its rows."""
 
 from __future__ import annotations
 
@@ -23,13 +18,11 @@ from sysbench.core.trace.attention_kernels import (
 FORWARD = ("forward",)
 FORWARD_BACKWARD = ("forward", "loss", "backward")
 NOTABLE_SHARE = 0.02
-MOST_NAMED = 5
+MAX_NAMED = 5
 GEMM_STEPS = ("inference", "forward+backward", "train")
 
 
 class NamedTime(NamedTuple):
-    """All rows of one name: time and calls per step."""
-
     name: str
     category: str
     ns: float
@@ -37,14 +30,12 @@ class NamedTime(NamedTuple):
 
 
 def questions_of(record: Record, others: Sequence[Record] = ()) -> list[Answer]:
-    """The answers from a record; empty without a kernel table, and for a foreign trace.
-
-    The number of steps in a foreign trace is not known.
+    """Return the answers from a record; empty without kernels and for imported traces, whose number
+    of steps is unknown.
 
     Args:
-        record: The run in question.
-        others: Runs of the same spec with other kinds of step, the newest first, for phases
-            that the record's step does not have.
+        others: Runs of the same spec with other kinds of step, newest first, for phases that the
+            record's step does not have.
     """
     kernels = record.kernels
     if kernels is None or not record.spec:
@@ -57,7 +48,7 @@ def questions_of(record: Record, others: Sequence[Record] = ()) -> list[Answer]:
 
 
 def forward_time(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
-    """Time of forward in the trace and in the timing pass; GPU span and busy time of the step."""
+    """Compare the time of forward in the trace and in the timing pass."""
     question = f"How long is forward {_where(kernels)}, against the timer?"
     traced_ns = kernels.phases_ns.get("forward")
     if traced_ns is None:
@@ -95,7 +86,7 @@ def forward_time(record: Record, kernels: Kernels, others: Sequence[Record]) -> 
 
 
 def longest_kernel(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
-    """The name with most time in forward, its calls, and whether backward changes it."""
+    """Name the longest kernel in forward, and whether it is another one in backward."""
     noun = _noun(kernels)
     question = (
         f"Which {noun} takes the most time in forward, how often is it called, and is it the "
@@ -145,13 +136,13 @@ def longest_kernel(record: Record, kernels: Kernels, others: Sequence[Record]) -
 
 
 def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
-    """Names that are no matrix multiplication and still take a notable part of forward."""
+    """Name the kernels that are no matrix products and take much of forward."""
     noun = _noun(kernels)
     question = f"Which other {noun}s take a notable part of forward?"
     forward = by_name(_in(kernels.rows, FORWARD))
     total_ns = fsum(named.ns for named in forward)
     rest = [named for named in forward if named.category != "gemm"]
-    notable = [named for named in rest if named.ns >= NOTABLE_SHARE * total_ns > 0][:MOST_NAMED]
+    notable = [named for named in rest if named.ns >= NOTABLE_SHARE * total_ns > 0][:MAX_NAMED]
     small_ns = fsum(named.ns for named in rest) - fsum(named.ns for named in notable)
     if not notable:
         sentence = (
@@ -175,7 +166,7 @@ def notable_kernels(record: Record, kernels: Kernels, others: Sequence[Record]) 
 
 
 def gemm_shares(record: Record, kernels: Kernels, others: Sequence[Record]) -> Answer:
-    """Matrix multiplication's part of the time that anything ran, by kind of step."""
+    """Return the share of matrix products in busy time by kind of step."""
     noun = _noun(kernels)
     numbers: Numbers = {}
     measured, absent, commands = [], [], []
@@ -216,7 +207,7 @@ def gemm_shares(record: Record, kernels: Kernels, others: Sequence[Record]) -> A
 
 
 def by_name(rows: Iterable[KernelRow]) -> list[NamedTime]:
-    """Rows of one name summed, the longest first."""
+    """Sum rows by name, longest first."""
     groups: dict[str, list[KernelRow]] = {}
     for row in rows:
         groups.setdefault(row.name, []).append(row)
@@ -233,7 +224,7 @@ def by_name(rows: Iterable[KernelRow]) -> list[NamedTime]:
 
 
 def _source_of(step: str, records: Iterable[Record]) -> Record | None:
-    """The first run of that kind; for forward+backward, else the first one with a backward."""
+    """Return the first run of that kind; for forward+backward, else the first with a backward."""
     traced = [run for run in records if run.kernels is not None]
     exact = next((run for run in traced if run.spec["step"] == step), None)
     if exact is None and step == "forward+backward":

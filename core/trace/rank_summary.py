@@ -1,4 +1,4 @@
-"""One rank's file as a value small enough to hold many: its collectives, and when it computed."""
+"""Summary of one rank's file, small enough to load many: collectives and computation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import NONE, CollectiveCall, Kind, Trace
 
 ON_HOST = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
-"""Annotations of torch around a collective that host threads run."""
-MOST_CALLS = 2**17
-MOST_INTERVALS = 2**20
-"""Of a rank's file; a summary takes at most 160 MiB with both at their limit."""
+"""torch's annotations around collectives run by host threads."""
+MAX_CALLS = 2**17
+MAX_INTERVALS = 2**20
+"""Per file; a summary takes at most 160 MiB at both limits."""
 
 
 class TracedCall(msgspec.Struct, frozen=True, array_like=True):
-    """One collective as one rank ran it, in nanoseconds of the file's clock since the epoch.
+    """One collective on one rank, in nanoseconds of the file's clock since the epoch.
 
-    ``position`` is the number that its process group gave it, ``step`` that of the marked step
-    that launched it; -1 where the file does not say it.
+    ``position`` is its number in its process group, ``step`` that of the marked step that launched
+    it; -1 if unknown.
     """
 
     kind: str
@@ -44,17 +44,17 @@ class TracedCall(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepPart(msgspec.Struct, frozen=True, array_like=True):
-    """A marked step from its begin to its end, as in the file's own table of steps."""
-
     number: int
     start_ns: int
     end_ns: int
 
 
 class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """One file; ``computing`` and ``working`` are disjoint intervals as packed int64, all starts
-    before all ends: computation alone, and all that is no communication. All times are nanoseconds
-    of the file's clock since the epoch."""
+    """One file; times are nanoseconds of the file's clock since the epoch.
+
+    ``computing`` (computation) and ``working`` (computation and copies) are disjoint intervals as
+    packed int64, all starts before all ends.
+    """
 
     rank: int | None
     world_size: int | None
@@ -70,34 +70,31 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compute(self) -> Cover:
-        """When it computed."""
-        return _unpacked(self.computing)
+        return _unpack(self.computing)
 
     @property
     def work(self) -> Cover:
-        """When it computed or copied."""
-        return _unpacked(self.working)
+        return _unpack(self.working)
 
     @property
     def communication(self) -> Cover:
-        """When a collective ran."""
         return self.cover([(call.start_ns, call.end_ns) for call in self.calls])
 
     def cover(self, intervals: list[tuple[int, int]]) -> Cover:
-        """The union of intervals, as far as it lies in the file's span."""
+        """Return the union of intervals, clipped to the file's span."""
         bounds = np.array(intervals, dtype=np.int64).reshape(-1, 2)
         bounds = np.clip(bounds, self.low_ns, self.high_ns)
         return Cover(bounds[:, 0], np.maximum(bounds[:, 0], bounds[:, 1]))
 
 
 def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTrace | None:
-    """The summary of a rank's file; None where it has no collective.
+    """Return the summary of a rank's file; None without collectives.
 
     Collectives of a device are its communication kernels. In a file without device work they are
-    torch's annotations around what gloo, MPI or UCC did, and computing is what operators did.
+    torch's annotations around gloo, MPI or UCC calls, and operators are computation.
 
     Raises:
-        DamagedFileError: There is more than the summary may hold.
+        DamagedFileError: There are more events than a summary may hold.
     """
     base = trace.base_ns + origin.clock_base_ns
     on_device = ledger.source == "kernels"
@@ -118,8 +115,7 @@ def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTra
         }
         is_computing = is_working = np.array([used[name] for name in work.name.tolist()], bool)
     computing, working = (
-        _packed(work.start[mask] + base, work.end[mask] + base)
-        for mask in (is_computing, is_working)
+        _pack(work.start[mask] + base, work.end[mask] + base) for mask in (is_computing, is_working)
     )
     low, high = ledger.window.low + base, ledger.window.high + base
     if not on_device:  # a rank may end in a collective, with no operator after it
@@ -145,15 +141,15 @@ def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTra
 
 
 def encode_rank(rank: RankTrace) -> bytes:
-    """As MessagePack."""
+    """Encode as MessagePack."""
     return msgspec.msgpack.encode(rank)
 
 
 def decode_rank(data: bytes, source: Path) -> RankTrace:
-    """From MessagePack.
+    """Decode from MessagePack.
 
     Raises:
-        DamagedFileError: Not a rank's summary.
+        DamagedFileError: Not the summary of a rank.
     """
     try:
         return msgspec.msgpack.decode(data, type=RankTrace)
@@ -188,7 +184,7 @@ def _device_calls(trace: Trace, ledger: TimeLedger, base: int) -> list[TracedCal
 
 
 def _group(call: CollectiveCall) -> str:
-    """Name and ranks: two groups of a job may have the same name."""
+    """Return name and ranks: two groups of a job may have the same name."""
     return " ".join(filter(None, (call.group, call.ranks)))
 
 
@@ -224,7 +220,7 @@ def _host_calls(
 
 
 def _operand_bytes(trace: Trace, kind: str, operands: int, ranks: int | None) -> int | None:
-    """Bytes of a rank's own tensor, times the ranks where each has a part of the result."""
+    """Return bytes of a rank's own tensor, times the ranks if each has a part of the result."""
     found = parse_operands(trace.operands[operands]) if operands != NONE else None
     tensors = [operand for operand in found or () if operand.is_tensor]
     if len(tensors) != 1 or (kind == "all-gather" and ranks is None):
@@ -234,7 +230,7 @@ def _operand_bytes(trace: Trace, kind: str, operands: int, ranks: int | None) ->
 
 
 def _steps_at(ledger: TimeLedger, times: Times) -> list[int]:
-    """The number of the step whose marker was open on the host at each time; -1 where none was."""
+    """Return the number of the step open on the host at each time, or -1."""
     marked = ledger.marked
     rows = [row for row in marked.rows if row.number is not None] if marked else []
     begins = np.array([row.host_start_ns or 0 for row in rows], dtype=np.int64)
@@ -247,8 +243,7 @@ def _steps_at(ledger: TimeLedger, times: Times) -> list[int]:
 
 
 def _positions_at(trace: Trace, launched: Times) -> list[int]:
-    """The number of the collective's call that was open on the host at each launch; -1 where none
-    was, or two on different threads."""
+    """Return the number of the only collective open on the host at each launch, or -1."""
     numbered = sorted(trace.numbered)
     if not numbered:
         return [NONE] * len(launched)
@@ -262,20 +257,20 @@ def _positions_at(trace: Trace, launched: Times) -> list[int]:
 
 
 def _check(calls: int) -> None:
-    if calls > MOST_CALLS:
-        raise DamagedFileError(f"{calls:,} collectives: ranks are compared up to {MOST_CALLS:,}")
+    if calls > MAX_CALLS:
+        raise DamagedFileError(f"{calls:,} collectives: ranks are compared up to {MAX_CALLS:,}")
 
 
-def _packed(start: Times, end: Times) -> bytes:
+def _pack(start: Times, end: Times) -> bytes:
     cover = Cover(start, end)
-    if len(cover.start) > MOST_INTERVALS:
+    if len(cover.start) > MAX_INTERVALS:
         raise DamagedFileError(
             f"{len(cover.start):,} separate pieces of work: ranks are compared up to "
-            f"{MOST_INTERVALS:,}"
+            f"{MAX_INTERVALS:,}"
         )
     return cover.start.tobytes() + cover.end.tobytes()
 
 
-def _unpacked(packed: bytes) -> Cover:
+def _unpack(packed: bytes) -> Cover:
     start, end = np.frombuffer(packed, dtype=np.int64).reshape(2, -1)
     return Cover(start, end)

@@ -1,8 +1,7 @@
-"""The roofline model, and MFU: work against the device's peak and bandwidth.
+"""The roofline model and MFU: work against the device's peak and bandwidth.
 
-Time at the roof is the longer of FLOPs over the peak and bytes over the bandwidth; the part of
-the roof that was reached is that time over the time taken. Only FLOPs of matrix products are
-compared with the peak, since peaks are quoted for these.
+Time at the roof is max(FLOPs / peak, bytes / bandwidth); the share of the roof is that time over
+the measured time. Only FLOPs of matrix products count, since peaks are quoted for these.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ Bound = Literal["compute", "memory"]
 class RoofPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A group of rows in the roofline plot, per step.
 
-    ``ns`` is the time of the rows with known bytes and ``known`` its part of the group's time.
-    ``share`` is the group's part of the step.
+    ``ns`` is the time of the rows with known bytes, ``known`` its share of the group's time,
+    ``share`` the group's share of the step.
     """
 
     label: str
@@ -48,29 +47,25 @@ class RoofPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flops_per_second(self) -> float:
-        """The rate reached, per second."""
         return self.flops / self.ns * 1e9 if self.ns else 0.0
 
     @property
     def bytes_per_second(self) -> float:
-        """The rate reached, per second."""
         return self.moved_bytes / self.ns * 1e9 if self.ns else 0.0
 
     @property
     def of_roof(self) -> float | None:
-        """The part of the binding roof that was reached; None where it is not known."""
+        """Share of the binding roof, or None."""
         return self.at_roof_ns / self.ns if self.at_roof_ns is not None and self.ns else None
 
 
 def at_roof(
     flops: float | None, moved_bytes: float | None, is_compute: bool, roof: Roof
 ) -> tuple[float, Bound] | None:
-    """The least nanoseconds that work can take and what binds; None where that is not known.
+    """Return the minimum nanoseconds of the work and what limits it, or None.
 
     Args:
-        flops, moved_bytes: The work; None where not known.
         is_compute: Whether the FLOPs are of matrix products.
-        roof: The device's peak and bandwidth.
     """
     times: list[tuple[float, Bound]] = []
     if flops is not None and is_compute:
@@ -81,7 +76,7 @@ def at_roof(
 
 
 def with_roof(kernels: Kernels, roof: Roof | None, reason: str = "") -> Kernels:
-    """The table with each row's part of the roof; without a roof, with the reason for that."""
+    """Return the table with each row's share of the roof, or the reason why it has none."""
     if roof is None:
         return msgspec.structs.replace(
             kernels, roof=None, missing=kernels.missing | {"roof": reason}
@@ -104,10 +99,9 @@ def _row_at_roof(row: KernelRow, roof: Roof) -> tuple[float, Bound] | None:
 
 
 def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float) -> Timing:
-    """The timing with the part of the peak that the model's FLOPs reached.
+    """Return the timing with the MFU.
 
     Args:
-        timing: As the worker reported it.
         roof: Peak of the device in the precision, or None with the reason.
         causal_flops: FLOPs of a step without attention's masked half.
     """
@@ -134,7 +128,7 @@ def with_mfu(timing: Timing, roof: Roof | None, reason: str, causal_flops: float
 
 
 def _of_quoted(flops_per_second: float, roof: Roof) -> str:
-    """MFU by the vendor's figure, where the peak is a measured one."""
+    """Return the MFU against the vendor's peak, if the roof has a measured one."""
     if roof.quoted_flops is None or roof.quoted_flops == roof.peak_flops:
         return ""
     return f", of which {100 * flops_per_second / roof.quoted_flops:.2f} % is reached"
@@ -143,7 +137,7 @@ def _of_quoted(flops_per_second: float, roof: Roof) -> str:
 def under_roof(
     kernels: Kernels | None, timing: Timing | None, roof: Roof | None, no_roof: str
 ) -> Kernels | None:
-    """The table with shares of the roof, and its step over the bare one where that was timed."""
+    """Return the table with shares of the roof, and the ratio to the untraced step."""
     if kernels is None:
         return None
     if kernels.lacks_kernels:
@@ -158,7 +152,7 @@ def under_roof(
 def nsys_under_roof(
     nsys: Nsys | None, timing: Timing | None, roof: Roof | None, no_roof: str
 ) -> Nsys | None:
-    """The nsys block with its kernels as `under_roof` makes them."""
+    """Apply `under_roof` to the kernels of an nsys block."""
     if nsys is None:
         return None
     kernels = under_roof(nsys.kernels, timing, roof, no_roof)
@@ -166,12 +160,12 @@ def nsys_under_roof(
 
 
 def group_of(row: KernelRow) -> str:
-    """The group of a row in the plot: its category, but attention's products are a group."""
+    """Return the group of a row in the plot: its category, or attention's products."""
     return ATTENTION_PRODUCTS if is_product(row) else row.category
 
 
 def roof_points(kernels: Kernels, *, by_phase: bool = False) -> list[RoofPoint]:
-    """The groups of rows with known bytes, the longest first."""
+    """Return the groups of rows with known bytes, longest first."""
     groups: dict[tuple[str, str], list[KernelRow]] = {}
     for row in kernels.rows:
         key = (group_of(row), row.phase if by_phase else "")

@@ -1,9 +1,8 @@
 """Phase, module and operator of each instant of a host thread, eager or compiled.
 
-A launch inside the forward pass takes the module whose range encloses it. A backward node
-carries the sequence number of the forward operator that created it, and takes that operator's
-module. The accumulation of gradients has no such number: it is a module by itself,
-`GRAD_ACCUMULATE`.
+A launch in forward belongs to the module whose range encloses it. A backward node has the sequence
+number of the forward operator that created it, and belongs to that operator's module. Gradient
+accumulation has no such number: its module is `GRAD_ACCUMULATE`.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from sysbench.core.trace.trace_events import (
 )
 
 PART_RANGE = "part:"
-"""Prefix of a range in generated code. One graph serves every layer, so the path in its name
-starts at the compiled module; the ranges around the call, or the forward node, give the rest."""
+"""Prefix of a range in generated code. A graph serves every layer, so its path starts at the
+compiled module; the ranges around the call, or the forward node, give the rest."""
 
 
 def with_parts(
     names: list[str], events: HostEvents, parent: Index, modules: list[str], module: Index
 ) -> Index:
-    """Give events in a part's range the part's module; appends to ``modules``."""
+    """Assign the module of a part's range to its events; appends to ``modules``."""
     is_part = np.array([name.startswith(PART_RANGE) for name in names], dtype=np.bool_)
     if not is_part.any():
         return module
@@ -52,7 +51,7 @@ def with_parts(
     numbers = []
     for outer, inner in pairs.T.tolist():
         around = modules[outer] if outer != NONE else WHOLE_MODEL
-        path = _joined(around, names[inner].removeprefix(PART_RANGE))
+        path = _join_paths(around, names[inner].removeprefix(PART_RANGE))
         numbers.append(number_of.setdefault(path, len(modules)))
         if numbers[-1] == len(modules):
             modules.append(path)
@@ -62,7 +61,7 @@ def with_parts(
     return result
 
 
-def _joined(outer: str, inner: str) -> str:
+def _join_paths(outer: str, inner: str) -> str:
     return inner if outer == WHOLE_MODEL else f"{outer}.{inner}"
 
 
@@ -72,14 +71,14 @@ STEPS_RANGE = "sysbench:steps:"
 ENGINE = "autograd::engine::evaluate_function: "
 
 NODE = re.compile(r".*\wBackwards?\d*|(torch::autograd::)?AccumulateGrad", re.DOTALL)
-"""Name of a node of autograd by its class, such as ``AddmmBackward0``."""
+"""Class name of an autograd node, such as ``AddmmBackward0``."""
 
 UNKNOWN_PHASE = "unknown"
 OTHER_PHASE = "other"
 DATA_LOADING = "data loading"
-TOLD = ("forward", "backward", "optimizer", "zero-grad", LOSS, DATA_LOADING)
-"""Phases that a range may be named after."""
-FORWARD = TOLD.index("forward")
+RANGE_PHASES = ("forward", "backward", "optimizer", "zero-grad", LOSS, DATA_LOADING)
+"""Phases that user ranges may be named after."""
+FORWARD = RANGE_PHASES.index("forward")
 PHASE_WORD = re.compile(
     r"(?:#+ ?)?(?:(?:model|train|distributeddataparallel)[ _.])?"
     r"(forward|backward|optimizer|zero[_ ]grad|loss|data[_ ]?load(?:ing|er)?)"
@@ -87,18 +86,18 @@ PHASE_WORD = re.compile(
     re.IGNORECASE,
 )
 LOADS_DATA = "enumerate(DataLoader)"
-"""Begin of the names of the ranges that torch's loader opens around the next batch."""
+"""Prefix of torch's data loader ranges around the next batch."""
 
-LONGEST_PATH = 500
-"""Characters of a module's path; in a hostile trace modules nest without end."""
+MAX_PATH_LENGTH = 500
+"""Characters of a module path; limit against hostile traces."""
 RANGES = (MODULE_RANGE, PHASE_RANGE, STEPS_RANGE, PART_RANGE)
 WRAPPERS = ("## Call CompiledFxGraph", "Torch-Compiled Region", "CompiledFunction")
-"""Operators that enclose a whole compiled graph; the operator inside is more specific."""
+"""Operators around a whole compiled graph; the inner operator is more specific."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseRanges:
-    """The workload's phase ranges, in order of time; ``phase`` is an index of ``names``."""
+    """Phase ranges of the workload in time order; ``phase`` is an index of ``names``."""
 
     names: list[str]
     phase: Index
@@ -108,10 +107,9 @@ class PhaseRanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scopes:
-    """Host events in `by_thread` order, with the phase, module and operator of each.
+    """Host events in `by_thread` order with phase, module and (outermost) operator.
 
-    ``phase``, ``module`` and ``operator`` are indices of ``phases``, ``modules`` and the
-    trace's names; -1 where there is none. ``operator`` is the outermost one.
+    They are indices of ``phases``, ``modules`` and the trace's names, or -1.
     """
 
     events: HostEvents
@@ -126,8 +124,6 @@ class Scopes:
 
 
 class Names:
-    """Properties of a trace's names, by their index."""
-
     def __init__(self, names: list[str]) -> None:
         nodes = {name.removeprefix(ENGINE) for name in names if name.startswith(ENGINE)}
         self.is_range = _flags(name.startswith(RANGES) for name in names)
@@ -149,10 +145,10 @@ class Names:
         self.is_graph_launch = _flags(name.endswith("GraphLaunch") for name in names)
         self.zeroes_grads = _flags(name.startswith("Optimizer.zero_grad") for name in names)
         self.is_served_step = _flags(is_served_step(name) for name in names)
-        told = [_phase_told(name) for name in names]
+        told = [_phase_of_range(name) for name in names]
         self.tells_phase = _flags(phase is not None for phase in told)
         self.phase_told = np.array(
-            [TOLD.index(phase) if phase else 0 for phase in told], dtype=np.int64
+            [RANGE_PHASES.index(phase) if phase else 0 for phase in told], dtype=np.int64
         )
 
 
@@ -190,9 +186,9 @@ def host_scopes(trace: Trace) -> Scopes:
 
 
 def _engine(events: HostEvents, parent: Index, names: Names) -> Index:
-    """For each event the call of the autograd engine around it, or -1.
+    """Return the autograd engine call around each event, or -1.
 
-    An operator named like a backward node that is in no such call is one.
+    An operator named like a backward node outside such calls is one itself.
     """
     is_engine = names.is_engine[events.name]
     engine = nearest(is_engine, parent)
@@ -213,7 +209,6 @@ def _phase_ranges(trace: Trace, names: Names) -> PhaseRanges:
 
 
 def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Index:
-    """Index of the name of the outermost operator; of the backward node where there is none."""
     # Ranges, wrappers and nodes are recorded as operators but contain the operators that count.
     scaffold = names.is_range | names.is_wrapper | names.is_engine | names.is_node
     is_operator = (events.kind == Kind.OPERATOR) & ~scaffold[events.name]
@@ -224,7 +219,7 @@ def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Ind
 
 
 def _phases_by_range(events: HostEvents, ranges: PhaseRanges) -> tuple[list[str], Index]:
-    """Phases by time alone, as the autograd engine's threads have no ranges."""
+    """Return phases by time alone: threads of the autograd engine have no ranges."""
     # Ranges are half-open and do not overlap. Index -1 reads the last end; the mask drops it.
     # "right": an event that begins with a range lies in it.
     index = np.searchsorted(ranges.start, events.start, side="right") - 1
@@ -236,11 +231,11 @@ def _phases_by_range(events: HostEvents, ranges: PhaseRanges) -> tuple[list[str]
 def _phases_by_scope(
     events: HostEvents, parent: Index, names: Names, engine: Index, operator: Index, module: Index
 ) -> tuple[list[str], Index]:
-    """Phases by the ranges and operators around an event, for a foreign trace.
+    """Return phases of an imported trace by the ranges and operators around an event.
 
-    Inside a module, or a step of a serving engine, it is forward. An operator outside of all
-    modules is of no phase, but where the file has no modules and no range that is named forward:
-    forward is then what is in no other phase.
+    Work inside a module or a step of a serving engine is forward. An operator outside all modules
+    has no phase, unless the file has no modules and no range named forward: then everything in no
+    other phase is forward.
     """
     phases = ["forward", "backward", "optimizer", "zero-grad", OTHER_PHASE, UNKNOWN_PHASE]
     optimizer = nearest(names.steps_optimizer[events.name], parent) >= 0
@@ -253,8 +248,8 @@ def _phases_by_scope(
     by_operator = (operator >= 0) & (not has_places)
     # The first that holds decides: what the engine runs is backward, whatever range is around it.
     conditions = [engine >= 0, optimizer, zeroing, told != NONE, module >= 0, served, by_operator]
-    phases += [name for name in TOLD if name not in phases]
-    numbers = np.array([phases.index(name) for name in TOLD])
+    phases += [name for name in RANGE_PHASES if name not in phases]
+    numbers = np.array([phases.index(name) for name in RANGE_PHASES])
     choice = np.select(conditions, [1, 2, 3, numbers[named], 0, 0, 0], phases.index(OTHER_PHASE))
     # A phase that nothing is in must not make a module: `host_scopes` makes one for the loss.
     used = set(occurring(choice).tolist())
@@ -262,7 +257,6 @@ def _phases_by_scope(
 
 
 def _without_unused(phases: list[str], phase: Index, used: set[int]) -> tuple[list[str], Index]:
-    """The phases without the ones that only a range names and none does here."""
     if LOSS not in phases or phases.index(LOSS) in used:
         return phases, phase
     gone = phases.index(LOSS)
@@ -272,10 +266,10 @@ def _without_unused(phases: list[str], phase: Index, used: set[int]) -> tuple[li
 def _modules(
     trace: Trace, events: HostEvents, parent: Index, names: Names
 ) -> tuple[list[str], Index]:
-    """Paths of modules, and the path of the module around each event.
+    """Return module paths, and the module around each event.
 
-    The trace pass's ranges hold the whole path. The profiler's hold class and number only:
-    their path is joined from all modules around.
+    Ranges of the trace pass contain the whole path. The profiler's contain class and number; their
+    path is joined from all modules around them.
     """
     is_module = names.is_module[events.name]
     around = nearest(is_module, parent)
@@ -290,7 +284,7 @@ def _modules(
         else:
             above = path_of[int(outside[index])]
             prefix = f"{paths[above]}." if above >= 0 else ""
-            path = (prefix + name.removeprefix(MODULE_PREFIX))[-LONGEST_PATH:]
+            path = (prefix + name.removeprefix(MODULE_PREFIX))[-MAX_PATH_LENGTH:]
         path_of[index] = ids.setdefault(path, len(ids))
         if path_of[index] == len(paths):
             paths.append(path)
@@ -304,7 +298,7 @@ def _modules(
 def _backward_modules(
     events: HostEvents, names: Names, engine: Index, modules: list[str], module: Index
 ) -> Index:
-    """Give events inside a backward node the module of the operator that created the node."""
+    """Assign events in a backward node to the module of the operator that created it."""
     forward = np.flatnonzero((events.sequence >= 0) & (engine == NONE))
     # The last operator with a number created the node: those before it recorded the number
     # that would come next, and created none. Reversed, unique's first is that last one.
@@ -327,8 +321,8 @@ def _backward_modules(
     return np.where(module == NONE, follow_flow(engine, module_of_node), module)
 
 
-def _phase_told(name: str) -> str | None:
-    """The phase that a range of the user's is named after, such as ``## forward ##``."""
+def _phase_of_range(name: str) -> str | None:
+    """Return the phase that a user range is named after, such as ``## forward ##``."""
     if name.startswith(LOADS_DATA):
         return DATA_LOADING
     match = PHASE_WORD.fullmatch(name)

@@ -1,6 +1,6 @@
-"""The time of a trace split into busy, idle by cause and unattributed.
+"""Split the time of a trace into busy, idle by cause and unattributed.
 
-The parts are integer nanoseconds that add up to the window.
+All parts are integer nanoseconds that add up to the window.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ from sysbench.core.trace.trace_events import NONE, Trace
 
 
 def gaps_of(launches: Launches, work: Activities, low: int, high: int) -> Gaps:
-    """The time of [low, high) in which nothing ran, by cause.
+    """Return the time of [low, high) in which nothing ran, by cause.
 
-    Up to the moment the host began to launch the work that ends a gap, the host is late; it is
-    on a sync if it was inside a synchronising call when the gap began. From then until that call
-    returned the host was inside it, which can be long: a launch loads code, or waits for room in
-    a full queue. After that the work was launched and had not started. From the launch of work
-    that the trace never shows running, a gap cannot be called idle.
+    Until the launch of the work that ends a gap begins, the host is late; or waiting on a sync if
+    it was inside a synchronizing call when the gap began. Then it is inside the launch call, which
+    can be long: it loads code or waits for a full queue. After that the work is launched but not
+    started. After the launch of work that the trace never shows, a gap cannot be called idle.
     """
     begin, end = Cover(work.start, work.end).gaps(low, high)
     # A gap is split in up to four: begin … launch … return … idle_end … end.
@@ -79,7 +78,7 @@ def gaps_of(launches: Launches, work: Activities, low: int, high: int) -> Gaps:
 
 
 def _until_lost_launch(lost: Times, begin: Times, end: Times) -> Times:
-    """For each gap the first lost launch since the gap before it, but within it; else its end."""
+    """Return the first lost launch after the previous gap and inside each gap, else its end."""
     result = end.copy()
     # The first gap that ends after the launch: it holds the launch, or follows while work runs.
     gap = np.searchsorted(end, lost, side="right")
@@ -93,7 +92,7 @@ MARKED_STEPS = re.compile(re.escape(STEPS_RANGE) + r"([1-9][0-9]{0,5})")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part [low, high) of a trace that a ledger accounts for, and the steps in it."""
+    """The part [low, high) of a trace, and the number of steps in it."""
 
     low: int
     high: int
@@ -101,22 +100,19 @@ class Window:
 
     @property
     def length(self) -> int:
-        """Nanoseconds."""
         return self.high - self.low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLedger:
-    """The time of a window: ``exclusive``, ``idle`` and ``unattributed`` sum to its length.
+    """Time of a window in ns: ``exclusive``, ``idle`` and ``unattributed`` sum to its length.
 
-    All in nanoseconds over all steps; ``exclusive`` is by piece of work. ``launches`` counts the
-    calls that launched work on a device, ``dropped`` those whose work the trace never shows,
-    ``dropped_kernels`` and ``dropped_fills`` those of them that launched kernels and fills,
-    ``captured`` those that went into a graph. ``device`` is the one that the ledger is of, None
-    where the trace shows work on none; ``other_devices`` are left out, ``is_chosen`` says that the
-    caller named it. ``unread`` are as in a `Trace`. ``marked`` are the steps of a foreign file;
-    where some are chosen, ``host_window`` is from the begin of the first one's marker to the end
-    of the last. ``late`` is when a device waited for the host to launch.
+    ``exclusive`` is per piece of work. ``launches`` counts calls that launched device work;
+    ``dropped`` those whose work the trace never shows, of which ``dropped_kernels`` and
+    ``dropped_fills`` launched kernels and fills; ``captured`` those captured into a graph.
+    ``device`` is None if the trace shows no device work; ``is_chosen`` if the caller chose it.
+    ``unread`` is as in `Trace`. ``marked`` are the steps of an imported file; if some are selected,
+    ``host_window`` spans their markers. ``late`` is idle time of the device caused by the host.
     """
 
     source: Literal["kernels", "operators"]
@@ -154,15 +150,13 @@ def time_ledger(
     """Account for every nanosecond of the window.
 
     Args:
-        trace: The events.
-        window: Without one it is the steps that the trace pass marked, and in a foreign trace
-            from the first to the last piece of work.
+        window: Default: the steps marked by the trace pass; in an imported trace, from first to
+            last work.
         device: One of `devices_by_work`; None for the busiest.
-        steps: First and last number of the steps of a foreign trace that the ledger is of; None
-            for all of the trace.
+        steps: First and last step of an imported trace to include; None for all.
 
     Raises:
-        DamagedFileError: The trace does not mark such a step, or it ran nothing.
+        DamagedFileError: The trace marks no such step, or the step ran nothing.
     """
     scopes = host_scopes(trace)
     launches = Launches(trace)
@@ -180,9 +174,9 @@ def time_ledger(
     gaps = _gaps(launches, work, window, on_device=bool(devices))
     marked = host_window = None
     if own is None:
-        marked = _marked(trace, launches, work, gaps, window, on_device=bool(devices))
+        marked = _marked_steps(trace, launches, work, gaps, window, on_device=bool(devices))
     if steps is not None:
-        marked, window, host_window = _chosen(marked, steps)
+        marked, window, host_window = _select_steps(marked, steps)
         work = work.clipped(window.low, window.high)
         if not devices:  # a marker may begin before the first operator
             gaps = _gaps(launches, work, window, on_device=False)
@@ -233,7 +227,7 @@ def _gaps(launches: Launches, work: Activities, window: Window, *, on_device: bo
     return Gaps({OUTSIDE_OPERATORS: Cover(*outside)}, unattributed=Cover(nothing, nothing))
 
 
-def _marked(
+def _marked_steps(
     trace: Trace,
     launches: Launches,
     work: Activities,
@@ -242,8 +236,7 @@ def _marked(
     *,
     on_device: bool,
 ) -> MarkedSteps | None:
-    """The steps that a foreign trace marks. Those of the host may begin before its first operator
-    and end after the last: their span is the longer one."""
+    """Return the steps of an imported trace; the span includes their markers on a host."""
     steps = find_steps(trace) if len(work) else None
     if steps is None:
         return None
@@ -257,10 +250,10 @@ def _marked(
     return marked_steps(steps, cuts, work, gaps, low, high, clock=clock)
 
 
-def _chosen(
+def _select_steps(
     marked: MarkedSteps | None, wanted: tuple[int, int]
 ) -> tuple[MarkedSteps, Window, Window]:
-    """The steps with the choice noted, its window, and that of its markers on the host.
+    """Return the steps with the selection noted, its window, and that of its markers.
 
     Raises:
         DamagedFileError: No step is marked, none has such a number, or it ran nothing.
@@ -287,7 +280,7 @@ def _within(times: Times, window: Window) -> int:
 
 
 def steps_window(trace: Trace) -> Window | None:
-    """The window of the steps that the trace pass marked, None in a foreign trace."""
+    """Return the window of the steps marked by the trace pass; None in an imported trace."""
     for index, name in enumerate(trace.names):
         if match := MARKED_STEPS.fullmatch(name):
             marked = trace.host.take(trace.host.name == index)
@@ -303,7 +296,7 @@ def _whole(work: Activities) -> Window:
 
 
 def devices_by_work(trace: Trace) -> list[int]:
-    """Devices that ran something, the busiest first."""
+    """Return the devices that ran something, busiest first."""
     events = trace.device
     devices, index = np.unique(events.device, return_inverse=True)
     # bincount's float64 sums may round; they only rank the devices. Ties keep their order.
@@ -312,7 +305,7 @@ def devices_by_work(trace: Trace) -> list[int]:
 
 
 def chosen_device(trace: Trace, device: int | None) -> int | None:
-    """The device that a user chose, None where none was.
+    """Return the device selected by the user, or None.
 
     Raises:
         DamagedFileError: Nothing ran on that device.
@@ -325,7 +318,7 @@ def chosen_device(trace: Trace, device: int | None) -> int | None:
 
 
 def _host_phase_times(ranges: PhaseRanges, window: Window) -> dict[str, int]:
-    """Length of each phase's ranges, and the time between them."""
+    """Return the length of each phase's ranges, and the time between them."""
     low, high = window.low, window.high
     length = np.clip(ranges.end, low, high) - np.clip(ranges.start, low, high)
     times = _by_phase(ranges, length)
@@ -335,10 +328,10 @@ def _host_phase_times(ranges: PhaseRanges, window: Window) -> dict[str, int]:
 
 
 def _device_phase_times(ranges: PhaseRanges, work: Activities, window: Window) -> dict[str, int]:
-    """Cut the window where the device begins the first work that each phase launched.
+    """Cut the window where the device begins the first work launched by each phase.
 
-    A phase that launched nothing takes no time; the time before the first work goes to the
-    first phase, so the parts add up to the window.
+    A phase that launched nothing has no time; time before the first work belongs to the first
+    phase.
     """
     # The last range that began before the launch, even if it ended: launches between two
     # ranges count for the earlier phase.

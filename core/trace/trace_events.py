@@ -1,4 +1,4 @@
-"""The events of a trace that take time, as columns of integer nanoseconds, and how they nest."""
+"""Events of a trace that take time, as columns of integer nanoseconds, and their nesting."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from sysbench.core.trace.intervals import Times
 
 MODULE_PREFIX = "nn.Module: "
-"""Prefix of the names of torch.profiler's module ranges."""
 
 
 class Kind(IntEnum):
-    """Kind of a trace's event. Kinds from KERNEL on run on a device."""
+    """Kinds from KERNEL on run on a device."""
 
     OPERATOR = 0
     ANNOTATION = 1
@@ -28,7 +27,7 @@ class Kind(IntEnum):
 
 
 class EventColumns:
-    """Events as columns of equal length: the base of the dataclasses below."""
+    """Base of events as columns of equal length."""
 
     __slots__: tuple[str, ...] = ()
     kind: NDArray[np.int64]
@@ -37,7 +36,7 @@ class EventColumns:
         return len(self.kind)
 
     def take(self, index: NDArray[np.integer] | NDArray[np.bool_]) -> Self:
-        """The events at an index or in a mask, in the order of the index."""
+        """Select events by index or mask."""
         return type(self)(**{name: getattr(self, name)[index] for name in self.__slots__})
 
 
@@ -45,11 +44,10 @@ class EventColumns:
 class HostEvents(EventColumns):
     """Operators, annotations, modules and runtime calls.
 
-    ``name`` is an index of `Trace.names`, threads are numbered as they appear, times are
-    nanoseconds since `Trace.base_ns`. ``correlation`` is the id that a runtime call shares
-    with the work it launched. ``sequence`` is the number of the autograd node that an operator
-    creates or that runs. Both are -1 where there is none. ``operands`` is an index of
-    `Trace.operands`, -1 where the profiler recorded no shapes.
+    ``name`` is an index of `Trace.names`; times are nanoseconds since `Trace.base_ns`.
+    ``correlation`` links a runtime call to the work it launched, ``sequence`` an autograd node to
+    the operator that created it; -1 if none. ``operands`` is an index of `Trace.operands`, -1
+    without shapes.
     """
 
     kind: NDArray[np.int64]
@@ -63,7 +61,7 @@ class HostEvents(EventColumns):
 
 
 class CollectiveCall(NamedTuple):
-    """The arguments that torch records with the kernel of a collective; -1 or empty if absent."""
+    """Arguments that torch records with the kernel of a collective; -1 or empty if absent."""
 
     name: str
     dtype: str
@@ -75,8 +73,8 @@ class CollectiveCall(NamedTuple):
 
 
 class NumberedCall(NamedTuple):
-    """A call of a collective on the host, begin and end in nanoseconds as in `HostEvents`, with the
-    number that its process group gave it; all ranks of the group give it the same."""
+    """A collective's call on the host in nanoseconds, with its number in its process group, which
+    is the same on all ranks."""
 
     start: int
     end: int
@@ -86,7 +84,7 @@ class NumberedCall(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEvents(EventColumns):
     """Kernels, copies and fills; columns as in `HostEvents`. ``collective`` is an index of
-    `Trace.collectives`, -1 where the event is none or has no arguments."""
+    `Trace.collectives`, or -1."""
 
     kind: NDArray[np.int64]
     name: NDArray[np.int64]
@@ -99,10 +97,9 @@ class DeviceEvents(EventColumns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges(EventColumns):
-    """Ranges that are no events of the host's or a device's own: they take no time from others.
+    """Ranges that take no time from other events; columns as in `HostEvents`.
 
-    ``name``, ``thread`` and times are as in `HostEvents`; of ranges on a device ``thread`` is its
-    number.
+    On a device, ``thread`` is the device number.
     """
 
     name: NDArray[np.int64]
@@ -115,22 +112,19 @@ class Ranges(EventColumns):
 
 
 def no_ranges() -> Ranges:
-    """None at all."""
     empty = np.zeros(0, dtype=np.int64)
     return Ranges(name=empty, thread=empty, start=empty, end=empty)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """The events of a trace that take time; the others are left out.
+    """The events of a trace that take time.
 
-    ``operands`` are the distinct inputs of operators, in the form that
-    `core.analysis.costs.operands` parses; ``devices`` are the devices' names by number, where
-    the file has them. ``unread`` counts the timed events of devices in forms that are not read,
-    by their category; ``has_requests`` says that there are requests for memory.
-    ``kernel_names`` are the kernels that launches name themselves, by correlation, as indices of
-    ``names``: those of HIP. ``functions`` are the calls of Python functions outside of torch,
-    ``projected`` the annotations of users as the profiler projects them onto the devices.
+    ``operands`` are the distinct inputs of operators, see `parse_operands`; ``devices`` are device
+    names by number. ``unread`` counts timed device events of unknown form by category;
+    ``has_requests`` says whether there are memory requests. ``kernel_names`` are the kernels named
+    by HIP launches, by correlation, as indices of ``names``. ``functions`` are calls of Python
+    functions outside torch, ``projected`` user annotations projected onto devices by the profiler.
     """
 
     names: list[str]
@@ -151,22 +145,21 @@ class Trace:
 Index = NDArray[np.int64]
 NONE = -1
 ROUNDS = 100
-"""A round lifts an event one level, or past twice as many finished events as the one before."""
+"""Each round lifts an event one level, or past twice as many finished events as before."""
 
 
 def by_thread(events: HostEvents) -> HostEvents:
-    """Each thread's events by start, an event before the events inside it."""
+    """Sort events by thread and start; enclosing events come first."""
     # lexsort's last key comes first. Of equal starts the longest encloses the others; of equal
     # events the order of the file stays, as lexsort is stable.
     return events.take(np.lexsort((-events.end, events.start, events.thread)))
 
 
 def parents(events: HostEvents) -> Index:
-    """For events in `by_thread` order the index of the innermost event around each, or -1.
+    """Return the index of the innermost event around each event, or -1; `by_thread` order.
 
     That is the last event before it on its thread that ends after it began. Ranges that overlap
-    without nesting (a profiler's step may end inside another range) count as inside if they
-    begin inside.
+    without nesting (a profiler step may end inside another range) are inside if they begin inside.
     """
     start, end = events.start, events.end
     around = np.arange(-1, len(events) - 1)
@@ -201,7 +194,7 @@ def _first_of_thread(events: HostEvents) -> NDArray[np.bool_]:
 
 
 def nearest(wanted: NDArray[np.bool_], parent: Index) -> Index:
-    """For each event its own index if wanted, else its innermost wanted ancestor's, else -1."""
+    """Return the event itself if wanted, else its innermost wanted ancestor, else -1."""
     if not wanted.any():
         return np.full(len(parent), NONE)
     result = np.where(wanted, np.arange(len(parent)), parent)
@@ -214,12 +207,12 @@ def nearest(wanted: NDArray[np.bool_], parent: Index) -> Index:
 
 
 def occurring(numbers: Index) -> Index:
-    """The distinct ones of small numbers from 0 on, such as those of names, ascending."""
+    """Return the distinct values of small non-negative numbers, ascending."""
     return np.flatnonzero(np.bincount(numbers))
 
 
 def follow_flow(index: Index, values: NDArray[np.int64], missing: int = NONE) -> NDArray[np.int64]:
-    """``values[index]``, and ``missing`` where the index is -1."""
+    """Return ``values[index]``, or ``missing`` for an index of -1."""
     if not len(values):
         return np.full(len(index), missing)
     return np.where(index >= 0, values[index], missing)
@@ -229,8 +222,8 @@ def self_times(events: HostEvents, parent: Index) -> tuple[Index, Times, Times]:
     """Cut each thread's time into pieces that belong to the innermost event.
 
     Returns:
-        Owner (an index of events), start and end of each piece, none empty; the pieces of a
-        thread are disjoint where its events nest.
+        Owner (index of events), start and end of each non-empty piece; pieces of a thread are
+            disjoint if its events nest.
     """
     begin, finish = events.start.tolist(), events.end.tolist()
     free_from = begin.copy()  # time before it belongs to a child, or is a piece already

@@ -1,7 +1,7 @@
-"""The events of a chrome trace's JSON, a megabyte of text at a time.
+"""Read the events of a chrome trace's JSON in chunks of a megabyte.
 
-Two forms exist: an object whose ``traceEvents`` holds the events, and a bare list (whose
-closing bracket may be missing). Memory grows with the longest event, not with the file.
+The file is an object with the events in ``traceEvents``, or a bare list (whose closing bracket may
+be missing). Memory grows with the longest event, not with the file.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import msgspec
 
 NONE = -1
 CHUNK_BYTES = 2**20
-"""Small enough for the decoded events to stay in a core's cache until they are columns."""
-LONGEST_PENDING_BYTES = 64 * 2**20
+"""Decoded events fit in a core's cache until they are columns."""
+MAX_PENDING_BYTES = 64 * 2**20
 TAIL_BYTES = 2**15
 CUTS_TRIED = 3
-MOST_DEVICES = 1024
-LONGEST_DEVICE_NAME = 256
+MAX_DEVICES = 1024
+MAX_DEVICE_NAME_LENGTH = 256
 OPEN, CLOSE, COMMA = b"[],"
 
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -28,13 +28,11 @@ BETWEEN_EVENTS = re.compile(rb"\}\s*(,)\s*\{")
 
 
 class Readable(Protocol):
-    """The one method of a binary file that is needed here."""
-
     def readinto(self, buffer: memoryview, /) -> int | None: ...
 
 
 class Args(msgspec.Struct, gc=False):
-    """The arguments of an event that are used; any JSON value, as the file may be anyone's."""
+    """Arguments of an event; any JSON value, as the source is untrusted."""
 
     correlation: Any = -1
     cbid: Any = -1
@@ -62,7 +60,7 @@ class Args(msgspec.Struct, gc=False):
 
 
 class JsonEvent(msgspec.Struct, gc=False):
-    """One event as written; a ``ts`` with a fraction stays text, so that no digit is lost."""
+    """One event; a ``ts`` with a fraction stays text, to be exact."""
 
     ph: str = ""
     name: str = ""
@@ -75,8 +73,6 @@ class JsonEvent(msgspec.Struct, gc=False):
 
 
 class Document(msgspec.Struct, gc=False):
-    """The object form."""
-
     events: list[JsonEvent] = msgspec.field(name="traceEvents", default_factory=list)
     devices: Any = msgspec.field(name="deviceProperties", default=None)
     base_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
@@ -90,11 +86,11 @@ _OBJECT = msgspec.json.Decoder(Document, float_hook=_TEXT)
 
 
 class Text:
-    """The text that is read but not decoded yet, at the start of a reused buffer.
+    """Text that is read but not decoded, at the start of a reused buffer.
 
     Attributes:
-        devices: Names of the devices by number, from the text decoded so far.
-        base_ns: The time that ``ts`` counts from, where that text has it, else 0.
+        devices: Names of devices by number, from the text decoded so far.
+        base_ns: The time that ``ts`` counts from, or 0.
     """
 
     def __init__(self, file: Readable) -> None:
@@ -108,17 +104,16 @@ class Text:
         return self._length
 
     def all(self) -> bytes:
-        """The pending text."""
         return bytes(self._buffer[: self._length])
 
     def note(self, document: Document) -> None:
-        """Keep what the object around the events says of them."""
+        """Store the device names and base time of the object around the events."""
         self.devices |= _device_names(document.devices)
         if isinstance(document.base_ns, int):
             self.base_ns = document.base_ns
 
     def read_more(self) -> bool:
-        """Read on; false at the end of the file."""
+        """Read a chunk; return False at the end of the file."""
         if self._length == len(self._buffer):
             self._buffer *= 2
         with memoryview(self._buffer) as view, view[self._length :] as free:
@@ -127,17 +122,15 @@ class Text:
         return count > 0
 
     def drop(self, count: int) -> None:
-        """Drop this many bytes and move the rest to the start."""
         self._buffer[: self._length - count] = self._buffer[count : self._length]
         self._length -= count
 
     def take_front(self) -> list[JsonEvent]:
-        """Decode all but the last events and drop their text; none if that fails.
+        """Decode all but the last events and drop their text; return none if that fails.
 
-        A match of `BETWEEN_EVENTS` may lie deeper or in a string. If the text before it
-        decodes as a list, it is a border of two events, since the text began with an event.
-        The comma there becomes the bracket that closes this list, then the one that opens the
-        next: nothing is copied.
+        A match of `BETWEEN_EVENTS` may be nested or in a string. If the text before it decodes as a
+        list, it is a border between events. The comma becomes the closing bracket of this list,
+        then the opening one of the next: nothing is copied.
         """
         for border in self._borders(self._length - TAIL_BYTES) or self._borders(0):
             self._buffer[border] = CLOSE
@@ -155,7 +148,7 @@ class Text:
         return []
 
     def _borders(self, start: int) -> list[int]:
-        """Offsets of the last commas after ``start`` that look like borders, the last first."""
+        """Return offsets of the last commas after ``start`` that look like borders, last first."""
         matches = BETWEEN_EVENTS.finditer(self._buffer, max(start, 0), self._length)
         return [match.start(1) for match in deque(matches, CUTS_TRIED)][::-1]
 
@@ -164,13 +157,13 @@ def read_events(text: Text) -> Iterator[list[JsonEvent]]:
     """Yield the events in order, in lists of some thousand.
 
     Raises:
-        msgspec.DecodeError: Not a chrome trace, or cut off.
+        msgspec.DecodeError: Not a chrome trace, or truncated.
     """
     is_object = _find_list(text)
     while text.read_more():
         if events := text.take_front():
             yield events
-        elif len(text) > LONGEST_PENDING_BYTES:
+        elif len(text) > MAX_PENDING_BYTES:
             break
     rest = text.all()
     if is_object:
@@ -182,7 +175,7 @@ def read_events(text: Text) -> Iterator[list[JsonEvent]]:
 
 
 def _find_list(text: Text) -> bool:
-    """Drop the text before the list's bracket; return whether an object holds the list.
+    """Drop the text before the list's bracket; return whether an object contains the list.
 
     Raises:
         msgspec.DecodeError: There is no list of events.
@@ -198,24 +191,24 @@ def _find_list(text: Text) -> bool:
             text.note(_OBJECT.decode(plain[: key.end()] + b"]}"))
             text.drop(len(begin) - len(plain) + key.end() - 1)
             return True
-        if len(text) > LONGEST_PENDING_BYTES:
+        if len(text) > MAX_PENDING_BYTES:
             break
     raise msgspec.DecodeError("there is no list of traceEvents in it")
 
 
 def _device_names(properties: Any) -> dict[int, str]:
-    """Names by number from ``deviceProperties``; any JSON value, as the file may be anyone's."""
-    entries = properties[:MOST_DEVICES] if isinstance(properties, list) else []
+    """Return names by number from ``deviceProperties``, which may be any JSON value."""
+    entries = properties[:MAX_DEVICES] if isinstance(properties, list) else []
     devices = ((entry.get("id"), entry.get("name")) for entry in entries if isinstance(entry, dict))
     return {
         number: name
         for number, name in devices
-        if isinstance(number, int) and isinstance(name, str) and len(name) <= LONGEST_DEVICE_NAME
+        if isinstance(number, int) and isinstance(name, str) and len(name) <= MAX_DEVICE_NAME_LENGTH
     }
 
 
 def _decode_list(text: bytes) -> list[JsonEvent]:
-    """The end of the list form, with or without its closing bracket."""
+    """Decode the end of the list form, with or without its closing bracket."""
     try:
         return _LIST.decode(text)
     except msgspec.ValidationError:

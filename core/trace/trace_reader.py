@@ -1,4 +1,4 @@
-"""Reader of torch.profiler's chrome traces, from this product or elsewhere, plain or gzip'd."""
+"""Read a chrome trace of torch.profiler, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ Progress = Callable[[int, int], None]
 
 
 def read_trace(path: Path, progress: Progress | None = None) -> Trace:
-    """Read a chrome trace, plain or gzip'd, as a list or as an object.
+    """Read a chrome trace, plain or gzipped, as a list or as an object.
 
     Raises:
-        NotFoundError: There is no such file, or it may not be read.
-        DamagedFileError: Not a chrome trace of torch.profiler, cut off, or too large for the
-            memory there is.
+        NotFoundError: The file does not exist or is not readable.
+        DamagedFileError: Not a chrome trace of torch.profiler, truncated, or too large for memory.
     """
     collector = Collector()
     report = progress or _ignore_progress
@@ -44,7 +43,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
                 collector.add(events)
                 report(file.tell(), size)
             collector.devices = text.devices
-            return collector.finished()
+            return collector.finish()
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
     except MemoryError as error:
@@ -75,7 +74,7 @@ def _ignore_progress(done: int, size: int) -> None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Decoding makes a million objects and no cycle; the collector would double its time."""
+    """Decoding creates a million objects and no cycle; the collector would double its time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from sysbench.core.compare.verdict import SMALLEST
+from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.core.errors import SpecError
 from sysbench.tui.commands.arguments import (
     add_settings,
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--smallest",
         type=share_above_zero,
         metavar="SHARE",
-        help=f"smallest difference that matters (default: {100 * SMALLEST:g}%%)",
+        help=f"smallest difference that matters (default: {100 * MIN_EFFECT:g}%%)",
     )
     parser.add_argument(
         "--max-minutes",
@@ -140,7 +140,7 @@ def _created(arguments: argparse.Namespace) -> ExperimentDirectory:
     directory = create_experiment(
         spec_a,
         spec_b,
-        smallest=SMALLEST if arguments.smallest is None else arguments.smallest,
+        smallest=MIN_EFFECT if arguments.smallest is None else arguments.smallest,
         gate=arguments.gate,
         max_minutes=minutes,
         seed=arguments.seed,

@@ -64,7 +64,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _save(arguments: argparse.Namespace) -> None:
-    from sysbench.core.compare.gate_rule import USUAL_ROUNDS
+    from sysbench.core.compare.gate_rule import DEFAULT_ROUNDS
     from sysbench.core.experiments.baselines import load_baseline, save_baseline
     from sysbench.core.formatting import counted
     from sysbench.core.runs.stored_records import load_record
@@ -76,8 +76,8 @@ def _save(arguments: argparse.Namespace) -> None:
         print_json({"name": arguments.name, "path": str(path), "run": record.id, "rounds": rounds})
         return
     say(f"{arguments.name}: {record.id}, {counted(rounds, 'round')}, in {path}")
-    if rounds < USUAL_ROUNDS:
-        say(f"Too few for most gates: `sysbench-tui run --repeat {USUAL_ROUNDS}` measures more.")
+    if rounds < DEFAULT_ROUNDS:
+        say(f"Too few for most gates: `sysbench-tui run --repeat {DEFAULT_ROUNDS}` measures more.")
 
 
 def _list(arguments: argparse.Namespace) -> None:

@@ -88,7 +88,7 @@ def main(arguments: argparse.Namespace) -> int:
     from sysbench.core.compare.comparison import compare
     from sysbench.core.compare.difference import difference
     from sysbench.core.compare.gate_rule import gate_line, gate_of
-    from sysbench.core.compare.verdict import SMALLEST
+    from sysbench.core.compare.verdict import MIN_EFFECT
     from sysbench.core.experiments.experiment_report import shared_experiment
     from sysbench.core.experiments.known import known_noise
     from sysbench.core.export.inspected_file import tables_as_markdown
@@ -100,7 +100,9 @@ def main(arguments: argparse.Namespace) -> int:
     found = difference(a, b)
     known = NOTHING_KNOWN if of_files else known_noise(a.record, b.record)
     experiment = shared_experiment(a.record, b.record)
-    smallest = arguments.smallest or (experiment.experiment().smallest if experiment else SMALLEST)
+    smallest = arguments.smallest or (
+        experiment.experiment().smallest if experiment else MIN_EFFECT
+    )
     comparison = compare(a.record, b.record, known, smallest=smallest)
     comparison = msgspec.structs.replace(comparison, difference=found)
     gate = None

@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Judge; the gate's exit code, 130 if the measurement was cancelled."""
-    from sysbench.core.compare.verdict import SMALLEST
+    from sysbench.core.compare.verdict import MIN_EFFECT
     from sysbench.core.errors import SpecError
     from sysbench.core.experiments.baselines import load_baseline
     from sysbench.core.experiments.gating import foreign_here, judge_here, judge_run
@@ -108,7 +108,7 @@ def main(arguments: argparse.Namespace) -> int:
             baseline,
             record,
             arguments.margin,
-            smallest=arguments.smallest or SMALLEST,
+            smallest=arguments.smallest or MIN_EFFECT,
             across=arguments.across,
         )
     )
@@ -130,7 +130,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _measured(arguments: argparse.Namespace, baseline: Baseline) -> Record | None:
     """The record of a new run of the baseline's spec; None if it was cancelled."""
-    from sysbench.core.compare.gate_rule import USUAL_ROUNDS
+    from sysbench.core.compare.gate_rule import DEFAULT_ROUNDS
     from sysbench.core.runs.job_directory import Cancellation
     from sysbench.core.runs.run_directory import create_run
     from sysbench.core.runs.stored_records import load_record
@@ -138,7 +138,7 @@ def _measured(arguments: argparse.Namespace, baseline: Baseline) -> Record | Non
     from sysbench.tui.commands.output import cancelled_by_signals
     from sysbench.tui.commands.progress import Progress, RunFold
 
-    repeat = USUAL_ROUNDS if arguments.repeat is None else arguments.repeat
+    repeat = DEFAULT_ROUNDS if arguments.repeat is None else arguments.repeat
     run = create_run(baseline.spec, ["timing"], repeat=repeat)
     cancel = Cancellation()
     with cancelled_by_signals(cancel), Progress(RunFold(), json=arguments.json) as progress:

@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label, Static
 
-from sysbench.core.compare.verdict import SMALLEST
+from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.core.errors import SpecError, SysbenchError
 from sysbench.core.experiments.plan import Plan, plan_of
 from sysbench.core.formatting import parse_ratio
@@ -101,7 +101,7 @@ class MeasureScreen(Dialog[Order]):
                 yield Label("minutes")
                 yield Input(f"{MINUTES:g}", compact=True, id="minutes")
                 yield Label("smallest difference that matters")
-                yield Input(f"{100 * SMALLEST:g}%", compact=True, id="smallest")
+                yield Input(f"{100 * MIN_EFFECT:g}%", compact=True, id="smallest")
             yield Static(id="plan", markup=False)
             yield Static(classes="complaint", markup=False)
             yield CommandLine()

@@ -186,7 +186,7 @@ def exact_verdict(predicted: DevicePrediction, exact: Prediction) -> str:
 
 def prediction_grid(predicted: DevicePrediction, width: int) -> list[Content]:
     """The predicted peak at other batches and contexts; this spec's is marked."""
-    from sysbench.core.predict.room import is_room
+    from sysbench.core.predict.room import closed_form_fits
     from sysbench.tui.screens.run_device_prediction import peak_grid
 
     spec, capacity, room = predicted.spec, predicted.capacity_bytes, predicted.room
@@ -201,7 +201,7 @@ def prediction_grid(predicted: DevicePrediction, width: int) -> list[Content]:
     for batch, row in zip(batches, peaks, strict=True):
         line = Content.styled(f"{batch:>{GRID_MARGIN - 1}} ", muted)
         for context, peak in zip(shown, row, strict=False):
-            too_much = room is not None and not is_room(peak, room)
+            too_much = room is not None and not closed_form_fits(peak, room)
             text = f"{'✗ ' if too_much else ''}{amount(peak)}"
             own = (batch, context) == (spec.batch, spec.context)
             style = "$error 80%" if too_much else "bold $accent" if own else ""
@@ -251,7 +251,7 @@ def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
 
 
 def _verdict(predicted: DevicePrediction) -> Content:
-    from sysbench.core.predict.room import is_room, spare_bytes
+    from sysbench.core.predict.room import closed_form_fits, spare_bytes
 
     peak, room = predicted.prediction.peak_bytes, predicted.room
     if predicted.why_unknown:
@@ -260,7 +260,7 @@ def _verdict(predicted: DevicePrediction) -> Content:
         return Content(
             f"Fits: n/a, the capacity of {predicted.place or 'the device'} is not known."
         )
-    if is_room(peak, room):
+    if closed_form_fits(peak, room):
         return Content.assemble(
             ("✓ Fits", "bold $success"),
             f" {predicted.place}, {amount(spare_bytes(predicted.prediction, room))} to spare.",

@@ -8,8 +8,8 @@ import msgspec
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.memory.block import describe_memory
-from sysbench.core.memory.oom_snapshot import snapshot_at_oom
-from sysbench.core.memory.owners import WITHIN_US, Notes
+from sysbench.core.memory.oom import snapshot_at_oom
+from sysbench.core.memory.owners import MAX_OFFSET_US, Notes
 from sysbench.core.record.events import (
     Noticed,
     ResultReported,
@@ -91,7 +91,7 @@ def measure(job: Job, report: Report) -> None:
     report(WorkStepped(what="allocation events", done=events, total=events))
     report(StageEntered(stage="analyse"))
     memory = describe_memory(recording, notes, step_ms=step_ms)
-    if memory.clock_offset_us is not None and abs(memory.clock_offset_us) > WITHIN_US:
+    if memory.clock_offset_us is not None and abs(memory.clock_offset_us) > MAX_OFFSET_US:
         report(Noticed(message=OFF.format(memory.clock_offset_us)))
     memory = with_predicted_reserve(memory, job.spec)
     if job.spec.compile != "off":

@@ -23,7 +23,7 @@ from sysbench.core.record.events import (
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import write_atomically
-from sysbench.core.trace.cost_rows import borrowed_work, with_costs
+from sysbench.core.trace.cost_rows import with_costs, work_from_other_trace
 from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.provenance import GeneratedGraph, with_provenance
 from sysbench.core.trace.scopes import STEPS_RANGE
@@ -85,7 +85,7 @@ def report_table(
     report(WorkStepped(what="trace events", done=events, total=events))
     ledger = time_ledger(trace)
     item_bytes = job.spec.precision_row.weight_bytes  # of the optimizer's lists of tensors
-    costs = borrowed_work(trace, ledger, read_trace(shaped), item_bytes)
+    costs = work_from_other_trace(trace, ledger, read_trace(shaped), item_bytes)
     shaped.unlink()
     made = made_kernels(graphs, job)
     on_device = job.spec.on_cuda

@@ -162,10 +162,10 @@ def test_steps_are_told_and_chosen(three_steps: Path, capsys: pytest.CaptureFixt
     assert "such as 3 or 2-5" in complaint(capsys, three_steps, "--steps", "9-7")
 
 
-def test_findings_stand_in_every_form_of_a_file(
+def test_every_output_format_has_the_findings(
     three_steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    verdict = "The GPU is idle for 65 % of the span, most of it because the host had not launched"
+    verdict = "The GPU is idle for 65 % of the span, mostly waiting for the CPU to launch."
     (finding,) = json.loads(printed(capsys, three_steps, "--section", "findings", "--json"))
     assert finding["verdict"].startswith(verdict)
     shown = printed(capsys, three_steps, "--section", "findings")

@@ -18,7 +18,12 @@ from sysbench.core.errors import WorkerFailed
 from sysbench.core.machine.cards import find_card
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.dry_run_client import Estimator
-from sysbench.core.predict.room import available_memory, card_elsewhere, is_room, with_fragments
+from sysbench.core.predict.room import (
+    available_memory,
+    card_elsewhere,
+    closed_form_fits,
+    with_fragments,
+)
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
 from sysbench.tui.commands import estimate
@@ -144,7 +149,7 @@ def test_fit_names_the_largest_and_what_the_next_lacks(
     found = document(capsys, *CUDA, "--fit", key, "--capacity", "24GiB")
     spec = RunSpec(model="cs336-2025/large", device="cuda:0")
     room = available_memory(spec, 24 * 2**30)
-    assert is_room(predict(spec.changed(**{key: found["largest"]})).peak_bytes, room)
+    assert closed_form_fits(predict(spec.changed(**{key: found["largest"]})).peak_bytes, room)
     assert found["next"] == found["largest"] + 1
     assert predict(spec.changed(**{key: found["next"]})).peak_bytes == found["next_peak_bytes"]
     assert found["over_bytes"] == with_fragments(found["next_peak_bytes"], room) - room.least > 0
@@ -254,7 +259,7 @@ def test_a_card_that_is_not_here_is_one_word(capsys: pytest.CaptureFixture[str])
     peaks = [
         predict(spec.changed(batch=found["largest"] + more), "9.0").peak_bytes for more in (0, 1)
     ]
-    assert [is_room(peak, room) for peak in peaks] == [True, False]
+    assert [closed_form_fits(peak, room) for peak in peaks] == [True, False]
     assert (found["card"], found["capacity_bytes"]) == (h100.name, h100.memory_bytes)
     assert (found["room_bytes"], found["doubt_bytes"]) == (room.least, room.uncertainty_bytes)
     largest = found["largest"]
@@ -353,7 +358,7 @@ def test_what_onednn_takes_for_itself_is_named_where_it_takes_any(
     missing = document(capsys, *options).get("missing", {})
     assert ("ledger.library workspace" in missing) == is_named
     text = " ".join(printed(capsys, *options).split())
-    assert ("library workspace: what oneDNN takes within bf16 products" in text) == is_named
+    assert ("library workspace: oneDNN's memory within bf16 products" in text) == is_named
 
 
 def test_a_process_that_fails_is_one_message_and_exit_code_1(

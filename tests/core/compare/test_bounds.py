@@ -8,7 +8,7 @@ import pytest
 
 from sysbench.core.compare.bounds import (
     FALSE_RATE,
-    MOST_BLOCKS,
+    MAX_BLOCKS,
     block_bound,
     least_pairs,
     rank_bound,
@@ -37,14 +37,14 @@ def test_six_orders_of_every_block_cross_in_at_most_five_percent() -> None:
 
 def test_no_decision_before_three_blocks_and_always_a_possible_one_after() -> None:
     assert [block_bound(n) for n in (1, 2)] == [None, None]
-    for blocks in range(3, MOST_BLOCKS + 1):
+    for blocks in range(3, MAX_BLOCKS + 1):
         bound = block_bound(blocks)
         assert bound is not None and 0 < bound <= 2 * blocks
 
 
 def test_bounds_end_where_they_are_known() -> None:
     with pytest.raises(ValueError, match="257 blocks"):
-        block_bound(MOST_BLOCKS + 1)
+        block_bound(MAX_BLOCKS + 1)
 
 
 @pytest.mark.parametrize(("a", "b"), [(4, 4), (3, 5), (2, 8), (5, 6), (6, 6)])

@@ -38,7 +38,7 @@ def record(median: float, *, width: float = 0.001, **compiled: float | None) -> 
     share=st.floats(0.05, 0.95),
     cold=st.floats(0.01, 1e4),
 )
-def test_the_saving_of_so_many_steps_covers_the_compiling(
+def test_the_saving_of_the_steps_covers_the_compile_time(
     eager: float, share: float, cold: float
 ) -> None:
     found = break_even(record(eager * share, cold=cold), record(eager), HOW)
@@ -68,7 +68,7 @@ def test_it_never_pays_where_nothing_is_surely_saved(
     assert reason in found.missing["steps_cold"]
 
 
-def test_without_an_eager_run_the_command_that_makes_one_is_told() -> None:
+def test_without_an_eager_run_the_command_that_makes_one_is_named() -> None:
     found = break_even(record(50.0, cold=10.0), None, HOW)
     assert found.missing["eager_ms"] == HOW
     assert (found.compiled_ms, found.steps_cold) == (50.0, None)
@@ -90,13 +90,13 @@ def of_rounds(single: Record, medians: list[float]) -> Record:
     return msgspec.structs.replace(single, timing=factories.record_of_rounds(medians).timing)
 
 
-def test_one_process_each_is_told_as_untested_and_keeps_its_numbers() -> None:
+def test_one_process_each_is_marked_untested_and_keeps_its_numbers() -> None:
     found = break_even(record(50.0, cold=10.0), record(60.0), HOW)
     assert found.tested == "one process each: not tested"
     assert (found.steps_cold, found.saved_ms) == (1000, 10.0)
 
 
-def test_rounds_that_show_a_saving_are_told_with_its_interval() -> None:
+def test_rounds_that_show_a_saving_are_reported_with_its_interval() -> None:
     fast, slow = [50.0, 50.1, 49.9, 50.2], [60.0, 60.1, 59.9, 60.2]
     found = break_even(of_rounds(COMPILED, fast), of_rounds(EAGER, slow), HOW)
     assert found.verdict is not None and found.verdict.verdict == "faster"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.compare.comparison import compare
-from sysbench.core.compare.verdict import SMALLEST
+from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.core.record.record import Record, Spread
 from sysbench.core.spec.spec import RunSpec
 from tests import factories
@@ -44,7 +44,7 @@ def test_verdict_turns_round_when_the_runs_are_swapped(a: list[float], b: list[f
     assert there.change_low <= there.change <= there.change_high
     if "same" in (there.verdict, back.verdict):
         # The bound on "same" is a quotient, so near it one direction may be just outside.
-        assert max(abs(there.change), abs(back.change or 0)) <= 1.01 * SMALLEST
+        assert max(abs(there.change), abs(back.change or 0)) <= 1.01 * MIN_EFFECT
     else:
         assert back.verdict == OPPOSITE[there.verdict]
 

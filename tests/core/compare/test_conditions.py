@@ -15,7 +15,7 @@ Level = Callable[[int, int], float]
 
 
 def sides(blocks: int, level: Level, seed: int = 1) -> tuple[list[Round], list[Round]]:
-    """Rounds of so many blocks; ``level`` of block and position, with noise of 0.1 %."""
+    """Rounds of ``blocks`` blocks; ``level`` of block and position, with noise of 0.1 %."""
     draw = random.Random(seed)
     a: list[Round] = []
     b: list[Round] = []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sysbench.core.compare.bounds import rank_bound
 from sysbench.core.compare.compared_records import NOTHING_KNOWN, Known, verdict_of
 from sysbench.core.compare.gate_rule import (
-    USUAL_ROUNDS,
+    DEFAULT_ROUNDS,
     Gate,
     gate,
     gate_line,
@@ -88,13 +88,13 @@ def test_a_run_that_is_decided_needs_no_rounds_and_another_says_what_it_needs(
         assert (gate.rounds, gate.next) == (None, "")
     else:
         assert gate.next
-        assert gate.rounds is None or gate.rounds >= USUAL_ROUNDS
+        assert gate.rounds is None or gate.rounds >= DEFAULT_ROUNDS
 
 
 def test_few_rounds_say_how_many_would_do() -> None:
     gate = gated([10.0, 10.4, 9.7], [10.3, 9.8, 10.1, 10.0, 10.4, 9.6])
     assert gate.result == "not decidable"
-    assert gate.rounds is not None and gate.rounds > USUAL_ROUNDS
+    assert gate.rounds is not None and gate.rounds > DEFAULT_ROUNDS
     assert f"about {gate.rounds} rounds a side" in gate.next
     assert "A has 3, B has 6" in gate.next
     assert "6 rounds a side would show the spread" in gated([10.0], [10.0]).next

@@ -113,7 +113,7 @@ def test_the_order_of_the_noise_is_drawn_so_bursts_and_drift_change_no_false_rat
     for _ in range(trials):
         level, noise = 0.0, []
         for n in range(cells * passes):
-            level = 0.9 * level + draw.gauss(0, 0.01)  # neighbours that stay for ten cells
+            level = 0.9 * level + draw.gauss(0, 0.01)  # other processes that stay for ten cells
             noise.append(math.exp(level + 0.001 * n))
         orders = [list(range(cells)), *(draw.sample(range(cells), cells) for _ in range(5))]
         a, b = (

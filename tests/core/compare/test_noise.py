@@ -1,4 +1,4 @@
-"""The noise by source: figures that are recovered, and nothing found where nothing is."""
+"""Noise by source: known figures are recovered, and absent sources are not found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sysbench.core.compare.noise_sources import (
-    LEAST_ROUNDS,
+    MIN_ROUNDS,
     Noise,
     NoiseSource,
     Observed,
@@ -159,7 +159,7 @@ def test_the_drift_of_a_floor_is_the_largest_that_is_not_excluded() -> None:
     drift = source(noise, "drift")
     assert drift.low is not None and drift.high is not None
     assert noise.drift == max(-drift.low, drift.high)
-    few = simulated(random.Random(5), LEAST_ROUNDS)
+    few = simulated(random.Random(5), MIN_ROUNDS)
     assert source(few, "drift").low is None
     assert source(few, "drift").found is None
     assert few.drift > abs(source(few, "drift").share or 0)
@@ -191,7 +191,7 @@ def test_conditions_that_do_not_vary_or_are_not_shown_have_no_figure_but_a_reaso
     assert "did not vary: 10 % to 10 %" in neighbours.how
 
 
-def test_tenants_of_the_device_are_the_neighbours_where_some_rounds_had_them() -> None:
+def test_tenants_of_the_device_count_as_other_processes_if_some_rounds_had_them() -> None:
     draw = random.Random(8)
     rows = [
         observed(
@@ -204,12 +204,12 @@ def test_tenants_of_the_device_are_the_neighbours_where_some_rounds_had_them() -
     assert source(noise_of(rows, TICK_NS), "neighbours").found is True
 
 
-def test_a_disturbed_round_counts_for_the_neighbours_only() -> None:
-    rows = [observed(n, LEVEL_MS, load=0.1) for n in range(LEAST_ROUNDS)]
-    rows.append(observed(LEAST_ROUNDS, 2 * LEVEL_MS, load=0.9, disturbed="someone came"))
+def test_a_disturbed_round_counts_for_other_processes_only() -> None:
+    rows = [observed(n, LEVEL_MS, load=0.1) for n in range(MIN_ROUNDS)]
+    rows.append(observed(MIN_ROUNDS, 2 * LEVEL_MS, load=0.9, disturbed="someone came"))
     noise = noise_of(rows, TICK_NS)
     assert noise is not None
-    assert (noise.rounds, noise.between) == (LEAST_ROUNDS, 0)
+    assert (noise.rounds, noise.between) == (MIN_ROUNDS, 0)
     assert source(noise, "neighbours").share == pytest.approx(1)
     assert noise_of(rows[1:], TICK_NS) is None
 
@@ -224,7 +224,7 @@ def test_warm_up_that_is_not_over_is_found_in_the_first_steps() -> None:
 
 
 def test_the_clock_that_times_steps_has_its_granularity() -> None:
-    rows = [observed(n, LEVEL_MS) for n in range(LEAST_ROUNDS)]
+    rows = [observed(n, LEVEL_MS) for n in range(MIN_ROUNDS)]
     assert source(noise_of(rows, TICK_NS), "clock granularity").share == pytest.approx(1e-5)
     events = source(noise_of(rows, None), "clock granularity")
     assert events.share == pytest.approx(5e-5)

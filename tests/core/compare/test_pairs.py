@@ -16,7 +16,7 @@ from sysbench.core.compare.power import decided_by, pairs_needed
 @pytest.mark.parametrize(
     ("spread", "difference"), [(0.02, 0.02), (0.03, 0.05), (0.05, 0.1), (0.02, 0.013)]
 )
-def test_so_many_pairs_find_the_difference_in_four_of_five(
+def test_the_needed_pairs_find_the_difference_in_four_of_five(
     spread: float, difference: float
 ) -> None:
     draw = random.Random(5)
@@ -40,7 +40,7 @@ def test_the_documented_rounds_are_those() -> None:
         assert [int(count) for count in counts] == needed
 
 
-def test_a_difference_that_so_many_pairs_decide_takes_so_many() -> None:
+def test_decided_by_and_pairs_needed_are_inverse() -> None:
     for spread in (0.03, 0.2):
         difference = decided_by(100, spread)
         assert pairs_needed(spread, difference) == pytest.approx(100, rel=0.1)

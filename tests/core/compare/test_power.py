@@ -69,7 +69,7 @@ def test_rounds_that_are_missing_shrink_as_evidence_gathers() -> None:
     assert later < none_yet - 8
 
 
-def test_noise_that_no_number_of_rounds_overcomes_is_told() -> None:
+def test_noise_that_no_number_of_rounds_overcomes_is_reported() -> None:
     assert more_rounds([], normal_residuals(0.3), 0.01) is None
 
 

@@ -1,4 +1,4 @@
-"""The evidence behind a verdict is the best that two records hold."""
+"""A verdict rests on the best evidence in two records."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_run_whose_rounds_do_not_count_is_no_measurement(fields: dict[str, Any
         assert (verdict.verdict, verdict.why) == ("not decidable", "no round counts in stopped")
 
 
-def test_times_of_a_null_gpu_are_never_told_apart() -> None:
+def test_times_of_a_simulated_gpu_have_no_verdict() -> None:
     a = factories.record_of_rounds([10, 10.1, 9.9, 10, 10.2, 9.8], experiment="x")
     b = factories.record_of_rounds([11, 11.1, 10.9, 11, 11.2, 10.8], experiment="x")
     assert verdict_of(a, b).verdict == "slower"
@@ -155,6 +155,6 @@ def test_times_of_a_null_gpu_are_never_told_apart() -> None:
     for pair in ((a, null), (null, a)):
         verdict = verdict_of(*pair)
         assert verdict.verdict == "not decidable"
-        assert verdict.why == "times of a null GPU mean nothing: null"
+        assert verdict.why == "times of a simulated GPU are not meaningful: null"
         assert verdict.change is None
-        assert headline(verdict, "B") == "No verdict: times of a null GPU mean nothing: null"
+        assert headline(verdict, "B") == f"No verdict: {verdict.why}"

@@ -15,7 +15,7 @@ from sysbench.core.record.record import Coverage, IdleRow, KernelRow, Kernels
 
 
 def row(name: str, ns: float, **fields: Any) -> KernelRow:
-    """One kernel's row; of forward in ``blocks.0.mlp`` unless told."""
+    """One kernel's row; by default of forward in ``blocks.0.mlp``."""
     values: dict[str, Any] = {
         "name": name,
         "category": "elementwise",
@@ -87,7 +87,7 @@ def test_forward_and_backward_of_an_operator_are_two_rows() -> None:
     assert states == {"forward": "gone", "backward": "both"}
 
 
-def test_a_fused_kernel_stands_with_the_kernels_of_its_operators() -> None:
+def test_a_fused_kernel_is_listed_with_the_kernels_of_its_operators() -> None:
     eager = [
         row("vectorized<add>", 100.0),
         row("vectorized<gelu>", 200.0, op="aten::gelu"),

@@ -1,4 +1,4 @@
-"""The rule on a held clock, on the real run bent in what its driver said."""
+"""The rule on a limited clock, on a real run with changed driver reports."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ def on_gpu(
         ((), None),
         (("idle", "display clocks"), None),
         (("idle",), {"power cap": 0.0, "thermal": 0.009}),
-        # One sample of it, and the counter says that it was a moment.
+        # One sample, but the counter shows that it was short.
         (("power cap",), {"power cap": 0.004}),
     ],
 )
-def test_a_clock_that_nothing_held_is_no_finding(
+def test_no_finding_without_a_limited_clock(
     tiny_run: RunDirectory, reasons: tuple[str, ...], throttled: dict[str, float] | None
 ) -> None:
     assert clock_held(on_gpu(tiny_run, reasons, throttled)) is None
 
 
-def test_time_that_no_sample_saw_is_told_by_the_counters(tiny_run: RunDirectory) -> None:
+def test_counters_report_time_that_no_sample_saw(tiny_run: RunDirectory) -> None:
     finding = clock_held(on_gpu(tiny_run, (), {"power cap": 0.43, "thermal": 0.02}, {}))
     assert finding is not None
     assert (finding.rule, finding.severity) == ("clock-held", "warning")
@@ -60,17 +60,17 @@ def test_time_that_no_sample_saw_is_told_by_the_counters(tiny_run: RunDirectory)
     ("reason", "severity"),
     [("power cap", "note"), ("application clocks", "note"), ("hardware thermal", "warning")],
 )
-def test_samples_stand_for_reasons_that_are_not_counted(
+def test_samples_count_for_reasons_without_a_counter(
     tiny_run: RunDirectory, reason: str, severity: str
 ) -> None:
     finding = clock_held(on_gpu(tiny_run, ("idle", reason)))
     assert finding is not None
     assert finding.severity == severity
-    assert finding.verdict == f"The GPU's clock was held down: {reason}."
+    assert finding.verdict == f"The driver limited the GPU clock: {reason}."
     assert "SM clock 1410 to 1980 MHz, median 1965, of 12 samples" in finding.why
 
 
-def test_the_clock_stands_beside_the_step(tiny_run: RunDirectory) -> None:
+def test_clock_appears_next_to_the_step(tiny_run: RunDirectory) -> None:
     record = on_gpu(tiny_run, ("idle", "power cap"), {"power cap": 0.43, "thermal": 0.0})
     line = dict(trust_lines(record))["clocks"]
     assert line == (
@@ -84,7 +84,7 @@ def test_the_clock_stands_beside_the_step(tiny_run: RunDirectory) -> None:
     assert speed["throttled"] == "power cap 43.0 %"
 
 
-def test_a_run_on_the_cpu_says_nothing_of_clocks(tiny_run: RunDirectory) -> None:
+def test_cpu_run_has_no_clock_finding(tiny_run: RunDirectory) -> None:
     record = tiny_run.record()
     assert record.timing is not None
     assert (record.timing.throttled, clock_held(record)) == (None, None)

@@ -1,4 +1,4 @@
-"""Each rule on memory, on the real run bent in the one respect that the rule is about."""
+"""Each rule on memory, on the real run with one change."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def with_row(memory: Memory, name: str, count: int) -> Memory:
     return made
 
 
-def test_the_real_run_gives_no_rule_a_reason(record: Record) -> None:
+def test_real_run_has_no_finding(record: Record) -> None:
     assert [rule(record) for rule in rules.RULES] == [None] * len(rules.RULES)
 
 
@@ -47,9 +47,7 @@ def test_no_rule_needs_a_memory_pass(record: Record) -> None:
 
 
 @pytest.mark.parametrize("row", ["activations", "outputs"])
-def test_a_step_that_begins_with_the_last_ones_output_is_told(
-    record: Record, memory: Memory, row: str
-) -> None:
+def test_output_of_the_previous_step_alive(record: Record, memory: Memory, row: str) -> None:
     before = [*memory.columns["after warm-up"], LedgerRow(row, memory.peak_allocated_bytes // 4)]
     columns = memory.columns | {"after warm-up": before}
     finding = rules.previous_output_alive(bent(record, memory=bent(memory, columns=columns)))
@@ -59,21 +57,21 @@ def test_a_step_that_begins_with_the_last_ones_output_is_told(
 
 
 @pytest.mark.parametrize(
-    ("step", "told"), [("forward", True), ("inference", True), ("train", False)]
+    ("step", "expected"), [("forward", True), ("inference", True), ("train", False)]
 )
-def test_a_forward_that_kept_a_graph_is_told(record: Record, step: str, told: bool) -> None:
+def test_forward_in_grad_mode(record: Record, step: str, expected: bool) -> None:
     finding = rules.forward_in_grad_mode(bent(record, spec=record.spec | {"step": step}))
-    assert (finding is not None) is told
+    assert (finding is not None) is expected
 
 
-def test_a_forward_without_a_graph_is_not(record: Record, memory: Memory) -> None:
+def test_forward_without_a_graph(record: Record, memory: Memory) -> None:
     spec = record.spec | {"step": "inference"}
     clean = with_row(memory, "activations", 0)
     assert rules.forward_in_grad_mode(bent(record, spec=spec, memory=clean)) is None
 
 
 @pytest.mark.parametrize("row", ["optimizer state", "gradients"])
-def test_training_state_in_a_forward_is_told(record: Record, memory: Memory, row: str) -> None:
+def test_training_state_in_a_forward(record: Record, memory: Memory, row: str) -> None:
     spec = record.spec | {"step": "inference"}
     clean = with_row(with_row(memory, "optimizer state", 0), "gradients", 0)
     assert rules.state_in_forward(bent(record, spec=spec, memory=clean)) is None
@@ -93,12 +91,12 @@ class TestAutocast:
         made: Record = bent(record, spec=msgspec.to_builtins(spec), memory=changed)
         return made
 
-    def test_copies_that_outweigh_what_they_save_are_told(self, large: Record) -> None:
+    def test_copies_outweigh_savings(self, large: Record) -> None:
         finding = rules.copies_outweigh_savings(large)
         assert finding is not None
         assert "6.35 GiB" in finding.verdict
 
-    def test_copies_that_pay_are_not(self, large: Record) -> None:
+    def test_copies_that_save_memory(self, large: Record) -> None:
         spec = msgspec.convert(large.spec, RunSpec)
         in_float = predict(spec.changed(precision="fp32")).peak_bytes
         assert large.memory is not None
@@ -152,36 +150,34 @@ def on_card(record: Record, used: int, *, total: int = 80 * GIB, wsl: bool = Fal
 
 
 class TestLimit:
-    @pytest.mark.parametrize(("used", "told"), [(77, True), (75, False)])
-    def test_a_card_that_is_almost_full_is_told(
-        self, record: Record, used: int, told: bool
-    ) -> None:
-        assert (rules.close_to_the_limit(on_card(record, used * GIB)) is not None) is told
+    @pytest.mark.parametrize(("used", "expected"), [(77, True), (75, False)])
+    def test_almost_full_device(self, record: Record, used: int, expected: bool) -> None:
+        assert (rules.close_to_the_limit(on_card(record, used * GIB)) is not None) is expected
 
-    def test_a_limit_that_was_set_counts_instead(self, record: Record, memory: Memory) -> None:
+    def test_memory_limit_replaces_capacity(self, record: Record, memory: Memory) -> None:
         limited = record.spec | {"memory_limit": round(memory.peak_allocated_bytes * 1.01)}
         finding = rules.close_to_the_limit(bent(record, spec=limited))
         assert finding is not None
-        assert finding.verdict.startswith("99 %")
+        assert finding.verdict == "The peak used 99 % of the memory."
 
-    def test_an_unknown_card_is_not_judged(self, record: Record) -> None:
+    def test_unknown_device(self, record: Record) -> None:
         nameless = bent(on_card(record, 77 * GIB), environment={})
         assert rules.close_to_the_limit(nameless) is None
 
 
 class TestSpill:
     @pytest.mark.parametrize(
-        ("used", "wsl", "told"), [(90, True, True), (90, False, False), (70, True, False)]
+        ("used", "wsl", "expected"), [(90, True, True), (90, False, False), (70, True, False)]
     )
     def test_more_in_use_than_the_card_has(
-        self, record: Record, used: int, wsl: bool, told: bool
+        self, record: Record, used: int, wsl: bool, expected: bool
     ) -> None:
         spilled = on_card(bent(record, timing=None), used * GIB, wsl=wsl)
-        assert (rules.spilled_to_the_host(spilled) is not None) is told
+        assert (rules.spilled_to_the_host(spilled) is not None) is expected
 
-    @pytest.mark.parametrize(("ratio", "told"), [(9.0, True), (2.0, False)])
+    @pytest.mark.parametrize(("ratio", "expected"), [(9.0, True), (2.0, False)])
     def test_a_backward_far_longer_than_its_forward(
-        self, record: Record, ratio: float, told: bool
+        self, record: Record, ratio: float, expected: bool
     ) -> None:
         timing: Timing | None = record.timing
         assert timing is not None
@@ -191,7 +187,7 @@ class TestSpill:
         finding: Finding | None = rules.spilled_to_the_host(
             on_card(bent(record, timing=slow), 70 * GIB, wsl=True)
         )
-        assert (finding is not None) is told
+        assert (finding is not None) is expected
         if finding is not None:
             assert finding.severity == "problem"
             assert "9.0 times" in finding.why

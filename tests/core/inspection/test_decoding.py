@@ -210,7 +210,7 @@ class TestRefusals:
         path = tmp_path / "torn.json.gz"
         data = tiny_run.trace_path.read_bytes()
         path.write_bytes(data[: len(data) // 2])
-        assert "it is cut off (copy it again" in refusal(path)
+        assert "it is cut off (copy or record it again" in refusal(path)
 
     @pytest.mark.parametrize(
         "text",

@@ -1,5 +1,4 @@
-"""Blocks larger than asked for, from the recorded addresses, and the ledger that is held to
-them."""
+"""Block sizes inferred from recorded addresses, and the ledger checked against them."""
 
 from __future__ import annotations
 
@@ -29,10 +28,8 @@ START_US = 1_800_000_000_000_000
 
 
 class Allocator:
-    """A best-fit allocator with torch's pools, roundings and splits, which keeps block by block.
-
-    Unlike the replay it searches for a place itself, and never looks at its own events.
-    """
+    """A best-fit allocator with torch's pools, roundings and splits. Unlike the replay it searches
+    for a place itself, and never looks at its own events."""
 
     def __init__(self, *, expands: bool = False) -> None:
         self.expands = expands
@@ -41,7 +38,6 @@ class Allocator:
         self.small: list[bool] = []
 
     def take(self, requested: int) -> int:
-        """Allocate; returns the address."""
         rounded = max(512, (requested + 511) // 512 * 512)
         small = rounded <= MIB
         fitting = [
@@ -83,7 +79,7 @@ class Allocator:
         size = 2 * MIB if small else 20 * MIB
         if not small and rounded >= 10 * MIB:
             size = -(-rounded // (2 * MIB)) * 2 * MIB
-        # Neighbours in address, across which nothing may merge.
+        # Adjacent in address, across which nothing may merge.
         address = 2**40 + sum(sum(block[1] for block in segment) for segment in self.segments)
         if self.expands:
             address += len(self.segments) * 2**30
@@ -99,7 +95,7 @@ class Allocator:
 
     @property
     def in_use(self) -> int:
-        """Bytes of the blocks that are handed out: what torch's counter has."""
+        """Bytes of the blocks that are handed out, as torch counts."""
         return sum(block[1] for segment in self.segments for block in segment if block[2])
 
     def snapshot(self) -> dict[str, Any]:
@@ -166,7 +162,7 @@ def steps(allocator: Allocator) -> Notes:
     for step, saved in enumerate((10 * MIB, 9 * MIB + 1000)):
         phases.append(mark(step, "forward"))
         address = allocator.take(saved)
-        # Behind the first saved tensor, so that its place is that large in the second step too.
+        # After the first saved tensor, so that its place is that large in the second step too.
         wall = allocator.take(2 * MIB)
         phases.append(mark(step, "backward"))
         allocator.give_back(address)
@@ -177,7 +173,7 @@ def steps(allocator: Allocator) -> Notes:
 
 
 def described(peak_bytes: int | None = None) -> Memory:
-    """The memory block of `steps`; the counter of the peak as it was, or another one."""
+    """The memory block of `steps`, optionally with another counter of the peak."""
     allocator = Allocator()
     notes = steps(allocator)
     raw = allocator.snapshot()
@@ -206,7 +202,7 @@ def test_the_excess_of_a_block_is_computed_and_leaves_no_residual() -> None:
     assert sum(peak.values()) == memory.peak_allocated_bytes
 
 
-def test_the_end_of_the_forward_is_in_blocks_as_its_neighbours_are() -> None:
+def test_the_end_of_the_forward_is_in_blocks_like_other_columns() -> None:
     memory = described()
     assert amounts(memory.columns["end of forward"]) == amounts(memory.columns["peak"])
     pools = {pool.name: pool for pool in memory.pools["end of forward"]}
@@ -220,9 +216,9 @@ def test_bytes_that_no_event_explains_stay_visible(off: int, tiny_run: RunDirect
     assert memory.residual_bytes == off
     assert amounts(memory.ledger)[RESIDUAL] == off
     assert amounts(memory.ledger)[UNSPLIT] == amounts(right.ledger)[UNSPLIT]
-    for block, told in ((right, False), (memory, True)):
+    for block, is_reported in ((right, False), (memory, True)):
         finding = ledger_does_not_close(with_memory(record, block))
-        assert (finding is not None) is told
+        assert (finding is not None) is is_reported
     assert finding is not None
     assert finding.numbers["residual_bytes"] == off
     assert ("less" if off < 0 else "more") in finding.why

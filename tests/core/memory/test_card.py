@@ -1,4 +1,4 @@
-"""From what is allocated to what the driver counts, at every instant that was read."""
+"""From allocated bytes to the driver's figure, at every instant with a reading."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TestRows:
     def test_nothing_is_said_of_an_unknown_total(self) -> None:
         assert card_rows(300, CardReading()) == []
 
-    def test_slack_is_told_by_pool(self) -> None:
+    def test_slack_is_split_by_pool(self) -> None:
         pools = [Pool("large", 400, 250, 150, 100), Pool("small", 100, 60, 40, 40)]
         reading = CardReading(used=1000, reserved=500, process=700, others=200)
         assert amounts(card_rows(310, reading, pools)) == {
@@ -126,7 +126,7 @@ class TestSegments:
         pools = {pool.name: pool.reserved_bytes for pool in segments.pools(30, nothing, nothing)}
         assert pools == {"small": SMALL, "large": 2 * LARGE, GIVEN_BACK: LARGE}
 
-    def test_neighbours_in_address_are_two_segments(self) -> None:
+    def test_adjacent_addresses_are_two_segments(self) -> None:
         segments = Segments(at_end={0: (LARGE, "large"), LARGE: (LARGE, "large")}, events=[])
         nothing = np.array([], dtype=np.int64)
         assert segments.pools(0, nothing, nothing)[0].largest_free_bytes == LARGE
@@ -201,7 +201,7 @@ def notes() -> Notes:
 
 @pytest.fixture
 def memory() -> Memory:
-    """What a device of 1 GiB would have said, with 100 MiB for us and 50 for a neighbour."""
+    """Memory of a device of 1 GiB, with 100 MiB for this process and 50 for another one."""
     raw = snapshot()
 
     def reading(reserved: int, allocated: int) -> CardReading:
@@ -258,11 +258,11 @@ def test_the_card_of_a_peak_has_what_the_allocator_held_then(memory: Memory) -> 
     assert memory.driver_used_bytes == LARGE + SMALL + 152 * MIB
 
 
-def test_fragmentation_is_told_at_the_peak(memory: Memory) -> None:
+def test_fragmentation_is_reported_at_the_peak(memory: Memory) -> None:
     large, small = memory.pools["peak"]
     assert (small.name, small.free_bytes) == ("small", SMALL - 1024)
     assert large.free_bytes == LARGE - 10 * MIB
-    # Behind the weights 1 MiB, behind the saved tensor 2, behind the workspace the rest.
+    # After the weights 1 MiB, after the saved tensor 2, after the workspace the rest.
     assert large.largest_free_bytes == LARGE - 13 * MIB
 
 

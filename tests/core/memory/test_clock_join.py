@@ -1,4 +1,4 @@
-"""Two clocks joined by allocations of known time: the arithmetic, and the owners that follow."""
+"""Join two clocks by probe allocations: the arithmetic, and the owners that follow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.memory.block import Recording, describe_memory
 from sysbench.core.memory.history import History, OomEvent
-from sysbench.core.memory.oom_snapshot import snapshot_at_oom
+from sysbench.core.memory.oom import snapshot_at_oom
 from sysbench.core.memory.owners import Notes, PhaseMark, Sounding, Tag, join_clocks
 
 START_NS = 1_800_000_000_000_000_000
@@ -42,8 +42,8 @@ def sounded(at_ns: int, size: int = ODD) -> list[tuple[int, int, int]]:
 
 
 def step(first_ns: int, offset_ns: int) -> tuple[History, Notes]:
-    """A step in which one address is a saved tensor, then an output, 30 µs later; the allocator's
-    clock is off, and two soundings tell it."""
+    """A step in which one address is a saved tensor, then an output, 30 µs later. The allocator's
+    clock is off, and two probes measure by how much."""
     begin, end = first_ns + 10 * MS, first_ns + 30 * MS
     moves = [
         *sounded(first_ns),
@@ -123,7 +123,7 @@ def test_the_offset_changes_evenly_between_the_ends(
     assert moved[1] == pytest.approx((moved[0] + moved[2]) / 2, abs=1 + abs(drift) / end_ns)
 
 
-def test_the_sounding_that_did_not_have_to_wait_tells_the_time() -> None:
+def test_the_probe_with_the_smallest_error_sets_the_offset() -> None:
     moves = [(90_000, SOUNDED, 771), (90_500, SOUNDED, -771), *sounded(201_000, 773)]
     waited, quick = sounding(50_000, 50_000, 771), sounding(200_000, 1500, 773)
     not_found, at_end = sounding(210_000, 100, 775), sounding(9 * MS)

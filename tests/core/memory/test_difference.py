@@ -43,7 +43,7 @@ def test_origins_of_a_category_add_up_to_its_row(memory: Memory) -> None:
 
 def test_an_origin_says_where_in_the_model_it_was_asked_for(memory: Memory) -> None:
     largest = next(one for one in memory.origins if one.category == "activations")
-    assert any("models/" in line for line in largest.stack)
+    assert any("workloads/" in line for line in largest.stack)
     assert not any("__main__" in line for line in largest.stack)
 
 

@@ -1,4 +1,4 @@
-"""What a snapshot or a trace of others says of memory beyond its events, and who held it."""
+"""Facts and owners in an imported snapshot or trace beyond its events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def described(events: list[dict[str, Any]], *blocks: dict[str, Any], **segment: 
     )
 
 
-def test_python_frames_tell_who_holds_memory_under_any_number_of_native_ones() -> None:
+def test_python_frames_are_found_under_any_number_of_native_ones() -> None:
     """As ``stacks="all"``, torch's default, records them: C++ first, Python between it."""
     adam = "/usr/lib/python3/dist-packages/torch/optim/adam.py"
     wrapper = frame("/usr/lib/python3/dist-packages/torch/optim/optimizer.py", 480, "wrapper")
@@ -87,7 +87,7 @@ def test_blocks_in_use_have_the_bytes_that_the_file_says() -> None:
     )
 
 
-def test_segments_and_blocks_that_contradict_each_other_are_told() -> None:
+def test_contradicting_segments_and_blocks_are_reported() -> None:
     whole = described([], in_use(0, MIB, MIB), allocated_size=MIB)
     assert "allocated_size" not in whole.missing
     changed = described([], in_use(0, MIB, MIB), allocated_size=7 * MIB)
@@ -103,7 +103,7 @@ def test_a_real_snapshot_of_torch_2_0_is_read_packed_as_it_is(shared_data: Path)
     assert memory.end_requested_bytes == sum(one["requested_size"] for one in raw["segments"])
     assert memory.origins[0].stack[0].startswith("flexgen/pytorch_backend.py:195 allocate")
     largest = largest_table(memory)
-    assert "born_ms" not in largest.columns  # its events have no times: nothing tells some apart
+    assert "born_ms" not in largest.columns  # its events have no times
     assert len(set(largest.rows)) == len(largest.rows) < 10
     assert sum(count for count in largest.column("blocks") if isinstance(count, int)) == 50
     alike = largest_alike_table(memory)

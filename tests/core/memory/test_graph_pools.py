@@ -1,4 +1,4 @@
-"""CUDA graphs: a replay works in memory that the allocator has reserved and sees no event of."""
+"""CUDA graphs: replays use reserved memory without allocator events."""
 
 from __future__ import annotations
 

@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.block import Counters, Recording
 from sysbench.core.memory.history import Frame, History, OomEvent, refusal_in
-from sysbench.core.memory.oom import asked_by, describe_oom, held, refused, what_fits
-from sysbench.core.memory.oom_snapshot import snapshot_at_oom
+from sysbench.core.memory.oom import (
+    asked_by,
+    describe_oom,
+    held,
+    refused,
+    snapshot_at_oom,
+    what_fits,
+)
 from sysbench.core.memory.owners import ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.sizes import workspace_bytes
@@ -87,7 +93,7 @@ class TestWhatWasAlive:
         made = recording(history(*self.UNWOUND), 1400, free_at_end=500)
         assert snapshot_at_oom(made, NOTES).free_bytes == 200
 
-    def test_without_a_refusal_the_fullest_instant_of_the_phase_stands_for_it(self) -> None:
+    def test_without_a_refusal_the_peak_of_the_phase_is_used(self) -> None:
         alive = snapshot_at_oom(recording(history(*self.UNWOUND), None), NOTES)
         assert rows(alive) == {"parameters": 1000, "temporaries (forward)": 350}
         assert "fullest instant" in alive.missing["op"]
@@ -115,7 +121,7 @@ class TestWhatWasAlive:
         alive = snapshot_at_oom(recorded, noted)
         assert rows(alive) == {"parameters": 1000, "workspaces": 300}
         assert {one.category for one in alive.origins} == {"parameters", "workspaces"}
-        # The block that was freed before the refusal is none, whoever has its address now.
+        # A block freed before the refusal does not count, even if its address is reused.
         noted = msgspec.structs.replace(NOTES, workspaces=[9000])
         assert rows(snapshot_at_oom(recorded, noted)).keys() == {
             "parameters",
@@ -138,7 +144,7 @@ class TestWhatWasAlive:
         assert alive.requested_bytes == MIB
         oom = describe_oom(event(requested_bytes=20 * MIB), alive, SPEC)
         assert oom.requested_bytes == MIB
-        assert refused(oom).startswith("1.00 MiB asked for")
+        assert refused(oom).startswith("tried to allocate 1.00 MiB")
         assert describe_oom(event(requested_bytes=20 * MIB), None, SPEC).requested_bytes == 20 * MIB
 
     def test_memory_can_run_out_before_anything_was_allocated(self) -> None:
@@ -211,11 +217,13 @@ class TestDescribing:
             assert one.peak_bytes <= 300 * MIB
             assert predict(SPEC.changed(**{one.key: one.largest + 1})).peak_bytes > 300 * MIB
 
-    def test_on_a_card_what_fits_has_room_for_its_allocator_and_its_workspaces(self) -> None:
+    def test_what_fits_on_a_gpu_includes_allocator_and_workspaces(self) -> None:
         on_card = RunSpec(model="cs336-2025/small", device="cuda:0", batch=64, context=1024)
         gib = 2**30
-        told = event(capacity_bytes=8 * gib)
-        other, hopper = (describe_oom(told, None, on_card, one) for one in ("8.6", "9.0"))
+        refused_event = event(capacity_bytes=8 * gib)
+        other, hopper = (
+            describe_oom(refused_event, None, on_card, capability) for capability in ("8.6", "9.0")
+        )
         assert other.predicted_peak_bytes is not None and hopper.predicted_peak_bytes is not None
         assert hopper.predicted_peak_bytes - other.predicted_peak_bytes == 2 * (
             workspace_bytes("9.0") - workspace_bytes("8.6")
@@ -236,12 +244,12 @@ class TestDescribing:
 
     def test_sentences(self) -> None:
         oom = describe_oom(event(largest_free_bytes=2 * MIB), self.ALIVE, SPEC)
-        assert refused(oom).startswith("128 MiB asked for in forward, 200 B free, the allocator's")
+        assert refused(oom).startswith("tried to allocate 128 MiB in forward, 200 B free, the all")
         assert asked_by(oom) == "aten::mm in blocks.3"
         assert held(oom) == "1.27 KiB of 300 MiB allocated"
         assert "batch 7 (not 32) or context 182 (not 512) fits into 300 MiB" in what_fits(oom)
 
-    def test_a_spec_that_should_fit_is_not_told_to_shrink(self) -> None:
+    def test_a_spec_that_should_fit_gets_no_smaller_size(self) -> None:
         small = SPEC.changed(batch=1, context=8)
         assert "this spec fits into 300 MiB" in what_fits(describe_oom(event(), None, small))
 

@@ -1,4 +1,4 @@
-"""The prediction beside what was measured, row by row, and where there is none."""
+"""Prediction against measurement, row by row, and runs without a prediction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sysbench.core.memory.allocations import replay_allocations
 from sysbench.core.memory.block import Recording, describe_memory, rows_as_predicted
 from sysbench.core.memory.history import History
 from sysbench.core.memory.owners import Notes, PhaseMark, Tag
-from sysbench.core.memory.predicted import reconciled
+from sysbench.core.memory.predicted import reconcile
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.record.memory import ReconciledRow
 from sysbench.core.record.record import LedgerRow, Memory, Record
@@ -71,7 +71,7 @@ def test_what_the_closed_form_is_not_of_gets_no_wrong_number(
     memory: Memory, changes: dict[str, Any]
 ) -> None:
     spec = SPEC.changed(**changes)
-    done = reconciled(memory, spec, predict(spec))
+    done = reconcile(memory, spec, predict(spec))
     assert done.predicted_peak_bytes is None
     assert done.reconciliation == []
     assert done.missing["predicted_peak_bytes"] == why_not_predicted(spec)
@@ -84,13 +84,13 @@ def test_the_eager_transformer_is_predicted() -> None:
 
 def test_an_older_block_has_the_peak_alone(memory: Memory) -> None:
     older = msgspec.structs.replace(memory, peak_as_predicted=[])
-    (row,) = reconciled(older, SPEC, predict(SPEC)).reconciliation
+    (row,) = reconcile(older, SPEC, predict(SPEC)).reconciliation
     assert row.name == "peak"
 
 
 def test_no_match_says_why(memory: Memory) -> None:
     many = msgspec.structs.replace(memory, peak_allocated_bytes=100 * memory.peak_allocated_bytes)
-    done = reconciled(many, SPEC, predict(SPEC))
+    done = reconcile(many, SPEC, predict(SPEC))
     assert done.resident_set is None
     assert "no closed form" in done.missing["resident_set"]
 
@@ -150,7 +150,7 @@ def test_a_prediction_is_held_against_the_peak_of_tensors(with_workspace: Memory
         LedgerRow("activations", 10),
         LedgerRow("temporaries", 300),
     ]
-    done = reconciled(with_workspace, SPEC, predict(SPEC))
+    done = reconcile(with_workspace, SPEC, predict(SPEC))
     *rows, added, peak = done.reconciliation
     assert sum(row.measured_bytes for row in rows) == 1310
     assert added == ReconciledRow("added by library workspace", 0, 200, None)

@@ -97,7 +97,7 @@ def workspaces_in(*events: dict[str, Any]) -> list[int]:
 def test_what_lives_within_one_product_is_library_workspace() -> None:
     assert workspaces_in(
         span("cpu_op", "aten::linear", 0, 100),
-        move(1, 0, 1),  # of linear, which is made of others
+        move(1, 0, 1),  # of linear, a composite operator
         span("cpu_op", "aten::mm", 10, 40),
         move(11, 4096, 2),  # the result
         move(12, 8192, 4),  # oneDNN asks the allocator itself

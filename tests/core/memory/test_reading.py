@@ -114,7 +114,7 @@ class TestForm:
         snapshot = snapshot_from({"segments": [segment(*blocks)], "device_traces": [[]]})
         assert list(snapshot.history(0).survivors) == [(1024, 300), (2048, 200), (8192, 512)]
 
-    def test_devices_are_kept_apart(self) -> None:
+    def test_devices_are_separate(self) -> None:
         snapshot = snapshot_from(
             {
                 "segments": [segment(block(1, 512, 9, "active_allocated"), device=1)],

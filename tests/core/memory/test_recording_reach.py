@@ -1,4 +1,4 @@
-"""What a foreign snapshot does not reach is said: older blocks, other devices."""
+"""Gaps of an imported snapshot are reported: older blocks, other devices."""
 
 from __future__ import annotations
 

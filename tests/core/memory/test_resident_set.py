@@ -71,7 +71,7 @@ def test_what_is_resident_decides_where_two_forms_are_as_large() -> None:
     assert resident_set(state_alive, SPEC)[1] == "3P"
 
 
-def test_forms_of_equal_size_are_told_apart_by_what_the_ledger_shows() -> None:
+def test_forms_of_equal_size_are_distinguished_by_the_ledger() -> None:
     near = memory_of(round(4.02 * P), P, parameters=P, optimizer_state=2 * P, activations=P)
     assert resident_set(near, SPEC)[1] == "3P + A"
 

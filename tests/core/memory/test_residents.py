@@ -1,4 +1,4 @@
-"""Whose memory it is, and what the record says of it: one small step written by hand."""
+"""Owners of memory in the record of one small hand-written step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sysbench.core.memory.allocations import replay_allocations
-from sysbench.core.memory.block import Counters, Recording, describe_memory, readable
+from sysbench.core.memory.block import Counters, Recording, describe_memory, format_stack
 from sysbench.core.memory.history import Frame, History
 from sysbench.core.memory.owners import CLOCK_SLACK_NS, ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.record.record import LedgerRow, Memory
@@ -292,7 +292,7 @@ class TestStacks:
             Frame("/home/me/torch/train.py", 3, "main"),
             Frame("<frozen runpy>", 88, "_run_code"),
         )
-        assert readable(stack) == [
+        assert format_stack(stack) == [
             "aten::mm",
             "model.py:12 forward",
             "torch/train.py:3 main",
@@ -304,8 +304,8 @@ class TestStacks:
             Frame("C:\\Users\\me\\work\\model.py", 12, "forward"),
             Frame("\\\\server\\users\\me\\train.py", 3, "main"),
         )
-        assert readable(stack) == ["work/model.py:12 forward", "train.py:3 main"]
+        assert format_stack(stack) == ["work/model.py:12 forward", "train.py:3 main"]
 
     def test_they_stay_when_there_are_no_others(self) -> None:
         stack = (Frame("", 0, "aten::zeros"), Frame("torch/optim/adamw.py", 5, "step"))
-        assert readable(stack) == ["aten::zeros", "optim/adamw.py:5 step"]
+        assert format_stack(stack) == ["aten::zeros", "optim/adamw.py:5 step"]

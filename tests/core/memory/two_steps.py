@@ -1,4 +1,4 @@
-"""The phases of a build and two steps, at times that the snapshots by hand share."""
+"""Phases of a build and two steps, shared by hand-written snapshots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ START_US = 1_800_000_000_000_000
 
 
 def at(microseconds: int) -> int:
-    """Nanoseconds of a note so many microseconds after the start."""
+    """Nanoseconds of a note, from microseconds after the start."""
     return (START_US + microseconds) * 1000
 
 

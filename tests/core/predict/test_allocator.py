@@ -61,7 +61,7 @@ def test_the_smallest_free_block_is_taken_the_one_made_first_among_equal_ones() 
     assert allocator.reserved_bytes == 110 * MIB
 
 
-def test_a_block_joins_its_free_neighbours_and_no_other_segment() -> None:
+def test_a_block_merges_with_free_blocks_of_its_segment_only() -> None:
     allocator = CachingAllocator()
     first, second, third = (allocator.allocate(6 * MIB) for _ in range(3))
     other = allocator.allocate(20 * MIB)
@@ -248,4 +248,4 @@ def assert_consistent(
     for low, high in pairwise(ordered):
         assert low.address + low.bytes <= high.address
         if low.after is high:
-            assert not (low.is_free and high.is_free), "free neighbours are one block"
+            assert not (low.is_free and high.is_free), "adjacent free blocks are merged"

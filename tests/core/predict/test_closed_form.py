@@ -1,4 +1,4 @@
-"""FLOPs, ledgers and limits of the closed form; its memory is checked beside this file."""
+"""FLOPs, ledgers and limits of the closed form; other files check its memory."""
 
 from __future__ import annotations
 

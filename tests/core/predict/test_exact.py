@@ -61,9 +61,7 @@ def exits():
 """
 
 
-def test_a_model_of_the_user_s_is_played_by_its_own_code(
-    estimator: Estimator, tmp_path: Path
-) -> None:
+def test_a_user_model_is_dry_run_by_its_own_code(estimator: Estimator, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(CODE)
 
@@ -85,7 +83,7 @@ def test_a_model_of_the_user_s_is_played_by_its_own_code(
         fit(parse_spec({"model": "x.py:make", "compile": "default"}), "batch", 2**30, predict)
 
 
-def test_a_killed_process_is_named_what_it_told_is_kept_and_another_takes_over(
+def test_a_killed_process_is_named_and_replaced_and_its_answers_are_cached(
     estimator: Estimator,
 ) -> None:
     spec = RunSpec(device="cpu")
@@ -107,7 +105,7 @@ def test_no_answer_in_time_ends_the_process() -> None:
         assert estimator.pid is None
 
 
-def test_a_torch_that_cannot_be_imported_is_told_by_its_own_words(
+def test_a_torch_that_cannot_be_imported_is_reported_by_its_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')\n")

@@ -119,11 +119,11 @@ def test_three_and_four_layers_give_all_of_five(
     spec = RunSpec(**size | {"layers": 5}, batch=2, context=context, **settings)
     whole = dry_run(spec)
     small, large = (dry_run(spec.changed(layers=layers)) for layers in (3, 4))
-    told = extended(small, large, layers=5)
-    assert worst_moments(told) == worst_moments(whole)
-    assert told.saved_bytes == whole.saved_bytes
-    assert told.products == whole.products
-    assert told.moved_bytes == whole.moved_bytes
+    deeper = extended(small, large, layers=5)
+    assert worst_moments(deeper) == worst_moments(whole)
+    assert deeper.saved_bytes == whole.saved_bytes
+    assert deeper.products == whole.products
+    assert deeper.moved_bytes == whole.moved_bytes
 
 
 def worst_moments(run: DryRun) -> dict[str, tuple[int, int]]:

@@ -20,7 +20,7 @@ from sysbench.core.predict.dry_run_client import (
 )
 from sysbench.core.predict.fit_grid import fit, fit_cells, largest, parse_axes, value_of, with_value
 from sysbench.core.predict.requests import Requests
-from sysbench.core.predict.room import available_memory, is_room, with_fragments
+from sysbench.core.predict.room import available_memory, closed_form_fits, with_fragments
 from sysbench.core.record.environment import Roof
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.estimate_tables import fit_table, grid_table
@@ -80,7 +80,7 @@ def test_what_fits_fits_and_one_more_does_not(
     assert room.least < room.most <= capacity
     if found.largest:
         assert predict(spec.changed(**{key: found.largest})).peak_bytes == found.peak_bytes
-        assert found.peak_bytes is not None and is_room(found.peak_bytes, room)
+        assert found.peak_bytes is not None and closed_form_fits(found.peak_bytes, room)
     else:
         assert found.peak_bytes is None
     assert found.next == found.largest + 1

@@ -1,4 +1,4 @@
-"""Requests of a step: recorded, extended to more layers, and played to an allocator."""
+"""Requests of a step: recorded, extended to more layers, and replayed in an allocator."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def test_a_trace_of_four_layers_gives_that_of_seven(
     )
     shallow, whole = dry_run(spec.changed(layers=SHALLOW)).trace, dry_run(spec).trace
     assert shallow is not None and whole is not None
-    told, real = extended_trace(shallow, 7).requests(), whole.requests()
+    deeper, real = extended_trace(shallow, 7).requests(), whole.requests()
     for part in ("build", "state", "step"):
-        assert settled(getattr(told, part)) == settled(getattr(real, part)), part
+        assert settled(getattr(deeper, part)) == settled(getattr(real, part)), part
     names = [name for name, _ in real.marks]
-    assert [name for name, _ in told.marks] == names
+    assert [name for name, _ in deeper.marks] == names
     assert (BACKWARD_PRODUCT in names) == spec.has_backward
     assert bool(real.state) == (step == "train")
 
@@ -128,7 +128,7 @@ def test_state_and_workspaces_come_in_the_first_step_and_stay() -> None:
     assert a_step().threads == 1
 
 
-def test_the_request_that_is_refused_is_told_with_its_place() -> None:
+def test_the_refused_request_is_reported_with_its_place() -> None:
     needed = replay_requests(a_step(), WORKSPACE).reserved_bytes
     assert replay_requests(a_step(), WORKSPACE, capacity_bytes=needed).shortage is None
     shortage = replay_requests(a_step(), WORKSPACE, capacity_bytes=60 * MIB).shortage

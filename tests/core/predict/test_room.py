@@ -1,4 +1,4 @@
-"""What a device leaves to a step, where it is here and where its size is quoted."""
+"""Memory available to a step, on devices here and on devices of quoted size."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ CARDS = {
 
 @pytest.mark.parametrize("name", CARDS)
 @pytest.mark.parametrize("card", [ANY_CARD, card_here("9.0")], ids=["quoted", "here"])
-def test_the_room_of_a_card_is_between_its_bounds(name: str, card: Card) -> None:
+def test_the_available_memory_is_between_its_bounds(name: str, card: Card) -> None:
     quoted, total, context = CARDS[name]
     room = available_memory(SPEC, (quoted if card is ANY_CARD else total) * MIB, card)
     assert room.least < (total - context) * MIB < room.most
 
 
 @pytest.mark.parametrize(("key", "name"), [("h100", "H100"), ("a100-40gb", "A100")])
-def test_the_room_of_a_card_by_name_is_that_of_its_figures(key: str, name: str) -> None:
+def test_the_available_memory_of_a_named_card_follows_its_figures(key: str, name: str) -> None:
     known, (_, total, context) = find_card(key), CARDS[name]
     room = available_memory(SPEC, known.memory_bytes, card_elsewhere(known))
     assert room.least < (total - context) * MIB < room.most
@@ -91,10 +91,10 @@ def test_workspaces_go_by_the_capability() -> None:
         for nothing in (False, True)
     )
     limited = spec.changed(memory_limit=limit)
-    told = [
+    verdicts = [
         fit_verdict(exact, available_memory(limited, limit, card_here(c))) for c in ("8.0", "9.0")
     ]
-    assert told == ["fits", "over"]
+    assert verdicts == ["fits", "over"]
 
 
 def test_what_fits_by_chance_is_not_sure_to_fit() -> None:

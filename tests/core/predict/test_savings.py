@@ -1,4 +1,4 @@
-"""What one change would save: every row is the prediction of a spec that can be run."""
+"""Savings of single changes: every row is the prediction of a valid spec."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from sysbench.core.errors import SpecError, WorkerFailed
 from sysbench.core.predict.closed_form import Prediction, predict
-from sysbench.core.predict.savings import LEAST_SHARE, savings_of
+from sysbench.core.predict.savings import MIN_SHARE, savings_of
 from sysbench.core.spec.spec import RunSpec
 
 XL: dict[str, Any] = {"model": "cs336-2025/xl", "device": "cuda:0"}
@@ -32,7 +32,7 @@ def test_each_row_is_the_prediction_of_a_spec_that_can_run(
     for row in found.savings:
         assert row.peak_bytes == predict(spec.changed(**row.settings)).peak_bytes
         assert row.saved_bytes == found.peak_bytes - row.peak_bytes
-        assert row.saved_bytes >= LEAST_SHARE * found.peak_bytes
+        assert row.saved_bytes >= MIN_SHARE * found.peak_bytes
     saved = [row.saved_bytes for row in found.savings]
     assert saved == sorted(saved, reverse=True)
     changes = [f"{key}={value}" for row in found.savings for key, value in row.settings.items()]
@@ -42,12 +42,12 @@ def test_each_row_is_the_prediction_of_a_spec_that_can_run(
 
 
 def test_what_cannot_be_predicted_is_named_and_ends_nothing() -> None:
-    def played(spec: RunSpec) -> Prediction:
+    def predict_exactly(spec: RunSpec) -> Prediction:
         if spec.precision != "fp32":
             raise WorkerFailed("exact mode cannot run this step: of its own")
         return predict(spec)
 
-    found = savings_of(RunSpec(**XL), played)
+    found = savings_of(RunSpec(**XL), predict_exactly)
     assert found.unknown == {"precision": "exact mode cannot run this step: of its own"}
     assert {"optimizer": "sgd"} in [row.settings for row in found.savings]
     with pytest.raises(SpecError, match="--savings = True: not for this spec: compiled code"):

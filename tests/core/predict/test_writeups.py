@@ -23,7 +23,7 @@ SAVED: dict[str, tuple[float, ...]] = {
 }
 
 # Of 2.7B, float32 or bf16 autocast, batch 4: what was resident, the unit, and context to what
-# was reported: every figure of the cell with five answers, and of the steps beside it.
+# was reported: every figure of the cell with five answers, and of the other steps.
 REPORTED: list[tuple[str, Resident, int, dict[int, float]]] = [
     ("S1", "3P+A", GB, {128: 46, 256: 53, 512: 70}),
     ("Da", "P+t", GIB, {128: 12.90, 256: 13.00, 512: 13.42}),
@@ -35,7 +35,7 @@ REPORTED: list[tuple[str, Resident, int, dict[int, float]]] = [
     ("Br", "P+2A", GIB, {128: 23.1, 256: 35.5, 512: 65.1}),
 ]
 EXCEPTIONS = {("Br", 512): 0.025}
-"""The published closed form, too, gives 66.6 GiB for this one; what was different is not told."""
+"""The published closed form also gives 66.6 GiB; the cause of the difference is not published."""
 
 
 @pytest.mark.parametrize("model", SAVED)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sysbench.core.ranks.clock_alignment import aligned
-from sysbench.core.ranks.matching import matched
+from sysbench.core.ranks.clock_alignment import align_clocks
+from sysbench.core.ranks.matching import match_collectives
 from sysbench.core.trace.rank_summary import RankTrace
 
 MakeRank = Callable[..., RankTrace]
@@ -31,7 +31,7 @@ def test_the_true_skew_lies_within_the_stated_error(
             end = begin + max(arrivals) + transfers[rank]
             calls[rank].append((begin + arrivals[rank], end))
     ranks = {rank: make_rank(calls[rank], ahead=skews[rank]) for rank in range(3)}
-    clocks = aligned(list(ranks), matched(ranks))
+    clocks = align_clocks(list(ranks), match_collectives(ranks))
     assert clocks.conflict_ns == 0 and clocks.reference == 0
     for rank in range(3):
         clock = clocks.by_rank[rank]
@@ -49,7 +49,7 @@ def test_bounds_add_up_along_a_path_of_groups(make_rank: MakeRank) -> None:
         | {"calls": [*between.calls, *middle.calls]}
     )
     ranks = {0: first, 1: both, 2: last}
-    clocks = aligned([0, 1, 2], matched(ranks)).by_rank
+    clocks = align_clocks([0, 1, 2], match_collectives(ranks)).by_rank
     assert (clocks[1].ahead_ns, clocks[2].ahead_ns) == (50, 90)
     assert abs(clocks[2].ahead_ns - 70) <= clocks[2].error_ns <= 2100
 
@@ -61,7 +61,7 @@ def test_a_rank_without_a_collective_in_common_has_no_clock(make_rank: MakeRank)
         2: make_rank([(0, 1000)], group="other"),
         3: make_rank([(0, 1000)], kinds=["send-receive"]),
     }
-    assert set(aligned(list(ranks), matched(ranks)).by_rank) == {0, 1}
+    assert set(align_clocks(list(ranks), match_collectives(ranks)).by_rank) == {0, 1}
 
 
 def test_what_cannot_be_on_any_clock_is_told_and_part_of_the_error(make_rank: MakeRank) -> None:
@@ -70,7 +70,7 @@ def test_what_cannot_be_on_any_clock_is_told_and_part_of_the_error(make_rank: Ma
         0: make_rank([(500_000, 600_000), (1_000_000, 1_001_000)]),
         1: make_rank([(100_000, 300_000), (1_000_000, 1_001_000)]),
     }
-    clocks = aligned([0, 1], matched(ranks))
+    clocks = align_clocks([0, 1], match_collectives(ranks))
     assert 90_000 <= clocks.conflict_ns <= 250_000
     assert clocks.by_rank[1].error_ns >= clocks.conflict_ns
     assert clocks.by_rank[0].error_ns == 0

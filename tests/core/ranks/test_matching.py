@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sysbench.core.ranks.matching import matched
+from sysbench.core.ranks.matching import match_collectives
 from sysbench.core.trace.rank_summary import RankTrace
 
 MakeRank = Callable[..., RankTrace]
@@ -15,7 +15,7 @@ def pairs(ranks: dict[int, RankTrace]) -> list[tuple[int, int]]:
     """By match the places of both calls in their files."""
     return [
         (ranks[0].calls.index(match.calls[0]), ranks[1].calls.index(match.calls[1]))
-        for match in matched(ranks)
+        for match in match_collectives(ranks)
     ]
 
 
@@ -52,9 +52,9 @@ def test_without_either_the_order_counts_if_all_have_as_many(make_rank: MakeRank
 
 def test_kind_size_and_group_are_part_of_a_collective(make_rank: MakeRank) -> None:
     one = make_rank(FOUR[:1])
-    assert len(matched({0: one, 1: make_rank(FOUR[:1])})) == 1
-    assert matched({0: one, 1: make_rank(FOUR[:1], kinds=["all-gather"])}) == []
-    assert matched({0: one, 1: make_rank(FOUR[:1], size=8)}) == []
-    assert matched({0: one, 1: make_rank(FOUR[:1], group="tp")}) == []
+    assert len(match_collectives({0: one, 1: make_rank(FOUR[:1])})) == 1
+    assert match_collectives({0: one, 1: make_rank(FOUR[:1], kinds=["all-gather"])}) == []
+    assert match_collectives({0: one, 1: make_rank(FOUR[:1], size=8)}) == []
+    assert match_collectives({0: one, 1: make_rank(FOUR[:1], group="tp")}) == []
     uneven = [make_rank(FOUR[:1], kinds=["all-to-all"], size=size) for size in (8, 16)]
-    assert len(matched(dict(enumerate(uneven)))) == 1
+    assert len(match_collectives(dict(enumerate(uneven)))) == 1

@@ -100,7 +100,7 @@ def test_rounds_of_a_study_test_the_compiled_cell_against_the_eager_one(record: 
         if rounds == 1:
             assert tested == "one process each: not tested"
         else:
-            assert tested == "faster: -21.6 % (-23.1 % to -20.0 %); 6 and 6 rounds"
+            assert tested == "faster: -21.6 % (95 % CI -23.1 to -20.0 %); 6 and 6 rounds"
         assert table.column("Break-even steps, cold")[0]
 
 

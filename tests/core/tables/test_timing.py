@@ -66,7 +66,7 @@ def test_a_single_process_is_called_one() -> None:
     record = factories.record(timing=single)
     assert entry_of(record).rounds == 1
     (good,) = findings_of(record)
-    assert good.verdict == "10 ms per step, known to ±1.00 % inside this process."
+    assert good.verdict == "10 ms per step, ±1.00 % in this process."
 
 
 def test_rounds_are_told_wherever_their_time_is() -> None:
@@ -88,7 +88,7 @@ def test_rounds_are_told_wherever_their_time_is() -> None:
     assert (MEASURES["rounds"](record), MEASURES["timed_steps"](record)) == (3, 36)
     (good,) = findings_of(record)
     assert good.verdict == "10.2 ms per step, ±1.96 % over 3 processes."
-    assert good.why.startswith("12 steps in the middle process")
+    assert good.why.startswith("12 steps in the median process")
 
 
 def test_drift_is_judged_inside_a_process_and_not_from_round_to_round() -> None:
@@ -104,7 +104,7 @@ def test_a_round_that_does_not_count_is_told_with_its_reason() -> None:
     record = factories.record(timing=rounds(10.0, 10.2, 10.4, disturbed="a neighbour"))
     finding = lost_rounds(record)
     assert finding is not None
-    assert finding.verdict == "1 of 3 rounds does not count."
+    assert finding.verdict == "1 of 3 rounds was excluded."
     assert finding.why == "round 3: a neighbour."
     table = table_named(record, "rounds")
     assert table.column("counts") == [True, True, False]

@@ -7,7 +7,7 @@ import json
 import msgspec
 import numpy as np
 
-from sysbench.core.trace.columns import LONGEST_OPERANDS, Collector
+from sysbench.core.trace.columns import MAX_OPERANDS_LENGTH, Collector
 from sysbench.core.trace.operators import parse_operands
 from sysbench.core.trace.trace_json import JsonEvent
 
@@ -24,7 +24,7 @@ def events(*dims: object) -> list[JsonEvent]:
 
 def shapes(collector: Collector) -> list[tuple[int, ...] | None]:
     """The shape of each host event's first input."""
-    trace = collector.finished()
+    trace = collector.finish()
     found: list[tuple[int, ...] | None] = []
     for number in trace.host.operands.tolist():
         operands = parse_operands(trace.operands[number]) if number >= 0 else None
@@ -43,10 +43,10 @@ def test_a_trace_without_shapes_has_none() -> None:
     collector = Collector()
     collector.add(events(None, None))
     assert shapes(collector) == [None, None]
-    assert np.array_equal(collector.finished().host.operands, [-1, -1])
+    assert np.array_equal(collector.finish().host.operands, [-1, -1])
 
 
 def test_endless_inputs_are_left_out() -> None:
     collector = Collector()
-    collector.add(events([1] * LONGEST_OPERANDS, [7]))
+    collector.add(events([1] * MAX_OPERANDS_LENGTH, [7]))
     assert shapes(collector) == [None, (7,)]

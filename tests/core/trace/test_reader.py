@@ -142,7 +142,7 @@ def test_damaged_files_are_refused_by_name(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "reason"),
-    [("MOST_EVENTS", "more than 30 timed events"), ("MOST_CHARACTERS", "more than 30 characters")],
+    [("MAX_EVENTS", "more than 30 timed events"), ("MAX_CHARACTERS", "more than 30 characters")],
 )
 def test_more_than_a_real_trace_holds_is_refused(
     limit: str, reason: str, writer: Any, monkeypatch: pytest.MonkeyPatch

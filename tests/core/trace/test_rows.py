@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.record.record import KernelRow, Kernels
-from sysbench.core.trace.cost_rows import borrowed_work, noted_work, with_costs
+from sysbench.core.trace.cost_rows import with_costs, work_from_other_trace, work_from_shapes
 from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
@@ -29,7 +29,7 @@ def shapes(*dims: list[int]) -> dict[str, Any]:
 def table(writer: TraceWriter) -> Kernels:
     trace = read_trace(writer.write())
     ledger = time_ledger(trace)
-    return with_costs(kernel_rows(ledger), noted_work(trace, ledger))
+    return with_costs(kernel_rows(ledger), work_from_shapes(trace, ledger))
 
 
 def row(kernels: Kernels, name: str) -> KernelRow:
@@ -141,7 +141,7 @@ def test_shapes_of_one_step_are_those_of_every_step(
     traced.op(f"sysbench:steps:{steps}", 50, end)
     trace = read_trace(traced.write())
     ledger = time_ledger(trace)
-    work = borrowed_work(trace, ledger, read_trace(shaped.write()), 4)
+    work = work_from_other_trace(trace, ledger, read_trace(shaped.write()), 4)
     kernels = with_costs(kernel_rows(ledger), work)
     assert kernels.counted_flops == {"forward": 16.0 * sum(widths)}
     assert row(kernels, "aten::mm").flops == pytest.approx(16.0 * sum(widths))
@@ -154,7 +154,7 @@ def test_a_step_that_ran_otherwise_lends_nothing(tmp_path: Path) -> None:
     step(traced, 0, [1, 2, 3], noted=False)
     trace = read_trace(traced.write())
     ledger = time_ledger(trace)
-    work = borrowed_work(trace, ledger, read_trace(shaped.write()), 4)
+    work = work_from_other_trace(trace, ledger, read_trace(shaped.write()), 4)
     assert work.rows == {}
     assert "aten::mm" in work.reasons["counted_flops"]
 
@@ -162,7 +162,7 @@ def test_a_step_that_ran_otherwise_lends_nothing(tmp_path: Path) -> None:
 def test_a_real_trace_of_an_h100_is_below_its_roof(shared_data: Path) -> None:
     trace = read_trace(shared_data / "traces" / "qwen15_0.5b_h100_fwd.json.gz")
     ledger = time_ledger(trace)
-    work = noted_work(trace, ledger)
+    work = work_from_shapes(trace, ledger)
     assert work is not None
     assert work.reasons == {}
     assert work.products == {"forward": pytest.approx(6.006e12, rel=1e-3)}

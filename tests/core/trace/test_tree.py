@@ -29,10 +29,10 @@ from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.module_tree import (
     WORK,
     TreeNode,
+    find_outliers,
     from_share,
     kernel_tree,
     matching,
-    odd_ones,
     ranges,
     to_depth,
     walk,
@@ -191,11 +191,11 @@ def test_a_layer_of_another_shape_is_not_folded() -> None:
 
 
 def test_odd_needs_both_limits() -> None:
-    assert odd_ones({0: 1.0, 1: 2.0}) == [], "of two nobody is the odd one"
+    assert find_outliers({0: 1.0, 1: 2.0}) == [], "of two nobody is the odd one"
     noisy = {number: float(number) for number in range(10, 30)}
-    assert odd_ones(noisy) == [], "far from the median, but so are its siblings"
-    assert odd_ones(dict.fromkeys(range(9), 100.0) | {9: 109.0}) == []
-    assert odd_ones(dict.fromkeys(range(9), 100.0) | {9: 111.0}) == [9]
+    assert find_outliers(noisy) == [], "far from the median, but so are its siblings"
+    assert find_outliers(dict.fromkeys(range(9), 100.0) | {9: 109.0}) == []
+    assert find_outliers(dict.fromkeys(range(9), 100.0) | {9: 111.0}) == [9]
 
 
 def test_ranges_are_short() -> None:

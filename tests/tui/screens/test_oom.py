@@ -49,7 +49,7 @@ async def test_the_memory_tab_goes_up_to_the_refusal(app: SysbenchApp, run: RunD
         assert isinstance(found, MemoryTab)
         assert not found.is_blank
         head = str(found.query_one(".head", Static).content)
-        assert head.startswith("out of memory: 128 MiB asked for in forward")
+        assert head.startswith("out of memory: tried to allocate 128 MiB in forward")
         timeline = found.query_one(TimelineView)
         assert timeline.sample == len(timeline.timeline.t_ms) - 1
         assert [*found.tables] == ["ledger", "stacks", "largest", "fits", "request"]

@@ -130,10 +130,10 @@ async def test_what_is_not_in_the_prediction_on_this_cpu_is_named(
         app.screen.query_one("#field-precision", Choice).value = "bf16"
         await until(pilot, lambda: text_of(app) != in_fp32)
         if is_named:
-            await until(pilot, lambda: "Library workspace: what oneDNN" in text_of(app))
+            await until(pilot, lambda: "Library workspace: oneDNN's memory" in text_of(app))
         else:
             await pilot.pause()
-            assert "Library workspace: what oneDNN" not in text_of(app)
+            assert "Library workspace: oneDNN's memory" not in text_of(app)
 
 
 async def test_a_model_of_the_user_s_is_typed_under_its_choice(app: SysbenchApp) -> None:

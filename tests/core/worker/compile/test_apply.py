@@ -122,7 +122,7 @@ def test_fused_kernels_decode_into_operators_modules_lines_and_code(
     activation = next(one for one in made if one.phase == "forward" and "silu" in one.ops)
     assert activation.module == "blocks.*.ffn"
     (source,) = activation.sources
-    assert re.fullmatch(r"models/transformer\.py:\d+ y: Tensor = self\.w2\(.*", source)
+    assert re.fullmatch(r"workloads/transformer\.py:\d+ y: Tensor = self\.w2\(.*", source)
     size = 2 * 16 * 64 * 4  # batch, context, d_ff, float32
     assert activation.bytes_per_call == 3 * size  # two read, one written
     code = generated_code(directory, activation.file, activation.name)

@@ -19,7 +19,7 @@ import msgspec
 import torch
 import torch._dynamo  # for AdamW, once
 
-from sysbench.core.memory.predicted import reconciled
+from sysbench.core.memory.predicted import reconcile
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
@@ -55,7 +55,7 @@ def result_of(spec: RunSpec) -> Result:
     reported = events[-1]
     assert isinstance(reported, ResultReported)
     memory = msgspec.convert(reported.data, Memory)
-    return Result(reconciled(memory, spec, predict(spec)), live_of(spec))
+    return Result(reconcile(memory, spec, predict(spec)), live_of(spec))
 
 
 if __name__ == "__main__":

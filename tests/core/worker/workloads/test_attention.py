@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sysbench.core import run
-from sysbench.core.memory.predicted import reconciled
+from sysbench.core.memory.predicted import reconcile
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory, Record
@@ -35,7 +35,7 @@ def memory_of(spec: RunSpec, folder: Path) -> Memory:
     measure(Job(spec=spec, name="memory", folder=str(folder)), events.append)
     reported = events[-1]
     assert isinstance(reported, ResultReported)
-    return reconciled(msgspec.convert(reported.data, Memory), spec, predict(spec))
+    return reconcile(msgspec.convert(reported.data, Memory), spec, predict(spec))
 
 
 @pytest.mark.parametrize(
