@@ -1,14 +1,13 @@
-"""One look for each name: the colour and the texture of a category, wherever it is drawn.
+"""Colours and textures of categories, the same in every view.
 
-A look goes by the name alone. Two runs side by side, a filtered table, the screens and the HTML
-page therefore show the same category alike, whatever else is in view and however large it is.
+A category's look depends on its name alone, so two runs side by side, a filtered table, the screens
+and the HTML page agree.
 
-The hues are the seven colours of Okabe and Ito (*Color Universal Design*, 2008), chosen so that
-people with protanopia, deuteranopia or tritanopia tell them apart. They are too pale for a white
-page: their twins there have the same hue angles, made dark enough for a contrast of three to one
-with the page, and moved apart in lightness until they are as far from each other for the same
-readers. Seven hues are fewer than the categories, so a texture goes with each; within a family of
-names no two have both in common, and the commonest differ in both.
+The hues are the seven colours of Okabe and Ito (*Color Universal Design*, 2008), which people with
+protanopia, deuteranopia or tritanopia can distinguish. They are too pale for a white page. Their
+counterparts there have the same hue angles, a contrast of at least 3:1 with the page, and lightness
+values that keep them as far apart for the same readers. A texture goes with each hue, since there
+are more categories than hues: within a family of names, no two share both.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ HUES: dict[str, Hue] = {
     "blue": Hue("#0072b2", "#114683"),
     "grey": Hue("#8a97a4", "#66727e"),
 }
-"""By name; grey is for what is no work: idle, the rest, what nobody owns."""
+"""By name; grey is for idle time, the rest and memory without an owner."""
 
 TEXTURES = "█▓▒▚▌╳╱≡"
 """Glyphs of one cell, from full to sparse; each is another character in ASCII too."""
 
 
 class Look(NamedTuple):
-    """The look of a named part.
+    """A category's hue and texture.
 
     Attributes:
         hue: A name of `HUES`.
@@ -70,7 +69,6 @@ KERNELS = {
     "fused kernels": Look("green", "▓", faint=True),
     "other": Look("grey", "▒", faint=True),
 }
-"""Categories of kernels and operators."""
 
 REST = {"idle": Look("grey", "░"), "unattributed": Look("grey", " ")}
 """Time in which no kernel ran, or none that has a name."""
@@ -139,9 +137,9 @@ LOOKS: dict[str, Look] = STAGES | PHASES | MEMORY | TEMPORARIES | REST | KERNELS
 
 
 def look_of(name: str) -> Look:
-    """The look of a name, the same at every call in every process.
+    """Return the look of a name, the same at every call in every process.
 
-    A name that nobody listed, such as a category of a foreign file, gets one from its letters.
+    A name that is not listed, such as a category of an imported file, gets one from its letters.
     """
     for known in (name, name.split(" (")[0], name.split(" to ")[0]):
         if known in LOOKS:
@@ -152,5 +150,5 @@ def look_of(name: str) -> Look:
 
 
 def place_look(place: int) -> Look:
-    """The look of one of several alike things by its place, such as a line of a figure."""
+    """Return the look of one of several similar things by its position, such as a line."""
     return Look([*HUES][place % len(HUES)], TEXTURES[place % len(TEXTURES)])

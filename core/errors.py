@@ -1,25 +1,22 @@
-"""Exceptions whose messages are for a person to read, in one tree.
+"""Exceptions of the engine, with messages for the user.
 
-A message has the fault, its place and the remedy. ``exit_code`` is the exit code of the command
-line for it.
+A message has the fault, its place and the remedy. ``exit_code`` is the command line's exit code.
 """
 
 from __future__ import annotations
 
 
 class SysbenchError(Exception):
-    """The root: catch this to catch everything the engine reports."""
+    """Base class of all errors that the engine reports."""
 
     exit_code = 1
 
 
 class SpecError(SysbenchError, ValueError):
-    """A spec, a profile or an option that cannot be measured as written.
+    """A spec, profile or option that cannot be measured as written.
 
     Attributes:
-        field: The dotted name of the key at fault.
-        value: The value as given.
-        allowed: The accepted values, in words.
+        field: Dotted name of the key at fault.
     """
 
     exit_code = 2
@@ -33,50 +30,46 @@ class SpecError(SysbenchError, ValueError):
 
 
 class InterpreterError(SpecError):
-    """A Python that workers cannot run in; ``allowed`` has the reason, and the remedy if there is
-    one."""
+    """A Python interpreter that cannot run workers; ``allowed`` has the reason and any remedy."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__("python", path, why)
 
 
 class ProfileError(SysbenchError):
-    """A TOML file that cannot be read as a profile; names the file and the place."""
+    """A TOML file that cannot be read as a profile."""
 
     exit_code = 2
 
 
 class NotFoundError(SysbenchError):
-    """No run, preset or file by that name."""
-
     exit_code = 2
 
 
 class DeviceBusyError(SysbenchError):
-    """Another measuring run holds the device."""
+    """Another run is measuring on the device."""
 
 
 class MissingLibraryError(SysbenchError):
-    """A command needs a library that is not installed; the message has what installs it."""
+    """A command needs a library that is not installed; the message has the install command."""
 
 
 class DamagedFileError(SysbenchError):
-    """A file whose content does not match its name: truncated, foreign or hostile."""
+    """A file whose content is truncated, hostile or of another kind than its name."""
 
 
 class NewerFileError(DamagedFileError):
-    """A file of a later version, which this one leaves as it is."""
+    """A file that a later version wrote."""
 
 
 class ForeignFileError(DamagedFileError):
-    """A file that cannot be inspected: absent, of an unknown kind, damaged, hostile, or too large
-    for the memory that decoding may take."""
+    """An imported file that is absent, of an unknown kind, damaged, hostile, or too large."""
 
     exit_code = 2
 
 
 class ClusterError(SysbenchError):
-    """The scheduler of a cluster refuses, does not answer, or is not there."""
+    """The cluster's scheduler refuses, does not answer, or does not exist."""
 
 
 class WorkerFailed(SysbenchError):
@@ -84,12 +77,12 @@ class WorkerFailed(SysbenchError):
 
 
 class ModelError(SysbenchError):
-    """A model of the user's that does not keep to what a model is here."""
+    """A user's model that does not have the required interface."""
 
 
 def _short(value: object, limit: int = 80) -> str:
     try:
         text = repr(value)
-    except ValueError:  # a whole number of more digits than Python writes out
+    except ValueError:  # an integer with more digits than Python prints
         text = f"a {type(value).__name__} too long to show"
     return text if len(text) <= limit else text[: limit - 1] + "…"

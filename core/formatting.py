@@ -1,4 +1,4 @@
-"""Text to quantities and back: bytes in binary units, ratios, counts."""
+"""Convert text to quantities and back: bytes in binary units, ratios, counts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import re
 from decimal import Decimal
 
 UNKNOWN = "n/a"
-"""Text of an unknown quantity, which is never written as zero."""
+"""Text of an unknown quantity, which is never shown as zero."""
 
-LONGEST_NAME = 60
-"""Limit of a kernel's name in a sentence, in characters."""
+MAX_NAME_CHARS = 60
 
 BINARY_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 DECIMAL_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
-"""Units by which cards are sold."""
+"""Units in which GPUs are sold."""
 
 
 def parse_bytes(text: str) -> int:
-    """``"24GiB"`` to bytes. Only binary units, so that GB and GiB are never confused.
-
-    Raises:
-        ValueError: Not a number followed by one of the binary units.
-    """
+    """Convert ``"24GiB"`` to bytes; ValueError for ``GB``, which is often confused with GiB."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     units = {unit.lower(): factor for unit, factor in BINARY_UNITS.items()}
     if match is None or match[2].lower() not in units:
@@ -31,11 +26,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """`parse_bytes` that takes the units of data sheets too: ``"80GB"`` is 80e9 bytes.
-
-    Raises:
-        ValueError: Not a number followed by one of the units.
-    """
+    """Convert text to bytes, also decimal units: ``"80GB"`` is 80e9 bytes; raises ValueError."""
     if match := re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(MB|GB|TB)\s*", text, re.IGNORECASE):
         return round(Decimal(match[1]) * DECIMAL_UNITS[match[2].upper()])
     try:
@@ -45,27 +36,20 @@ def parse_size(text: str) -> int:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in the largest binary unit that keeps the number at or above one.
-
-    Three significant digits: ``1.92 GiB``, ``0 B``, ``-35.5 MiB``.
-    """
+    """Format bytes with three significant digits: ``1.92 GiB``, ``0 B``, ``-35.5 MiB``."""
     magnitude, unit = float(abs(count)), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        # From here on three digits would round up to 1024 of the smaller unit.
+        # From here on, three digits would round up to 1024 of the smaller unit.
         if magnitude >= BINARY_UNITS[larger] * (1 - 1 / 2048):
             unit = larger
     scaled = magnitude / BINARY_UNITS[unit]
-    is_integer = unit == "B" or scaled >= 999.5  # which rounds to four digits
+    is_integer = unit == "B" or scaled >= 999.5  # rounds to four digits
     number = f"{scaled:.0f}" if is_integer else f"{scaled:#.3g}".rstrip(".")
     return f"{'-' if count < 0 else ''}{number} {unit}"
 
 
 def parse_ratio(text: str) -> float:
-    """``"0.5%"`` or ``"0.005"`` to 0.005.
-
-    Raises:
-        ValueError: Not a number, with or without a percent sign.
-    """
+    """Convert ``"0.5%"`` or ``"0.005"`` to 0.005; raises ValueError."""
     stripped = text.strip()
     if stripped.endswith("%"):
         return float(stripped[:-1]) / 100
@@ -73,34 +57,34 @@ def parse_ratio(text: str) -> float:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share of one: ``31.2 %``."""
+    """Format a fraction of one: ``31.2 %``."""
     return f"{100 * share:.{digits}f} %"
 
 
 def percent_of(part: float, whole: float) -> str:
-    """A part of a whole: ``31.2 %``; of nothing ``0.0 %``."""
+    """Format a part of a whole: ``31.2 %``; ``0.0 %`` if the whole is zero."""
     return percent(part / whole if whole else 0.0)
 
 
 def signed_percent(change: float, digits: int = 1) -> str:
-    """A change, always with its sign: ``+3.7 %``; zero after rounding is ``+0.0 %``."""
+    """Format a change with its sign: ``+3.7 %``; zero after rounding is ``+0.0 %``."""
     # + 0.0 turns -0.0 into 0.0.
     return f"{round(100 * change, digits) + 0.0:+.{digits}f} %"
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """A number with so many significant digits, never in exponent form."""
+    """Format a number with ``digits`` significant digits, never in exponent form."""
     integer_digits = len(str(int(abs(value)))) if abs(value) >= 1 else 1
     return f"{value:,.{max(0, digits - integer_digits)}f}"
 
 
 def milliseconds(value: float) -> str:
-    """Four significant digits with the unit: ``184.2 ms``."""
+    """Format with four significant digits: ``184.2 ms``."""
     return f"{significant(value)} ms"
 
 
-def shortened(name: str, most: int = LONGEST_NAME) -> str:
-    """A name of at most ``most`` characters, cut in the middle: both ends identify it."""
+def shortened(name: str, most: int = MAX_NAME_CHARS) -> str:
+    """Shorten a name to ``most`` characters, cut in the middle: both ends identify it."""
     if len(name) <= most:
         return name
     tail = most // 3
@@ -109,29 +93,30 @@ def shortened(name: str, most: int = LONGEST_NAME) -> str:
 
 WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 HOMES = ("home", "users", "documents and settings")
-"""Folders, in small letters, whose folders are named after people."""
+"""Lower-case names of folders whose subfolders are named after people."""
 
 
 def slashed(path: str) -> str:
-    """A path of any system with slashes between its parts."""
     return path.replace("\\", "/") if WINDOWS_PATH.match(path) else path
 
 
 def short_path(path: str) -> str:
-    """A file with its folder only, which is left out where it is somebody's home: records get
-    published, and the paths of homes are private."""
+    """Return a file with its folder only, without the folder if it is a home directory.
+
+    Records get published, and the paths of homes are private.
+    """
     *outer, folder, file = ["", "", *slashed(path).split("/")]
     is_home = bool(outer) and outer[-1].lower() in HOMES
     return f"{folder}/{file}" if folder and not is_home else file
 
 
 def counted(count: int, noun: str) -> str:
-    """A count with its noun, for nouns with a plural in s: ``1 thread``, ``3 threads``."""
+    """Format a count with its noun, for nouns with a plural in s: ``1 thread``, ``3 threads``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def format_count(count: float) -> str:
-    """A large count with a metric suffix and three digits: ``4.11 T``, ``969 M``."""
+    """Format a large count with a metric suffix and three digits: ``4.11 T``, ``969 M``."""
     rounded = float(f"{count:.3g}")
     for suffix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(rounded) >= factor:

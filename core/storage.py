@@ -1,4 +1,4 @@
-"""The data folder, atomic writes, ends of logs, and file locks that name their holder."""
+"""Data folder, atomic writes, ends of logs, and file locks that name their holder."""
 
 from __future__ import annotations
 
@@ -19,48 +19,46 @@ from sysbench.core.errors import DamagedFileError, DeviceBusyError
 from sysbench.core.formatting import format_bytes
 
 HOME_VARIABLE = "SYSBENCH_HOME"
-MOST_BYTES = 2**28
-"""Largest file of a run that is read in one piece; records have up to a few MiB."""
+MAX_BYTES = 2**28
+"""Largest file of a run that is read at once; records have up to a few MiB."""
 UNREADABLE_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Failures of decoding JSON: RecursionError where it nests without end."""
+"""Failures of decoding JSON: RecursionError if it nests too deeply."""
 
 
 def home() -> Path:
-    """The data folder: ``$SYSBENCH_HOME``, else the platform's data directory."""
+    """Return the data folder: ``$SYSBENCH_HOME``, else the platform's data directory."""
     if override := os.environ.get(HOME_VARIABLE):
         return Path(override).expanduser()
-    import platformdirs  # a worker, whose Python may lack it, needs no home
+    import platformdirs  # lazy: a worker, whose Python may lack it, never gets here
 
     return platformdirs.user_data_path("sysbench-tui")
 
 
 def make_folder(path: Path, *, exist_ok: bool = True) -> None:
-    """Make a folder in the data folder, and that first, for its owner only.
+    """Make a folder in the data folder, and the data folder itself, readable by the owner only.
 
-    Runs have names of processes and settings, and whoever can open a lock for reading can hold it.
-    A data folder that is there already keeps its rights: it may be shared on purpose.
+    Runs contain names of processes and settings, and a lock that others can open, they can hold. An
+    existing data folder keeps its permissions: it may be shared on purpose.
 
     Raises:
-        FileExistsError: It is there already, unless ``exist_ok``.
-        NotADirectoryError: A file is in the place of a folder that it lies in.
+        FileExistsError: It exists already, unless ``exist_ok``.
+        NotADirectoryError: A parent is a file.
     """
-    own = home()
-    if path.is_relative_to(own) and not own.is_dir():
+    data_folder = home()
+    if path.is_relative_to(data_folder) and not data_folder.is_dir():
         try:
-            own.parent.mkdir(parents=True, exist_ok=True)
-            own.mkdir(mode=0o700, exist_ok=True)
+            data_folder.parent.mkdir(parents=True, exist_ok=True)
+            data_folder.mkdir(mode=0o700, exist_ok=True)
         except FileExistsError as error:
-            # Callers take a folder that exists for a name to draw again.
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(own)) from error
+            # For an existing folder, callers draw another name.
+            raise NotADirectoryError(
+                errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(data_folder)
+            ) from error
     path.mkdir(parents=True, exist_ok=exist_ok)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader sees the old or the new content, never a mixture.
-
-    Raises:
-        OSError: Nothing was replaced.
-    """
+    """Replace a file so that readers see the old or the new content; after OSError the old."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -75,32 +73,31 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def open_regular(path: Path, inside: Path | None = None) -> IO[bytes]:
-    """Open a file for reading. A pipe or a device of that name, which might never answer, is none.
+    """Open a regular file for reading. Refuse a pipe or a device, which might block forever.
 
     Args:
-        path: The file.
-        inside: Folder out of which no link may lead: in a run of somebody else one may name any
+        inside: Folder out of which no link may lead: a link in an untrusted run may point to any
             file of the reader, whose content would be shown and published as the run's.
 
     Raises:
-        DamagedFileError: It is no regular file, or lies outside that folder.
+        DamagedFileError: Not a regular file, or outside that folder.
         OSError: It cannot be opened.
     """
-    # Unlike Path.resolve, this takes links that lead to themselves.
+    # Unlike Path.resolve, this accepts links that point to themselves.
     if inside is not None and not Path(os.path.realpath(path)).is_relative_to(
         os.path.realpath(inside)
     ):
-        raise DamagedFileError(f"{path} is a link that leads out of {inside}, and is not followed")
+        raise DamagedFileError(f"{path} is a link that points out of {inside}, and is not followed")
     try:
-        # Without O_NONBLOCK opening a pipe waits for its writer.
+        # Without O_NONBLOCK, opening a pipe waits for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise DamagedFileError(f"{path} is no regular file: {error.strerror}") from error
+            raise DamagedFileError(f"{path} is not a regular file: {error.strerror}") from error
         raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise DamagedFileError(f"{path} is no regular file")
+            raise DamagedFileError(f"{path} is not a regular file")
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -108,15 +105,14 @@ def open_regular(path: Path, inside: Path | None = None) -> IO[bytes]:
 
 
 _NO_FILE = (errno.ENXIO, errno.ELOOP)
-"""Errors of opening a socket, and a link that leads to itself."""
+"""Errors of opening a socket, and a link that points to itself."""
 
 
-def read_regular(path: Path, most_bytes: int = MOST_BYTES, *, inside: Path | None = None) -> bytes:
-    """The content of a regular file.
+def read_regular(path: Path, most_bytes: int = MAX_BYTES, *, inside: Path | None = None) -> bytes:
+    """Read a regular file.
 
     Raises:
-        DamagedFileError: It is none, is larger than ``most_bytes``, or lies outside the folder
-            ``inside``.
+        DamagedFileError: Not a regular file, larger than ``most_bytes``, or outside ``inside``.
         OSError: It cannot be read.
     """
     with open_regular(path, inside) as file:
@@ -129,17 +125,16 @@ def read_regular(path: Path, most_bytes: int = MOST_BYTES, *, inside: Path | Non
 
 
 def open_to_write(path: Path, flags: int) -> int:
-    """A descriptor of a file that is written in place, made if it is not there.
+    """Open or create a file that is written in place, and return its descriptor.
 
-    No link is followed: whoever can plant one in a shared folder, or in a run that is given away,
-    would choose which file of the writer is changed.
+    Links are refused: anyone who can create one in a shared folder, or in a run that they pass on,
+    would choose which of the writer's files is changed.
 
     Args:
-        path: The file.
-        flags: Those of `os.open` on top.
+        flags: Further flags of `os.open`.
 
     Raises:
-        DamagedFileError: A link is in its place.
+        DamagedFileError: It is a link.
         OSError: It cannot be opened.
     """
     try:
@@ -151,16 +146,15 @@ def open_to_write(path: Path, flags: int) -> int:
 
 
 def open_to_append(path: Path) -> IO[bytes]:
-    """A file to read and to append to; arguments and errors as of `open_to_write`."""
+    """Open a file to read and to append to; arguments and errors as in `open_to_write`."""
     return os.fdopen(open_to_write(path, os.O_RDWR | os.O_APPEND), "a+b")
 
 
 def read_json(path: Path, *, inside: Path | None = None) -> bytes:
-    """A file of JSON that can be decoded in bounded memory; arguments and errors as of
-    `read_regular`.
+    """Read a JSON file that can be decoded in bounded memory.
 
     Raises:
-        DamagedFileError: It would take more than `MOST_DECODED_BYTES`.
+        DamagedFileError: As in `read_regular`, or it would take more than `MAX_DECODED_BYTES`.
     """
     data = read_regular(path, inside=inside)
     check_decoded(data, path)
@@ -168,45 +162,44 @@ def read_json(path: Path, *, inside: Path | None = None) -> bytes:
 
 
 def check_decoded(data: bytes, source: object) -> None:
-    """Check what JSON may take once it is decoded: three bytes can become an object of 64.
+    """Check the memory that JSON takes once decoded: three bytes can become an object of 64.
 
     Args:
-        data: The JSON.
         source: Its name in the error.
 
     Raises:
-        DamagedFileError: More than `MOST_DECODED_BYTES`.
+        DamagedFileError: More than `MAX_DECODED_BYTES`.
     """
-    if len(data) * max(_BYTES_OF.values()) <= MOST_DECODED_BYTES:
-        return  # however it is made
+    if len(data) * max(_BYTES_OF.values()) <= MAX_DECODED_BYTES:
+        return  # small whatever it contains
     count = decoded_bytes(data)
-    if count > MOST_DECODED_BYTES:
+    if count > MAX_DECODED_BYTES:
         raise DamagedFileError(
             f"{source} would take {format_bytes(count)} of memory; "
-            f"more than {format_bytes(MOST_DECODED_BYTES)} is not decoded"
+            f"more than {format_bytes(MAX_DECODED_BYTES)} is not decoded"
         )
 
 
 def decoded_bytes(data: bytes) -> int:
-    """Bytes that JSON takes once it is decoded, within a factor of two, from a count of marks."""
+    """Estimate the bytes of decoded JSON within a factor of two, from a count of punctuation."""
     return sum(data.count(mark) * size for mark, size in _BYTES_OF.items())
 
 
-MOST_DECODED_BYTES = 2**30
-"""Most that JSON of a run may take in memory. Records of a million steps in 20 rounds take less."""
+MAX_DECODED_BYTES = 2**30
+"""Limit for JSON of a run. Records of a million steps in 20 rounds take less."""
 _BYTES_OF = {b",": 32, b"[": 64, b"{": 240, b":": 120}
-"""What a value, a list, an object and a key of it take in CPython, by a mark of each."""
+"""Bytes of a value, list, object and key in CPython, by the character that marks each."""
 
 
 @contextmanager
 def locked(path: Path, *, wait: bool = False, who: str = "") -> Iterator[None]:
     """Hold an advisory lock on ``path``, whose content is this process's id.
 
-    The kernel releases it when the process ends, however it ends.
+    The kernel releases it when the process ends, even if it is killed.
 
     Raises:
         DeviceBusyError: Another process holds it and ``wait`` is false.
-        DamagedFileError: A link is in its place.
+        DamagedFileError: ``path`` is a link.
     """
     make_folder(path.parent)
     with open_to_append(path) as file:
@@ -223,7 +216,6 @@ def locked(path: Path, *, wait: bool = False, who: str = "") -> Iterator[None]:
 
 
 def _take(file: IO[bytes], *, wait: bool) -> bool:
-    """Take the lock; False if it is held and ``wait`` is false."""
     if wait:
         fcntl.flock(file, fcntl.LOCK_EX)
         return True
@@ -238,8 +230,10 @@ def _take(file: IO[bytes], *, wait: bool) -> bool:
 
 
 def lock_holder(path: Path) -> int | None:
-    """The id of the process that holds the lock, or None when it is free, and where this user may
-    not look: then there is nothing here to follow or to stop."""
+    """Return the id of the process that holds the lock.
+
+    None if it is free or if this user may not read it.
+    """
     try:
         with open_regular(path) as file:
             try:
@@ -247,16 +241,15 @@ def lock_holder(path: Path) -> int | None:
             except BlockingIOError:
                 return _written_pid(path)
     except (FileNotFoundError, PermissionError, DamagedFileError):
-        pass  # nobody locks what is no file
+        pass  # not a file, so nobody holds it
     return None
 
 
 def has_open(pid: int, path: Path) -> bool:
-    """Whether that process has the file open, as the holder of a lock has; true where the system
-    does not tell.
+    """Return whether that process has the file open; true if the system does not report it.
 
-    A lock that is held in another container, or on another machine, names a process of there:
-    here that number may be anybody's.
+    A lock held in another container or on another machine contains a process id from there, which
+    belongs to an unrelated process here.
     """
     descriptors = Path("/proc", str(pid), "fd")
     if not Path("/proc/self/fd").is_dir():
@@ -264,14 +257,14 @@ def has_open(pid: int, path: Path) -> bool:
     try:
         wanted = path.stat()
         return any(_is(descriptor, wanted) for descriptor in descriptors.iterdir())
-    except OSError:  # it ended, or is somebody else's
+    except OSError:  # it ended, or belongs to another user
         return False
 
 
 def _is(descriptor: Path, wanted: os.stat_result) -> bool:
     try:
         return os.path.samestat(descriptor.stat(), wanted)
-    except OSError:  # closed since it was listed
+    except OSError:  # closed after it was listed
         return False
 
 
@@ -284,10 +277,7 @@ LOG_TAIL_LINES = 60
 
 
 def last_lines(path: Path, count: int = LOG_TAIL_LINES, *, inside: Path | None = None) -> list[str]:
-    """The last lines of a log, undecodable bytes replaced; empty if there is none to read.
-
-    ``inside`` as in `open_regular`.
-    """
+    """Return the last lines of a log, undecodable bytes replaced; empty if it cannot be read."""
     try:
         text = last_bytes(path, 65536, inside=inside).decode("utf-8", "replace")
     except (OSError, DamagedFileError):
@@ -296,7 +286,6 @@ def last_lines(path: Path, count: int = LOG_TAIL_LINES, *, inside: Path | None =
 
 
 def last_bytes(path: Path, most_bytes: int, *, inside: Path | None = None) -> bytes:
-    """The end of a file; raises as `open_regular`, whose ``inside`` it has."""
     with open_regular(path, inside) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
         return file.read(most_bytes)

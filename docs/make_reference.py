@@ -1,7 +1,6 @@
 """Makes the pages under docs/reference from the program's own registries and types: ``make api``.
 
-Nothing of them is written by hand but the meaning of columns: those of the screens in
-``tui/columns.toml``, the others in ``columns.toml`` here.
+The sentence about a column comes from its row in ``core/tables``.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import ast
 import inspect
 import runpy
-import tomllib
 import types
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -23,7 +21,8 @@ import msgspec
 from sysbench.core.record.record import SCHEMA, Record
 from sysbench.core.spec.fields import FIELDS
 from sysbench.core.spec.spec import RunSpec
-from sysbench.tui.explanations import EXPLANATIONS, explain_column
+from sysbench.core.tables.table import FACT_COLUMNS
+from sysbench.tui.explanations import EXPLANATIONS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -41,7 +40,6 @@ UNITS = {
     "tflops": "1e12 FLOP/s",
     "flops": "FLOP",
 }
-MEANINGS: dict[str, str] = tomllib.loads((FOLDER / "columns.toml").read_text(encoding="utf-8"))
 
 
 def numbers_page() -> str:
@@ -164,7 +162,8 @@ class ShownTable:
     name: str
     title: str
     about: str
-    columns: tuple[str, ...]
+    columns: dict[str, str]
+    """A sentence about each column, by its name."""
 
 
 def tables_page() -> str:
@@ -187,7 +186,8 @@ def tables_page() -> str:
         for table in tables:
             parts += [f"### {table.name}", title_words(table.title), table.about]
             rows = "\n".join(
-                f"| `{column}` | {cell(meaning(table.name, column))} |" for column in table.columns
+                f"| `{column}` | {cell(meaning(column, about))} |"
+                for column, about in table.columns.items()
             )
             parts.append(f"| column | meaning |\n|---|---|\n{rows}")
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -203,21 +203,14 @@ def merged(tables: Iterable[ShownTable]) -> list[ShownTable]:
     by_name: dict[str, ShownTable] = {}
     for table in tables:
         before = by_name.get(table.name, table)
-        columns = tuple(dict.fromkeys((*before.columns, *table.columns)))
-        by_name[table.name] = replace(before, columns=columns)
+        by_name[table.name] = replace(before, columns=table.columns | before.columns)
     return list(by_name.values())
 
 
-def meaning(table: str, column: str) -> str:
-    """What a column holds in a table, with its unit.
-
-    Raises:
-        KeyError: ``columns.toml`` does not know the column.
-    """
-    own = MEANINGS.get(f"{table}.{column}")
-    text = own or explain_column(table, column) or MEANINGS[column]
+def meaning(column: str, about: str) -> str:
+    """The sentence about a column, with the unit at the end of the column's name."""
     unit = UNITS.get(column.rpartition("_")[2])
-    return f"{text}; {unit}" if unit and unit not in text else text
+    return f"{about}; {unit}" if unit and unit not in about else about
 
 
 def tables_in(path: Path) -> Iterator[ShownTable]:
@@ -229,17 +222,23 @@ def tables_in(path: Path) -> Iterator[ShownTable]:
         if not isinstance(function, ast.FunctionDef):
             continue
         about = (ast.get_docstring(function) or "").partition("\n\n")[0].replace("``", "`")
-        reader = _Reader(module, constants | assigned_once(ast.walk(function)))
+        makers = {
+            node.name: calls_of(node, "Column")[0]
+            for node in ast.walk(function)
+            if isinstance(node, ast.FunctionDef) and node is not function
+            if calls_of(node, "Column")
+        }
+        reader = _Reader(module, constants | assigned_once(ast.walk(function)), makers)
         for call in calls_of(function, "tabulate"):
             words = {word.arg: word.value for word in call.keywords}
             if isinstance(words["name"], ast.Constant):
-                columns = tuple(dict.fromkeys(reader.columns(call.args[1])))
+                columns = dict(reader.columns(call.args[1]))
                 title = reader.text(words["title"])
                 yield ShownTable(str(words["name"].value), title, about, columns)
         for call in calls_of(function, "facts"):
             if isinstance(call.args[0], ast.Constant):
                 name, title = str(call.args[0].value), reader.text(call.args[1])
-                yield ShownTable(name, title, about, ("quantity", "value", "note"))
+                yield ShownTable(name, title, about, FACT_COLUMNS)
 
 
 def assigned_once(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
@@ -266,19 +265,23 @@ def calls_of(node: ast.AST, name: str) -> list[ast.Call]:
 
 
 class _Reader:
-    """Reads the names of columns out of expressions.
+    """Reads columns, each with the sentence about it, out of expressions.
 
     Args:
         module: For attributes that only the running program knows.
         known: Names of expressions.
+        makers: Local functions that make a column, each with its call of `Column`.
     """
 
-    def __init__(self, module: types.ModuleType, known: dict[str, ast.expr]) -> None:
+    def __init__(
+        self, module: types.ModuleType, known: dict[str, ast.expr], makers: dict[str, ast.Call]
+    ) -> None:
         self._module = module
         self._known = known
+        self._makers = makers
 
-    def columns(self, node: ast.expr) -> Iterator[str]:
-        """The names of the columns of a tuple, a list or an expression that makes some."""
+    def columns(self, node: ast.expr) -> Iterator[tuple[str, str]]:
+        """The columns of a tuple, a list or an expression that makes some."""
         if isinstance(node, ast.Tuple | ast.List):
             for part in node.elts:
                 yield from self.columns(part)
@@ -292,49 +295,56 @@ class _Reader:
             if node.id in self._known:
                 yield from self.columns(self._known[node.id])
             elif hasattr(self._module, node.id):  # imported from another module
-                yield from (column.name for column in getattr(self._module, node.id))
+                yield from (
+                    (column.name, column.about) for column in getattr(self._module, node.id)
+                )
         elif isinstance(node, ast.Call):
             yield from self._call(node)
 
-    def _of_each(self, node: ast.ListComp | ast.GeneratorExp) -> Iterator[str]:
+    def _of_each(self, node: ast.ListComp | ast.GeneratorExp) -> Iterator[tuple[str, str]]:
         """Columns that a comprehension makes, or a part of those that it goes over."""
         if isinstance(node.elt, ast.Name):
             yield from self.columns(node.generators[0].iter)
         else:
             yield from self.columns(node.elt)
 
-    def _call(self, node: ast.Call) -> Iterator[str]:
+    def _call(self, node: ast.Call) -> Iterator[tuple[str, str]]:
         function = node.func.value if isinstance(node.func, ast.Subscript) else node.func
         name = function.id if isinstance(function, ast.Name) else ""
         if name == "Column":
-            yield self.text(node.args[0])
-        elif name == "fields_of":
-            yield from self._names(node.args[1:])
+            yield self.text(node.args[0]), self._about(node)
         elif name == "field_of":
-            yield self.text(node.args[1])
+            yield self.text(node.args[1]), self._about(node)
+        elif name == "fields_of":
+            yield from ((str(word.arg), self.text(word.value)) for word in node.keywords)
         elif name == "map" and isinstance(node.args[0], ast.Name):
-            made_by = node.args[0].id
-            if made_by == "statistic":
-                yield from self._names(node.args[1:])
-            else:
-                bare = made_by.removeprefix("_").removeprefix("of_")
-                yield f"<{bare.removesuffix('_column')}>"
-        elif name == "statistic":
-            yield from self._names(node.args)
-        elif name.endswith("_column") or name.startswith("of_"):
-            yield f"<{name.removeprefix('_').removeprefix('of_').removesuffix('_column')}>"
+            yield from self._made(node.args[0].id, node.args[1])
+        elif name in self._makers:
+            yield from self._made(name, node.args[0])
 
-    def _names(self, nodes: list[ast.expr]) -> Iterator[str]:
-        for node in nodes:
-            value = node.value if isinstance(node, ast.Starred) else node
-            if isinstance(value, ast.Name):
-                value = self._known[value.id]
-            if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
-                yield from getattr(getattr(self._module, value.value.id), value.attr)
-            elif isinstance(value, ast.Tuple):
-                yield from self._names(value.elts)
-            else:
-                yield self.text(value)
+    def _made(self, maker: str, argument: ast.expr) -> Iterator[tuple[str, str]]:
+        """The columns of a local function: those of a mapping from names to sentences, else one
+        that stands for all."""
+        column = self._makers[maker]
+        about = next(word.value for word in column.keywords if word.arg == "about")
+        if isinstance(about, ast.Subscript) and isinstance(about.value, ast.Name):
+            sentences = getattr(self._module, about.value.id)
+            yield from ((name, sentences[name]) for name in self._names(argument))
+        else:
+            bare = maker.removeprefix("of_").removesuffix("_column")
+            name = self.text(column.args[0]).replace("…", f"<{bare}>")
+            yield name if f"<{bare}>" in name else f"<{bare}>", self.text(about)
+
+    def _about(self, node: ast.Call) -> str:
+        return next((self.text(word.value) for word in node.keywords if word.arg == "about"), "")
+
+    def _names(self, node: ast.expr) -> list[str]:
+        if isinstance(node, ast.Name) and node.id not in self._known:
+            return list(getattr(self._module, node.id))
+        value = self._known[node.id] if isinstance(node, ast.Name) else node
+        return (
+            list(ast.literal_eval(value)) if not isinstance(value, ast.Constant) else [value.value]
+        )
 
     def text(self, node: ast.expr) -> str:
         """A text as it stands, with ``…`` for what only a record fills in."""

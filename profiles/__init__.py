@@ -1,1 +1,1 @@
-"""Data that ships with the program: model sizes, GPUs and studies, as TOML."""
+"""Shipped data: model sizes, GPUs and studies, as TOML."""

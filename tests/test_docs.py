@@ -130,16 +130,17 @@ def test_the_reference_is_what_the_registries_and_types_say(page: Path) -> None:
     assert MAKE_REFERENCE["PAGES"][page]() == page.read_text(encoding="utf-8"), "run `make api`"
 
 
-def test_every_column_that_has_a_meaning_is_one_of_a_table() -> None:
+def test_the_reference_has_a_sentence_about_every_column() -> None:
     tables = [
         table
         for path in (ROOT / "core" / "tables").rglob("*.py")
         for table in MAKE_REFERENCE["tables_in"](path)
     ]
     assert len(tables) > 50
-    columns = {name for table in tables for name in table.columns}
-    columns |= {f"{table.name}.{name}" for table in tables for name in table.columns}
-    assert MAKE_REFERENCE["MEANINGS"].keys() - columns == set()
+    columns = {
+        f"{table.name}.{name}": about for table in tables for name, about in table.columns.items()
+    }
+    assert [name for name, about in columns.items() if not about] == []
 
 
 def test_the_site_has_a_place_for_every_page() -> None:

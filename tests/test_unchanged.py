@@ -1,4 +1,4 @@
-"""Figures, names and keys of a stored run read as earlier versions wrote them; only words may differ.
+"""Figures, names and keys of a stored run stay as earlier versions wrote them; words may change.
 
 ``tiny-cpu-written.zip`` holds the output of every section and export at an earlier version.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -32,18 +31,6 @@ def _read(path: Path) -> dict[str, Explanation]:
     return {
         f"{area}.{name}": entry for area, names in areas.items() for name, entry in names.items()
     }
-
-
-@cache
-def _columns() -> dict[str, str]:
-    return msgspec.toml.decode(Path(__file__).with_name("columns.toml").read_bytes(), type=dict)
-
-
-def explain_column(table: str, column: str) -> str:
-    """A sentence on a column of a table; empty where its name is a value of the data, such as a
-    run or a size."""
-    columns = _columns()
-    return columns.get(f"{table}.{column}") or columns.get(column, "")
 
 
 EXPLANATIONS = _read(Path(__file__).with_suffix(".toml"))

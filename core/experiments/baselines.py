@@ -1,6 +1,7 @@
 """Named baselines: copies of runs' records that later runs are judged against.
 
-``baselines/NAME.json`` under the home, or any file that a CI keeps. A baseline outlives its run.
+``baselines/NAME.json`` in the data folder, or any file, for example of a CI. A baseline outlives
+its run.
 """
 
 from __future__ import annotations
@@ -31,11 +32,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """A record under a name.
 
     Attributes:
-        saved_ns: Time of saving, Unix epoch.
         run: Id of the run that it was copied from.
-        machine: Device, torch and threads that it was measured with.
-        record: The copy, with the rounds.
-        schema: Version of this format.
         digest: SHA-256 of everything else in it; empty in older files.
     """
 
@@ -49,21 +46,16 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rounds_ms(self) -> list[float]:
-        """Step medians of the processes that count, milliseconds."""
         return counted_ms(self.record.timing) if self.record.timing else []
 
     @property
     def spec(self) -> RunSpec:
-        """The measured spec.
-
-        Raises:
-            SpecError: It is of another version of this program.
-        """
+        """Return the measured spec; SpecError if it is of another version of this program."""
         return parse_spec(self.record.spec)
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the list of baselines; of a damaged one the name and the problem are known."""
+    """A row of the list of baselines; a damaged one has its name and the problem."""
 
     name: str
     path: str
@@ -72,18 +64,13 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_name(name: str) -> str:
-    """The name, if it may be one.
-
-    Raises:
-        SpecError: It may not: it becomes a file's name.
-    """
+    """Return the name, or raise SpecError if it cannot be a file's name."""
     if not NAME.fullmatch(name):
         raise SpecError("NAME", name, NAME_ALLOWED)
     return name
 
 
 def baseline_path(name: str, root: Path | None = None) -> Path:
-    """The file of a baseline; raises SpecError for a name that may not be one."""
     return baselines_folder(root) / f"{check_name(name)}.json"
 
 
@@ -98,20 +85,18 @@ def save_baseline(
     """Copy a run's record under a name, and return its file.
 
     Args:
-        name: Name of the baseline.
-        record: Record of a run that was timed and is over.
-        file: Path to write instead of the file under the home.
+        record: Record of a run that was timed and has ended.
+        file: Path to write instead of the file in the data folder.
         force: Replace an existing baseline.
-        root: Home (default: the user's).
 
     Raises:
-        SpecError: The name may not be one, a baseline is there, or no round of the run counts.
+        SpecError: The name is invalid, the baseline exists, or no round of the run counts.
         WorkerFailed: The run failed.
         OSError: The file cannot be written.
     """
     path = _file_of(name, file, root)
     if record.status == "running":
-        raise SpecError("RUN", record.id, "one that is over: this one still runs")
+        raise SpecError("RUN", record.id, "one that has ended: this one still runs")
     check_timed(record)
     if record.timing is None or not counted_ms(record.timing):
         raise SpecError("RUN", record.id, "one with a step time: no round of this one counts")
@@ -132,21 +117,21 @@ def save_baseline(
 
 
 def load_baseline(name: str, *, file: Path | None = None, root: Path | None = None) -> Baseline:
-    """Read a baseline, from ``file`` if it is not under the home.
+    """Read a baseline, from ``file`` if it is not in the data folder.
 
     Raises:
-        NotFoundError: There is none, or the file holds another one.
-        DamagedFileError: The file is no baseline, or was changed after it was saved.
+        NotFoundError: There is none, or the file contains another one.
+        DamagedFileError: The file is not a baseline, or was changed after it was saved.
     """
     path = _file_of(name, file, root)
     baseline = _read(path)
     if baseline.name != name:
-        raise NotFoundError(f"{path} holds the baseline {baseline.name!r}, not {name!r}")
+        raise NotFoundError(f"{path} contains the baseline {baseline.name!r}, not {name!r}")
     return baseline
 
 
 def list_baselines(root: Path | None = None) -> list[Listed]:
-    """All baselines under the home by name, damaged ones included."""
+    """Return all baselines of the data folder by name, damaged ones included."""
     paths = sorted(baselines_folder(root).glob("*.json"))
     return [_listed(path, root) for path in paths if NAME.fullmatch(path.stem)]
 
@@ -160,11 +145,7 @@ def _listed(path: Path, root: Path | None) -> Listed:
 
 
 def delete_baseline(name: str, root: Path | None = None) -> Path:
-    """Remove a baseline, also a damaged one, and return the file that it was.
-
-    Raises:
-        NotFoundError: There is none.
-    """
+    """Remove a baseline, also a damaged one, and return its file; raises NotFoundError."""
     path = baseline_path(name, root)
     try:
         path.unlink()
@@ -185,21 +166,21 @@ def _read(path: Path) -> Baseline:
     except FileNotFoundError:
         raise _not_there(path) from None
     except (OSError, *UNREADABLE_JSON) as error:
-        raise DamagedFileError(f"{path} is no baseline: {error}") from error
+        raise DamagedFileError(f"{path} is not a baseline: {error}") from error
     if max(baseline.schema, baseline.record.schema) > SCHEMA:
         raise DamagedFileError(f"{path} is of a later version, this one reads schema {SCHEMA}")
     times = baseline.rounds_ms
     if baseline.record.timing is not None:
         times = [*times, baseline.record.timing.step.median_ms]
     if not baseline.rounds_ms or not all(ms > 0 and math.isfinite(ms) for ms in times):
-        raise DamagedFileError(f"{path} is no baseline: it has no step time above zero")
+        raise DamagedFileError(f"{path} is not a baseline: it has no step time above zero")
     if baseline.digest and baseline.digest != _digest(data):
         raise DamagedFileError(f"{path} was changed after it was saved: save the baseline again")
     return baseline
 
 
 def _digest(data: bytes) -> str:
-    """Of the content without the digest itself, whatever the layout and the order of keys."""
+    """Hash the content without the digest itself, whatever the layout and the order of keys."""
     content = msgspec.json.decode(data, type=dict[str, Any])
     content.pop("digest", None)
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()

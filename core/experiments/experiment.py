@@ -1,9 +1,8 @@
 """An experiment on disk: two specs compared by interleaved rounds.
 
-``experiment.json`` the decisions made before it began, with the forecast that was promised ·
-``ending.json`` how it ended, absent while it runs · ``experiment.lock`` held while it runs. The
-rounds lie in the two runs of the library, so that their directories are the truth and a killed
-experiment goes on where it was.
+``experiment.json`` the decisions made before it began, with the forecast · ``ending.json`` how it
+ended, absent while it runs · ``experiment.lock`` held while it runs. The rounds are in the two runs
+of the library, so a killed experiment continues where it was.
 """
 
 from __future__ import annotations
@@ -43,18 +42,16 @@ ORDERS: tuple[tuple[Side, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """The decisions made before an experiment: ``experiment.json``.
+    """Decisions made before an experiment: ``experiment.json``.
 
     Attributes:
         a: Id of the run that collects A's rounds.
         b: Id of B's run.
-        seed: Seed of the blocks' orders.
         smallest: Smallest difference that matters, as a share.
         gate: Slowdown that a gate allows, as a share; null without a gate.
-        max_minutes: Time after which no further block starts, counted anew when it is resumed.
-        purpose: ``ab``, or ``noise`` for rounds that the noise doctor took.
-        plan: The forecast before the start, kept so that it can be held against what came; null
-            where none was made.
+        max_minutes: Minutes after which no new block starts; resets on resume.
+        purpose: ``ab``, or ``noise`` for rounds of the noise doctor.
+        plan: The forecast before the start, to compare with the outcome; null without one.
     """
 
     id: str
@@ -69,11 +66,10 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan | None = None
 
     def order(self, block: int) -> tuple[Side, ...]:
-        """The sides of a block's four rounds, drawn at random for each block."""
+        """Return the sides of a block's four rounds, in an order drawn for each block."""
         return random.Random(f"{self.seed}/{block}").choice(ORDERS)
 
     def run_of(self, side: Side) -> str:
-        """Id of that side's run."""
         return self.a if side == "A" else self.b
 
 
@@ -81,10 +77,7 @@ class ExperimentEnd(msgspec.Struct, frozen=True, kw_only=True):
     """End of an experiment: ``ending.json``.
 
     Attributes:
-        ending: Kind of the end.
-        detail: Readable sentence on it.
-        verdict: On the blocks that were complete.
-        seconds: Length of the last process of the experiment; a resumed one had others before.
+        seconds: Duration of the experiment's last process; a resumed one had others before.
     """
 
     ending: Ending
@@ -99,59 +92,40 @@ class ExperimentEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperimentDirectory(JobDirectory):
-    """One experiment on disk."""
-
     kind = "experiment"
     working = "is measured"
     module = "sysbench.core.experiments.experiment_runner"
     lock_name = "experiment.lock"
 
     def experiment(self) -> Experiment:
-        """The decisions.
-
-        Raises:
-            DamagedFileError: Absent or unreadable.
-        """
+        """Read the decisions; DamagedFileError if absent or unreadable."""
         return self.read("experiment.json", Experiment)
 
     def ended(self) -> ExperimentEnd | None:
-        """The end, or None while there is none.
-
-        Raises:
-            DamagedFileError: It is there and cannot be read.
-        """
+        """Read the end; None while there is none. Raises DamagedFileError."""
         return self.read(_ENDING, ExperimentEnd) if (self.path / _ENDING).exists() else None
 
     def write_end(self, ended: ExperimentEnd) -> None:
         self.write(_ENDING, ended)
 
     def clear_end(self) -> None:
-        """Forget the end: the experiment goes on."""
         (self.path / _ENDING).unlink(missing_ok=True)
 
     def start(self, *options: str) -> int:
-        """As of any job; the experiment has no end from now on.
-
-        Raises:
-            DeviceBusyError: Another process works on the experiment.
-        """
+        """Remove the end and start a detached process; DeviceBusyError if there is one already."""
         with self.hold():
             self.clear_end()
         return super().start(*options)
 
     def run(self, side: Side) -> RunDirectory:
-        """The run of a side.
-
-        Raises:
-            DamagedFileError: It was deleted, or the decisions cannot be read or name a path.
-        """
+        """Return the run of a side; DamagedFileError if it was deleted, or if its id is a path."""
         run_id = self.experiment().run_of(side)
         if not is_run_id(run_id):
-            raise DamagedFileError(f"experiment {self.id}: {run_id!r} is no id of a run")
+            raise DamagedFileError(f"experiment {self.id}: {run_id!r} is not a run's id")
         run = RunDirectory(runs_folder(self.root) / run_id)
         if not run.header_path.is_file():
             raise DamagedFileError(
-                f"run {run.id} is gone, which held the rounds of {side} in experiment {self.id}"
+                f"run {run.id} with the rounds of {side} in experiment {self.id}"
             )
         return run
 
@@ -172,18 +146,13 @@ def create_experiment(
     root: Path | None = None,
     pythons: tuple[str | None, str | None] = (None, None),
 ) -> ExperimentDirectory:
-    """Make an experiment and the two runs, still without rounds, that it fills.
+    """Make an experiment and its two runs, still without rounds.
 
     Args:
-        spec_a: The spec to judge against, resolved.
-        spec_b: The spec that is judged, resolved.
         smallest: Smallest difference that matters, as a share.
         gate: Slowdown that a gate allows, as a share.
-        max_minutes: Time after which no further block starts.
+        max_minutes: Minutes after which no new block starts.
         seed: Of the order; None draws one.
-        purpose: Of the rounds.
-        plan: The forecast that was shown.
-        root: Home (default: the user's).
         pythons: Interpreters of the sides' workers (default: the chosen one).
 
     Raises:
@@ -215,15 +184,13 @@ def create_experiment(
 
 
 def list_experiments(root: Path | None = None) -> list[ExperimentDirectory]:
-    """All experiments, newest first."""
     return [ExperimentDirectory(path) for path in experiment_folders(root)]
 
 
 def find_experiment(text: str, root: Path | None = None) -> ExperimentDirectory:
-    """The experiment with that id, a unique part of one, or ``last``, the newest of `ab`.
+    """Find an experiment by id, a unique part of one, or ``last``, the newest of `ab`.
 
-    Raises:
-        NotFoundError: None, or several.
+    Raises NotFoundError.
     """
     every = list_experiments(root)
     if text == "last":
@@ -236,10 +203,10 @@ def find_experiment(text: str, root: Path | None = None) -> ExperimentDirectory:
 
 
 def experiment_meant(text: str, root: Path | None = None) -> ExperimentDirectory | None:
-    """The experiment of a text that may also name a run; None if none is meant.
+    """Return the experiment of a text that may also name a run; None if it names a run.
 
-    Of a run that an experiment under way fills, the experiment is meant: the run alone neither
-    stops nor ends.
+    For a run that a live experiment fills, return the experiment: the run alone neither stops nor
+    ends.
     """
     try:
         return _live_experiment_of(find_run(text, root).id, root)

@@ -1,6 +1,6 @@
-"""Where experiments and baselines lie.
+"""Folders of experiments and baselines.
 
-Imports no more than it needs, for whoever wants names only.
+Import-light, so that shell completion stays fast.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from sysbench.core.storage import home
 
 
 def experiments_folder(root: Path | None = None) -> Path:
-    """The folder that holds all experiments."""
     return (root or home()) / "experiments"
 
 
 def experiment_folders(root: Path | None = None) -> list[Path]:
-    """The folder of each experiment, newest first."""
     folder = experiments_folder(root)
     if not folder.is_dir():
         return []
@@ -24,5 +22,4 @@ def experiment_folders(root: Path | None = None) -> list[Path]:
 
 
 def baselines_folder(root: Path | None = None) -> Path:
-    """The folder that holds the baselines."""
     return (root or home()) / "baselines"

@@ -21,7 +21,7 @@ from sysbench.core.experiments.experiment import (
     ExperimentEnd,
     find_experiment,
 )
-from sysbench.core.experiments.experiment_runner import MOST_REPEATS, accepted
+from sysbench.core.experiments.experiment_runner import MAX_REPEATS, accepted_rounds
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Record
@@ -34,7 +34,7 @@ class RoundsOf(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         run: Id of the run that has the rounds.
-        spec: Its spec, every key.
+        spec: All keys of its spec.
         loss_start: Loss of the very first step; null without one.
         rounds: All its rounds in this experiment, those that do not count included.
     """
@@ -46,28 +46,18 @@ class RoundsOf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment as it stands.
+    """Present state of an experiment.
 
     Attributes:
-        id: Of the experiment.
-        created_ns: Its start, Unix epoch.
-        is_live: Whether a process works on it.
         ending: How it ended, or ``running``.
-        detail: Sentence on the ending; empty while it runs.
-        seconds: Length of its last process; null where none left an end.
-        headline: The verdict in a line.
+        seconds: Duration of its last process; null without an ending.
         verdict: B against A, on the complete blocks.
-        gate: Result of the gate; null without one.
         blocks: Complete blocks of four rounds.
-        seed: Seed of the blocks' orders.
-        max_minutes: Time limit of one process of the experiment.
-        plan: Forecast before the start; null where none was made.
-        a: The side that B is judged against.
-        b: The side that is judged.
+        plan: Forecast before the start; null without one.
         factors: Settings and facts of the machine in which the two differ.
-        conditions: What the rounds show of the machine.
+        conditions: State of the machine during the rounds.
         repeat: Command that repeats the experiment.
-        resume: Command that goes on with this one; empty where nothing is left to do.
+        resume: Command that continues this one; empty if it is complete.
     """
 
     id: str
@@ -95,7 +85,6 @@ def experiment_report(directory: ExperimentDirectory, *, swapped: bool = False) 
     """Report an experiment that runs, ended, or was killed.
 
     Args:
-        directory: The experiment.
         swapped: Judge the experiment's A against its B, without its gate.
 
     Raises:
@@ -111,7 +100,7 @@ def experiment_report(directory: ExperimentDirectory, *, swapped: bool = False) 
 
 
 def shared_experiment(a: Record, b: Record, root: Path | None = None) -> ExperimentDirectory | None:
-    """The last experiment that measured both runs, unless it was deleted."""
+    """Return the last experiment that measured both runs, unless it was deleted."""
     rounds_a, rounds_b = (record.timing.rounds if record.timing else [] for record in (a, b))
     name = last_experiment(rounds_a, rounds_b)
     if name:
@@ -134,9 +123,11 @@ def _report(
     can_go_on = not is_live and (ended is None or ended.can_go_on)
     resume = f"sysbench-tui ab --resume {shlex.quote(experiment.id)}" if can_go_on else ""
     if verdict.verdict == "not decidable" and verdict.basis != "interleaved rounds":
-        # Without a complete block the advice is to measure both in turn, which this one does.
-        verdict = msgspec.structs.replace(verdict, next=f"`{resume}` measures on" if resume else "")
-    detail = ended.detail if ended else "its process was killed; what it measured is kept"
+        # Without a complete block the advice is to measure both alternately, as this one does.
+        verdict = msgspec.structs.replace(
+            verdict, next=f"`{resume}` continues it" if resume else ""
+        )
+    detail = ended.detail if ended else "its process was killed; its rounds are stored"
     return ExperimentReport(
         id=experiment.id,
         created_ns=experiment.created_ns,
@@ -190,13 +181,13 @@ def _side(record: Record, experiment: str) -> RoundsOf:
 
 
 def _neighbours_that_stayed(a: list[Round], b: list[Round]) -> list[Condition]:
-    rows = accepted([*a, *b])
+    rows = accepted_rounds([*a, *b])
     if not rows:
         return []
     of_a = sum(row in a for row in rows)
     text = (
-        f"{counted(len(rows), 'round')} count with a neighbour that stayed through "
-        f"{MOST_REPEATS} repeats"
+        f"{counted(len(rows), 'round')} count despite another process that stayed through "
+        f"{MAX_REPEATS} repeats"
     )
     return [
         Condition(

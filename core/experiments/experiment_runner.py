@@ -1,4 +1,4 @@
-"""Runs an experiment: block after block of fresh processes until the verdict stands.
+"""Run an experiment: blocks of fresh processes until the verdict is decided.
 
 ``python -P -m sysbench.core.experiments.experiment_runner EXPERIMENT_DIRECTORY`` runs detached,
 without output; the ``ab`` command consumes the same generator in its own process.
@@ -37,29 +37,28 @@ from sysbench.core.runs.run_directory import BEGIN_SECONDS, RunDirectory
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import add_round, disturb_round
 
-MOST_REPEATS = 2
-"""Repeats of one disturbed round; after them the neighbour is part of the machine."""
+MAX_REPEATS = 2
+"""Repeats of one disturbed round; after them the disturbing process counts as part of the machine.
+"""
 CPU_JUMP = 0.15
 """Share of all cores by which other processes must exceed their usual share.
 
-One busy process is more than that on machines of up to six cores. The shortest measured part that
-a share is known of, 0.4 core-seconds in ticks of 0.01 s, has an error of a third of it.
+One busy process is more than that on machines of up to six cores. The shortest measured part with a
+known share, 0.4 core-seconds in ticks of 0.01 s, has an error of a third of it.
 """
 USUAL_ROUNDS = 8
-"""Rounds back that say what is usual."""
+"""Number of previous rounds that define the usual share."""
 _LEAST_ROUNDS = 2
 
 
 def disturbance(row: Round, earlier: Sequence[Round]) -> str:
-    """The tenant that came during a round, as a sentence part; empty if none did.
+    """Return the process that disturbed a round, as a sentence part; empty if there is none.
 
-    Usual is what the last rounds that count have seen, the busiest of them included: a neighbour
-    that comes and goes all the time disturbs no round more than others, and one that stays counts
-    once its round was repeated often enough. A round's time has no say, so that leaving rounds out
-    favours no side.
+    Usual is the maximum of the last rounds that count: a process that comes and goes all the time
+    disturbs all rounds alike, and one that stays counts once its round was repeated often enough. A
+    round's time is not used, so that excluding rounds favours no side.
 
     Args:
-        row: The round to judge.
         earlier: Rounds of both sides before it, those that do not count included.
     """
     counted = (each for each in earlier if each.counts)
@@ -82,8 +81,8 @@ def disturbance(row: Round, earlier: Sequence[Round]) -> str:
     )
 
 
-def accepted(rounds: Sequence[Round]) -> list[Round]:
-    """Rounds that count although a tenant disturbed them: it stayed while they were repeated.
+def accepted_rounds(rounds: Sequence[Round]) -> list[Round]:
+    """Return the disturbed rounds that count because the disturbance stayed during their repeats.
 
     Args:
         rounds: All rounds of both sides in one experiment.
@@ -94,7 +93,7 @@ def accepted(rounds: Sequence[Round]) -> list[Round]:
         for n, row in enumerate(ordered)
         if row.counts
         and sum(bool(each.disturbed) and _place(each) == _place(row) for each in ordered[:n])
-        >= MOST_REPEATS
+        >= MAX_REPEATS
         and disturbance(row, ordered[:n])
     ]
 
@@ -105,7 +104,7 @@ def _place(row: Round) -> tuple[int | None, int | None]:
 
 NO_WAIT = "--no-wait"
 _POLL_SECONDS = 0.3
-MOST_LOST = 1
+MAX_LOST_REPEATS = 1
 """Repeats of a round that a signal or silence ended; then the experiment fails."""
 
 
@@ -113,10 +112,7 @@ class RoundStarting(msgspec.Struct, frozen=True, kw_only=True):
     """The next round begins.
 
     Attributes:
-        block: From 0.
-        position: From 0 in its block.
-        side: Side that is measured.
-        again: Why the round at this place is repeated; empty for the first.
+        again: Why this round is repeated; empty for the first attempt.
     """
 
     block: int
@@ -126,21 +122,19 @@ class RoundStarting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundFinished(msgspec.Struct, frozen=True, kw_only=True):
-    """A round ended. Rounds without a record have no such event."""
+    """A round ended. Rounds without a record emit no such event."""
 
     side: Side
     round: Round
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on the blocks so far."""
-
     blocks: int
     verdict: Verdict
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):
-    """The experiment is over, for now if it was cancelled or failed."""
+    """The experiment ended, or can be resumed if it was cancelled or failed."""
 
     ended: ExperimentEnd
 
@@ -151,16 +145,15 @@ ExperimentEvent = RoundStarting | RoundFinished | Judged | Stopped | AnyEvent
 def run_experiment(
     directory: ExperimentDirectory, *, wait: bool = True, cancel: Cancellation | None = None
 ) -> Iterator[ExperimentEvent]:
-    """Measure until the verdict stands, or the experiment's limits are reached.
+    """Measure until the verdict is decided, or the experiment's limits are reached.
 
-    Rounds that an earlier process of the experiment finished are kept, and resuming a decided
-    experiment repeats its verdict. The last event is Stopped. The device is held a round at a
-    time: another experiment that waits for it may come in between.
+    Earlier finished rounds are reused, and resuming a decided experiment repeats its verdict. The
+    last event is Stopped. The device is held for one round at a time, so another experiment may run
+    in between.
 
     Args:
-        directory: The experiment, fresh or cut short.
+        directory: The experiment, fresh or interrupted.
         wait: Wait for the device if another run measures on it; else that round fails.
-        cancel: Ends the experiment when set; it can go on later.
 
     Raises:
         DeviceBusyError: Another process works on this experiment.
@@ -171,7 +164,7 @@ def run_experiment(
 
 
 class ExperimentRun:
-    """An experiment under way; the process holds it."""
+    """State of a running experiment, whose lock this process holds."""
 
     def __init__(self, directory: ExperimentDirectory, wait: bool, cancel: Cancellation) -> None:
         self.directory = directory
@@ -188,7 +181,6 @@ class ExperimentRun:
         self._judged: tuple[Record, Record, Verdict] | None = None
 
     def blocks(self) -> Iterator[ExperimentEvent]:
-        """Blocks until something ends the experiment."""
         self.directory.clear_end()
         self.judge_newest()
         while not self.stops():
@@ -201,7 +193,7 @@ class ExperimentRun:
         yield self.end()
 
     def block(self, block: int) -> Iterator[ExperimentEvent]:
-        """The block's four rounds, but for those that are there already."""
+        """Measure the missing ones of the block's four rounds."""
         for position, side in enumerate(self.experiment.order(block)):
             while not any(row.counts for row in self.rounds_at(side, block, position)):
                 if self.is_over():
@@ -211,7 +203,7 @@ class ExperimentRun:
                 yield from self.one_round(side, block, position)
 
     def one_round(self, side: Side, block: int, position: int) -> Iterator[ExperimentEvent]:
-        """One fresh process, judged by its end and by its neighbours."""
+        """Measure one fresh process, and judge it by its end and by other processes."""
         ended: PassEnded | None = None
         try:
             for event in add_round(
@@ -230,7 +222,7 @@ class ExperimentRun:
             self.records[side] = load_record(self.runs[side])
             self.judge_newest()
         except (DamagedFileError, DeviceBusyError) as error:
-            # A run's directory that was deleted has ended its round already, with that reason.
+            # The supervisor of a deleted run has ended its round already, with that reason.
             self.failed = self.failed or f"a round of {side}: {error}"
             return
         newest = [row for row in self.rounds(side) if ended and row.index == ended.round]
@@ -240,18 +232,18 @@ class ExperimentRun:
             yield RoundFinished(side=side, round=row)
 
     def judge_end(self, side: Side, place: tuple[int, int], ended: PassEnded) -> None:
-        """Decide whether a round that did not finish is measured again, now or on resuming."""
+        """Decide whether a round that did not finish is repeated, now or on resume."""
         if ended.outcome in ("finished", "cancelled"):
             return
         self.again[place] = ended.detail
         self.lost[place] += 1
-        if ended.outcome not in ("killed", "hung") or self.lost[place] > MOST_LOST:
+        if ended.outcome not in ("killed", "hung") or self.lost[place] > MAX_LOST_REPEATS:
             self.failed = f"a round of {side}: {ended.detail}"
 
     def judge_newest(self) -> None:
-        """Mark the newest round if a neighbour came, unless that round was repeated before.
+        """Exclude the newest round if it was disturbed, unless that round was repeated before.
 
-        An earlier process of the experiment may have been killed between a round and its mark.
+        An earlier process may have been killed between a round and this decision.
         """
         rows = sorted(
             (row for side in self.records for row in self.rounds(side)),
@@ -263,7 +255,7 @@ class ExperimentRun:
         side: Side = "A" if newest.side == "A" else "B"
         place = (newest.block, newest.position)
         repeats = sum(bool(row.disturbed) and (row.block, row.position) == place for row in earlier)
-        if repeats < MOST_REPEATS and (why := disturbance(newest, earlier)):
+        if repeats < MAX_REPEATS and (why := disturbance(newest, earlier)):
             disturb_round(self.runs[side], newest.index, why)
             self.records[side] = load_record(self.runs[side])
 
@@ -272,11 +264,10 @@ class ExperimentRun:
         return [row for row in self.rounds(side) if (row.block, row.position) == place]
 
     def rounds(self, side: Side) -> list[Round]:
-        """The rounds that this experiment measured of a side."""
         return _rounds_of(self.records[side], self.experiment)
 
     def blocks_done(self) -> int:
-        """Blocks before the first that lacks a round."""
+        """Return the number of blocks before the first incomplete one."""
         counted = {
             (row.block, row.position, row.side)
             for side in self.records
@@ -292,22 +283,21 @@ class ExperimentRun:
         return block
 
     def other_work(self) -> bool:
-        """Whether the two sides' losses say that they do not compute the same."""
+        """Whether the two sides' losses show that they compute different things."""
         return bool(other_computation(self.records["A"], self.records["B"]))
 
     def verdict(self) -> Verdict:
-        """The verdict on the complete blocks, made once for the same rounds."""
+        """Return the verdict on the complete blocks, cached for the same rounds."""
         a, b = self.records["A"], self.records["B"]
         if self._judged is None or self._judged[0] is not a or self._judged[1] is not b:
             self._judged = a, b, verdict_of(a, b, smallest=self.experiment.smallest)
         return self._judged[2]
 
     def is_over(self) -> bool:
-        """Whether no further round may start."""
         return self.cancel.is_set() or bool(self.failed) or self.other_work()
 
     def stops(self) -> bool:
-        """Whether the verdict stands, or another block would exceed a limit."""
+        """Return whether the verdict is decided, or another block would exceed a limit."""
         done = self.blocks_done()
         if self.other_work():
             return True
@@ -316,19 +306,18 @@ class ExperimentRun:
         return self.is_decided(self.verdict()) or done >= MAX_BLOCKS or self.is_out_of_time
 
     def is_decided(self, verdict: Verdict) -> bool:
-        """Whether no more rounds are needed: for the gate where there is one, else at all."""
+        """Return whether no more rounds are needed: for the gate if there is one, else at all."""
         if self.experiment.gate is not None:
             return gate(verdict, self.experiment.gate) != "not decidable"
         return verdict.verdict != "not decidable"
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether another block as long as the last would end after the limit."""
+        """Return whether another block as long as the last would end after the limit."""
         spent = time.monotonic() - self.began
         return spent + self.last_block > 60 * self.experiment.max_minutes
 
     def end(self) -> Stopped:
-        """Keep the end."""
         verdict = self.verdict()
         ending, detail = self.ending(verdict)
         seconds = time.monotonic() - self.began
@@ -337,13 +326,12 @@ class ExperimentRun:
         return Stopped(ended=ended)
 
     def ending(self, verdict: Verdict) -> tuple[Ending, str]:
-        """Kind of the end, and a sentence on it."""
         done = self.blocks_done()
         rounds = counted(ROUNDS_A_BLOCK * done, "round")
         if self.failed:
             return "failed", self.failed
         if self.other_work():
-            return "decided", "stopped at once: the two sides do not compute the same"
+            return "decided", "stopped: the two sides compute different things"
         if done and self.is_decided(verdict):
             what = "decided" if self.experiment.gate is None else "the gate is decided"
             return "decided", f"{what} after {rounds}"
@@ -351,7 +339,7 @@ class ExperimentRun:
             resume = f"continue with `ab --resume {self.directory.id}`"
             return "cancelled", f"stopped after {rounds}; {resume}"
         if done >= MAX_BLOCKS:
-            return "out-of-rounds", f"{rounds}, the most there are, decided nothing"
+            return "out-of-rounds", f"{rounds}, the maximum, gave no decision"
         limit = f"the limit of {self.experiment.max_minutes:g} minutes"
         return "out-of-time", f"after {rounds} another block would have exceeded {limit}"
 
@@ -378,13 +366,13 @@ def follow_experiment(
         was_live = was_live or is_live
         ended = directory.ended()
         written_ns = _written_ns(runs["A"]), _written_ns(runs["B"])
-        if written_ns != read_at_ns:  # following must not take the processor from what is measured
+        if written_ns != read_at_ns:  # leave the processor to the measurement
             read_at_ns = written_ns
             records = {side: load_record(run) for side, run in runs.items()}
             rows = {side: _rounds_of(record, experiment) for side, record in records.items()}
             pairs = [(side, row) for side in rows for row in rows[side]]
             for side, row in sorted(pairs, key=lambda pair: pair[1].started_ns):
-                # A mark changes a round after its end.
+                # A decision can change a round after its end.
                 if (side, row.index, row.disturbed) not in yielded:
                     yielded.add((side, row.index, row.disturbed))
                     yield RoundFinished(side=side, round=row)
@@ -413,7 +401,6 @@ def _rounds_of(record: Record, experiment: Experiment) -> list[Round]:
 
 
 def main() -> int:
-    """Run the experiment directory named on the command line to its end."""
     return work_until_signal(
         lambda path, cancel: run_experiment(
             ExperimentDirectory(path), wait=NO_WAIT not in sys.argv, cancel=cancel

@@ -1,4 +1,4 @@
-"""Judge a run against a baseline, or give the reason why the two cannot be compared."""
+"""Judge a run against a baseline, or return the reason why the two cannot be compared."""
 
 from __future__ import annotations
 
@@ -18,24 +18,19 @@ from sysbench.core.formatting import percent
 from sysbench.core.machine.read_environment import cpu_model, workers_package
 from sysbench.core.record.environment import machine, other_facts
 from sysbench.core.record.record import Record
-from sysbench.core.spec.passes import MOST_ROUNDS
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.passes import MAX_ROUNDS
+from sysbench.core.spec.profiles import resolve
 
 MACHINE_FACTS = ("device_name", "torch", "threads")
-"""Facts that make another machine, unless the user judges across them."""
+"""Facts that identify the machine, unless the user allows them to differ."""
 
 
 class GateSide(msgspec.Struct, frozen=True, kw_only=True):
     """One side of a gate.
 
     Attributes:
-        run: Id of the run.
-        created_ns: Time of its start, Unix epoch.
-        median_ms: Median step, milliseconds.
         ci_low_ms: Lower end of its 95 % interval.
-        ci_high_ms: Upper end.
         interval_of: ``rounds``, or ``steps`` of one process.
-        rounds: Processes that count.
     """
 
     run: str
@@ -51,17 +46,13 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """A run against a baseline.
 
     Attributes:
-        baseline: Name of the baseline.
-        saved_ns: Time of its saving, Unix epoch.
-        gate: The result.
-        headline: The verdict in one line.
-        verdict: The run against the baseline; null where the two cannot be compared.
+        verdict: The run against the baseline; null if the two cannot be compared.
         a: The baseline's side.
-        b: The run's side; null where nothing was measured.
-        obstacles: Differences for which the two are not compared.
+        b: The run's side; null if nothing was measured.
+        obstacles: Differences that prevent a comparison.
         differs: Other facts of the two machines that differ.
-        drift: Change between batches of rounds that is known of this machine, as a share, by which
-            the interval is wider; null where it is not known or plays no part.
+        drift: Known change between batches of rounds on this machine, as a share, which widens the
+            interval; null if unknown or irrelevant.
         note: What the rounds of the two sides cannot show.
     """
 
@@ -79,30 +70,30 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def foreign_here(baseline: Baseline) -> list[Factor]:
-    """Facts known before measuring by which this machine is not the baseline's.
+    """Return the facts known before measuring in which this machine differs from the baseline's.
 
     Of a CUDA device only its absence is known before a worker has seen it.
     """
     spec, environment = baseline.spec, baseline.record.environment
     packages = environment.get("packages") or {}
-    here = machine(environment) | {"torch": workers_package("torch")}
+    current = machine(environment) | {"torch": workers_package("torch")}
     before = machine(environment) | {"torch": packages.get("torch")}
     try:
-        resolved(spec)
+        resolve(spec)
     except SpecError as error:
-        here["device_name"] = f"none: {error}"
+        current["device_name"] = f"none: {error}"
     else:
         if not spec.on_cuda and environment.get("cpu"):
-            here["device_name"] = cpu_model()
+            current["device_name"] = cpu_model()
     return [
-        Factor(name=name, a=before[name], b=here[name])
+        Factor(name=name, a=before[name], b=current[name])
         for name in MACHINE_FACTS
-        if before[name] is not None and before[name] != here[name]
+        if before[name] is not None and before[name] != current[name]
     ]
 
 
 def judge_here(baseline: Baseline, margin: float, obstacles: list[Factor]) -> Judgement:
-    """The judgement where a run on this machine would not compare; nothing was measured."""
+    """Return the judgement if a run on this machine could not be compared; nothing was measured."""
     return _refused(baseline, margin, obstacles)
 
 
@@ -118,12 +109,9 @@ def judge_run(
     """Judge a run against a baseline.
 
     Args:
-        baseline: The side to judge against.
-        record: Of the run.
         margin: Slowdown that is allowed, as a share of the baseline's time.
         smallest: Smallest difference that matters, as a share.
         across: Facts of `MACHINE_FACTS` that may differ.
-        root: Home (default: the user's).
 
     Raises:
         SpecError: The run is the one that the baseline was saved from.
@@ -161,17 +149,15 @@ def judge_run(
 
 
 def _option(baseline: Baseline, rounds: int) -> str:
-    """The options that measure this many rounds."""
     option = f"gate with `--repeat {rounds}`"
-    if rounds > MOST_ROUNDS:
-        return f"more than the {MOST_ROUNDS} of a run, so take a wider margin"
+    if rounds > MAX_ROUNDS:
+        return f"more than the {MAX_ROUNDS} of a run, so take a wider margin"
     if len(baseline.rounds_ms) < rounds:
         return f"save a baseline of `run --repeat {rounds}`, then {option}"
     return option
 
 
 def _obstacles(a: Record, b: Record, rows: list[Factor]) -> list[Factor]:
-    """Machine facts, and where the identities differ every key of the spec."""
     if a.identity == b.identity:
         return [row for row in rows if row.name in MACHINE_FACTS]
     if all(row.name in MACHINE_FACTS for row in rows):
@@ -194,7 +180,7 @@ def _refused(
     following = "save a baseline of this machine and spec with `sysbench-tui baseline save`"
     if names <= {"torch", "threads"}:
         words = " ".join(f"--across {name}" for name in sorted(names))
-        following += f", or judge it all the same with `{words}`"
+        following += f", or compare anyway with `{words}`"
     return Judgement(
         baseline=baseline.name,
         saved_ns=baseline.saved_ns,

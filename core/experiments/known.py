@@ -1,4 +1,4 @@
-"""Noise that the library knows: the spread of a spec's earlier processes on this machine."""
+"""Known noise from the library: the spread of a spec's earlier processes on this machine."""
 
 from __future__ import annotations
 
@@ -20,18 +20,11 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.stored_records import load_record
 
-MOST_RUNS = 50
+MAX_RUNS = 50
 
 
 def known_noise(a: Record, b: Record, root: Path | None = None) -> Known:
-    """Everything that this machine's runs say on the noise of two runs.
-
-    Nothing is known of runs from another machine.
-
-    Args:
-        a: The run to judge against.
-        b: The run that is judged.
-        root: Home (default: the user's).
+    """Collect all known noise of two runs; empty for runs from another machine.
 
     Raises:
         DamagedFileError: The file of the noise floors cannot be read.
@@ -49,7 +42,7 @@ def known_noise(a: Record, b: Record, root: Path | None = None) -> Known:
 
 
 def known_medians(record: Record, root: Path | None = None) -> tuple[float, ...]:
-    """Step medians of all finished processes of the record's spec on this machine, in ms.
+    """Return step medians of all finished processes of the record's spec on this machine, in ms.
 
     Another torch, device, number of threads or node of a cluster is another machine.
     """
@@ -62,7 +55,7 @@ def known_medians(record: Record, root: Path | None = None) -> tuple[float, ...]
 
 
 def runs_of(identity: str, root: Path | None = None) -> list[Record]:
-    """Timed runs of a spec, newest first, at most `MOST_RUNS`; unreadable ones are skipped.
+    """Return timed runs of a spec, newest first, at most `MAX_RUNS`; unreadable ones are skipped.
 
     The library's index is searched, so that no record of another spec is decoded.
     """
@@ -71,15 +64,15 @@ def runs_of(identity: str, root: Path | None = None) -> list[Record]:
     for entry in library.entries(identity):
         if entry.identity != identity or entry.median_ms is None or entry.live:
             continue
-        with suppress(SysbenchError):  # it was deleted or damaged since it was listed
+        with suppress(SysbenchError):  # it was deleted or damaged after it was listed
             records.append(load_record(library.open(entry.id)))
-        if len(records) == MOST_RUNS:
+        if len(records) == MAX_RUNS:
             break
     return records
 
 
 class NoiseKnown(msgspec.Struct, frozen=True, kw_only=True):
-    """Noise between rounds that a plan is made with.
+    """Noise between rounds for a plan.
 
     Attributes:
         residuals: Log deviations of rounds.
@@ -95,19 +88,18 @@ class NoiseKnown(msgspec.Struct, frozen=True, kw_only=True):
 def noise_to_plan_with(
     runs_a: Sequence[Record], runs_b: Sequence[Record], floor: NoiseFloor | None
 ) -> NoiseKnown | None:
-    """The noise of the specs' own earlier processes; else of the machine; None if neither is known.
+    """Return the noise of the specs' own earlier processes, else of the machine, else None.
 
-    Of two specs with a known noise the noisier one's stands for both, so that a plan promises too
+    Of two specs with a known noise the noisier one's is used for both, so that a plan promises too
     little rather than too much.
 
     Args:
         runs_a: Earlier runs of A's spec on this machine, newest first.
-        runs_b: Of B's.
         floor: The device's noise floor.
     """
-    own = [noise for noise in (_own_noise(runs_a, "A"), _own_noise(runs_b, "B")) if noise]
-    if own:
-        return max(own, key=lambda noise: noise.spread)
+    known = [noise for noise in (_own_noise(runs_a, "A"), _own_noise(runs_b, "B")) if noise]
+    if known:
+        return max(known, key=lambda noise: noise.spread)
     if floor is None:
         return None
     return NoiseKnown(
@@ -119,10 +111,10 @@ def noise_to_plan_with(
 
 
 def _own_noise(runs: Sequence[Record], side: str) -> NoiseKnown | None:
-    """Deviations of rounds from their run's level, in the order of measuring.
+    """Return deviations of rounds from their run's level, in the order of measuring.
 
-    What changed from one run to the next is no noise of interleaved rounds. Runs of one process
-    each, which have no level of their own, stand together as one run where others are too few.
+    A change from one run to the next is not noise of interleaved rounds. Runs of one process each,
+    which have no level of their own, are pooled as one run if there are too few others.
     """
     medians = [counted_ms(record.timing) for record in reversed(runs) if record.timing is not None]
     groups = [run for run in medians if len(run) > 1]
@@ -138,7 +130,7 @@ def _own_noise(runs: Sequence[Record], side: str) -> NoiseKnown | None:
         logs = [math.log(ms) for ms in group]
         level = fmean(logs)
         deviations += [value - level for value in logs]
-    # The levels were estimated from the same rounds, which lie closer to them for that.
+    # The levels were estimated from the same rounds, which reduces the deviations.
     scale = math.sqrt(processes / freedom)
     spread = math.expm1(math.sqrt(sum(value * value for value in deviations) / freedom))
     return NoiseKnown(

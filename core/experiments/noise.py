@@ -33,29 +33,19 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the figures of one spec lie apart on one device of this machine.
+    """Variation of one spec's figures on one device of this machine.
 
     Attributes:
-        device: Name of the device.
-        measured_ns: Time of the measurement, Unix epoch.
-        subject: The spec in words.
-        identity: Of the spec.
-        rounds: Processes that it rests on.
         between: Standard deviation between processes, as a share.
-        drift: Largest change between the first and the last part of the measurement that its
-            rounds do not exclude, as a share.
+        drift: Largest change between the first and the last part of the measurement that its rounds
+            do not exclude, as a share.
         inside: Median half-width of the interval inside a process, as a share.
         residuals: Log deviations of the rounds in the order of measuring, for the power of later
             comparisons.
-        sources: The noise by source.
-        remedies: What can be done about it.
         low: Lower end of the 95 % interval of ``between``; null in older files, as ``high``.
-        high: Its upper end.
         pair: Difference of two single processes that 95 % of pairs stay within, as a share.
         step_ms: Middle of the rounds' medians.
         left_out: Rounds that were disturbed and do not count.
-        seconds: Time that the measurement took.
-        torch: Version of torch that measured; empty where not known.
         experiment: Id of the comparison of the spec with itself, with its rounds.
     """
 
@@ -81,16 +71,11 @@ class NoiseFloor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def noise_path(root: Path | None = None) -> Path:
-    """The file of all devices' floors."""
     return (root or home()) / "noise.json"
 
 
 def noise_floors(root: Path | None = None) -> dict[str, NoiseFloor]:
-    """The floors by device; none where nothing was measured.
-
-    Raises:
-        DamagedFileError: The file cannot be read as such.
-    """
+    """Return the floors by device; empty if nothing was measured. Raises DamagedFileError."""
     path = noise_path(root)
     try:
         rows = msgspec.json.decode(read_json(path), type=list[NoiseFloor])
@@ -101,8 +86,7 @@ def noise_floors(root: Path | None = None) -> dict[str, NoiseFloor]:
     return {row.device: row for row in rows}
 
 
-def keep_noise_floor(floor: NoiseFloor, root: Path | None = None) -> None:
-    """Write a device's floor in place of its last one."""
+def save_noise_floor(floor: NoiseFloor, root: Path | None = None) -> None:
     rows = {**noise_floors(root), floor.device: floor}
     make_folder(noise_path(root).parent)
     data = msgspec.json.format(msgspec.json.encode(list(rows.values())), indent=2)
@@ -114,13 +98,10 @@ OLD_DAYS = 30
 
 
 def noise_check(device: str, torch: str | None, now_ns: int, root: Path | None = None) -> Check:
-    """The device's floor as a check of ``doctor``.
+    """Check the device's floor for ``doctor``.
 
     Args:
-        device: Name of the device that runs take here.
-        torch: Version of torch that they would use; None without torch.
-        now_ns: Unix epoch.
-        root: Home (default: the user's).
+        device: Name of the device of runs here.
     """
     again = "`sysbench-tui doctor --noise`, 3 minutes"
     try:
@@ -138,31 +119,30 @@ def noise_check(device: str, torch: str | None, now_ns: int, root: Path | None =
             name="noise floor",
             status="missing",
             found="not measured on this device",
-            costs="nothing says beforehand how small a difference a comparison can find here",
+            costs="the smallest difference that ab can detect is unknown",
             remedy=again,
         )
     days = age_days(floor, now_ns)
     when = f"{counted(days, 'day')} ago" if days else "within a day"
-    found = (
+    text = (
         f"±{percent(floor.between, 2)} between {floor.rounds} processes of {floor.subject}, "
         f"measured {when}"
     )
-    doubts = []
+    reasons = []
     if days > OLD_DAYS:
-        doubts.append(f"it is older than {OLD_DAYS} days")
+        reasons.append(f"it is older than {OLD_DAYS} days")
     if floor.torch and torch and floor.torch != torch:
-        doubts.append(f"it was measured with torch {floor.torch}, here is {torch}")
-    if not doubts:
-        return Check(name="noise floor", status="ok", found=found)
+        reasons.append(f"it was measured with torch {floor.torch}, here is {torch}")
+    if not reasons:
+        return Check(name="noise floor", status="ok", found=text)
     return Check(
         name="noise floor",
         status="warning",
-        found=found,
-        costs=f"forecasts may rest on noise that is no longer there: {' and '.join(doubts)}",
+        found=text,
+        costs=f"forecasts may be outdated: {' and '.join(reasons)}",
         remedy=again,
     )
 
 
 def age_days(floor: NoiseFloor, now_ns: int) -> int:
-    """Whole days since the floor was measured."""
     return max(0, now_ns - floor.measured_ns) // (86_400 * 10**9)

@@ -1,7 +1,7 @@
-"""The noise doctor: measures a spec against itself, keeps the noise floor, and gives advice.
+"""Measure a spec against itself, store the noise floor, and give advice.
 
-An experiment stops as soon as the medians are decided. A spread needs every round that the time
-gives, so this one goes on until then.
+An experiment stops as soon as the medians are decided. A spread needs as many rounds as possible,
+so this one always uses the whole time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sysbench.core.experiments.experiment_runner import (
     RoundFinished,
     Stopped,
 )
-from sysbench.core.experiments.noise import NoiseFloor, Remedy, keep_noise_floor
+from sysbench.core.experiments.noise import NoiseFloor, Remedy, save_noise_floor
 from sysbench.core.formatting import counted, percent, signed_percent
 from sysbench.core.machine.clock_state import host_tick_ns, processor_mhz
 from sysbench.core.machine.other_processes import Neighbour, Neighbours
@@ -60,12 +60,9 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """The result.
 
     Attributes:
-        floor: The floor, which was kept; null where too few rounds finished.
-        finds: What comparisons can find on such noise.
+        floor: The floor, which was stored; null if too few rounds finished.
+        finds: What comparisons can find with such noise.
         verdict: A against A, as any comparison is judged; null unless both sides have a round.
-        rounds: Rounds that count.
-        ending: How it ended.
-        detail: That in a sentence.
     """
 
     floor: NoiseFloor | None = None
@@ -77,7 +74,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_model(device: str) -> str:
-    """Preset that is measured unless another is named: small enough for many rounds."""
+    """Return the preset to measure if none is named: small enough for many rounds."""
     return "cs336-2025/small" if device.startswith("cuda") else "tiny"
 
 
@@ -89,16 +86,9 @@ def examine_noise(
     cancel: Cancellation | None = None,
     root: Path | None = None,
 ) -> Iterator[ExperimentEvent | Examined]:
-    """Measure the noise of a spec here and keep it as the device's floor; Examined comes last.
+    """Measure the noise of a spec here and store it as the device's floor; Examined comes last.
 
-    Fewer than 8 rounds are no floor. What was measured until a cancellation counts.
-
-    Args:
-        spec: What to measure, resolved.
-        minutes: Time of the measurement.
-        wait: Wait for the device if another run measures on it.
-        cancel: Ends it when set.
-        root: Home (default: the user's).
+    A floor needs at least 8 rounds. Rounds before a cancellation count.
     """
     directory = create_experiment(spec, spec, max_minutes=minutes, purpose="noise", root=root)
     others = Neighbours()
@@ -128,7 +118,7 @@ def examine_noise(
                 _governor(measurement.records["A"]),
             ),
         )
-        keep_noise_floor(floor, root)
+        save_noise_floor(floor, root)
         finds = [
             Finds(ROUNDS_A_BLOCK * blocks, difference)
             for blocks in _BLOCKS
@@ -162,7 +152,7 @@ class NoiseMeasurement(ExperimentRun):
         self._longest = max(self._longest, time.monotonic() - began)
 
     def is_over(self) -> bool:
-        """Whether a round as long as the longest would exceed the time."""
+        """Return whether a round as long as the longest would exceed the time."""
         spent = time.monotonic() - self.began
         out_of_time = spent + self._longest > 60 * self.experiment.max_minutes
         return self.cancel.is_set() or bool(self.failed) or out_of_time
@@ -173,7 +163,7 @@ class NoiseMeasurement(ExperimentRun):
     def ending(self, _: Verdict) -> tuple[Ending, str]:
         rounds, enough = self.count(), self.noise() is not None
         spent = f"{counted(rounds, 'round')} in {(time.monotonic() - self.began) / 60:.1f} minutes"
-        few = "" if enough else f"; {MIN_ROUNDS} are the least for a floor, so none is written"
+        few = "" if enough else f"; {MIN_ROUNDS} are needed for a floor, so none is stored"
         if self.failed:
             return "failed", f"{self.failed}, after {spent}{few}"
         if self.cancel.is_set():
@@ -181,11 +171,9 @@ class NoiseMeasurement(ExperimentRun):
         return "out-of-time", f"{spent}{few}"
 
     def count(self) -> int:
-        """Number of rounds that count."""
         return sum(row.round.counts for row in self.observed())
 
     def observed(self) -> list[Observed]:
-        """Rounds of both sides so far, in the order of starting."""
         rows = [
             Observed(round=row, clock_mhz=self._clocks.get((side, row.index)))
             for side in self.records
@@ -194,7 +182,6 @@ class NoiseMeasurement(ExperimentRun):
         return sorted(rows, key=lambda row: row.round.started_ns)
 
     def noise(self) -> Noise | None:
-        """The noise of the rounds; None while they are too few."""
         timing = self.records["A"].timing
         on_events = timing is not None and timing.clock == "cuda-events"
         return noise_of(self.observed(), None if on_events else float(host_tick_ns()))
@@ -203,11 +190,7 @@ class NoiseMeasurement(ExperimentRun):
 def floor_of(
     measurement: NoiseMeasurement, noise: Noise, spec: RunSpec, seconds: float
 ) -> NoiseFloor:
-    """The floor to keep.
-
-    Raises:
-        WorkerFailed: The record does not name its device.
-    """
+    """Build the floor to store; WorkerFailed if the record does not name its device."""
     record = measurement.records["A"]
     device = device_name(record.environment)
     if device is None:
@@ -242,14 +225,12 @@ def advice(
     stolen_cores: float,
     governor: str | None,
 ) -> list[Remedy]:
-    """What to do against the noise, each with the figure behind it.
+    """Return what to do against the noise, each with the figure behind it.
 
     Args:
-        noise: The floor's.
-        observed: Its rounds.
         others: Other processes that took the most processor time during the rounds.
         stolen_cores: Cores that the hypervisor gave to other machines.
-        governor: Frequency governor of the processors, where there is one.
+        governor: Frequency governor of the processors, if known.
     """
     sources = {source.name: source for source in noise.sources}
     between, drift, touch = (
@@ -271,7 +252,7 @@ def advice(
             drift.found,
             "interleave",
             f"the machine changed by {signed_percent(drift.share or 0.0)} during the measurement: "
-            "`ab` takes turns, two runs one after the other carry the drift",
+            "`ab` interleaves the sides; two runs in sequence would include the drift",
         ),
         (
             touch.found and (touch.share or 0.0) > 0,
@@ -281,27 +262,27 @@ def advice(
         ),
         (
             sources["neighbours"].found or load > _NOTABLE_LOAD,
-            "quiet the neighbours",
-            f"others took {percent(load, 0)} of all cores{f' ({names})' if names else ''}"
+            "end other processes",
+            f"other processes used {percent(load, 0)} of all cores{f' ({names})' if names else ''}"
             f"{', most of it not visible from here' if unseen else ''}: end them, or measure "
-            "when they rest",
+            "when they are idle",
         ),
         (
             stolen_cores > _NOTABLE_STOLEN_CORES,
             "another machine",
-            f"the hypervisor gave {stolen_cores:.2f} cores to other machines: only a machine of "
-            "one's own, or dedicated cores, change that",
+            f"the hypervisor gave {stolen_cores:.2f} cores to other machines: use a "
+            "dedicated machine or dedicated cores",
         ),
         (
             governor not in (None, "performance"),
             "governor performance",
-            f"it is {governor}, and clocks follow the load: "
+            f"it is {governor}, so clocks follow the load: "
             "`sudo cpupower frequency-set -g performance`",
         ),
         (
             sources["clock"].found,
             "steady clock",
-            "the step time follows the clock: docs/noise.md has how to lock it",
+            "the step time follows the clock: docs/noise.md explains how to lock it",
         ),
     )
     return [Remedy(name=name, detail=detail) for applies, name, detail in rows if applies]

@@ -1,4 +1,4 @@
-"""What an experiment can find out here, as it is said before the start."""
+"""Forecast what an experiment can find out here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.spec.spec import RunSpec
 
 DIFFERENCES = (0.01, 0.02, 0.03, 0.05, 0.10)
-"""Slowdowns for which a plan promises a chance to be found."""
+"""Slowdowns whose power a plan reports."""
 
 
 class Promise(msgspec.Struct, frozen=True):
@@ -33,12 +33,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Forecast of an experiment.
 
     Attributes:
-        round_seconds: Time of one round, from earlier ones; null where none are known.
+        round_seconds: Time of one round, from earlier ones; null if none are known.
         blocks: Blocks of four rounds that the time allows; null without ``round_seconds``.
-        spread: Noise between rounds that the forecast is made with, as a share.
-        source: Sentence part that names where the spread comes from.
-        smallest: Smallest difference that is found with a chance of 80 %; null where unknown.
-        promises: Chance to find some differences.
+        spread: Noise between rounds that the forecast uses, as a share.
+        source: Sentence part that names the source of the spread.
+        smallest: Smallest difference that is found with a chance of 80 %; null if unknown.
         missing: Reason of every null value, by its name.
     """
 
@@ -52,16 +51,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | None = None) -> Plan:
-    """The forecast for two specs.
+    """Forecast the experiment for two specs.
 
-    The noise is that of the specs' earlier processes here, else the device's noise floor; one
-    noise stands for both sides.
-
-    Args:
-        spec_a: The spec to judge against, resolved.
-        spec_b: The spec that is judged, resolved.
-        max_minutes: Time that the experiment may take.
-        root: Home (default: the user's).
+    The noise is that of the specs' earlier processes here, else the device's noise floor, and the
+    same for both sides.
 
     Raises:
         DamagedFileError: The file of the noise floors cannot be read.
@@ -77,7 +70,7 @@ def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | N
     noise = noise_to_plan_with(runs_a, runs_b, noise_floors(root).get(name) if name else None)
     missing: dict[str, str] = {}
     if round_seconds is None:
-        reason = "neither spec was timed here: the first rounds will tell"
+        reason = "neither spec was timed here yet"
         missing |= dict.fromkeys(("round_seconds", "blocks"), reason)
     if noise is None:
         missing["spread"] = (
@@ -94,7 +87,7 @@ def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | N
     if blocks is None:
         missing["smallest"] = missing["blocks"]
     elif blocks < FIRST_LOOK:
-        missing["smallest"] = f"{FIRST_LOOK} blocks are the least, and the time allows {blocks}"
+        missing["smallest"] = f"{FIRST_LOOK} blocks are needed, and the time allows {blocks}"
     else:
         smallest = smallest_difference(noise.residuals, blocks)
         promises = [
@@ -119,7 +112,7 @@ def _blocks(round_seconds: float | None, max_minutes: float) -> int | None:
 
 
 def _round_seconds(records: list[Record]) -> list[float]:
-    """Mean seconds of a round in each run; a pass of several rounds has their sum."""
+    """Return mean seconds of a round in each run; a pass of several rounds has their sum."""
     means = []
     for record in records:
         timed = record.pass_named("timing")
@@ -129,16 +122,15 @@ def _round_seconds(records: list[Record]) -> list[float]:
 
 
 def _of_this_machine(runs: list[Record]) -> list[Record]:
-    """The runs without those of another machine, whose home or disk was carried here."""
-    here = cpu_model()
-    return [run for run in runs if run.environment.get("cpu", {}).get("model", here) == here]
+    cpu = cpu_model()
+    return [run for run in runs if run.environment.get("cpu", {}).get("model", cpu) == cpu]
 
 
 def _device_name(spec: RunSpec, runs: list[Record]) -> str | None:
-    """Name under which a noise floor of the spec's device is kept; None where it is not known.
+    """Return the name under which the noise floor of the spec's device is stored, or None.
 
-    Runs have the name that torch gives the device; before the first one NVML's is taken, which is
-    the same but for slices of a GPU.
+    Runs have the name that torch gives the device; before the first one NVML's is used, which is
+    the same except for slices of a GPU.
     """
     if not spec.on_cuda:
         return cpu_model()

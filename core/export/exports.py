@@ -1,4 +1,4 @@
-"""Every export of a run: one row each. A writer's module is imported when it is called."""
+"""Registry of a run's exports. Writers are imported when they are called."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from sysbench.core.runs.run_directory import RunDirectory
 
 
 class Writer(Protocol):
-    """Writes one export to a path that may be written to; returns the files it made."""
+    """Writes one export to a path and returns the files it made."""
 
     def __call__(self, run: RunDirectory, path: Path, *, force: bool) -> list[Path]: ...
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A line under the report of a finished run that names the export.
+    """A line about an export below the report of a finished run.
 
     Attributes:
-        label: First column: what the export holds.
-        note: Comment behind the command.
-        applies: False for a run that has nothing of this kind.
+        label: What the export holds.
+        note: Comment after the command.
+        applies: False if the run has nothing of this kind.
     """
 
     label: str
@@ -43,7 +43,7 @@ class Export:
         purpose: Help text, without a capital.
         ending: Suffix to the run's id in the default name.
         writer: ``module:function`` in this package, a `Writer`.
-        offer: Line under the report of a run; None for none.
+        offer: Line below the report of a run, if any.
         is_folder: True if the default path is a folder; the writer then checks each file in it.
     """
 
@@ -54,7 +54,6 @@ class Export:
     is_folder: bool = False
 
     def load(self) -> Writer:
-        """Import the module of the writer."""
         module, _, name = self.writer.partition(":")
         function: Writer = getattr(import_module(f".{module}", __package__), name)
         return function
@@ -86,12 +85,12 @@ EXPORTS = {
     "html": Export(
         "the whole report as one page, for any browser, without network",
         ".html",
-        "report_document:write_page",
+        "written_files:write_page",
     ),
     "csv": Export(
         "all tables: a folder with a file each; to a name in .csv one tidy file",
         "-csv",
-        "report_document:write_tables",
+        "written_files:write_tables",
         Offer(
             "tables",
             "or md, json",
@@ -99,17 +98,17 @@ EXPORTS = {
         ),
         is_folder=True,
     ),
-    "md": Export("the whole report in Markdown", ".md", "report_document:write_markdown"),
+    "md": Export("the whole report in Markdown", ".md", "written_files:write_markdown"),
     "json": Export(
         "the record: every number, with its unit in its key",
         ".json",
-        "report_document:write_record",
+        "written_files:write_record",
     ),
 }
 
 
 def default_path(run: RunDirectory, kind: str, folder: Path | None = None) -> Path:
-    """The name an export gets when none is given; relative to the current folder."""
+    """Return the default path of an export, relative to the current folder."""
     return (folder or Path()) / f"{run.id}{EXPORTS[kind].ending}"
 
 
@@ -118,11 +117,11 @@ def write_export(
 ) -> list[Path]:
     """Write one export and return the files it made.
 
-    ``out`` is a file, or a folder that gets a file of the default name; ``csv`` takes it as
-    the folder for its files unless it ends in ``.csv``.
+    ``out`` is a file, or a folder for a file of the default name; ``csv`` writes its files into
+    ``out`` unless that ends in ``.csv``.
 
     Raises:
-        SpecError: An unknown kind, or a target that exists already while ``force`` is false.
+        SpecError: Unknown kind, or the target exists and ``force`` is false.
         NotFoundError: The run has no such artifact; the message has the reason.
         DamagedFileError: The artifact or the record cannot be read.
     """

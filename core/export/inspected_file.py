@@ -1,4 +1,4 @@
-"""The tables of a foreign file by section, and as files: those of a record that it has data for."""
+"""Tables of an imported file by section, and its exports."""
 
 from __future__ import annotations
 
@@ -20,23 +20,21 @@ from sysbench.core.inspection.entries import InspectionEntry
 from sysbench.core.inspection.inspection import Inspection, encode_inspection
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.tables.kernel_tables import top_kernels
-from sysbench.core.tables.sections import INSPECTED, SECTIONS, TREE_LEAST, SectionSource
+from sysbench.core.tables.sections import INSPECTED, MIN_TREE_SHARE, SECTIONS, SectionSource
 from sysbench.core.tables.table import Table
 from sysbench.core.trace.module_tree import TreeNode, from_share, kernel_tree
 
 READING_ORDER = tuple(dict.fromkeys(("findings", "kernels", "roofline", *INSPECTED)))
-"""The tree, which is long, comes after both."""
+"""The tree is long and comes after both."""
 FILE_EXPORTS = ("html", "csv", "md", "json")
-"""Kinds of export that a foreign file has."""
 KERNEL_ROWS = 50
 
 
 def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str, list[Table]]:
-    """The tables by section; sections and tables without rows are left out.
+    """Return non-empty tables by section.
 
     Args:
-        inspection: The content of the file.
-        tree: Of the kernels layer by layer, None without kernels.
+        tree: Of the kernels by layer; None without kernels.
     """
     source = SectionSource(record=inspection.as_record(), tree=tree)
     sections = {name: SECTIONS[name].tables(source) for name in READING_ORDER}
@@ -44,12 +42,11 @@ def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str
 
 
 def tables_as_markdown(tables: Sequence[Table]) -> str:
-    """Each table under its title."""
     return "\n".join(f"## {table.title}\n\n{table_as_markdown(table)}\n" for table in tables)
 
 
 def inspection_as_markdown(inspection: Inspection, tables: Sequence[Table]) -> str:
-    """A report that stands alone: the file, what the rules found, its tables."""
+    """Return a complete report: the file, findings, tables."""
     return "\n".join(_markdown(inspection, tables)) + "\n"
 
 
@@ -79,25 +76,24 @@ def write_inspection(
     *,
     force: bool = False,
 ) -> list[Path]:
-    """Write one export of a foreign file and return the files it made.
+    """Write one export of an imported file and return the files it made.
 
     Args:
-        entry: With its rows layer by layer.
-        inspection: The content of the file.
+        entry: Holds the rows by layer.
         kind: One of `FILE_EXPORTS`.
-        out: A file, or a folder that gets a file of the default name; ``csv`` takes it as the
-            folder for a file a table, unless it ends in ``.csv``.
-        force: Replace what is there.
+        out: A file, or a folder for a file of the default name; ``csv`` writes one file per table
+            into it unless it ends in ``.csv``.
+        force: Replace existing files.
 
     Raises:
-        SpecError: Another kind, or a target that exists already while ``force`` is false.
+        SpecError: Unknown kind, or the target exists and ``force`` is false.
     """
     if kind not in FILE_EXPORTS:
         raise SpecError("kind", kind, f"of a file one of {', '.join(FILE_EXPORTS)}")
     record = inspection.as_record()
     layers = layer_rows(entry.as_run, record)
     tree = kernel_tree(layers, record.memory) if layers else None
-    short = from_share(tree, TREE_LEAST) if tree else None
+    short = from_share(tree, MIN_TREE_SHARE) if tree else None
     tables = [table for group in inspection_tables(inspection, short).values() for table in group]
     ending = "-csv" if kind == "csv" else f".{kind}"
     default = f"{Path(inspection.file).name}{ending}"

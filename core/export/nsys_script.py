@@ -1,4 +1,4 @@
-"""A script with the exact ``nsys profile`` command for a spec, every flag explained."""
+"""Write a script with the ``nsys profile`` command for a spec, every flag explained."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ from sysbench.core.tables.cells import literal
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag of ``nsys profile``, and its purpose."""
-
     text: str
     purpose: str
 
     @property
     def option(self) -> str:
-        """Its name as ``--help`` lists it."""
+        """The flag's name in ``--help``."""
         return self.text.partition("=")[0]
 
 
@@ -52,7 +50,7 @@ _NO_RANGE_ON_CPU = "# The CPU has no profiler API to mark the measured steps: al
 
 
 def write_script(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
-    """Write the script, and next to it the spec that its target reads."""
+    """Write the script and the spec file that it reads."""
     header = run.header()
     spec = header.spec
     spec_path = out.with_suffix(".spec.json")
@@ -64,7 +62,7 @@ def write_script(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
 
 
 def script(run_id: str, spec: RunSpec, spec_path: Path, python: str = "") -> str:
-    """The text of the script.
+    """Return the text of the script.
 
     Args:
         python: Interpreter of the run's workers; empty for this program's.
@@ -98,7 +96,8 @@ def script(run_id: str, spec: RunSpec, spec_path: Path, python: str = "") -> str
 
 
 def flags_for(spec: RunSpec, options: frozenset[str] | None) -> tuple[list[Flag], list[Flag], str]:
-    """The flags to use, those that the installed nsys lacks, and the source of its options."""
+    """Return the flags to use, those missing in the installed nsys, and where its options come
+    from."""
     wanted = [*(_ON_CUDA if spec.on_cuda else _ON_CPU), *_ALWAYS]
     if options is None:
         return wanted, [], "the options of nsys 2023.4 and later; no nsys here to ask"
@@ -107,7 +106,7 @@ def flags_for(spec: RunSpec, options: frozenset[str] | None) -> tuple[list[Flag]
 
 
 def installed_options() -> frozenset[str] | None:
-    """The long options of the installed nsys; None without one."""
+    """Return the long options of the installed nsys; None without one."""
     program = shutil.which("nsys")
     if program is None:
         return None

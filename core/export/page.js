@@ -3,7 +3,7 @@ for (const figure of document.querySelectorAll("figure[data-points]")) {
   const points = JSON.parse(figure.dataset.points);
   const svg = figure.querySelector("svg");
   const line = svg.querySelector(".cursor");
-  const told = figure.querySelector(".told");
+  const tooltip = figure.querySelector(".tooltip");
   const box = svg.viewBox.baseVal;
   svg.addEventListener("pointermove", (event) => {
     const x = ((event.clientX - svg.getBoundingClientRect().left) / svg.clientWidth) * box.width;
@@ -12,6 +12,6 @@ for (const figure of document.querySelectorAll("figure[data-points]")) {
     line.setAttribute("x1", near.x);
     line.setAttribute("x2", near.x);
     line.removeAttribute("visibility");
-    told.textContent = near.text;
+    tooltip.textContent = near.text;
   });
 }

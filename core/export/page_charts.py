@@ -1,4 +1,4 @@
-"""Charts as inline SVG: live bytes over time, and the steps one by one."""
+"""Charts as inline SVG: live bytes over time, and single steps."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from sysbench.core.record.record import Timeline
 WIDTH, HEIGHT = 1100, 320
 LEFT, RIGHT, TOP, BOTTOM = 70, 10, 12, 34
 LETTER = 6.5
-"""Width of a letter of a phase's name."""
+"""Average width of a letter."""
 TICKS = 4
 
 Point = tuple[float, float]
 
 
 def paint(look: Look) -> str:
-    """The colour of a look in CSS, by the reader's scheme; a faint one is mixed with the page."""
+    """Return a look's CSS colour for both colour schemes; faint ones are mixed with the page."""
     hue = HUES[look.hue]
     colour = f"light-dark({hue.light}, {hue.dark})"
     return f"color-mix(in srgb, {colour} 55%, var(--card))" if look.faint else colour
 
 
 def colour_of(name: str) -> str:
-    """The colour of a category in CSS; it goes by the name alone."""
     return paint(look_of(name))
 
 
 def memory_chart(timeline: Timeline) -> str:
-    """Live bytes by category, stacked, with the bytes of the instant under the pointer.
+    """Draw live bytes by category, stacked, with a tooltip per instant.
 
-    Points stand at equal distances, not by time: a model takes longer to build than to step.
+    Points are equidistant, not by time, because building a model takes longer than a step.
     """
     count = len(timeline.t_ms)
     if count < 2:
@@ -62,14 +61,14 @@ def memory_chart(timeline: Timeline) -> str:
     return tag(
         "figure",
         _svg(*_scale(highest), *areas, *_phases(timeline, x), _cursor()),
-        tag("p", text(_tooltip(timeline, peak, names)), class_="told quiet"),
+        tag("p", text(_tooltip(timeline, peak, names)), class_="tooltip quiet"),
         _legend(names),
         data_points=json.dumps(points),
     )
 
 
 def steps_chart(samples_ms: Sequence[float], median_ms: float) -> str:
-    """Each measured step as a point, the median as a line."""
+    """Draw each measured step as a point and the median as a line."""
     if len(samples_ms) < 2:
         return ""
     low, high = min(samples_ms), max(samples_ms)
@@ -121,7 +120,7 @@ def _scale(highest: int) -> list[str]:
 
 
 def _phases(timeline: Timeline, x: Sequence[float]) -> list[str]:
-    """A name under each phase that has room for it, and a line where it begins."""
+    """Draw a line at the start of each phase and its name if it fits."""
     parts = []
     for name, begin_ms, end_ms in timeline.phases:
         inside = [

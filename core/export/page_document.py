@@ -1,4 +1,4 @@
-"""An HTML page in one file: escaped markup, inlined style and script, a policy without requests."""
+"""An HTML page in one file: escaped markup, inline style and script, no requests."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ BREAK = re.compile(r"[:;,] ")
 
 
 def text(value: object) -> str:
-    """Foreign text: control characters shown, markup escaped."""
+    """Escape untrusted text."""
     return html.escape(literal(str(value)))
 
 
 def tag(name: str, *inside: str, **attributes: object) -> str:
-    """An element around HTML that is ready; attributes are escaped, ``_`` reads ``-``.
-
-    A trailing underscore is dropped: ``class_`` is ``class``.
-    """
+    """Make an element around trusted HTML. Attributes are escaped, ``_`` becomes ``-``, and a
+    trailing underscore is dropped: ``class_`` is ``class``."""
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
         for key, value in attributes.items()
@@ -34,12 +32,10 @@ def tag(name: str, *inside: str, **attributes: object) -> str:
 
 
 def section(title: str, *inside: str, anchor: str) -> str:
-    """A titled part of the page that the contents link to."""
     return tag("section", tag("h2", text(title)), *inside, id=anchor)
 
 
 def table(content: Table) -> str:
-    """A table with its cells as text."""
     looks = ["number" if is_numeric(content, name) else "words" for name in content.columns]
     head = [
         tag("th", text(heading_of(content, name)), class_=look)
@@ -58,7 +54,7 @@ def table(content: Table) -> str:
 def branch(
     name: str, figures: Iterable[str], share: float, *below: str, is_open: bool = False
 ) -> str:
-    """A line of a tree with a bar for its share, and its children."""
+    """Make a line of a tree with a bar for its share, and its children."""
     width = f"width:{min(max(share, 0.0), 1.0):.1%}"
     line = [
         tag("span", tag("i", style=width), class_="bar"),
@@ -70,13 +66,13 @@ def branch(
 
 
 def document(title: str, head: str, sections: Mapping[str, str], about: str = "") -> str:
-    """One file: style and script inside, and a policy that forbids every request.
+    """Make a page with inline style and script and a policy that forbids all requests.
 
     Args:
-        title: Of the window; plain text.
+        title: Window title, plain text.
         head: HTML before the sections.
-        sections: Anchor to HTML of a section, in order; the contents are made of them.
-        about: Description of the page for what lists it without opening it; plain text.
+        sections: HTML of each section by anchor; the contents list follows from it.
+        about: Description of the page, plain text.
     """
     style, script = (_part(name) for name in ("page.css", "page.js"))
     links = [_link(anchor, inside) for anchor, inside in sections.items()]
@@ -98,14 +94,14 @@ def document(title: str, head: str, sections: Mapping[str, str], about: str = ""
 
 
 def _link(anchor: str, inside: str) -> str:
-    """The entry of a section in the contents: its heading, up to the first break."""
+    """Link to a section by its heading up to the first break."""
     found = HEADING.search(inside)
     title = html.unescape(found[1]) if found else anchor.replace("-", " ")
     return tag("a", text(BREAK.split(title)[0]), href=f"#{anchor}")
 
 
 def _policy(script: str) -> str:
-    """A policy that allows this script alone and no requests, whatever a table's names hold."""
+    """Return a content security policy that allows only this script and no requests."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = "style-src 'unsafe-inline'; img-src data:"
     return f"default-src 'none'; {allowed}; script-src 'sha256-{digest}'"

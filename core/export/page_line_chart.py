@@ -1,4 +1,4 @@
-"""Lines over a numeric axis as inline SVG, with the values under the pointer."""
+"""Lines over a numeric axis as inline SVG with tooltips."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sysbench.core.tables.timing_tables import Figure, Series
 TICKS = 5
 BOTTOM_LINE = HEIGHT - BOTTOM + 15
 DASHES = ("none", "7 4", "2 3")
-"""Neighbours differ in their dashes too, for readers who cannot distinguish the colours."""
+"""Adjacent lines also differ in dashes, for readers who cannot distinguish the colours."""
 
 
 def line_chart(figure: Figure) -> str:
-    """One line for each series with a value; empty where none has one."""
+    """Draw one line per series; empty if no series has a value."""
     drawn = figure.drawn
     if not drawn:
         return ""
@@ -38,7 +38,7 @@ def line_chart(figure: Figure) -> str:
             role="img",
             aria_label=figure.title,
         ),
-        tag("p", text(_tooltip(figure, drawn, figure.places[-1])), class_="told quiet"),
+        tag("p", text(_tooltip(figure, drawn, figure.places[-1])), class_="tooltip quiet"),
         _legend(drawn),
         data_points=json.dumps(points),
     )
@@ -110,7 +110,7 @@ def _legend(drawn: Sequence[Series]) -> str:
 
 
 def _tooltip(figure: Figure, drawn: Sequence[Series], x: float) -> str:
-    """``context 512: small 22.10 ms · medium –``; a dash stands for no value."""
+    """``context 512: small 22.10 ms · medium –``; a dash for no value."""
     values = (
         f"{series.name} {figure.words(dict(series.points).get(x))}".strip() for series in drawn
     )

@@ -1,4 +1,4 @@
-"""A run as one HTML page: findings, timeline, ledger, trees, every table."""
+"""A run as one HTML page: findings, timeline, ledger, trees, tables."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sysbench.core.trace.module_tree import TreeNode
 KERNEL_ROWS = 200
 OPEN_LEVELS = 3
 INSIDE = ("findings", "modules", "tree")
-"""Tables whose content the page shows in another form."""
+"""Tables that the page shows in another form."""
 
 
 def run_page(record: Record, tables: Sequence[Table], tree: TreeNode | None = None) -> str:
-    """The page: self-contained, no network requests.
+    """Make a self-contained page of a run.
 
     Args:
-        tables: All of the record.
-        tree: Of the traced step, layers folded.
+        tables: All tables of the record.
+        tree: The traced step with folded layers.
     """
     first, *further = headline(record)
     figures = " · ".join(_figures(record))
@@ -49,7 +49,6 @@ def run_page(record: Record, tables: Sequence[Table], tree: TreeNode | None = No
 
 
 def _figures(record: Record) -> Iterator[str]:
-    """The step time with its interval, and the peak."""
     timing, memory = record.timing, record.memory
     if timing is not None:
         width = f" ±{percent(timing.step.half_width)}" if timing.step.half_width else ""
@@ -61,14 +60,12 @@ def _figures(record: Record) -> Iterator[str]:
 def file_page(
     title: str, about: str, record: Record, tables: Sequence[Table], tree: TreeNode | None = None
 ) -> str:
-    """The page of a foreign file, as `run_page`.
+    """Make the page of an imported file, like `run_page`.
 
     Args:
-        title: Its path.
-        about: Its kind, size and device.
-        record: Its blocks, with an empty spec.
-        tables: All of the record.
-        tree: Of the kernels, layers folded.
+        about: Kind, size and device.
+        record: With an empty spec.
+        tree: The kernels with folded layers.
     """
     head = tag("h1", text(title)) + tag("p", text(about), class_="quiet")
     return document(title, head, dict(_sections(record, tables, tree)))
@@ -85,8 +82,8 @@ def _sections(
     yield "trust", section("What the numbers include", *lines, anchor="trust")
     if record.timing:
         chart = steps_chart(record.timing.samples_ms, inside(record.timing).median_ms)
-        standing = middle(record.timing.rounds)
-        of_round = f" of round {standing.index}" if standing else ""
+        middle_round = middle(record.timing.rounds)
+        of_round = f" of round {middle_round.index}" if middle_round else ""
         title = f"Steps{of_round}, and their median"
         yield "step-times", section(title, chart, anchor="step-times")
     if record.memory:
@@ -126,7 +123,7 @@ def _memory(memory: Memory) -> str:
 
 
 def _modules(rows: Sequence[ModuleMemory]) -> str:
-    """Modules by path, the largest first; a module's bytes include its children's."""
+    """List modules by path, largest first, children's bytes included."""
     below: dict[str, list[ModuleMemory]] = {}
     paths = {row.module for row in rows}
     root = rows[0].module

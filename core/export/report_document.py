@@ -17,10 +17,10 @@ from sysbench.core.trace.module_tree import kernel_tree
 
 
 def run_as_page(run: RunDirectory) -> str:
-    """The report as one HTML file.
+    """Return the report as one HTML file.
 
     Raises:
-        DamagedFileError: The record, or the trace pass's table, cannot be read.
+        DamagedFileError: The record or the trace table cannot be read.
     """
     record = load_record(run)
     kernels = layer_rows(run, record)
@@ -31,12 +31,11 @@ def run_as_page(run: RunDirectory) -> str:
 
 
 def write_page(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
-    """Write the report as one HTML file."""
     return [write(path, run_as_page(run).encode())]
 
 
 def write_tables(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
-    """Write a CSV file a table into a folder, or one tidy file to a name in ``.csv``."""
+    """Write one CSV file per table into a folder, or one tidy file to a name in ``.csv``."""
     record = load_record(run)
     tables = tables_of(record, runs_with_other_steps(record), compile_break_even(record))
     if path.suffix == ".csv":
@@ -48,12 +47,10 @@ def write_tables(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
 
 
 def write_markdown(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
-    """Write the whole report as Markdown."""
     record = load_record(run)
     text = record_as_markdown(record, runs_with_other_steps(record), compile_break_even(record))
     return [write(path, text.encode())]
 
 
 def write_record(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
-    """Write the record as JSON."""
     return [write(path, encode_record(load_record(run)))]

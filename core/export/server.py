@@ -1,4 +1,4 @@
-"""A run's page and artifacts over loopback, for clients with the token."""
+"""Serve a run's page and artifacts on loopback to clients with the token."""
 
 from __future__ import annotations
 
@@ -18,38 +18,37 @@ from sysbench.core.storage import open_regular
 
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
-"""Names under which a browser may ask, at any port: a tunnel has its own. A page of another name
-that resolves to this machine is refused, whatever it knows."""
+"""Accepted host names, at any port because a tunnel has its own. Rejecting others prevents DNS
+rebinding."""
 SILENT_SECONDS = 30.0
-"""Silence after which a client is dropped; each holds a thread."""
+"""Silence after which a client is dropped, because each holds a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The content of one path: bytes, or a file to be saved."""
+    """The content of one path: bytes, or a file to download."""
 
     kind: str
     content: bytes | Path
 
 
 class PageServer:
-    """Serves one run until `close`; only on loopback, only below the token.
+    """Serves one run until `close`, on loopback and below the token only.
 
     Attributes:
-        port: The port it listens on.
-        url: Address for a browser on this machine, or through a tunnel of that port.
+        url: Address for a browser on this machine, or through a tunnel of the port.
     """
 
     def __init__(self, run: RunDirectory, port: int = 0) -> None:
-        """Build the page and take the port; 0 takes any that is free.
+        """Build the page and open the port; 0 picks a free one.
 
         Raises:
-            SpecError: The port cannot be had.
+            SpecError: The port is not available.
             DamagedFileError: The record cannot be read.
         """
         token = secrets.token_urlsafe(16)
         base = f"/{token}/"
-        served = {f"{base}{name}": content for name, content in _served(run).items()}
+        served = {f"{base}{name}": content for name, content in _page_and_artifacts(run).items()}
         try:
             self._server = ThreadingHTTPServer((LOOPBACK, port), _handler(served))
         except (OSError, OverflowError) as error:
@@ -58,24 +57,23 @@ class PageServer:
         self.url = f"http://{LOOPBACK}:{self.port}{base}"
 
     def serve(self) -> None:
-        """Answer until another thread calls `close`, or an exception ends it."""
+        """Answer requests until another thread calls `close`."""
         self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
-        """Stop answering and give back the port."""
         self._server.shutdown()
         self._server.server_close()
 
 
-def _served(run: RunDirectory) -> dict[str, Served]:
-    """By name below the token: the page, the record, and the artifacts that there are."""
+def _page_and_artifacts(run: RunDirectory) -> dict[str, Served]:
+    """Return the page, the record and existing artifacts by name."""
     files = {
         "record.json": run.record_path,
         "trace.json.gz": run.trace_path,
         "snapshot.pickle": run.snapshot_path,
     }
     page = Served("text/html; charset=utf-8", run_as_page(run).encode())
-    # A run of somebody else may hold links to files that are nobody's business.
+    # A run of another user may contain links to private files.
     inside = run.path.resolve()
     present = {
         name: path
@@ -121,6 +119,6 @@ def _handler(served: Mapping[str, Served]) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Log nothing: every path has the token."""
+            """Log nothing: every path contains the token."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""Tables as CSV files and as Markdown."""
+"""Tables as CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sysbench.core.tables.trust import trust_lines
 
 
 def table_as_csv(table: Table) -> bytes:
-    """One table with a header line; null is an empty field, numbers are not rounded. A text that a
-    spreadsheet would take for a formula begins with an apostrophe."""
+    """Write one table with a header. Null is an empty field, numbers are not rounded, and texts
+    that a spreadsheet would evaluate start with an apostrophe."""
     return _encode([table.columns, *table.rows])
 
 
 def tables_as_tidy_csv(tables: Iterable[Table]) -> bytes:
-    """All tables in one: a line per cell, with ``table``, ``row``, ``column``, ``value``."""
+    """Write all tables as one, a line per cell: ``table``, ``row``, ``column``, ``value``."""
     lines = [
         (table.name, index, column, value)
         for table in tables
@@ -42,10 +42,7 @@ def _encode(rows: Iterable[Iterable[object]]) -> bytes:
 
 
 def _no_formula(cell: object) -> object:
-    """The cell; a text that a spreadsheet would compute has an apostrophe before it.
-
-    After the advice of OWASP on CSV injection. Numbers, negative ones too, are no texts.
-    """
+    """Escape texts that a spreadsheet would evaluate, as OWASP advises against CSV injection."""
     is_formula = isinstance(cell, str) and cell.startswith(FORMULA_STARTS)
     return f"'{cell}" if is_formula else cell
 
@@ -60,16 +57,17 @@ _PROSE = ("findings",)
 def record_as_markdown(
     record: Record, others: Sequence[Record] = (), worth: BreakEven | None = None
 ) -> str:
-    """A report that stands alone: the spec and the device are in its first lines.
+    """Write a complete report of a run.
 
-    ``others`` are runs of the same spec with another kind of step, for the questions;
-    ``worth`` is the break-even of compiling against an eager run.
+    Args:
+        others: Runs of the same spec with another kind of step, for the questions.
+        worth: Break-even of compiling against an eager run.
     """
     return "\n".join(_lines(record, others, worth)) + "\n"
 
 
 def table_as_markdown(table: Table) -> str:
-    """One table in pipe syntax; foreign text is escaped."""
+    """Write one table in pipe syntax, escaped."""
     rules = ["---:" if is_numeric(table, column) else "---" for column in table.columns]
     rows = [[escaped(heading_of(table, column)) for column in table.columns], rules]
     rows += [[escaped(text) for text in row] for row in cells_as_text(table)]
@@ -93,7 +91,6 @@ def _lines(record: Record, others: Sequence[Record], worth: BreakEven | None) ->
 
 
 def findings_as_markdown(findings: Sequence[Finding]) -> Iterator[str]:
-    """Verdict, Why and Next of each."""
     for finding in findings:
         yield ""
         yield f"**{finding.severity.capitalize()}: {escaped(finding.verdict)}**"
@@ -102,7 +99,7 @@ def findings_as_markdown(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Foreign text with Markdown's characters escaped."""
+    """Escape untrusted text for Markdown."""
     shown = literal(text).replace("&", "&amp;")
     for char in "\\`*_[]<>|#~":
         shown = shown.replace(char, f"\\{char}")
@@ -126,14 +123,12 @@ def verdict_as_markdown(
     commands: Iterable[str] = (),
     folded: Sequence[Table] = (),
 ) -> str:
-    """The verdict's line, its evidence, then tables.
+    """Write the verdict, its evidence, then tables.
 
     Args:
-        verdict: B against A.
-        tables: In sight, such as that of both sides.
         facts: Lines below the verdict, such as the result of a gate.
-        commands: Shell commands, each on a line of its own.
-        folded: Tables that a reader has to open, such as the conditions.
+        commands: Shell commands, one per line.
+        folded: Tables that are collapsed, such as the conditions.
     """
     text = describe_verdict(verdict)
     lines = [f"### {_MARKS[verdict.verdict]} Step time: {escaped(text.headline)}", ""]
@@ -150,7 +145,7 @@ def verdict_as_markdown(
 
 
 def _with_code(text: str) -> str:
-    """Text with its commands between backticks kept, everything else escaped."""
+    """Escape text except for commands between backticks."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return escaped(text)

@@ -1,4 +1,4 @@
-"""Writes exports atomically; an existing file is replaced only with ``force``."""
+"""Write exports atomically; existing files are replaced only with ``force``."""
 
 from __future__ import annotations
 
@@ -18,29 +18,27 @@ from sysbench.core.storage import open_regular
 
 
 def refuse_existing(paths: list[Path], *, force: bool) -> None:
-    """Raise SpecError if one of the targets is there already, unless forced."""
+    """Raise SpecError if a target exists, unless forced."""
     for path in paths:
         if path.is_dir():
             raise SpecError("output", str(path), "is a folder; name a file")
         if path.exists() and not path.is_file():
-            raise SpecError("output", str(path), "is no regular file, and is not replaced")
-        if os.path.lexists(path) and not force:  # a link that leads nowhere is there too
+            raise SpecError("output", str(path), "is not a regular file and is not replaced")
+        if os.path.lexists(path) and not force:  # also true for a broken link
             raise SpecError("output", str(path), "exists already; --force replaces it")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under ``path`` only when it is complete.
-
-    A link in its place is replaced, and what it leads to stays.
+    """Write a file that appears at ``path`` once it is complete; a link is replaced, not followed.
 
     Raises:
-        SpecError: The folder cannot be made, as where the one around it is missing, or written to.
+        SpecError: The folder cannot be created or written to.
     """
-    # A name that nobody can foresee, and no file or link that is there: the folder may be shared.
+    # An unpredictable new name, because the folder may be shared.
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        # One folder at most: a path with a mistake in it is no tree to make.
+        # One folder at most, so that a typo does not create a tree.
         path.parent.mkdir(exist_ok=True)
         file = part.open("xb")
     except OSError as error:
@@ -54,7 +52,6 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write(path: Path, data: bytes) -> Path:
-    """One complete file."""
     with replacing(path) as file:
         file.write(data)
     return path
@@ -64,7 +61,7 @@ def copy(source: IO[bytes], path: Path, most_bytes: int | None = None) -> Path:
     """Copy the rest of an open file to a new path.
 
     Raises:
-        DamagedFileError: There are more than ``most_bytes`` of it; nothing is left of them.
+        DamagedFileError: It has more than ``most_bytes``; nothing is written.
     """
     copied = 0
     with replacing(path) as file:
@@ -77,12 +74,11 @@ def copy(source: IO[bytes], path: Path, most_bytes: int | None = None) -> Path:
 
 
 def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
-    """Copy the gzip'd trace; to a name that ends in ``.json`` it is unpacked.
+    """Copy the compressed trace; a name that ends in ``.json`` gets it uncompressed.
 
     Raises:
         NotFoundError: The run has no trace.
-        DamagedFileError: The trace is not gzip'd JSON, lies outside the run, or unpacks to far more
-            than a trace does.
+        DamagedFileError: The trace is not gzip'd JSON, lies outside the run, or expands too much.
     """
     source = run.trace_path
     if not source.is_file():
@@ -95,7 +91,7 @@ def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
         packed.seek(0)
         if out.suffix != ".json":
             return [copy(packed, out)]
-        most_bytes = max(SMALL_BYTES, MOST_PACKING * os.fstat(packed.fileno()).st_size)
+        most_bytes = max(SMALL_BYTES, MAX_COMPRESSION_RATIO * os.fstat(packed.fileno()).st_size)
         try:
             with gzip.open(packed) as unpacked:
                 return [copy(cast(IO[bytes], unpacked), out, most_bytes)]
@@ -104,9 +100,9 @@ def write_trace(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
 
 
 SMALL_BYTES = 2**30
-MOST_PACKING = 100
-"""Times that a trace of more than `SMALL_BYTES` may be larger than packed. Real ones are up to 30
-times; a file that is made to fill a disk is 1000 times."""
+MAX_COMPRESSION_RATIO = 100
+"""Largest compression ratio of a trace above `SMALL_BYTES`. Real ones reach 30; a gzip bomb has
+1000."""
 
 
 def _check_head(packed: IO[bytes], source: Path) -> None:
@@ -116,18 +112,18 @@ def _check_head(packed: IO[bytes], source: Path) -> None:
     except (OSError, EOFError, zlib.error) as error:
         raise DamagedFileError(f"{source} is not a gzip'd trace: {error}") from error
     if head[:1] not in (b"{", b"["):
-        raise DamagedFileError(f"{source} is not a chrome trace: it does not begin like JSON")
+        raise DamagedFileError(f"{source} is not a chrome trace: it does not start like JSON")
 
 
 _PROTOCOL_4 = b"\x80\x04"
 
 
 def write_snapshot(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
-    """Copy the snapshot, a pickle of protocol 4; it is never loaded here.
+    """Copy the snapshot, a pickle of protocol 4, without loading it.
 
     Raises:
-        NotFoundError: The run has no snapshot, and why.
-        DamagedFileError: The file is not a pickle that memory_viz reads, or lies outside the run.
+        NotFoundError: The run has no snapshot; the message has the reason.
+        DamagedFileError: Not a pickle that memory_viz reads, or outside the run.
     """
     source = run.snapshot_path
     if not source.is_file():

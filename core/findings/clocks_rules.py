@@ -5,7 +5,7 @@ from __future__ import annotations
 from sysbench.core.findings.rule_rules import Rule
 from sysbench.core.formatting import percent
 from sysbench.core.record.record import Finding, Record
-from sysbench.core.record.timing import holding
+from sysbench.core.record.timing import limiting_reasons
 
 MIN_HELD_SHARE = 0.01
 STEADY = ("power cap", "application clocks", "sync boost")
@@ -18,7 +18,7 @@ def clock_held(record: Record) -> Finding | None:
     timing, telemetry = record.timing, record.telemetry
     counted = (timing.throttled if timing else None) or {}
     held = {reason: share for reason, share in counted.items() if share >= MIN_HELD_SHARE}
-    sampled = holding(telemetry.clock_reasons) if telemetry else []
+    sampled = limiting_reasons(telemetry.clock_reasons) if telemetry else []
     seen = [reason for reason in sampled if reason not in counted]
     if not held and not seen:
         return None

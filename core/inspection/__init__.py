@@ -1,1 +1,1 @@
-"""Tables of a foreign trace, snapshot or nsys export, decoded by a child process."""
+"""Tables of an imported trace, snapshot or nsys export, decoded in a child process."""

@@ -1,8 +1,8 @@
 """The decoding process: ``python -m sysbench.core.inspection FILE ENTRY LIMIT [DEVICE [STEPS
 [CAPTURE]]]``.
 
-LIMIT is of memory in bytes, STEPS such as 2-5. It writes messages to standard output and the tables
-into the entry's folder. It exits when standard input closes.
+LIMIT is the memory limit in bytes, STEPS such as 2-5. Messages go to standard output, tables into
+the entry's folder. The process exits when standard input closes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sysbench.core.machine.processes import die_with_parent, limit_data_memory
 from sysbench.core.storage import write_atomically
 from sysbench.core.trace.rank_summary import encode_rank
 
-LARGEST_TABLES_BYTES = 64 * 2**20
-"""A file with larger tables is hostile: real ones have a few megabytes."""
+MAX_TABLES_BYTES = 64 * 2**20
+"""Larger tables mean a hostile file: real ones have a few megabytes."""
 
 
 def main(
@@ -42,7 +42,7 @@ def main(
     steps: str = "",
     capture: str = "",
 ) -> int:
-    """Decode the file into the entry and report the outcome; returns the exit code."""
+    """Decode the file into the entry and report the outcome; return the exit code."""
     die_with_parent(os.getppid())
     die_with_input()
     limit_data_memory(int(limit_bytes))
@@ -53,11 +53,13 @@ def main(
         chosen = (int(first), int(last)) if steps else None
         joined = Path(capture) if capture else None
         tables = read_tables(path, ProgressSender().send, number, chosen, joined)
-        # The name of the entry stands for the state of the file that was to be read.
+        # The entry's name contains the file's state at the start.
         if inspection_entry(path, number, chosen, joined).path != Path(entry):
-            raise ForeignFileError(f"{path} changed while it was read: look again when it is whole")
+            raise ForeignFileError(
+                f"{path} changed while it was read: try again when it is complete"
+            )
         _write(tables, InspectionEntry(Path(entry)))
-    except Exception as error:  # A foreign file can raise anything; the log has it all.
+    except Exception as error:  # an imported file can raise anything; see the log
         traceback.print_exc()
         send_message(refusal(error, path, int(limit_bytes)))
         return 1
@@ -69,9 +71,11 @@ def _write(tables: Tables, entry: InspectionEntry) -> None:
     """Write the tables into the entry; the inspection comes last and completes it."""
     inspection = encode_inspection(tables.inspection)
     layers = msgspec.json.encode(tables.layers) if tables.layers else b""
-    if len(inspection) + len(layers) > LARGEST_TABLES_BYTES:
+    if len(inspection) + len(layers) > MAX_TABLES_BYTES:
         size = format_bytes(len(inspection) + len(layers))
-        raise ForeignFileError(f"{tables.inspection.file} has {size} of tables: no real file does")
+        raise ForeignFileError(
+            f"{tables.inspection.file} has {size} of tables, too many for a real file"
+        )
     if tables.rank:
         write_atomically(entry.rank_path, encode_rank(tables.rank))
     if layers:

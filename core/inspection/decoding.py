@@ -1,4 +1,4 @@
-"""The parent's side of the decoding of a file."""
+"""Run the decoding of a file in a child process."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from sysbench.core.machine.children import python_child
 from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.storage import make_folder
 
-MOST_BYTES = 16 * 2**30
+MAX_BYTES = 16 * 2**30
 
 
 class DecodingCancelled(SysbenchError):
-    """The decoding was ended before it was done."""
+    """The decoding was cancelled."""
 
     exit_code = 130
 
 
 class Decoding:
-    """Decodes one file in a child process with a memory limit; at most once.
+    """Decodes one file once, in a child process with a memory limit.
 
     Attributes:
-        entry: Folder of the tables, once `run` has returned.
+        entry: Folder of the tables, complete after `run`.
     """
 
     def __init__(
@@ -48,18 +48,17 @@ class Decoding:
     ) -> None:
         """
         Args:
-            path: The file.
-            limit_bytes: Memory limit of the child; 0 for half of this machine's memory and at
-                most 16 GiB: a million events take 1 GiB.
-            device: The device of a file with several; None for the busiest.
-            steps: First and last number of the marked steps that the tables are of; None for all.
-            capture: The trace in which the graphs were captured that the file replays.
+            limit_bytes: Memory limit of the child; 0 for `default_limit_bytes`. A million events
+                take 1 GiB.
+            device: Device to read if the file has several; None for the busiest.
+            steps: First and last marked step to read; None for all.
+            capture: Trace that captured the graphs which the file replays.
 
         Raises:
-            ForeignFileError: It cannot be read, or its format is not recognised.
+            ForeignFileError: The file cannot be read or its format is unknown.
         """
         self.path = path.absolute()
-        format_of(self.path)  # refuses an unreadable file before a child is started
+        format_of(self.path)  # raises before a child is started
         other = capture.absolute() if capture else None
         if other:
             format_of(other)
@@ -72,7 +71,7 @@ class Decoding:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, show: Callable[[Progressed], None]) -> Inspection:
-        """Wait for the tables; returns at once for a file that was decoded before.
+        """Wait for the tables; return at once if the file was decoded before.
 
         Raises:
             ForeignFileError: The file cannot be read; the message has the reason.
@@ -106,10 +105,10 @@ class Decoding:
             case Refused(message=message):
                 raise ForeignFileError(message)
             case None:
-                raise ForeignFileError(self._sudden_end(code))
+                raise ForeignFileError(self._describe_crash(code))
 
     def cancel(self) -> None:
-        """End the process; `run` then raises. May be called from another thread, at any time."""
+        """End the process; `run` then raises. May be called from another thread."""
         with self._lock:
             self._cancelled = True
             if self._process is not None:
@@ -124,28 +123,28 @@ class Decoding:
             raise ForeignFileError(f"{self.entry.path} was removed while it was written: try again")
         return inspection
 
-    def _sudden_end(self, code: int) -> str:
+    def _describe_crash(self, code: int) -> str:
         log = self.entry.log_path
         if code == -signal.SIGKILL:
-            return f"{self.path}: its decoding was killed, as a system does that runs out of memory"
+            return f"{self.path}: its decoding was killed, probably for lack of memory"
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return f"{self.path}: its decoding ended with {how}; see {log}"
 
 
 def default_limit_bytes() -> int:
-    """The memory that a decoding may take where the user does not say: half of this machine's."""
-    return min(MOST_BYTES, memory_capacity_bytes() // 2)
+    """Return half of this machine's memory, at most `MAX_BYTES`."""
+    return min(MAX_BYTES, memory_capacity_bytes() // 2)
 
 
 def follow_decoding(
     process: subprocess.Popen[bytes], show: Callable[[Progressed], None]
 ) -> Finished | Refused | None:
-    """Show the progress until the process writes no more; returns its last message, if any."""
+    """Show progress until the process ends; return its final message, if any."""
     end: Finished | Refused | None = None
     assert process.stdout is not None
     for line in process.stdout:
         if not line.endswith(b"\n"):
-            break  # it died while it wrote
+            break  # the process died while writing
         match decode_message(line):
             case Progressed() as step:
                 show(step)

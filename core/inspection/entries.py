@@ -1,4 +1,4 @@
-"""Cache of inspections: a file is decoded once."""
+"""Cache of inspections: each file is decoded once."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from sysbench.core.storage import home
 if TYPE_CHECKING:
     from sysbench.core.trace.rank_summary import RankTrace
 
-KEPT = 32
-"""Count of newest entries that are kept."""
-MOST_KEPT_BYTES = 2**31
-"""Of all that are kept, the newest aside: what the summaries of a folder's ranks may take."""
+MAX_ENTRIES = 32
+"""Number of newest entries to keep."""
+MAX_KEPT_BYTES = 2**31
+"""Size limit of all entries but the newest, mostly for rank summaries."""
 
 CORE = Path(__file__).parents[1]
 SOURCES = (
@@ -34,15 +34,14 @@ SOURCES = (
     "findings/*.py",
     "inspection/*.py",
 )
-"""Sources that decide the tables of a file; a change in them makes its entry stale."""
+"""Sources that decide the tables; a change in them makes entries stale."""
 
 
 class InspectionEntry:
     """The tables of one file, in a folder laid out like a run's.
 
-    ``inspection.json`` the tables, written last · ``trace/kernels.json`` the kernels layer
-    by layer, as a trace pass leaves them · ``rank.msgpack`` what a comparison of ranks takes of a
-    trace with collectives · ``log.txt``.
+    ``inspection.json`` tables, written last · ``trace/kernels.json`` kernels by layer ·
+    ``rank.msgpack`` input of a comparison of ranks · ``log.txt``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,41 +49,35 @@ class InspectionEntry:
 
     @property
     def inspection_path(self) -> Path:
-        """Its presence means that the entry is whole."""
+        """Exists once the entry is complete."""
         return self.path / "inspection.json"
 
     @property
     def layers_path(self) -> Path:
-        """A row for every layer; absent where the file has no kernels."""
+        """Kernels by layer; absent if the file has none."""
         return self.as_run.pass_folder("trace") / "kernels.json"
 
     @property
     def rank_path(self) -> Path:
-        """The file as one rank of several; absent where it cannot be compared with others."""
+        """Input of a comparison of ranks; absent if the file has no collectives."""
         return self.path / "rank.msgpack"
 
     @property
     def log_path(self) -> Path:
-        """Standard error of the decoding process."""
         return self.path / "log.txt"
 
     @property
     def as_run(self) -> RunDirectory:
-        """The folder in the type that readers of a run's artifacts take."""
         return RunDirectory(self.path)
 
     def read(self) -> Inspection | None:
-        """The inspection, or None if there is none that can be read."""
         try:
             return decode_inspection(self.inspection_path.read_bytes(), self.inspection_path)
         except (OSError, DamagedFileError):
             return None
 
     def read_rank(self) -> RankTrace | None:
-        """The file as one rank of several, or None if there is none that can be read."""
-        from sysbench.core.trace.rank_summary import (
-            decode_rank,  # numpy, for which files alone do not ask
-        )
+        from sysbench.core.trace.rank_summary import decode_rank  # lazy: numpy
 
         try:
             return decode_rank(self.rank_path.read_bytes(), self.rank_path)
@@ -98,11 +91,10 @@ def inspection_entry(
     steps: tuple[int, int] | None = None,
     capture: Path | None = None,
 ) -> InspectionEntry:
-    """The entry of a file, whether its inspection was made or not.
+    """Return the entry of a file, also if it is empty.
 
-    Another file, size or time of change is another entry, and so are chosen devices and steps and
-    another capture. Of the two times the later can only be set by the system: a copy may keep the
-    other.
+    The key covers path, size, times, device, steps and capture. The change time is included
+    because a copy may keep the modification time.
 
     Raises:
         OSError: There is no such file.
@@ -120,21 +112,19 @@ def _stamps(path: Path) -> tuple[bytes | int, ...]:
 
 
 def entries_folder() -> Path:
-    """The folder of all entries."""
     return home() / "inspections"
 
 
 def forget_oldest() -> None:
-    """Delete all but the `KEPT` newest entries, and of these the older ones from where all together
-    take more than `MOST_KEPT_BYTES`; the newest stays, whatever it takes."""
+    """Delete old entries above `MAX_ENTRIES` and, but for the newest, `MAX_KEPT_BYTES`."""
     held_bytes = 0
-    for place, (_, path) in enumerate(sorted(_aged(), reverse=True)):
-        held_bytes += _bytes_of(path)
-        if place and (place >= KEPT or held_bytes > MOST_KEPT_BYTES):
+    for place, (_, path) in enumerate(sorted(_entries_by_age(), reverse=True)):
+        held_bytes += _folder_bytes(path)
+        if place and (place >= MAX_ENTRIES or held_bytes > MAX_KEPT_BYTES):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _bytes_of(folder: Path) -> int:
+def _folder_bytes(folder: Path) -> int:
     total = 0
     with suppress(FileNotFoundError):  # another process deletes entries too
         for path in folder.rglob("*"):
@@ -142,7 +132,7 @@ def _bytes_of(folder: Path) -> int:
     return total
 
 
-def _aged() -> Iterator[tuple[int, Path]]:
+def _entries_by_age() -> Iterator[tuple[int, Path]]:
     for path in entries_folder().iterdir():
         with suppress(FileNotFoundError):  # another process deletes entries too
             yield path.stat().st_mtime_ns, path

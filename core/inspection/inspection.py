@@ -1,4 +1,4 @@
-"""The content of a foreign file: the blocks of a record, and those of nsys alone."""
+"""The content of an imported file, and messages of the decoding process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from sysbench.core.storage import UNREADABLE_JSON
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """The tables of one foreign file; public JSON like the record.
+    """Tables of one imported file; public JSON like the record.
 
-    ``device`` is the name of the device of ``kernels``, null where the file has none. A block
-    without data in the file is null, and ``missing`` has the reason. The fields from ``nvtx`` on
-    are of an nsys export; its ``kernel_summary``, ``memory_summary`` and ``api_summary`` are
-    NVIDIA's own ``cuda_gpu_kern_sum``, ``cuda_gpu_mem_time_sum`` and ``cuda_api_sum``. A trace has
-    the last too.
+    ``device`` is the name of the device of ``kernels``. A block without data is null, and
+    ``missing`` has the reason. Fields from ``nvtx`` on belong to nsys exports;
+    ``kernel_summary``, ``memory_summary`` and ``api_summary`` are NVIDIA's ``cuda_gpu_kern_sum``,
+    ``cuda_gpu_mem_time_sum`` and ``cuda_api_sum``. Traces have the last too.
     """
 
     kind: Kind
@@ -46,7 +45,6 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def nsys(self) -> Nsys | None:
-        """The block of an nsys export, in the form of a record."""
         if self.kernels is None or self.nvtx is None or self.clocks is None:
             return None
         return Nsys(
@@ -63,7 +61,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def as_record(self) -> Record:
-        """The blocks as a record with an empty spec, for code that shows records."""
+        """Return the blocks as a record with an empty spec."""
         return Record(
             id=Path(self.file).name,
             identity="",
@@ -81,12 +79,11 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_inspection(inspection: Inspection) -> bytes:
-    """As JSON."""
     return msgspec.json.encode(inspection)
 
 
 def decode_inspection(data: bytes, source: Path) -> Inspection:
-    """From JSON.
+    """Parse JSON.
 
     Raises:
         DamagedFileError: Not an inspection.
@@ -101,7 +98,7 @@ PROGRESS_SECONDS = 0.05
 
 
 class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
-    """Progress of a stage, in its unit; 0 of 0 where that is not known."""
+    """Progress of a stage in its unit; 0 of 0 if unknown."""
 
     stage: str
     done: int
@@ -109,13 +106,11 @@ class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
 
     @property
     def share(self) -> float | None:
-        """Fraction of the stage that is done, None where that is not known."""
+        """Fraction of the stage that is done, if known."""
         return min(1.0, self.done / self.total) if self.total else None
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The file cannot be read, and why."""
-
     message: str
 
 
@@ -129,37 +124,34 @@ _DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def encode_message(message: Message) -> bytes:
-    """One line, its end included."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def decode_message(line: bytes) -> Message:
-    """A message from its line.
+    """Parse one line.
 
     Raises:
-        DamagedFileError: It is none.
+        DamagedFileError: Not a message.
     """
     try:
         return _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedFileError(f"the decoding process wrote what is no message: {error}") from error
+        raise DamagedFileError(f"the decoding process wrote an invalid message: {error}") from error
 
 
 def send_message(message: Message) -> None:
-    """Write a message to standard output."""
     sys.stdout.buffer.write(encode_message(message))
     sys.stdout.buffer.flush()
 
 
 class ProgressSender:
-    """Sends the progress every `PROGRESS_SECONDS`; the start of a stage at once."""
+    """Sends progress at most every `PROGRESS_SECONDS`, and each new stage at once."""
 
     def __init__(self) -> None:
         self._stage = ""
         self._sent_s = 0.0
 
     def send(self, stage: str, done: int, total: int) -> None:
-        """Send it, unless the last one was just now."""
         now = time.monotonic()
         if stage != self._stage or now - self._sent_s >= PROGRESS_SECONDS:
             self._stage, self._sent_s = stage, now
@@ -167,7 +159,7 @@ class ProgressSender:
 
 
 def refusal(error: Exception, path: Path, limit_bytes: int) -> Refused:
-    """One message for the user; bytes of the path that are no text are made visible."""
+    """Describe an error for the user; bytes of the path that are no text are escaped."""
     if any(isinstance(cause, MemoryError) for cause in _chain(error)):
         limit = format_bytes(limit_bytes)
         text = (
@@ -186,7 +178,7 @@ def refusal(error: Exception, path: Path, limit_bytes: int) -> Refused:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and its causes."""
+    """Yield the error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

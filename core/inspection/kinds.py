@@ -1,4 +1,4 @@
-"""Format detection from the first bytes: the names of foreign files are not reliable."""
+"""Detect the format from the first bytes: names are not reliable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sysbench.core.errors import ForeignFileError
 
 Format = Literal["chrome-trace", "memory-snapshot", "nsys-export"]
 Kind = Format | Literal["profiled-allocations"]
-"""``profiled-allocations`` is a chrome trace with allocations, which its head does not show."""
+"""``profiled-allocations`` is a chrome trace with allocations; its head does not show that."""
 
 GZIP, PICKLE, SQLITE, ZIP = b"\x1f\x8b", b"\x80", b"SQLite format 3\x00", b"PK"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -26,22 +26,22 @@ PROGRAMS = (
     ("the profiler of torch before 1.8.1", (b'"CPU functions"', b'"CUDA functions"')),
     ("the browser", (b'"v8', b"disabled-by-default-", b'"blink')),
 )
-"""Words at the begin of chrome traces that have no events of torch.profiler's kinds."""
+"""Words at the start of chrome traces without torch.profiler events."""
 REPORT_ENDINGS = (".nsys-rep", ".qdrep")
 
 ARTIFACTS = ("*.json.gz", "*.pickle", "*.sqlite")
-"""Artifacts of a run's passes that can be inspected."""
+"""Artifacts of a run that can be inspected."""
 OWN = ("run.json", "record.json", "events.jsonl", "kernels.json", "notes.json", "nsys.json")
-"""JSON in a run's folder that is no chrome trace."""
+"""JSON files of a run that are no chrome traces."""
 
 READABLE = "a chrome trace (.json, .json.gz), a memory snapshot (pickle) or an nsys SQLite export"
 
 
 def format_of(path: Path) -> Format:
-    """The format of a file.
+    """Return the format of a file.
 
     Raises:
-        ForeignFileError: There is no such file, it cannot be read, or it is in none of the formats.
+        ForeignFileError: It does not exist, cannot be read, or has none of the formats.
     """
     head = _head(path)
     if head.startswith(SQLITE):
@@ -49,13 +49,13 @@ def format_of(path: Path) -> Format:
     if head.startswith(PICKLE):
         return "memory-snapshot"
     packed = head.startswith(GZIP)
-    text = _unpacked(path) if packed else head
+    text = _unpack_head(path) if packed else head
     if packed and text.startswith(PICKLE):
         return "memory-snapshot"
     if packed and text.startswith(SQLITE):
         raise ForeignFileError(f"{path} is packed; unpack it (gunzip -k) and inspect that")
-    if path.name in OWN and (run := _run_around(path)):
-        raise ForeignFileError(f"{path} is a file of a run, {_to_see(run)}")
+    if path.name in OWN and (run := _containing_run(path)):
+        raise ForeignFileError(f"{path} is a file of a run, {_show_advice(run)}")
     if ROCPROF in text:
         raise ForeignFileError(
             f"{path} is a result of rocprofv3, which is not read: what is read is {READABLE}"
@@ -73,10 +73,9 @@ def format_of(path: Path) -> Format:
 
 
 def program_of(path: Path) -> str | None:
-    """The program that wrote a chrome trace which has nothing of torch.profiler's; None if it is
-    not known."""
+    """Return the program that wrote a chrome trace without torch.profiler events, if known."""
     text = _head(path)
-    text = _unpacked(path) if text.startswith(GZIP) else text
+    text = _unpack_head(path) if text.startswith(GZIP) else text
     return next((program for program, words in PROGRAMS if any(w in text for w in words)), None)
 
 
@@ -84,10 +83,10 @@ def _head(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            run = _run_around(path / "any file")
+            run = _containing_run(path / "any file")
             ranks = shlex.join(("sysbench-tui", "inspect", str(path)))
             what = (
-                f"a folder of a run, {_to_see(run)}"
+                f"a folder of a run, {_show_advice(run)}"
                 if run
                 else f"a folder; name a file in it, or see it as the ranks of a job:\n  {ranks}"
             )
@@ -96,26 +95,26 @@ def _head(path: Path) -> bytes:
             raise ForeignFileError(f"{path} is not a regular file; save it to one first")
         with path.open("rb") as file:
             return file.read(HEAD_BYTES)
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
         reason = error.strerror if isinstance(error, OSError) else error
         raise ForeignFileError(f"{path} cannot be read: {reason}") from error
 
 
-def _run_around(path: Path) -> Path | None:
-    """The folder of the run that a file is in, or a pass of it."""
+def _containing_run(path: Path) -> Path | None:
+    """Return the folder of the run or pass that contains the file."""
     folders = path.absolute().parents[:2]
     return next((folder for folder in folders if (folder / "run.json").is_file()), None)
 
 
-def _to_see(run: Path) -> str:
-    """Advice for a run: the command that shows it, and its files for inspection."""
+def _show_advice(run: Path) -> str:
+    """Return the command that shows a run, and its files for inspection."""
     files = sorted(file for pattern in ARTIFACTS for file in run.glob(f"*/{pattern}"))
     names = ", ".join(str(file.relative_to(run)) for file in files)
     text = f"which is shown by:\n  {shlex.join(('sysbench-tui', 'show', str(run)))}"
     return f"{text}\nand of which can be inspected: {names}" if names else text
 
 
-def _unpacked(path: Path) -> bytes:
+def _unpack_head(path: Path) -> bytes:
     try:
         with gzip.open(path) as file:
             return file.read(HEAD_BYTES)

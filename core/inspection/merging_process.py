@@ -2,9 +2,9 @@
 
 ``python -m sysbench.core.inspection.merging_process OUT LIMIT {FILE RANK AHEAD}…``
 
-LIMIT is of memory in bytes, AHEAD by how many nanoseconds a file's clock is ahead. Every event
-keeps its content; what would be mistaken between files is told apart: processes are numbered anew
-and named by rank, and so are the ids of arrows. Messages go to standard output.
+LIMIT is the memory limit in bytes, AHEAD the clock offset of a file in nanoseconds. Events keep
+their content; processes and arrow ids are renumbered, and processes are named by rank. Messages go
+to standard output.
 """
 
 from __future__ import annotations
@@ -32,20 +32,18 @@ from sysbench.core.trace.trace_json import EVENTS_KEY, MAX_PENDING_BYTES
 
 CHUNK_BYTES = 2**20
 PIDS_OF_RANK = 2**16
-"""Numbers of processes that a rank has; a file with more lines than that is hostile."""
+"""Process numbers reserved per rank; a file with more processes is hostile."""
 IDS_OF_RANK = 2**40
-"""Perfetto reads ids as doubles: 4,096 ranks of so many ids each are exact."""
+"""Perfetto reads ids as doubles, which are exact up to 4,096 ranks of 2**40 ids."""
 EVENTS_AT_ONCE = 1000
 
 
 class Written(Protocol):
-    """The one method of a binary file that is needed here."""
-
     def write(self, data: bytes, /) -> int: ...
 
 
 class RankSource(NamedTuple):
-    """One rank's file and how far its clock is ahead."""
+    """One rank's file and its clock offset."""
 
     path: Path
     rank: int
@@ -53,7 +51,7 @@ class RankSource(NamedTuple):
 
 
 def main(output: str, limit_bytes: str, *files: str) -> int:
-    """Write the merged file, whole or not at all; returns the exit code."""
+    """Write the merged file atomically; return the exit code."""
     die_with_parent(os.getppid())
     die_with_input()
     limit_data_memory(int(limit_bytes))
@@ -71,7 +69,7 @@ def main(output: str, limit_bytes: str, *files: str) -> int:
             else:
                 _write(file, sources, ProgressSender())
         unfinished.replace(target)
-    except Exception as error:  # as of a decoder: a foreign file can raise anything
+    except Exception as error:  # an imported file can raise anything
         with suppress(OSError):
             unfinished.unlink()
         send_message(refusal(error, target, int(limit_bytes)))
@@ -104,7 +102,7 @@ def _write(file: Written, sources: list[RankSource], progress: ProgressSender) -
 
 
 class _Change:
-    """Shifts one rank's events and gives them numbers of their own."""
+    """Shifts one rank's events and renumbers its processes and ids."""
 
     def __init__(self, rank: int, shift: Decimal) -> None:
         self._rank = rank
@@ -114,7 +112,6 @@ class _Change:
         self._named: set[int] = set()
 
     def changed(self, event: dict[str, Any]) -> dict[str, Any]:
-        """The event in the merged file."""
         if isinstance(event.get("ts"), int | Decimal):
             event["ts"] = self._shift + event["ts"]
         pid = event["pid"] = self._pid(event.get("pid"))
@@ -130,7 +127,7 @@ class _Change:
         return event
 
     def names(self) -> Iterator[dict[str, Any]]:
-        """Events that name the processes to which the file gives no name."""
+        """Name the processes that the file does not name."""
         for pid, number in self._pids.items():
             if number not in self._named:
                 args = {"name": f"rank {self._rank}: {pid}"}
@@ -151,10 +148,10 @@ class _Change:
 
 
 def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str, Any]]:
-    """The events of a chrome trace with all that they have; numbers with a fraction are decimals.
+    """Yield all events of a chrome trace unchanged; fractions become decimals.
 
     Raises:
-        DamagedFileError: It is none, or cut off.
+        DamagedFileError: Not a chrome trace, or truncated.
     """
     decoder = json.JSONDecoder(parse_float=Decimal, strict=False)
     size = path.stat().st_size
@@ -174,7 +171,7 @@ def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str
             raise DamagedFileError(f"{path} has no list of traceEvents")
         wanted = CHUNK_BYTES
         while True:
-            begin = _skipped(text, begin)
+            begin = _skip_separators(text, begin)
             try:
                 if text.startswith("]", begin):
                     return
@@ -186,7 +183,7 @@ def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str
                         return  # the list form may lack its closing bracket
                     raise DamagedFileError(f"{path} is cut off") from error
                 text, begin = text[begin:] + utf8.decode(more), 0
-                # An event that is longer than the chunk is not parsed once a chunk.
+                # Read more at a time, so that a long event is not parsed again for every chunk.
                 wanted = max(CHUNK_BYTES, len(text))
                 if len(text) > MAX_PENDING_BYTES:
                     raise DamagedFileError(f"{path} is no chrome trace there: {error}") from error
@@ -197,15 +194,15 @@ def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str
 
 
 def _list_begin(text: str) -> int | None:
-    """The place after the list's opening bracket."""
+    """Return the position after the list's opening bracket."""
     if text.lstrip().startswith("["):
         return text.index("[") + 1
     found = EVENTS_KEY.search(text.encode("utf-8", "surrogatepass"))
     return len(text.encode()[: found.end()].decode()) if found else None
 
 
-def _skipped(text: str, begin: int) -> int:
-    """The place of the next event or bracket."""
+def _skip_separators(text: str, begin: int) -> int:
+    """Return the position of the next event or bracket."""
     while begin < len(text) and text[begin] in " \t\r\n,":
         begin += 1
     return begin

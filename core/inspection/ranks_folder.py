@@ -1,4 +1,4 @@
-"""The files of a folder by format and rank, and what is wrong with a folder."""
+"""Find the files of a folder by format and rank."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ RANK_IN_NAME = (
     re.compile(r"(?<![a-z0-9])(?:tp|dp|r|gpu)[-_]?(\d{1,6})(?![a-z0-9])", re.IGNORECASE),
     re.compile(r"[._-](\d{1,4})\.sqlite$"),
 )
-"""Names of torchrun's users, of TensorBoard's handler with a worker name, of SGLang, and of nsys
-with a variable in its ``-o``: ``report.3.sqlite``."""
+"""Rank in names of torchrun scripts, of TensorBoard's handler with a worker name, of SGLang, and of
+nsys with a variable in ``-o``: ``report.3.sqlite``."""
 PACKED = (".json.gz", ".pickle.gz")
-MOST_FILES = 128
-"""Each is decoded by a process of its own, one after another."""
+MAX_FILES = 128
+"""Limit, because each file is decoded by its own process in turn."""
 
 
 class FolderError(ForeignFileError):
-    """A folder that does not hold the ranks of one job."""
+    """A folder that does not contain the ranks of one job."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankFiles:
-    """The files of a folder that can be read, in the order of their names, and the names of the
-    others; ``traces`` are chrome traces or nsys exports."""
+    """Readable files of a folder in order of their names, and the names of the others; ``traces``
+    are chrome traces or nsys exports."""
 
     folder: Path
     traces: list[Path]
@@ -56,12 +56,11 @@ class RankFiles:
 
 
 def rank_files(folder: Path) -> RankFiles:
-    """The files of a folder by format; folders in it and hidden files are not looked at.
+    """Find the files of a folder by format, without hidden files and subfolders.
 
     Raises:
-        FolderError: It holds fewer than two files of a kind, more than `MOST_FILES`, or kinds that
-            do not go together.
-        ForeignFileError: It is a folder of a run, or cannot be read, or a packed file in it cannot.
+        FolderError: Fewer than two files of a kind, more than `MAX_FILES`, or incompatible kinds.
+        ForeignFileError: A folder of a run, or the folder or a compressed file cannot be read.
     """
     if any((around / "run.json").is_file() for around in (folder, folder.absolute().parent)):
         format_of(folder)  # raises, with the command that shows the run
@@ -78,7 +77,7 @@ def rank_files(folder: Path) -> RankFiles:
             found_format = format_of(path)
         except ForeignFileError:
             if path.name.endswith(PACKED):
-                raise  # most likely a rank's, cut off: without it the others would mislead
+                raise  # probably a truncated rank, without which the others would mislead
             left_out.append(path.name)
             continue
         if found_format == "chrome-trace" and _is_other_json(path):
@@ -90,34 +89,34 @@ def rank_files(folder: Path) -> RankFiles:
     if exports and traces:
         raise FolderError(
             f"{folder} mixes nsys exports ({exports[0].name}) with chrome traces "
-            f"({traces[0].name}): one folder, one kind of times"
+            f"({traces[0].name}): all files of a folder must be of one kind"
         )
     traces = traces or exports
     if not traces and not snapshots:
-        raise FolderError(f"{folder} is a folder without any file that is {READABLE}")
+        raise FolderError(f"{folder} is a folder without {READABLE}")
     if max(len(traces), len(snapshots)) < 2:
         only = (traces or snapshots)[0]
         raise FolderError(f"{folder} has one rank only: inspect {only} itself")
-    if len(traces) + len(snapshots) > MOST_FILES:
+    if len(traces) + len(snapshots) > MAX_FILES:
         count = counted(len(traces) + len(snapshots), "file")
-        raise FolderError(f"{folder} has {count} to read: at most {MOST_FILES} are compared")
+        raise FolderError(f"{folder} has {count} to read: at most {MAX_FILES} are compared")
     return RankFiles(folder, traces, bool(exports), snapshots, left_out)
 
 
 def _is_other_json(path: Path) -> bool:
-    """Whether a whole JSON object has no events: the settings that lie beside many traces."""
+    """Return whether a complete JSON object has no events, as a settings file."""
     try:
         with path.open("rb") as file:
             packed = file.peek()[:2] == GZIP
             text = (gzip.GzipFile(fileobj=file) if packed else file).read(HEAD_BYTES + 1)
     except (OSError, EOFError, zlib.error):
-        return False  # its decoder tells why
+        return False  # its decoder reports why
     is_object = text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"{")
     return is_object and len(text) <= HEAD_BYTES and not EVENTS_KEY.search(text)
 
 
 def rank_in_name(path: Path) -> int | None:
-    """The rank that a file's name tells: ``rank0``, ``trace_8_rank_1``, ``1719-TP-3``, ``r2``."""
+    """Return the rank in a file's name: ``rank0``, ``trace_8_rank_1``, ``1719-TP-3``, ``r2``."""
     for pattern in RANK_IN_NAME:
         numbers = {int(number) for number in pattern.findall(path.name)}
         if len(numbers) == 1:
@@ -126,21 +125,21 @@ def rank_in_name(path: Path) -> int | None:
 
 
 def by_rank(files: Iterable[tuple[Path, int | None]]) -> dict[int, Path]:
-    """The files of one format by rank, in the order of the ranks.
+    """Sort files of one format by rank.
 
     Args:
-        files: Each with the rank that its content tells; None: its name has to.
+        files: Each with the rank in its content; None to use its name.
 
     Raises:
-        FolderError: A file tells no rank, or two files are of one.
+        FolderError: A file has no rank, or two files have the same.
     """
     found: dict[int, Path] = {}
-    for path, told in files:
-        rank = rank_in_name(path) if told is None else told
+    for path, rank_in_file in files:
+        rank = rank_in_name(path) if rank_in_file is None else rank_in_file
         if rank is None:
             raise FolderError(
-                f"{path} does not say its rank (no distributedInfo in it), and neither does its "
-                "name: call the files rank0…, rank1…"
+                f"{path} contains no rank (no distributedInfo), and neither does its name: "
+                "name the files rank0…, rank1…"
             )
         if rank in found:
             raise FolderError(
@@ -152,7 +151,7 @@ def by_rank(files: Iterable[tuple[Path, int | None]]) -> dict[int, Path]:
 
 
 def folder_text(path: Path | str) -> str:
-    """As text that JSON can hold: names on disk are bytes."""
+    """Return a path as text for JSON: names on disk are bytes."""
     return str(path).encode("utf-8", "backslashreplace").decode()
 
 
@@ -163,28 +162,26 @@ def merge_traces(
     show: Callable[[Progressed], None],
     limit_bytes: int = 0,
 ) -> None:
-    """Write the traces of the ranks as one, each shifted by what its clock is ahead.
+    """Merge the traces of all ranks into one, with aligned clocks.
 
-    A child with a memory limit reads them, an event at a time. A rank whose clock is not known
-    keeps its own.
+    A child with a memory limit reads one event at a time. A rank with an unknown clock is not
+    shifted.
 
     Args:
         folder: Holds the traces.
-        ranks: Of the folder.
-        output: Where to; packed where its name ends in .gz.
-        show: Called with the progress.
-        limit_bytes: Memory that the child may take; 0 as in `Decoding`.
+        output: Target file; compressed if it ends in .gz.
+        limit_bytes: Memory limit of the child; 0 as in `Decoding`.
 
     Raises:
-        FolderError: The folder has no traces, or the output lies in it.
-        ForeignFileError: A trace cannot be read any more, or the output not be written.
+        FolderError: The folder has no traces, or contains the output.
+        ForeignFileError: A trace cannot be read, or the output cannot be written.
     """
     if ranks.kind != "chrome-trace":
         raise FolderError(f"{folder} has no traces to merge")
     if output.absolute().parent.resolve() == folder.resolve():
         raise FolderError(
-            f"{output} lies in the folder itself, where it would be taken for a rank: write it "
-            "elsewhere"
+            f"{output} is in the folder itself, where it would count as a rank: choose "
+            "another folder"
         )
     paths = {folder_text(path.name): path for path in folder.iterdir()}
     files = [

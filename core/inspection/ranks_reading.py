@@ -1,7 +1,7 @@
-"""From a folder to the tables of its ranks: one decoder after another, each with its limit.
+"""Read the ranks of a folder, one decoding process after another.
 
-Of a file only its summary stays in memory, whatever the size of the file: 0.7 MB for 20,000 kernels
-with 2,000 collectives, 160 MiB at most, and of all files together about `MOST_BYTES`.
+Only a summary per file stays in memory: 0.7 MB for 20,000 kernels with 2,000 collectives, 160 MiB
+at most, and about `MAX_BYTES` for all files.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from sysbench.core.record.record import Memory
 if TYPE_CHECKING:
     from sysbench.core.trace.rank_summary import RankTrace
 
-MOST_BYTES = 2**31
-"""Of all summaries as they are stored; in memory they take about as much."""
+MAX_BYTES = 2**31
+"""Limit of all stored summaries; in memory they take about as much."""
 
 
 class FolderDecoding:
-    """The files of a folder, decoded one after another, as the ranks of one job."""
+    """Decodes the files of a folder in turn, as ranks of one job."""
 
     def __init__(self, folder: Path, limit_bytes: int = 0, device: int | None = None) -> None:
         """
         Args:
-            folder: Holds a chrome trace or an nsys export of each rank, a memory snapshot, or both.
-            limit_bytes: Memory that the decoding of one file may take; 0 as in `Decoding`.
-            device: The device of files with several; None for the busiest of each.
+            folder: Holds a chrome trace, an nsys export or a memory snapshot of each rank.
+            limit_bytes: Memory limit per file; 0 as in `Decoding`.
+            device: Device of files with several; None for the busiest.
         """
         self.folder = folder
         self._limit_bytes, self._device = limit_bytes, device
@@ -50,18 +50,17 @@ class FolderDecoding:
         self._lock = threading.Lock()
 
     def run(self, show: Callable[[Path, Progressed], None]) -> Ranks:
-        """Wait for the ranks side by side; files that were decoded before are not decoded again.
+        """Wait for the ranks; files that were decoded before are not decoded again.
 
         Args:
-            show: Called with the file that is being decoded, and its progress.
+            show: Called with the file being decoded and its progress.
 
         Raises:
-            FolderError: The files are not those of one job's ranks.
-            ForeignFileError: One of them cannot be read.
+            FolderError: The files are not the ranks of one job.
+            ForeignFileError: A file cannot be read.
             DecodingCancelled: `cancel` was called.
         """
-        # numpy comes with it, which a screen should not wait for.
-        from sysbench.core.trace.rank_summary import MAX_CALLS, MAX_INTERVALS
+        from sysbench.core.trace.rank_summary import MAX_CALLS, MAX_INTERVALS  # lazy: numpy
 
         folder, files = self.folder, rank_files(self.folder)
         summaries: dict[Path, RankTrace] = {}
@@ -74,7 +73,7 @@ class FolderDecoding:
             if summary is not None:
                 summaries[path] = summary
                 held_bytes += decoding.entry.rank_path.stat().st_size
-                if held_bytes > MOST_BYTES:
+                if held_bytes > MAX_BYTES:
                     raise FolderError(f"{folder} has more ranks of that size than can be compared")
             elif path in files.traces:
                 raise FolderError(
@@ -86,7 +85,7 @@ class FolderDecoding:
         return _side_by_side(files, summaries, memories)
 
     def cancel(self) -> None:
-        """End the decoding; `run` then raises. May be called from another thread, at any time."""
+        """End the decoding; `run` then raises. May be called from another thread."""
         with self._lock:
             self._cancelled = True
             if self._current is not None:
@@ -105,20 +104,22 @@ def _side_by_side(
     summaries: Mapping[Path, RankTrace],
     memories: Mapping[Path, RankMemoryRow],
 ) -> Ranks:
-    """The ranks of files that were read.
+    """Combine the ranks of decoded files.
 
     Raises:
-        FolderError: The files are not those of one job's ranks.
+        FolderError: The files are not the ranks of one job.
     """
-    from sysbench.core.ranks.ranks_block import ranks_block
+    from sysbench.core.ranks.ranks_block import ranks_block  # lazy: numpy
 
     folder = files.folder
     traces = by_rank((path, summaries[path].rank) for path in files.traces)
     snapshots = by_rank((path, None) for path in files.snapshots)
     sizes = {summary.world_size for summary in summaries.values()} - {None}
     if len(sizes) > 1:
-        told = " and ".join(str(size) for size in sorted(sizes, key=str))
-        raise FolderError(f"{folder} mixes jobs of {told} ranks: one folder, one job")
+        sizes_text = " and ".join(str(size) for size in sorted(sizes, key=str))
+        raise FolderError(
+            f"{folder} mixes jobs of {sizes_text} ranks; put each job into its own folder"
+        )
     if len({summary.source for summary in summaries.values()}) > 1:
         without = next(p for p, summary in summaries.items() if summary.source == "operators")
         raise FolderError(f"{without} has no work of a device, and other ranks have")
@@ -146,7 +147,7 @@ def _side_by_side(
 
 
 def _memory_row(path: Path, memory: Memory) -> RankMemoryRow:
-    """The row of a file whose rank is not known yet."""
+    """Return the row of a file whose rank is not known yet."""
     named = [origin for origin in memory.origins if origin.stack]
     top = max(named, key=lambda origin: origin.bytes, default=None)
     return RankMemoryRow(

@@ -1,4 +1,4 @@
-"""From a file to its tables, in this process: meant for a child with a memory limit."""
+"""Read a file into tables; meant for a child process with a memory limit."""
 
 from __future__ import annotations
 
@@ -45,19 +45,18 @@ from sysbench.core.trace.time_ledger import TimeLedger, chosen_device, time_ledg
 from sysbench.core.trace.trace_events import Kind, Trace
 from sysbench.core.trace.trace_reader import read_trace
 
-MOSTLY = 0.95
-"""Part of the time of products whose FLOPs must be known, or the table says how much it is."""
-MOST_OF_ROOF = 1.02
-"""Part of the roof up to which a row is not remarked: clocks and data sheets are rounded."""
+MIN_KNOWN_SHARE = 0.95
+"""Share of matrix product time with known FLOPs below which a note is added."""
+MAX_ROOF_SHARE = 1.02
+"""Share of the roof above which a row is noted; clocks and data sheets are rounded."""
 
 
 def under_file_roof(kernels: Kernels, device: str | None, given: Peak | None = None) -> Kernels:
-    """The table with each row's part of the roof; without a roof the reason is kept.
+    """Add each row's share of the roof, or the reason why there is no roof.
 
     Args:
-        kernels: Of a foreign file.
         device: Driver's name of the table's device.
-        given: Takes precedence over the table of GPUs.
+        given: Replaces the value from the table of GPUs.
     """
     on_device = kernels.source == "kernels"
     precision = precision_from_kernel_names(kernels)
@@ -74,34 +73,34 @@ def under_file_roof(kernels: Kernels, device: str | None, given: Peak | None = N
 
 
 def with_known_share(kernels: Kernels) -> Kernels:
-    """The table with what its FLOPs leave out, and what is above the roof, where that is much.
+    """Note missing FLOPs and rows above the roof, if they matter.
 
-    A replay of a graph has no operators and so no shapes; the peak may be of another variant of
-    the card, and bytes that stayed in a cache come faster than memory gives them.
+    Graph replays have no operators and so no shapes. Rows exceed the roof if the GPU is another
+    variant or bytes stayed in a cache.
     """
     reasons = {}
     products = [row for row in kernels.rows if row.category in COUNTED_CATEGORIES]
     whole_ns = fsum(row.exclusive_ns for row in products)
     known_ns = fsum(row.exclusive_ns for row in products if row.flops is not None)
-    if kernels.counted_flops is not None and known_ns < MOSTLY * whole_ns:
+    if kernels.counted_flops is not None and known_ns < MIN_KNOWN_SHARE * whole_ns:
         reasons["flops.share"] = (
             f"FLOPs are known for {percent(known_ns / whole_ns)} of the time of products and "
-            "attention: their sums leave out the rest"
+            "attention: sums leave out the rest"
         )
         if kernels.coverage.graph_kernels and "capture" not in kernels.missing:
             reasons["flops.share"] += " (--capture FILE has those of graph replays)"
-    above = [row.of_roof for row in kernels.rows if row.of_roof and row.of_roof > MOST_OF_ROOF]
+    above = [row.of_roof for row in kernels.rows if row.of_roof and row.of_roof > MAX_ROOF_SHARE]
     if above:
         rows = "row reaches more" if len(above) == 1 else "rows reach more"
         reasons["of_roof"] = (
             f"{len(above)} {rows}, up to {percent(max(above), 0)} of the roof: bytes "
-            "came from a cache, or the peak is of another card (--peak)"
+            "came from a cache, or the peak is of another GPU (--peak)"
         )
     return msgspec.structs.replace(kernels, missing=kernels.missing | reasons)
 
 
 def under_peak(inspection: Inspection, given: Peak) -> Inspection:
-    """The inspection with its kernels against the roof that was given."""
+    """Return the inspection with its kernels against a given roof."""
     if inspection.kernels is None:
         return inspection
     kernels = under_file_roof(inspection.kernels, inspection.device, given)
@@ -109,20 +108,19 @@ def under_peak(inspection: Inspection, given: Peak) -> Inspection:
 
 
 Progress = Callable[[str, int, int], None]
-"""Called with the stage, the amount done and the total: ``decode`` in bytes, ``rows`` of an nsys
-export in rows, ``analyse`` with 0 of 0."""
+"""Called with stage, amount done and total: ``decode`` in bytes, ``rows`` of an nsys export in
+rows, ``analyse`` with 0 of 0."""
 
 NO_REQUESTS = (
-    "the trace has no requests for memory: torch.profiler records them with profile_memory=True"
+    "the trace has no memory requests: torch.profiler records them with profile_memory=True"
 )
-MOST_RANGES = 20_000
-"""Rows of NVTX ranges kept of an nsys export. If each call of an operator has a distinct name, a
-second of training makes 3,000 rows."""
+MAX_RANGES = 20_000
+"""NVTX range rows kept of an nsys export. If every call has a distinct name, a second of training
+makes 3,000 rows."""
 
 
 class Tables(NamedTuple):
-    """An inspection, its kernels layer by layer where it has any, and the file as one rank of
-    several where it has collectives."""
+    """An inspection, its kernels by layer, and its input to a comparison of ranks."""
 
     inspection: Inspection
     layers: Kernels | None
@@ -136,19 +134,17 @@ def read_tables(
     steps: tuple[int, int] | None = None,
     capture: Path | None = None,
 ) -> Tables:
-    """All tables of a file. Neither time nor memory is limited here.
+    """Read all tables of a file, without limits on time or memory.
 
     Args:
-        path: The file.
-        progress: Called as it is read.
-        device: The device that the tables are of; None for the busiest.
-        steps: First and last number of the marked steps that the tables are of; None for all that
-            the file has.
-        capture: The trace in which the graphs were captured that this one replays.
+        progress: Called while reading.
+        device: Device to read; None for the busiest.
+        steps: First and last marked step to read; None for all.
+        capture: Trace that captured the graphs which this one replays.
 
     Raises:
-        DamagedFileError: It cannot be read; the message has the reason.
-        MemoryError: It takes more than this process may have.
+        DamagedFileError: The file cannot be read; the message has the reason.
+        MemoryError: It needs more than this process may use.
     """
     kind = format_of(path)
     if capture and (kind != "chrome-trace" or format_of(capture) != kind):
@@ -173,27 +169,27 @@ def _read_trace(
     steps: tuple[int, int] | None,
     capture: Path | None,
 ) -> Tables:
-    """Times of kernels; without a device also the allocations of operators, if it has any."""
+    """Read kernel times; without a device also the allocations of operators."""
     try:
         trace = read_trace(path, lambda done, total: progress("decode", done, total))
     except DamagedFileError as error:
         memory = None
-        with suppress(DamagedFileError):  # the first reason is the better one
-            memory = _profiled_memory(path)
+        with suppress(DamagedFileError):  # the first reason is more useful
+            memory = _read_cpu_memory(path)
         if memory is None:
             raise
-        return Tables(_profiled(path, memory, missing={"kernels": str(error)}), None)
+        return Tables(_allocations_inspection(path, memory, missing={"kernels": str(error)}), None)
     progress("analyse", 0, 0)
     ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     work = work_from_shapes(trace, ledger)
-    told = {}
+    missing = {}
     if capture:
-        joined = join_replays(trace, ledger, _captured(capture, progress))
-        ledger, told = with_captured(ledger, joined), {"capture": joined.words}
+        joined = join_replays(trace, ledger, _read_capture(capture, progress))
+        ledger, missing = with_captured(ledger, joined), {"capture": joined.words}
         work = add_work(work, work_from_capture(joined, ledger))
     name = file_device_name(trace, ledger.device)
     table = with_costs(kernel_rows(ledger), work)
-    table = msgspec.structs.replace(table, missing=table.missing | told)
+    table = msgspec.structs.replace(table, missing=table.missing | missing)
     folded = with_known_share(under_file_roof(table, name))
     rows = collective_rows(ledger, trace.collectives)
     calls = _runtime_calls(trace, ledger)
@@ -201,19 +197,19 @@ def _read_trace(
     layers = with_costs(kernel_rows(ledger, by_layer=True), work)
     rank = None
     if steps is None:
-        with suppress(DamagedFileError):  # too much to compare, yet the file's own tables stand
+        with suppress(DamagedFileError):  # too large to compare; the tables remain valid
             rank = rank_trace(trace, ledger, read_origin(path))
     is_on_cpu = ledger.source == "operators" and trace.has_requests
-    memory = _profiled_memory(path) if is_on_cpu else None
+    memory = _read_cpu_memory(path) if is_on_cpu else None
     if memory:
-        return Tables(_profiled(path, memory, kernels=folded), layers, rank)
+        return Tables(_allocations_inspection(path, memory, kernels=folded), layers, rank)
     if not len(ledger.work):
-        raise DamagedFileError(_empty(path))
+        raise DamagedFileError(_describe_empty(path))
     counted, why_none = None, NO_REQUESTS
     if trace.has_requests:
         try:
-            counted = _counted_memory(path, ledger.device)
-        except DamagedFileError as error:  # the kernels were read, and stand without it
+            counted = _read_gpu_memory(path, ledger.device)
+        except DamagedFileError as error:  # the kernels remain valid without it
             why_none = str(error)
     inspection = Inspection(
         kind="chrome-trace",
@@ -229,20 +225,20 @@ def _read_trace(
     return Tables(inspection, layers, rank)
 
 
-def _captured(path: Path, progress: Progress) -> Trace:
-    """The trace of a capture.
+def _read_capture(path: Path, progress: Progress) -> Trace:
+    """Read the trace of a capture.
 
     Raises:
-        DamagedFileError: It cannot be read, or nothing was captured in it.
+        DamagedFileError: It cannot be read, or contains no capture.
     """
     trace = read_trace(path, lambda done, total: progress("decode", done, total))
     if not any(map(BEGIN_CAPTURE.search, trace.names)):
-        raise DamagedFileError(f"{path} has no capture of a graph: no call in it begins one")
+        raise DamagedFileError(f"{path} has no capture of a graph: it has no call that starts one")
     return trace
 
 
 def _runtime_calls(trace: Trace, ledger: TimeLedger) -> list[KernelSummary]:
-    """The host's calls of the runtime and the driver, of the chosen steps where some are."""
+    """Summarise runtime and driver calls, of the selected steps if any."""
     host = trace.host
     is_call = host.kind == Kind.RUNTIME
     if ledger.host_window is not None:
@@ -251,17 +247,17 @@ def _runtime_calls(trace: Trace, ledger: TimeLedger) -> list[KernelSummary]:
     return summary(trace.names, calls.name, calls.end - calls.start)
 
 
-def _empty(path: Path) -> str:
+def _describe_empty(path: Path) -> str:
     program = program_of(path)
     whose = f"of {program}, whose events are not read" if program else ""
     return f"{path} is a chrome trace {whose or 'without any kernel or operator'}"
 
 
 def file_device_name(trace: Trace, device: int | None) -> str | None:
-    """The device's name by the file; None where the file does not say it.
+    """Return the device's name in the file, if known.
 
-    AMD's traces number devices otherwise in events than in their properties: where all names
-    agree, the number does not matter.
+    AMD's traces number devices differently in events and properties; if all names agree, the number
+    does not matter.
     """
     if device is None:
         return None
@@ -270,7 +266,7 @@ def file_device_name(trace: Trace, device: int | None) -> str | None:
     return trace.devices.get(device) or only
 
 
-def _profiled(
+def _allocations_inspection(
     path: Path,
     memory: Memory,
     kernels: Kernels | None = None,
@@ -286,14 +282,14 @@ def _profiled(
     )
 
 
-def _profiled_memory(path: Path) -> Memory | None:
-    """The memory block of the requests to the CPU's allocator; None if the file has none."""
+def _read_cpu_memory(path: Path) -> Memory | None:
+    """Read requests to the CPU allocator; None if there are none."""
     history = read_profiled_allocations(path)
     return describe_profiled(history) if len(history) else None
 
 
-def _counted_memory(path: Path, device: int | None) -> Memory | None:
-    """The memory block of a GPU's allocator; None where the trace has none."""
+def _read_gpu_memory(path: Path, device: int | None) -> Memory | None:
+    """Read counters of a GPU allocator; None if there are none."""
     counted = read_counted_allocations(path, device)
     return describe_counted(counted) if counted else None
 
@@ -319,8 +315,8 @@ def _read_export(
     export = export_of(contents, device, steps)
     rows, elsewhere, missing = export.nvtx.rows, export.nvtx.elsewhere, export.missing
     folded = export.nvtx.folded
-    if (row_count := max(len(rows), len(elsewhere), len(folded))) > MOST_RANGES:
-        missing = missing | {"nvtx.rows": f"the first {MOST_RANGES:,} of {row_count:,}"}
+    if (row_count := max(len(rows), len(elsewhere), len(folded))) > MAX_RANGES:
+        missing = missing | {"nvtx.rows": f"the first {MAX_RANGES:,} of {row_count:,}"}
     inspection = Inspection(
         kind="nsys-export",
         file=_name(path),
@@ -328,9 +324,9 @@ def _read_export(
         kernels=export.folded,
         nvtx=msgspec.structs.replace(
             export.nvtx,
-            rows=rows[:MOST_RANGES],
-            elsewhere=elsewhere[:MOST_RANGES],
-            folded=folded[:MOST_RANGES],
+            rows=rows[:MAX_RANGES],
+            elsewhere=elsewhere[:MAX_RANGES],
+            folded=folded[:MAX_RANGES],
         ),
         clocks=export.clocks,
         kernel_summary=export.kernel_summary,
@@ -346,5 +342,5 @@ def _read_export(
 
 
 def _name(path: Path) -> str:
-    """The path as text that JSON can hold: names on disk are bytes."""
+    """Return the path as text for JSON: names on disk are bytes."""
     return str(path).encode("utf-8", "backslashreplace").decode()

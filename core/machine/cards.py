@@ -1,6 +1,6 @@
-"""Cards that a prediction can be for though they are not here, from the shipped table of GPUs.
+"""Table of known GPUs, for predictions for a GPU that is not in this machine.
 
-No torch, and no look at this machine.
+Imports no torch and queries no device.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ from sysbench.core.machine.peaks import VENDOR, gpus
 
 FAMILY = re.compile(r"^(GeForce|Tesla)\s+", re.IGNORECASE)
 SOLD_AS = 1.08
-"""Most that a card's bytes exceed the decimal gigabytes that it is sold by: 80 GB are 85.9e9."""
+"""Tolerance for the decimal gigabytes in which GPUs are sold: 80 GB may be up to 85.9e9 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCard:
-    """A card of the table.
+    """A GPU of the table.
 
     Attributes:
-        key: Name by which people choose it, such as ``h100``.
-        name: What its driver calls it, without the vendor.
-        capability: Compute capability, such as ``9.0``.
+        key: Short name, such as ``h100``.
         memory_bytes: All of its memory, as NVML counts it.
-        driver_bytes: What CUDA does not have of that; None where nobody has published it.
-        source: Where the figures are from.
+        driver_bytes: The part that CUDA cannot use; None if it is not published.
     """
 
     key: str
@@ -42,9 +39,9 @@ class KnownCard:
 
 @cache
 def known_cards() -> dict[str, KnownCard]:
-    """The cards by key, those with the most memory first."""
+    """Return the GPUs by key, those with the most memory first."""
     mib = BINARY_UNITS["MiB"]
-    found = [
+    cards = [
         KnownCard(
             key=key,
             name=card.name,
@@ -56,16 +53,16 @@ def known_cards() -> dict[str, KnownCard]:
         for gpu in gpus().values()
         for key, card in gpu.cards.items()
     ]
-    return {card.key: card for card in sorted(found, key=lambda card: -card.memory_bytes)}
+    return {card.key: card for card in sorted(cards, key=lambda card: -card.memory_bytes)}
 
 
 def find_card(text: str) -> KnownCard:
-    """The card of that key, or of the name that its driver gives it.
+    """Find a GPU by its key or by the driver's name.
 
     Case, spaces, hyphens and the vendor do not matter: ``RTX 4090`` is ``rtx4090``.
 
     Raises:
-        SpecError: None of that name; names those that are meant perhaps, and all that are known.
+        SpecError: Unknown name; the message has suggestions and all known names.
     """
     cards, wanted = known_cards(), _plain(text)
     for card in cards.values():
@@ -75,7 +72,7 @@ def find_card(text: str) -> KnownCard:
 
 
 def sold_as(capacity_bytes: int) -> list[KnownCard]:
-    """Cards that are sold by that many decimal bytes, such as 80e9, and have up to 8 % more."""
+    """Return the GPUs that are sold with this number of decimal bytes, such as 80e9."""
     return [
         card
         for card in known_cards().values()
@@ -84,19 +81,17 @@ def sold_as(capacity_bytes: int) -> list[KnownCard]:
 
 
 def _hint(wanted: str) -> str:
-    """What a text may mean instead; empty for no idea."""
     keys = {_plain(key): key for key in known_cards()}
-    meant = [key for plain, key in keys.items() if wanted and plain.startswith(wanted)]
-    if meant:
-        return f"say which: {' or '.join(meant)}; "
+    matches = [key for plain, key in keys.items() if wanted and plain.startswith(wanted)]
+    if matches:
+        return f"did you mean {' or '.join(matches)}? "
     rows = {_plain(name) for key, gpu in gpus().items() for name in (key, *gpu.names)}
     if wanted and any(row.startswith(wanted) for row in rows):
-        return "what that GPU reports as its memory is not in the table: say --capacity; "
+        return "the table has no GPU with that memory: set --capacity; "
     close = difflib.get_close_matches(wanted, keys, n=1, cutoff=0.5)
     return f"did you mean {keys[close[0]]!r}? " if close else ""
 
 
 def _plain(text: str) -> str:
-    """A name without vendor, case and what stands between its parts."""
     bare = FAMILY.sub("", VENDOR.sub("", text.strip()))
     return re.sub(r"[\s_-]+", "", bare).casefold()

@@ -1,4 +1,4 @@
-"""Resolution of a spec's device on this machine, without importing torch."""
+"""Resolve a spec's device on this machine, without importing torch."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from sysbench.core.machine.nvml import Nvml
 from sysbench.core.machine.sample import DeviceSample
 
 DEVICE_ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
-"""Variable by which CUDA numbers its devices, and the value with which it numbers as NVML does.
-Without it CUDA sorts unlike GPUs by a guess at their speed."""
+"""Variable by which CUDA numbers its devices, and the value that matches NVML's order.
+
+Without it CUDA sorts different GPUs by an estimate of their speed.
+"""
 
 
 def in_bus_order(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables for a process that uses CUDA: devices by the bus unless one says else."""
+    """Return the variables for a process that uses CUDA, in bus order unless it is set already."""
     return {DEVICE_ORDER: BUS_ORDER, **environ}
 
 
 def resolve_device(text: str) -> str:
-    """The device of a run: ``cpu`` or ``cuda:N``.
+    """Resolve the device of a run: ``cpu`` or ``cuda:N``.
 
-    ``auto`` is the first CUDA device where there is one that torch can use, else the CPU.
-    Opens NVML, which can take a second on an idle driver: do not call it on every keystroke.
+    ``auto`` is the first CUDA device that torch can use, else the CPU. Opens NVML, which can take a
+    second on an idle driver: do not call it on every keystroke.
 
     Raises:
         SpecError: The requested CUDA device does not exist; the message has the reason.
@@ -52,7 +54,7 @@ def resolve_device(text: str) -> str:
 
 
 def find_cuda() -> tuple[list[DeviceSample | None], str]:
-    """The CUDA devices of `visible_devices`, and a short reason if there are none."""
+    """Return the CUDA devices of `visible_devices`, and a short reason if there are none."""
     with Nvml(gpm=False) as nvml:
         if nvml.unavailable:
             return [], nvml.unavailable
@@ -71,11 +73,10 @@ def find_cuda() -> tuple[list[DeviceSample | None], str]:
 def visible_devices(
     devices: Sequence[DeviceSample], environ: Mapping[str, str]
 ) -> list[DeviceSample | None]:
-    """GPUs in CUDA's numbering, from GPUs in NVML's.
+    """Convert GPUs from NVML's to CUDA's numbering.
 
-    A device is None where NVML cannot identify it: a MIG slice, or a number on a machine with
-    different GPUs, where CUDA_DEVICE_ORDER has them sorted by speed. Workers start with
-    `in_bus_order`.
+    A device is None if NVML cannot identify it: a MIG slice, or a number on a machine with
+    different GPUs and CUDA_DEVICE_ORDER by speed. Workers start with `in_bus_order`.
     """
     is_bus_order = environ.get(DEVICE_ORDER, BUS_ORDER) == BUS_ORDER
     is_same_order = is_bus_order or len({device.name for device in devices}) == 1
@@ -99,19 +100,19 @@ def visible_devices(
 
 
 def nvml_index(device: str, devices: Sequence[DeviceSample]) -> int | None:
-    """The NVML index of ``cuda:N``; None on the CPU or where NVML cannot identify it."""
+    """Return the NVML index of ``cuda:N``; None on the CPU or if NVML cannot identify it."""
     sample = _sample_of(device, visible_devices(devices, os.environ))
     return None if sample is None else sample.index
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceCapacity:
-    """The memory of a device of this machine.
+    """Memory of a device of this machine.
 
     Attributes:
-        capacity_bytes: What runs may fill, without what a GPU's driver keeps for itself; None
-            where the device is unknown.
-        capability: Compute capability of a GPU, such as ``9.0``; None where NVML has none.
+        capacity_bytes: Usable by runs, without the part that a GPU's driver reserves; None if the
+            device is unknown.
+        capability: Compute capability of a GPU, such as ``9.0``; None if NVML has none.
     """
 
     capacity_bytes: int | None
@@ -119,7 +120,6 @@ class DeviceCapacity:
 
 
 def device_capacity(device: str) -> DeviceCapacity:
-    """The memory of ``cpu`` or ``cuda:N``."""
     if device == "cpu":
         return DeviceCapacity(memory_capacity_bytes())
     if not device.startswith("cuda"):
@@ -134,12 +134,12 @@ def device_capacity(device: str) -> DeviceCapacity:
 
 
 def capacity_bytes(device: str) -> int | None:
-    """Bytes that a run on ``cpu`` or ``cuda:N`` may fill; None where the device is unknown."""
+    """Return the bytes that a run on the device can use; None if the device is unknown."""
     return device_capacity(device).capacity_bytes
 
 
 def sample_of(device: str) -> DeviceSample | None:
-    """NVML's sample of ``cuda:N``; None on the CPU or where NVML cannot identify the device."""
+    """Return NVML's sample of ``cuda:N``; None on the CPU or if NVML cannot identify the device."""
     if not device.startswith("cuda"):
         return None  # opening NVML can take a second
     with Nvml(gpm=False) as nvml:
@@ -153,7 +153,7 @@ def _sample_of(device: str, visible: list[DeviceSample | None]) -> DeviceSample 
 
 
 def torch_facts(python: str | None = None) -> dict[str, str | None]:
-    """The torch that a worker would import: ``version``, ``cuda`` and ``path``.
+    """Return the torch that a worker would import: ``version``, ``cuda`` and ``path``.
 
     ``cuda`` is the version it was built for, None in a CPU build; all None without torch.
 
@@ -172,22 +172,20 @@ def torch_facts(python: str | None = None) -> dict[str, str | None]:
     except OSError:
         text = ""
     return {
-        "version": _assigned(text, "__version__"),
-        "cuda": _assigned(text, "cuda"),
+        "version": _assigned_text(text, "__version__"),
+        "cuda": _assigned_text(text, "cuda"),
         "path": str(folder),
     }
 
 
 def _torch_origin(python: str) -> str | None:
-    """Path of the ``__init__.py`` of an interpreter's torch; empty or None without torch."""
     if python:
         return probe_python(python).torch
     spec = importlib.util.find_spec("torch")
     return None if spec is None else spec.origin
 
 
-def _assigned(source: str, name: str) -> str | None:
-    """The text assigned to a name, in a line such as ``cuda: Optional[str] = '13.0'``."""
+def _assigned_text(source: str, name: str) -> str | None:
     match = re.search(rf"^{name}\b[^=\n]*=\s*(.+)$", source, re.MULTILINE)
     value = ast.literal_eval(match[1].strip()) if match else None
     return value if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""Checks of the doctor as rows, and what each defect costs."""
+"""Rows of the doctor, with the cost of each defect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sysbench.core.storage import HOME_VARIABLE
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding, the cost of its defect and the remedy; the last two are empty when ok."""
+    """A finding, the cost of its defect and the remedy; the last two are empty if it is ok."""
 
     name: str
     status: Literal["ok", "warning", "missing"]
@@ -23,12 +23,12 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 MISSING = {
     "no driver": (
-        "runs measure the CPU, with operators in place of kernels",
+        "runs measure the CPU: operators instead of kernels",
         "install NVIDIA's driver; for a container pass the GPU on (--gpus all)",
     ),
     "no GPM": (
-        "utilization says only that some kernel ran, not how full the GPU was",
-        "Hopper or later, outside MIG, has them; on others the trace pass shows more",
+        "utilization shows only that a kernel ran, not how full the GPU was",
+        "only Hopper and later have them, outside MIG; elsewhere use the trace pass",
     ),
     "no torch": (
         "nothing can be measured; estimates and old runs work",
@@ -48,34 +48,34 @@ MISSING = {
         "install gcc, g++ and Python's development files",
     ),
     "home not writable": (
-        "no run can be kept, so none can start",
-        f"point {HOME_VARIABLE} to a folder that can be written",
+        "runs cannot be stored, so none can start",
+        f"point {HOME_VARIABLE} to a writable folder",
     ),
 }
 WARNINGS = {
     "lost GPU": (
         "a lost GPU runs nothing",
-        "reboot; should it happen again, look for Xid errors in the kernel's log",
+        "reboot; if it happens again, look for Xid errors in the kernel log",
     ),
     "unknown peaks": (
         "MFU and roofs are n/a until they are measured",
         "`sysbench-tui doctor --measure` measures them; or give a run `--peak` in TFLOP/s",
     ),
     "absent fields": (
-        "these stay n/a in the strip and in records",
-        "a matter of the GPU, MIG mode or the driver; a newer driver may report more",
+        "these are n/a on the screens and in records",
+        "depends on the GPU, MIG mode and driver; a newer driver may report more",
     ),
     "tenants": (
-        "they take memory and time from what you measure",
+        "they use memory and time of the measured device",
         "end them, or choose another GPU with device=cuda:N",
     ),
     "closed counters": (
         "`nsys --gpu-metrics-devices` and Nsight Compute are refused; traces work",
-        "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run those as root, "
+        "load the driver with NVreg_RestrictProfilingToAdminUsers=0, or run them as root, "
         "in a container started with --cap-add=SYS_ADMIN",
     ),
     "little shared memory": (
-        "runs on several GPUs can end in NCCL, by SIGBUS or with an unhandled system error",
+        "NCCL can fail in runs on several GPUs (SIGBUS, unhandled system error)",
         "give the container more: --shm-size=1g, or --ipc=host",
     ),
     "CPU build": (
@@ -83,12 +83,12 @@ WARNINGS = {
         "install a build of torch with CUDA",
     ),
     "old driver": (
-        "CUDA will not start: runs on the GPU fail",
+        "CUDA does not start: runs on the GPU fail",
         "update the driver, or install torch for an older CUDA",
     ),
     "silent nsys": (
         "the exported nsys command may not work",
-        "run `nsys --version` and fix what it reports",
+        "run `nsys --version` and fix the error",
     ),
     "nvtx of old nsys": (
         "ranges come from torch.cuda.nvtx instead",
@@ -100,26 +100,25 @@ WARNINGS = {
     ),
     "little memory": (
         "a worker may be killed while it loads torch or writes a trace",
-        "end what is not needed, or ask the scheduler for more memory",
+        "end other programs, or ask the scheduler for more memory",
     ),
     "busy": (
-        "steps on the CPU and launches to the GPU wait for a processor: times spread",
-        "end other work on this machine, or wait until it is done",
+        "steps on the CPU and launches to the GPU wait for a processor: times vary",
+        "end other work on this machine, or wait for it",
     ),
     "little disk": (
         "a trace or a memory snapshot of a large model can fill the disk",
-        f"free some room, or point {HOME_VARIABLE} to another disk",
+        f"free some space, or point {HOME_VARIABLE} to another disk",
     ),
     "WSL": (
         "NVML hides processes and some counters; Windows shares the GPU and its memory",
-        "measure on Linux itself where the last percent counts",
+        "measure on native Linux if small differences matter",
     ),
 }
-"""Cost and remedy of each defect."""
 
 
 def row(name: str, found: str, defect: str = "") -> Check:
-    """Return a check's row; ``defect`` is a key of `MISSING` or `WARNINGS`, empty if it is ok."""
+    """Return a row; ``defect`` is a key of `MISSING` or `WARNINGS`, empty if it is ok."""
     if not defect:
         return Check(name=name, status="ok", found=found)
     costs, remedy = MISSING.get(defect) or WARNINGS[defect]

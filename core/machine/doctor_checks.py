@@ -19,18 +19,15 @@ from sysbench.core.storage import home
 
 LITTLE_DISK_BYTES = 2 * 2**30
 LITTLE_MEMORY_BYTES = 2 * 2**30
-"""Torch takes 0.2 to 0.6 GiB of this in a worker before it has a model."""
+"""Torch takes 0.2 to 0.6 GiB of this in a worker before it builds a model."""
 
 
 def examine() -> list[Check]:
-    """Run all checks, the most decisive first. They change nothing and do not import torch.
-
-    Checks that need a GPU are left out where there is none.
-    """
+    """Run all checks, the most important first. They change nothing and do not import torch."""
     devices = doctor_gpu.survey()
     nsys = doctor_tools.nsys_version()
     python = doctor_tools.check_python()
-    # Of an interpreter that cannot run workers nobody knows the rest.
+    # The other checks need an interpreter that can run workers.
     is_usable = python is None or python.status == "ok"
     checks = [
         *doctor_gpu.checks(devices),
@@ -50,18 +47,17 @@ def examine() -> list[Check]:
 def _memory() -> Check:
     capacity = memory_capacity_bytes()
     free = min(psutil.virtual_memory().available, capacity)
-    found = f"{format_bytes(free)} free of {format_bytes(capacity)}"
-    return row("host memory", found, "" if free >= LITTLE_MEMORY_BYTES else "little memory")
+    text = f"{format_bytes(free)} free of {format_bytes(capacity)}"
+    return row("host memory", text, "" if free >= LITTLE_MEMORY_BYTES else "little memory")
 
 
 def _load() -> Check:
     load, threads = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    found = f"{load:.1f} over the last minute, {threads} processors for us"
-    return row("load", found, "" if load < threads / 2 else "busy")
+    text = f"{load:.1f} over the last minute, {threads} processors available"
+    return row("load", text, "" if load < threads / 2 else "busy")
 
 
 def _terminal_size() -> tuple[int, int] | None:
-    """Columns and rows of the terminal on standard output; None when there is none."""
     try:
         return os.get_terminal_size(1)
     except OSError:
@@ -69,7 +65,7 @@ def _terminal_size() -> tuple[int, int] | None:
 
 
 def check_terminal(environ: Mapping[str, str], size: tuple[int, int] | None) -> Check:
-    """Check that the workstation can be drawn here, and how well."""
+    """Check whether the terminal can show the screens, and how well."""
     term = environ.get("TERM", "")
     locale = next((environ[k] for k in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(k)), "")
     is_utf8 = "utf8" in locale.lower().replace("-", "")
@@ -85,19 +81,19 @@ def check_terminal(environ: Mapping[str, str], size: tuple[int, int] | None) -> 
     ]
     troubles = []
     if size is None or term in ("", "dumb"):
-        troubles.append(
-            ("the screens cannot be drawn, every command works", "run it in a terminal")
-        )
+        troubles.append(("the screens do not work, all commands do", "run it in a terminal"))
     if size and (size[0] < 80 or size[1] < 24):
         troubles.append(("screens are cut off below 80×24", "enlarge the terminal"))
     if not is_utf8:
         troubles.append(("plots use plain ASCII", "set LANG=C.UTF-8"))
     if not has_colours and not environ.get("NO_COLOR"):
         if environ.get("TMUX"):
-            troubles.append(("tmux passes 256 colours only", "set COLORTERM=truecolor inside tmux"))
+            troubles.append(
+                ("tmux supports 256 colours only", "set COLORTERM=truecolor inside tmux")
+            )
         elif environ.get("SSH_CONNECTION"):
             remedy = "SendEnv COLORTERM in ~/.ssh/config, AcceptEnv COLORTERM on this machine"
-            troubles.append(("256 colours or fewer: COLORTERM did not come along", remedy))
+            troubles.append(("256 colours or fewer: COLORTERM was not forwarded", remedy))
     return Check(
         name="terminal",
         status="warning" if troubles else "ok",
@@ -108,10 +104,10 @@ def check_terminal(environ: Mapping[str, str], size: tuple[int, int] | None) -> 
 
 
 def check_home(path: Path) -> Check:
-    """Check that runs can be kept: a writable folder, and free space on its disk."""
+    """Check that runs can be stored: a writable folder, and free space on its disk."""
     nearest = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         return row("home", f"{path} cannot be written", "home not writable")
     free = shutil.disk_usage(nearest).free
-    found = f"{path}, {format_bytes(free)} free"
-    return row("home", found, "" if free >= LITTLE_DISK_BYTES else "little disk")
+    text = f"{path}, {format_bytes(free)} free"
+    return row("home", text, "" if free >= LITTLE_DISK_BYTES else "little disk")

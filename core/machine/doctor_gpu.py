@@ -17,18 +17,19 @@ from sysbench.core.machine.sample import DeviceSample
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 OWN_STATUS = Path("/proc/self/status")
 SHARED_MEMORY = Path("/dev/shm")
-LEAST_SHARED_BYTES = 2**30
-"""NCCL's documentation asks for 1 GiB in containers, which have 64 MiB unless told otherwise."""
+MIN_SHARED_BYTES = 2**30
+"""NCCL's documentation asks for 1 GiB in containers, which have 64 MiB by default."""
 SYS_ADMIN, PERFMON = 21, 38
-"""Numbers of the rights in capabilities(7). By NVIDIA's page on ERR_NVGPUCTRPERM the driver asks
-for the first, and from R565 on takes the second as well."""
+"""Capability numbers of capabilities(7). By NVIDIA's page on ERR_NVGPUCTRPERM the driver requires
+the first; R565 and later accept the second as well.
+"""
 PERFMON_DRIVER = 565
 ACTIVITY = ("sm_active", "tensor_active", "dram_active")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Answers of NVML, read twice so that there is an activity between the readings."""
+    """NVML's answers, read twice so that activity between the readings is known."""
 
     unavailable: str
     cuda: str | None = None
@@ -37,7 +38,6 @@ class Survey:
 
 
 def survey() -> Survey:
-    """Query NVML; takes a tenth of a second where there is a GPU."""
     with Nvml() as nvml:
         if nvml.unavailable:
             return Survey(unavailable=nvml.unavailable)
@@ -53,7 +53,7 @@ def survey() -> Survey:
 
 
 def checks(survey: Survey) -> list[Check]:
-    """GPU and driver; and if there is one, fields, activity, tenants and counters."""
+    """Check GPU and driver and, if there is a GPU, fields, activity, processes and counters."""
     if survey.unavailable:
         return [row("GPU", survey.unavailable, "no driver")]
     answering = [device for device in survey.devices if not device.lost]
@@ -83,7 +83,6 @@ def _gpus(survey: Survey) -> Check:
 
 
 def check_peaks(names: list[str]) -> Check:
-    """Check that the peak rates of GPUs with these names are known."""
     unknown = sorted({name for name in names if find_gpu(name) is None})
     if unknown:
         return row("peak rates", f"none known for {', '.join(unknown)}", "unknown peaks")
@@ -101,13 +100,13 @@ def _fields(devices: list[DeviceSample]) -> Check:
     )
     if absent:
         return row("telemetry", f"n/a: {', '.join(absent)}", "absent fields")
-    return row("telemetry", "every field answers")
+    return row("telemetry", "all fields available")
 
 
 def _activity(devices: list[DeviceSample]) -> Check:
     if any(getattr(device, name) is not None for device in devices for name in ACTIVITY):
         return row("activity counters", "SM, tensor cores, memory (GPM)")
-    return row("activity counters", "GPM does not answer", "no GPM")
+    return row("activity counters", "GPM does not respond", "no GPM")
 
 
 def _tenants(devices: list[DeviceSample]) -> Check:
@@ -120,13 +119,13 @@ def _tenants(devices: list[DeviceSample]) -> Check:
     ]
     # A container often sees no processes while the GPU works for others.
     unseen = [
-        f"GPU {device.index} is {percent(device.utilization, 0)} busy with no process in sight"
+        f"GPU {device.index} is {percent(device.utilization, 0)} busy without a visible process"
         for device in devices
         if device.utilization and not device.processes
     ]
     if present or unseen:
         return row("other tenants", "; ".join(present + unseen), "tenants")
-    return row("other tenants", "none in sight")
+    return row("other tenants", "none visible")
 
 
 def _text_of(path: Path) -> str:
@@ -137,8 +136,9 @@ def _text_of(path: Path) -> str:
 
 
 def may_profile(status: str, driver: str | None) -> bool:
-    """Whether the driver takes this process for an administrator: root in a container is none
-    unless the container was given the right.
+    """Return whether the driver treats this process as an administrator.
+
+    Root in a container only is one if the container has the capability.
 
     Args:
         status: Text of ``/proc/self/status``.
@@ -156,11 +156,11 @@ def check_counters(parameters: str, *, is_admin: bool) -> Check:
     rows = dict(line.split(":", 1) for line in parameters.splitlines() if ":" in line)
     restricted = rows.get("RmProfilingAdminOnly", "").strip()
     if restricted == "0" or is_admin:
-        return row("hardware counters", "open to this user")
-    found = "for administrators only (CAP_SYS_ADMIN)"
+        return row("hardware counters", "available to this user")
+    text = "for administrators only (CAP_SYS_ADMIN)"
     if not restricted:
-        found = "the driver does not say who may read them"
-    return row("hardware counters", found, "closed counters")
+        text = "the driver does not report who may read them"
+    return row("hardware counters", text, "closed counters")
 
 
 def _shared_memory_bytes() -> int | None:
@@ -171,11 +171,11 @@ def _shared_memory_bytes() -> int | None:
 
 
 def check_shared_memory(total_bytes: int | None) -> Check:
-    """Check that NCCL has room to pass data between the ranks of a run.
+    """Check that shared memory suffices for NCCL.
 
     Args:
-        total_bytes: Size of ``/dev/shm``; None where there is none.
+        total_bytes: Size of ``/dev/shm``; None if there is none.
     """
-    found = "no /dev/shm" if total_bytes is None else f"{format_bytes(total_bytes)} in /dev/shm"
-    is_enough = total_bytes is not None and total_bytes >= LEAST_SHARED_BYTES
-    return row("shared memory", found, "" if is_enough else "little shared memory")
+    text = "no /dev/shm" if total_bytes is None else f"{format_bytes(total_bytes)} in /dev/shm"
+    is_enough = total_bytes is not None and total_bytes >= MIN_SHARED_BYTES
+    return row("shared memory", text, "" if is_enough else "little shared memory")

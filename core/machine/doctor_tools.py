@@ -1,4 +1,4 @@
-"""The doctor's checks of torch and the tools around it."""
+"""The doctor's checks of torch and related tools."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sysbench.core.machine.interpreter import OPTION, chosen_python, probe_pytho
 from sysbench.core.machine.read_environment import workers_package
 
 BROKEN_NVTX = (0, 2, 12)
-"""From this version on nsys of 2022 and 2023 records no ranges of the nvtx package."""
+"""From this version on, nsys of 2022 and 2023 records no ranges of the nvtx package."""
 
 
 def check_python() -> Check | None:
-    """Check the interpreter of the workers; None where it is this program's own."""
+    """Check the interpreter of the workers; None if it is this program's own."""
     name, another = "workers' Python", f"name another by {OPTION} or {PYTHON_VARIABLE}"
     costs = "nothing can be measured; closed-form estimates and old runs work"
     try:
@@ -30,17 +30,16 @@ def check_python() -> Check | None:
         if not python:
             return None
         if why := why_not_ready(python):
-            found = f"{python}: {why}"
-            remedy = f"what it says, or {another}"
-            return Check(name=name, status="missing", found=found, costs=costs, remedy=remedy)
+            text = f"{python}: {why}"
+            remedy = f"fix that, or {another}"
+            return Check(name=name, status="missing", found=text, costs=costs, remedy=remedy)
         return row(name, f"{python}, {probe_python(python).version}")
     except InterpreterError as error:
-        found = f"{error.value}: {error.allowed}"
-        return Check(name=name, status="missing", found=found, costs=costs, remedy=another)
+        text = f"{error.value}: {error.allowed}"
+        return Check(name=name, status="missing", found=text, costs=costs, remedy=another)
 
 
 def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
-    """Check that torch is installed and can use the GPU, if there is one."""
     version, cuda = torch["version"], torch["cuda"]
     if version is None:
         return row("torch", "not installed", "no torch")
@@ -48,15 +47,15 @@ def check_torch(torch: Mapping[str, str | None], gpu: Survey) -> Check:
         return row("torch", f"{version}, for the CPU")
     if cuda is None:
         return row("torch", f"{version}, built without CUDA", "CPU build")
-    found = f"{version}, for CUDA {cuda}"
+    text = f"{version}, for CUDA {cuda}"
     # A driver runs every minor version of the major CUDA versions that it supports.
     if gpu.cuda and int(gpu.cuda.split(".")[0]) < int(cuda.split(".")[0]):
-        return row("torch", f"{found}; the driver knows CUDA up to {gpu.cuda}", "old driver")
-    return row("torch", found)
+        return row("torch", f"{text}; the driver knows CUDA up to {gpu.cuda}", "old driver")
+    return row("torch", text)
 
 
 def nsys_version() -> str | None:
-    """The version of nsys on PATH; empty when it prints none, None when there is no nsys."""
+    """Return the version of nsys on PATH; empty if it prints none, None if there is no nsys."""
     command = shutil.which("nsys")
     if command is None:
         return None
@@ -71,7 +70,6 @@ def nsys_version() -> str | None:
 
 
 def check_nsys(version: str | None) -> Check:
-    """Check that NVIDIA's system profiler can be called; ``version`` is from `nsys_version`."""
     if version is None:
         return row("nsys", "not on PATH", "no nsys")
     if not version:
@@ -80,7 +78,7 @@ def check_nsys(version: str | None) -> Check:
 
 
 def check_nvtx(nsys: str | None) -> Check:
-    """Check that the nvtx package's ranges would reach a profiler."""
+    """Check that a profiler would receive the nvtx package's ranges."""
     version = workers_package("nvtx")
     if version is None:
         return row("nvtx", "not installed", "no nvtx")
@@ -88,26 +86,25 @@ def check_nvtx(nsys: str | None) -> Check:
     if nsys and nsys.startswith(("2022.", "2023.")) and numbers >= BROKEN_NVTX:
         return row("nvtx", f"{version}, which nsys {nsys} cannot record", "nvtx of old nsys")
     if "NVTX_INJECTION64_PATH" in os.environ and _is_silent():
-        found = f"{version}, but the profiler around this process does not record it"
-        return row("nvtx", found, "silent nvtx")
+        text = f"{version}, but the profiler around this process does not record it"
+        return row("nvtx", text, "silent nvtx")
     return row("nvtx", version)
 
 
 def _is_silent() -> bool:
-    """True if nvtx reaches no profiler, though one has injected its library."""
-    import nvtx
+    """Return whether nvtx reaches no profiler, though one has injected its library."""
+    import nvtx  # lazy: optional
 
     return type(nvtx.get_domain("sysbench")).__name__ == "DummyDomain"
 
 
 def _headers() -> str:
-    """Folder of the headers of the Python that workers run in; of ours where that cannot tell."""
-    own = sysconfig.get_path("include")
+    own_headers = sysconfig.get_path("include")
     try:
         python = chosen_python()
-        return probe_python(python).headers or own if python else own
-    except InterpreterError:  # `check_python` says it
-        return own
+        return probe_python(python).headers or own_headers if python else own_headers
+    except InterpreterError:  # `check_python` reports it
+        return own_headers
 
 
 def check_compiler(environ: Mapping[str, str]) -> Check:

@@ -1,4 +1,4 @@
-"""The machine around the devices: processors, memory, names of processes, control groups."""
+"""Read the host: processors, memory, names of processes, control groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sysbench.core.machine.sample import HostSample
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 UNSEEN = "unseen process"
-"""Name of a process that is hidden from this one, as from inside a container."""
+"""Name of a process that is hidden from this one, for example inside a container."""
 
 
 class Host:
@@ -24,7 +24,7 @@ class Host:
         self._before: tuple[float, float] | None = None
 
     def read(self) -> HostSample:
-        """One sample; ``cpu`` is None the first time, and when no time has passed."""
+        """Take a sample; ``cpu`` is None the first time, and if no time has passed."""
         total, idle = _all_and_idle_seconds()
         cpu = None
         if self._before is not None and total > self._before[0]:
@@ -41,19 +41,20 @@ class Host:
 
 
 def _all_and_idle_seconds() -> tuple[float, float]:
-    """Seconds of all logical cores since the boot, and those of them that were idle."""
+    """Return the seconds of all logical cores since boot, and the idle part of them."""
     times = psutil.cpu_times()
-    # A guest's time is contained in user's and nice's.
+    # User and nice time contain guest time.
     return sum(times) - times.guest - times.guest_nice, times.idle + times.iowait
 
 
 MIN_CORE_SECONDS = 0.4
-"""Of all cores together: the kernel counts in ticks of 0.01 s a core, so that a shorter interval
-has an error of more than a few per cent."""
+"""Of all cores together: the kernel counts in ticks of 0.01 s a core, so a shorter interval has an
+error of more than a few per cent.
+"""
 
 
 class CpuUse:
-    """Processor time that the machine, and one tree of processes in it, take from now on."""
+    """Processor time of the machine and of one process tree since construction."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -61,9 +62,9 @@ class CpuUse:
         self._own = _seconds_of_tree(pid)
 
     def percent(self) -> tuple[float | None, float | None]:
-        """Percent of all logical cores that were busy, and that the tree took.
+        """Return the percentages of all logical cores that were busy, and that the tree used.
 
-        Both are None over less than `MIN_CORE_SECONDS`, the second also if the process is gone.
+        Both are None below `MIN_CORE_SECONDS`, the second also if the process ended.
         """
         total, idle = _all_and_idle_seconds()
         passed = total - self._all
@@ -77,8 +78,10 @@ class CpuUse:
 
 
 def _seconds_of_tree(pid: int) -> float | None:
-    """Processor seconds of a process and its descendants, those that ended included; None if it
-    is gone."""
+    """Return the processor seconds of a process and its descendants, also of those that ended.
+
+    None if the process itself ended.
+    """
     try:
         root = psutil.Process(pid)
         tree = [root, *root.children(recursive=True)]
@@ -86,13 +89,13 @@ def _seconds_of_tree(pid: int) -> float | None:
     except psutil.Error:
         return None
     for process in tree[1:]:
-        with suppress(psutil.Error):  # it ended meanwhile: its parent has its time
+        with suppress(psutil.Error):  # it ended: its parent has its time
             total += sum(process.cpu_times()[:4])
     return total
 
 
 def process_name(pid: int) -> str:
-    """The short name of a process, such as ``python``; `UNSEEN` when it is gone or hidden."""
+    """Return the short name of a process, such as ``python``; `UNSEEN` if it ended or is hidden."""
     try:
         return psutil.Process(pid).name()
     except psutil.Error:
@@ -100,14 +103,14 @@ def process_name(pid: int) -> str:
 
 
 def memory_capacity_bytes() -> int:
-    """Bytes that this process may fill: the machine's, or less where a control group caps it."""
+    """Return the bytes available to this process: the machine's, or the control group's limit."""
     total = psutil.virtual_memory().total
     # Control groups version 1 write a number above any machine's for "no limit".
     return min(total, memory_limit_bytes() or total)
 
 
 def memory_limit_bytes(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int | None:
-    """The least memory limit over this process's groups; None without one."""
+    """Return the smallest memory limit of this process's groups; None without one."""
     limits = [
         int(text)
         for folder in _folders("memory", root, membership)
@@ -118,23 +121,23 @@ def memory_limit_bytes(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> i
 
 
 def cpu_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float | None:
-    """The least processor time over this process's groups, in processors; None without a cap."""
+    """Return the smallest processor quota of this process's groups, in cores; None without one."""
     quotas = []
     for folder in _folders("cpu", root, membership):
         version_2 = _read(folder / "cpu.max").split()
         version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
         for pair in (version_2, version_1):
-            # "max" and -1 mean no cap.
+            # "max" and -1 mean no limit.
             if len(pair) == 2 and all(text.isdigit() for text in pair):
                 quotas.append(int(pair[0]) / int(pair[1]))
     return min(quotas, default=None)
 
 
 def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
-    """Folders of this process's groups and of all above them, of both versions.
+    """Yield the folders of this process's groups and all parents, of both versions.
 
-    A line of the membership file is ``number:controllers:path``; version 2 leaves the
-    controllers empty, version 1 keeps each under its own folder.
+    A line of the membership file is ``number:controllers:path``; version 2 leaves the controllers
+    empty, version 1 has a folder for each.
     """
     for line in _read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -150,7 +153,6 @@ def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> str:
-    """The text of a small kernel file; empty when it is not there."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -25,6 +25,7 @@ LADDER: tuple[tuple[str, frozenset[str]], ...] = (
     ("AVX512_CORE_AMX_FP16", frozenset({"avx512_fp16", "amx_tile", "amx_fp16"})),
 )
 """oneDNN's names, smallest set first, and the flags of ``/proc/cpuinfo`` that each requires."""
+
 NAMES = tuple(name for name, _ in LADDER)
 OTHER_NAMES = {
     "AVX10_1_512": "AVX512_CORE_FP16",
@@ -32,15 +33,17 @@ OTHER_NAMES = {
     "AVX10_1_512_AMX_FP16": "AVX512_CORE_AMX_FP16",
 }
 """oneDNN's names of the same sets since AVX10."""
+
 LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-"""Variables that limit the set; the first that is set counts. Torch reads them as it loads."""
-LEAST = {"bfloat16": "AVX512_CORE", "float16": "AVX512_CORE_FP16"}
-"""The smallest set with which oneDNN computes products of a dtype. With a smaller one, and for
-other dtypes, torch does."""
+"""Variables that limit the set; the first one that is set counts. Torch reads them when it loads.
+"""
+
+MIN_INSTRUCTIONS = {"bfloat16": "AVX512_CORE", "float16": "AVX512_CORE_FP16"}
+"""Smallest set with which oneDNN computes products of a dtype; otherwise torch computes them."""
 
 
 def onednn_instructions(flags: Collection[str], environ: Mapping[str, str]) -> str | None:
-    """oneDNN's set on a CPU with those flags; None if they are not of an x86."""
+    """Return oneDNN's instruction set on a CPU with those flags; None if it is not an x86."""
     limit = next((environ[name].upper() for name in LIMITS if name in environ), "")
     limit = OTHER_NAMES.get(limit, limit)
     allowed = LADDER[: NAMES.index(limit) + 1] if limit in NAMES else LADDER
@@ -49,7 +52,7 @@ def onednn_instructions(flags: Collection[str], environ: Mapping[str, str]) -> s
 
 
 def cpu_flags() -> frozenset[str]:
-    """Feature flags of the CPU from ``/proc/cpuinfo``; empty where it has none."""
+    """Return the CPU's feature flags from ``/proc/cpuinfo``; empty if it has none."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -59,7 +62,6 @@ def cpu_flags() -> frozenset[str]:
 
 
 def has_own_products(instructions: str | None, dtype: str) -> bool:
-    """True if oneDNN computes products of that dtype with these instructions."""
-    if instructions not in NAMES or dtype not in LEAST:
+    if instructions not in NAMES or dtype not in MIN_INSTRUCTIONS:
         return False
-    return NAMES.index(instructions) >= NAMES.index(LEAST[dtype])
+    return NAMES.index(instructions) >= NAMES.index(MIN_INSTRUCTIONS[dtype])

@@ -1,8 +1,7 @@
-"""The Python that workers run in: this program's own, or one of the user's that has torch.
+"""The Python that workers run in: this program's own, or one of the user's with torch.
 
-The screens may be installed anywhere; models, torch and CUDA live in the interpreter that
-``--python`` or ``SYSBENCH_PYTHON`` names. `probe/ask.py` reports what it has, before anything else
-is started in it.
+Models, torch and CUDA are in the interpreter that ``--python`` or ``SYSBENCH_PYTHON`` names.
+`probe/ask.py` reports its contents before anything else is started in it.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ from sysbench.core.machine.children import PROBE, PYTHON_VARIABLE, child_environ
 from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, open_to_append, read_regular
 
 NEEDED = {"torch": "2.9", "msgspec": "0.21", "numpy": "1.26", "psutil": "5.9"}
-"""What workers import besides this package, with the oldest versions, those of pyproject.toml."""
+"""Minimum versions of the packages that workers import, as in pyproject.toml."""
 REPORTED = (*NEEDED, "triton", "nvtx", "nvidia-ml-py")
-"""Packages whose versions are reported."""
 OLDEST = (3, 11)
 PROGRAM = "sysbench.core"
 _OWN = Path(__file__).parents[1] / "__init__.py"
@@ -40,26 +38,25 @@ PATIENCE_SECONDS = 30.0
 """An interpreter on a cold network disk may take some seconds; it imports no torch."""
 MAX_LINES = 2**10
 MAX_LINE_BYTES = 2**20
-"""Bounds of what is read of a program that may not be a Python."""
+"""Limits on the output of a program that may not be a Python."""
 MARK = b"sysbench-tui: "
 OPTION = "--python"
 CHOSEN = "pythons.jsonl"
-"""In the home: the interpreters that were chosen, a JSON text a line."""
+"""In the data folder: the interpreters that users chose, one JSON text a line."""
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     """Facts reported by an interpreter.
 
     Attributes:
-        version: Of Python; one that is too old reports nothing else.
-        environment: Name of the folder that it is installed in, such as a virtual environment's.
-        search_path: Its import path.
-        absent: Modules that workers need and that it does not have.
+        version: Python's version; one that is too old reports nothing else.
+        environment: Name of its folder, such as a virtual environment's.
+        absent: Required modules that it does not have.
         program: Path of the ``__init__.py`` of `PROGRAM`; it may have another version installed.
         torch: Path of torch's ``__init__.py``; empty without torch.
         packages: Versions of `REPORTED`.
-        libraries: Versions that were asked for, by the name of the import.
-        missing: Imports that were asked for and that it does not find.
+        libraries: Versions of the requested imports.
+        missing: Requested imports that it does not find.
         headers: Folder in which its ``Python.h`` would be.
     """
 
@@ -95,22 +92,22 @@ def named_python(text: str) -> str:
     if not path.exists():
         raise InterpreterError(text, "there is no such file")
     if not os.access(path, os.X_OK) or not path.is_file():
-        raise InterpreterError(text, "it is no program that can be run")
+        raise InterpreterError(text, "it is not an executable")
     return str(path)
 
 
 def chosen_python() -> str:
     """Return the interpreter of workers that start now; empty for this program's own.
 
-    ``SYSBENCH_PYTHON`` names it, which ``--python`` sets. Without it the active virtual
-    environment is taken if it has torch and this interpreter has none.
+    ``SYSBENCH_PYTHON`` names it, which ``--python`` sets. Without it the active virtual environment
+    is used if it has torch and this interpreter has none.
 
     Raises:
         InterpreterError: The variable does not name an interpreter.
     """
-    given = os.environ.get(PYTHON_VARIABLE, "")
-    if given:
-        return _unless_own(named_python(given))
+    configured = os.environ.get(PYTHON_VARIABLE, "")
+    if configured:
+        return _unless_own(named_python(configured))
     active = os.environ.get("VIRTUAL_ENV", "")
     if active and not _has_torch() and any(Path(active).glob("lib/python3*/*-packages/torch")):
         with suppress(InterpreterError):
@@ -119,11 +116,7 @@ def chosen_python() -> str:
 
 
 def use_python(python: str) -> None:
-    """Make an interpreter the chosen one of this process and of those that it starts.
-
-    Args:
-        python: Its path; empty for this program's own.
-    """
+    """Choose an interpreter for this process and its children; empty for this program's own."""
     os.environ[PYTHON_VARIABLE] = python or sys.executable
 
 
@@ -150,25 +143,26 @@ def ready_python(python: str | None = None) -> str:
     return python
 
 
-def chosen_before(python: str) -> str:
-    """Return the interpreter that a run's file names, if somebody chose it in this home before.
+def require_chosen(python: str) -> str:
+    """Return the interpreter that a run's file names, if a user of this data folder chose it
+    before.
 
-    A run may come from another machine: its file must not name any program to be started.
+    A run may come from another machine, so its file must not name an arbitrary program to start.
 
     Raises:
-        InterpreterError: It was never chosen, or the list of the chosen ones cannot be read.
+        InterpreterError: It was never chosen, or the list of chosen ones cannot be read.
     """
     if python and python not in _chosen_ones():
-        why = f"a run names it, and it was never chosen here; {OPTION} PATH chooses one"
+        why = f"the run uses it, but it was never chosen here; choose it with {OPTION} PATH"
         raise InterpreterError(python, why)
     return python
 
 
-def note_chosen(python: str) -> str:
+def remember_python(python: str) -> str:
     """Remember an interpreter that the user chose, and return it.
 
     Raises:
-        InterpreterError: The list of the chosen ones cannot be read.
+        InterpreterError: The list of chosen ones cannot be read.
         OSError: It cannot be written.
     """
     if python and python not in _chosen_ones():
@@ -185,51 +179,39 @@ def _chosen_ones() -> list[str]:
     except FileNotFoundError:
         return []
     except (OSError, *UNREADABLE_JSON) as error:
-        why = f"the list of those that were chosen cannot be read ({error}): delete it"
+        why = f"the list of chosen interpreters cannot be read ({error}): delete it"
         raise InterpreterError(str(path), why) from error
 
 
 def why_not_ready(python: str) -> str:
-    """Return why workers cannot run in an interpreter, with the remedy; empty if they can.
-
-    Raises:
-        InterpreterError: It does not answer as a Python does.
-    """
-    found = probe_python(python)
-    if _numbers(found.version) < OLDEST:
-        return f"it is Python {found.version}; workers need 3.11 or later"
-    if not found.program or not os.path.samefile(found.program, _OWN):
+    """Return why workers cannot run in an interpreter, with the remedy; empty if they can."""
+    facts = probe_python(python)
+    if _numbers(facts.version) < OLDEST:
+        return f"it is Python {facts.version}; workers need 3.11 or later"
+    if not facts.program or not os.path.samefile(facts.program, _OWN):
         return "it ignores PYTHONPATH, which workers need to import sysbench"
-    old = [
+    outdated = [
         f"{name} {version}"
         for name, least in NEEDED.items()
-        if (version := found.packages.get(name)) and _numbers(version) < _numbers(least)
+        if (version := facts.packages.get(name)) and _numbers(version) < _numbers(least)
     ]
-    if not found.absent and not old:
+    if not facts.absent and not outdated:
         return ""
-    wrong = [f"it has no {', '.join(found.absent)}"] if found.absent else []
-    wrong += [f"it has {', '.join(old)}, which is too old"] if old else []
-    names = [*found.absent, *(name.partition(" ")[0] for name in old)]
-    command = _install(python, [f"{name}>={NEEDED[name]}" for name in names], found.has_pip)
-    return f"{' and '.join(wrong)}: run `{command}` to fix this"
+    problems = [f"it has no {', '.join(facts.absent)}"] if facts.absent else []
+    problems += [f"it has {', '.join(outdated)}, which is too old"] if outdated else []
+    names = [*facts.absent, *(name.partition(" ")[0] for name in outdated)]
+    command = _install(python, [f"{name}>={NEEDED[name]}" for name in names], facts.has_pip)
+    return f"{' and '.join(problems)}: run `{command}` to fix this"
 
 
 def missing_libraries(python: str, libraries: Sequence[str]) -> list[str]:
-    """Return the imports that an interpreter does not find.
-
-    Args:
-        python: Its path; empty for this program's own.
-        libraries: Names without dots.
-
-    Raises:
-        InterpreterError: It does not answer as a Python does.
-    """
+    """Return the imports, names without dots, that an interpreter does not find."""
     if python:
         return probe_python(python, libraries).missing
     return [
         name
         for name in sorted(libraries)
-        # A module that was put there by hand has no spec to be found.
+        # A module that was inserted by hand has no spec.
         if sys.modules.get(name) is None and importlib.util.find_spec(name) is None
     ]
 
@@ -252,14 +234,13 @@ def _install(python: str, requirements: Sequence[str], has_pip: bool) -> str:
 
 
 def probe_python(python: str, libraries: Sequence[str] = ()) -> Interpreter:
-    """Return what an interpreter has. It is asked again only after something was installed in it.
+    """Return what an interpreter has, cached until something is installed in it.
 
     Args:
-        python: Its path.
-        libraries: Names of imports whose versions are also wanted.
+        libraries: Imports whose versions are also wanted.
 
     Raises:
-        InterpreterError: It cannot be started, hangs, or does not answer as a Python does.
+        InterpreterError: It cannot be started, hangs, or does not answer like a Python.
     """
     key = python, tuple(sorted(libraries))
     facts, changed = _known.get(key, (None, ()))
@@ -279,14 +260,13 @@ _known: dict[tuple[str, tuple[str, ...]], tuple[Interpreter, tuple[int, ...]]] =
 
 
 def _change_times(python: str, facts: Interpreter) -> tuple[int, ...]:
-    """When the interpreter and the folders of its import path changed, in ns."""
     paths = map(Path, (python, *facts.search_path))
     return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
 
 
 def _ask(python: str, question: str) -> Interpreter:
-    # Not `subprocess.run`: it would keep all that an endless program prints, and wait for children
-    # that the interpreter leaves behind with its output.
+    # Not `subprocess.run`: it would store all output of an endless program, and wait for children
+    # that inherited the interpreter's output.
     try:
         process = subprocess.Popen(
             [python, str(PROBE / "ask.py"), question],
@@ -315,8 +295,8 @@ def _ask(python: str, question: str) -> Interpreter:
         return msgspec.json.decode(line.removeprefix(MARK), type=Interpreter)
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = last.decode("utf-8", "replace")
-        answer = f"it says {text[:80]!r}" if text else "it says nothing"
-        why = f"it does not answer as a Python does: {answer}"
+        answer = f"output {text[:80]!r}" if text else "no output"
+        why = f"it does not answer like a Python: {answer}"
     if not in_time:
         why = f"it did not answer within {PATIENCE_SECONDS:g} s"
     raise InterpreterError(python, why)
@@ -328,17 +308,15 @@ def _kill_group(leader: int) -> None:
 
 
 def _unless_own(path: str) -> str:
-    """The path; empty if it is this interpreter, in this environment."""
-    own = os.path.dirname(path) == os.path.dirname(sys.executable)
-    return "" if own and os.path.samefile(path, sys.executable) else path
+    """Return the path; empty if it is this interpreter, in this environment."""
+    is_own_folder = os.path.dirname(path) == os.path.dirname(sys.executable)
+    return "" if is_own_folder and os.path.samefile(path, sys.executable) else path
 
 
 def _has_torch() -> bool:
-    """Whether this interpreter could import torch."""
     spec = importlib.util.find_spec("torch")
     return spec is not None and spec.origin is not None
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """``(2, 9)`` of ``2.9.0+cu128``: enough for the bounds here."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))

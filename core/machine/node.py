@@ -1,6 +1,6 @@
-"""The nodes of a cluster that a run has: their names in records, the ranks and the locks there.
+"""Nodes of a cluster: their names in records, the ranks and the locks there.
 
-Nodes share one home, so a lock of ``cpu`` would have them wait for each other.
+Nodes share one data folder, so a single lock for ``cpu`` would make them wait for each other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANSWER_SECONDS = 60.0
 
 
 def node_name(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Slurm's name of the node, inside a job; None elsewhere."""
+    """Return Slurm's name of the node inside a job, else None."""
     name = environ.get("SLURMD_NODENAME") if "SLURM_JOB_ID" in environ else None
     return name if name and _NAME.fullmatch(name) else None
 
@@ -30,10 +30,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def hosts_of(ranks: int, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The nodes over which so many ranks are spread, this one first; empty if they stay here.
+    """Return the nodes of the ranks, this one first; empty if all ranks are here.
 
-    They are those of Slurm's job, or of the step that this process belongs to, and no more than
-    there are ranks.
+    They are those of Slurm's job, or of the step of this process, at most one per rank.
 
     Raises:
         ClusterError: This process is on none of them, or Slurm does not name them.
@@ -42,21 +41,21 @@ def hosts_of(ranks: int, environ: Mapping[str, str] = os.environ) -> tuple[str, 
     if ranks == 1 or "SLURM_JOB_ID" not in environ or not count.isdecimal() or int(count) < 2:
         return ()
     lists = (environ.get(name, "") for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
-    found = (_expanded(nodes) for nodes in lists if nodes)
-    names = next((nodes for nodes in found if len(nodes) == int(count)), ())
-    here = node_name(environ)
-    if here not in names:
+    expanded = (_expand(nodes) for nodes in lists if nodes)
+    names = next((nodes for nodes in expanded if len(nodes) == int(count)), ())
+    this_node = node_name(environ)
+    if this_node not in names:
         raise ClusterError(
             f"a job of {count} nodes, and this process is on none of them: start it there, by "
             "sbatch, or by `srun --overlap --nodes=1 --ntasks=1 --preserve-env`; without "
             "--preserve-env its ranks stay on one node"
         )
-    return (here, *(name for name in names if name != here))[:ranks]
+    return (this_node, *(name for name in names if name != this_node))[:ranks]
 
 
 @lru_cache(maxsize=8)
-def _expanded(nodes: str) -> tuple[str, ...]:
-    """``n1``, ``n2`` and ``n5`` of ``n[1-2,5]``."""
+def _expand(nodes: str) -> tuple[str, ...]:
+    """Expand ``n[1-2,5]`` to ``n1``, ``n2`` and ``n5``."""
     command = ("scontrol", "show", "hostnames", nodes)
     try:
         answer = subprocess.run(
@@ -68,7 +67,7 @@ def _expanded(nodes: str) -> tuple[str, ...]:
 
 
 def shares(ranks: int, hosts: int) -> list[int]:
-    """How many ranks each host has: as even as they go, the first ones one more."""
+    """Distribute ranks over hosts evenly, the first ones one more."""
     hosts = max(1, hosts)
     return [ranks // hosts + (host < ranks % hosts) for host in range(hosts)]
 
@@ -76,11 +75,10 @@ def shares(ranks: int, hosts: int) -> list[int]:
 def describe_node(
     environ: Mapping[str, str] = os.environ, ranks: int = 1
 ) -> dict[str, dict[str, str]]:
-    """Facts on the nodes for a record's environment; empty outside a job.
+    """Return facts on the nodes for a record's environment; empty outside a job.
 
-    Records get published, so ``node`` is no host name: it is six random digits that this home
-    keeps for the node in ``nodes/NAME``. ``nodes`` are those of all nodes that the ranks are spread
-    over. ``gpus`` are the numbers of the job's GPUs on this node.
+    Records get published, so ``node`` is not the host name but the digits of `alias`. ``nodes`` are
+    those of all nodes of the ranks. ``gpus`` are the numbers of the job's GPUs on this node.
 
     Raises:
         ClusterError: As `hosts_of`.
@@ -99,14 +97,14 @@ def describe_node(
 def device_lock(
     device: str, environ: Mapping[str, str] = os.environ, *, node: str | None = None
 ) -> Path:
-    """The lock that is held while a run measures on a device.
+    """Return the lock that a run holds while it measures on a device.
 
-    Inside a job it is one of the node's, and of the GPU by its number there: every job calls its
-    first GPU ``cuda:0``.
+    Inside a job the lock depends on the node and the GPU's number there: every job calls its first
+    GPU ``cuda:0``.
 
     Args:
-        node: Another node of the job (default: this one). Slurm tells the numbers of this node's
-            GPUs alone, and those are taken for its too.
+        node: Another node of the job (default: this one). Slurm reports only the GPU numbers of
+            this node, so they are used for the other one too.
     """
     folder, name = home() / "locks", node or node_name(environ)
     kind, _, number = device.partition(":")
@@ -119,17 +117,16 @@ def device_lock(
 
 
 def _gpus(environ: Mapping[str, str]) -> list[str]:
-    """Numbers of the job's GPUs, counted over the node; empty where Slurm names none."""
     text = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""
     gpus = [part for part in text.split(",") if part]
     return gpus if all(gpu.isdecimal() for gpu in gpus) else []
 
 
 def alias(name: str) -> str:
-    """The digits that stand for a node, drawn by the first job there.
+    """Return the six random digits that replace a node's name, drawn by the first job there.
 
-    They are the target of a link that leads nowhere: a link is made whole or not at all, however
-    many jobs of a node begin at once.
+    They are the target of a dangling link, because creating a link is atomic even if several jobs
+    of a node start at once.
     """
     path = home() / "nodes" / name
     make_folder(path.parent)

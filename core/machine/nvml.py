@@ -23,7 +23,7 @@ WHY_CLOSED = {
     "NVML_ERROR_LIB_RM_VERSION_MISMATCH": (
         "the NVIDIA driver was updated while loaded: reboot, or reload its modules"
     ),
-    "NVML_ERROR_NO_PERMISSION": "no permission to talk to the NVIDIA driver",
+    "NVML_ERROR_NO_PERMISSION": "no permission to use the NVIDIA driver",
     "NVML_ERROR_GPU_NOT_FOUND": "the NVIDIA driver sees no GPU",
 }
 # Bits of nvmlClocksEventReasons in nvml.h; "idle" is a reason too.
@@ -50,16 +50,17 @@ THROTTLE_FIELDS = {
 }
 """Field ids of nvml.h, nanoseconds each: NVML_FI_DEV_PERF_POLICY_POWER, _THERMAL and _SYNC_BOOST;
 with newer drivers NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, _HW_THERM_SLOWDOWN and
-_HW_POWER_BRAKE_SLOWDOWN. By number, because older nvidia-ml-py has no names for the last three."""
+_HW_POWER_BRAKE_SLOWDOWN. By number, because older nvidia-ml-py has no names for the last three.
+"""
 
 TOLERANCE = 0.05
-"""Share by which a counter may exceed the time that passed: the two are read one by one."""
+"""Share by which a counter may exceed the time that passed, since the two are read separately."""
 
 
 class Nvml:
     """The library, open inside a ``with`` block.
 
-    Opening never fails: where there is nothing to read, ``unavailable`` says why and `read`
+    Opening never fails: if there is nothing to read, ``unavailable`` has the reason and `read`
     returns nothing. ``gpm`` false leaves the activity counters to a profiler.
     """
 
@@ -70,7 +71,7 @@ class Nvml:
         self._gpus: list[NvmlGpu] = []
 
     def __enter__(self) -> Nvml:
-        import pynvml
+        import pynvml  # lazy: runs on the CPU do not need it
 
         try:
             pynvml.nvmlInit()
@@ -99,11 +100,10 @@ class Nvml:
         self.unavailable = "NVML is closed"
 
     def read(self, slow: bool = True) -> list[DeviceSample]:
-        """A sample of every GPU; see `Gpu.read` for ``slow``."""
+        """Take a sample of every GPU; see `NvmlGpu.read` for ``slow``."""
         return [gpu.read(slow) for gpu in self._gpus]
 
     def driver(self) -> dict[str, str | None]:
-        """Versions: ``driver``, ``nvml`` and ``cuda``, the newest CUDA that it can run."""
         nvml = self._library
         if nvml is None:
             return {"driver": None, "nvml": None, "cuda": None}
@@ -115,19 +115,18 @@ class Nvml:
         }
 
     def facts(self) -> list[dict[str, Any]]:
-        """What does not change, GPU by GPU in the order of `read`; see `Gpu.facts`."""
         return [gpu.facts() for gpu in self._gpus]
 
 
 class _Lost(Exception):
-    """The GPU fell off the bus or must be reset."""
+    pass
 
 
 class NvmlGpu:
     """One GPU of an initialised `pynvml`.
 
-    A query that NVML refuses permanently (not supported, not permitted, unknown to this driver)
-    is not repeated; one that it refuses for now is None in that sample.
+    A query that NVML refuses permanently (not supported, not permitted, unknown to this driver) is
+    not repeated; one that fails temporarily is None in that sample.
     """
 
     def __init__(self, library: ModuleType, index: int, *, gpm: bool) -> None:
@@ -168,20 +167,19 @@ class NvmlGpu:
 
     @property
     def permitted(self) -> bool:
-        """True if the driver lets this user query the GPU; also for a lost GPU."""
+        """Whether the driver lets this user query the GPU; also true for a lost GPU."""
         return self._handle is not None or self._base.lost
 
     def close(self) -> None:
-        """Free the GPM samples; NVML must still be initialised."""
         if self._gpm is not None:
             self._gpm.close()
 
     def read(self, slow: bool) -> DeviceSample:
-        """One sample; a GPU once lost stays so and is not queried again.
+        """Take a sample; a lost GPU stays lost and is not queried again.
 
         Args:
-            slow: Also query values that change slowly or cost much (processes, temperature,
-                limits, MIG); otherwise their last answers are repeated.
+            slow: Also query values that change slowly or cost much (processes, temperature, limits,
+                MIG); otherwise repeat their last answers.
         """
         if self._base.lost:
             return self._base
@@ -194,7 +192,6 @@ class NvmlGpu:
             return self._base
 
     def facts(self) -> dict[str, Any]:
-        """Facts that do not change while the driver runs; None where NVML has none."""
         nvml = self._library
         try:
             capability = self._ask(nvml.nvmlDeviceGetCudaComputeCapability)
@@ -255,7 +252,7 @@ class NvmlGpu:
         )
 
     def _power_and_energy(self) -> tuple[float | None, float | None]:
-        """Watts now and joules since the driver was loaded, in one call where it works.
+        """Return watts now and joules since the driver was loaded, in one call if possible.
 
         The older power call is a mean over the last second on most GPUs since Ampere.
         """
@@ -281,9 +278,9 @@ class NvmlGpu:
         ]
 
     def _first(self, names: Sequence[str], *arguments: object) -> Any:
-        """The first answer of these functions, of which `pynvml` or the driver may lack some.
+        """Return the first answer of these functions; `pynvml` or the driver may lack some.
 
-        A GPU box brings a pynvml as old as its torch, and a driver of another age.
+        pynvml is as old as the torch installation, and the driver may be of another age.
         """
         for name in names:
             function = getattr(self._library, name, None)
@@ -293,7 +290,6 @@ class NvmlGpu:
         return None
 
     def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """NVML's answer on this GPU, or None."""
         return self._answer(function, self._handle, *arguments)
 
     def _answer(self, function: Callable[..., Any], *arguments: object) -> Any:
@@ -312,7 +308,7 @@ class NvmlGpu:
 
 
 def field_value(field: Any) -> float | None:
-    """The number in a batched field, by the type that the driver declares; None where refused."""
+    """Return the number in a batched field, by its declared type; None if NVML refused it."""
     members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
     if field.nvmlReturn != 0 or field.valueType >= len(members):
         return None
@@ -321,7 +317,7 @@ def field_value(field: Any) -> float | None:
 
 
 class Activity(NamedTuple):
-    """Ratios of one; None where the device does not count them."""
+    """Fractions from 0 to 1; None if the device does not count them."""
 
     sm: float | None = None
     tensor: float | None = None
@@ -353,11 +349,7 @@ class Gpm:
             self._request.metrics[place].metricId = metric
 
     def read(self, handle: Any) -> Activity:
-        """Activity since the previous reading; all None at the first one.
-
-        Raises:
-            pynvml.NVMLError: The device does not answer.
-        """
+        """Return the activity since the previous reading, None at first; raises NVMLError."""
         now_ns = time.monotonic_ns()
         if self._taken_ns is not None and now_ns - self._taken_ns < MIN_GPM_NS:
             return self._last
@@ -374,17 +366,16 @@ class Gpm:
         return self._last
 
     def close(self) -> None:
-        """Free the samples; NVML must still be initialised."""
         while self._samples:
             self._library.nvmlGpmSampleFree(self._samples.pop())
 
 
 class ThrottleTime(NamedTuple):
-    """Time for which the driver held a GPU's clock down, by reason, since the driver was loaded.
+    """Time in which the driver limited a GPU's clock, by reason, since the driver was loaded.
 
-    Samples see instants, twice a second, and few fall into a short measurement; these counters
-    have every nanosecond. ``held_ns`` is empty where ``missing`` has a reason. ``t_ns`` is of the
-    host's monotonic clock.
+    Samples see two instants a second, few of them in a short measurement; these counters have every
+    nanosecond. ``held_ns`` is empty if ``missing`` has a reason. ``t_ns`` is of the host's
+    monotonic clock.
     """
 
     t_ns: int
@@ -394,7 +385,7 @@ class ThrottleTime(NamedTuple):
 
 def read_throttle_time(uuid: str) -> ThrottleTime:
     """Read the counters of the GPU with this UUID, ``GPU-…``."""
-    import pynvml
+    import pynvml  # lazy: runs on the CPU do not need it
 
     try:
         pynvml.nvmlInit()
@@ -418,7 +409,7 @@ def throttle_shares(
 ) -> tuple[dict[str, float] | None, str]:
     """Return the share of the time between two readings by reason, or None and why.
 
-    Several reasons can hold at a time, so shares do not add up.
+    Reasons can overlap, so shares do not add up.
     """
     names = before.held_ns.keys() & after.held_ns.keys()
     passed_ns = after.t_ns - before.t_ns
@@ -437,7 +428,6 @@ def throttle_shares(
 
 
 def clock_words(bits: int) -> list[str]:
-    """Reasons for clocks below their maximum, in words; empty without one."""
     words = [word for bit, word in CLOCK_REASONS.items() if bits & bit]
     rest = bits & ~sum(CLOCK_REASONS)
     return [*words, f"reason {rest:#x}"] if rest else words
@@ -449,10 +439,10 @@ def _system(nvml: ModuleType, function: Any) -> Any:
 
 
 def _why_closed(nvml: ModuleType, error: Any) -> str:
-    # By name: an older pynvml has not all of them.
+    # By name: an older pynvml does not have all of them.
     codes = {getattr(nvml, name, None): why for name, why in WHY_CLOSED.items()}
     why: str | None = codes.get(error.value)
-    return why or f"NVML does not start: {error}"
+    return why or f"NVML cannot be opened: {error}"
 
 
 def _ratio(metric: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""Other processes of the machine, and the processor time that they take meanwhile."""
+"""Other processes of the machine, and the processor time that they use during a measurement."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sysbench.core.machine.host_sampler import CpuUse
 from sysbench.core.record.events import Neighbour as Neighbour
 
 COMM_CHARS = 15
-"""Of the name that the kernel shows to everybody; what psutil adds is of the arguments."""
+"""Length of the name that the kernel shows to everybody; psutil adds text from the arguments."""
 NAMELESS = "another user's process"
-LEAST_CORES = 0.01
-"""Average of cores below which a process is not worth naming."""
+MIN_CORES = 0.01
+"""Average cores below which a process is not listed."""
 
 
 class Neighbours:
-    """Watches from now on; this process and its descendants are no neighbours.
+    """Watches all processes except this one and its descendants.
 
-    A process counts with what it took until the last `look` that saw it: one that comes and goes
+    A process counts with its time until the last `look` that saw it: one that starts and ends
     between two looks is not seen, nor is one outside this container.
     """
 
@@ -32,30 +32,31 @@ class Neighbours:
         self._seen = dict(self._before)
 
     def look(self) -> None:
-        """Note what every process has taken so far; some ten milliseconds of processor time."""
+        """Record the processor time of every process; takes some ten milliseconds."""
         self._seen |= _seconds_by_process()
 
     def busiest(self, most: int = 3) -> list[Neighbour]:
-        """The names with the most processor time, at least a hundredth of a core."""
+        """Return the names with the most processor time, at least a hundredth of a core."""
         self.look()
         passed = max(time.monotonic() - self._began, 1e-9)
         by_name: dict[str, float] = {}
         for key, (name, seconds) in self._seen.items():
             spent = seconds - self._before.get(key, (name, 0.0))[1]
             by_name[name] = by_name.get(name, 0.0) + spent / passed
-        busy = [Neighbour(name=name, cores=n) for name, n in by_name.items() if n >= LEAST_CORES]
+        busy = [Neighbour(name=name, cores=n) for name, n in by_name.items() if n >= MIN_CORES]
         return sorted(busy, key=lambda row: -row.cores)[:most]
 
     def stolen_cores(self) -> float:
-        """Cores that the hypervisor gave to other machines on average while this one wanted them.
+        """Return the average cores that the hypervisor gave to other machines while this one wanted
+        them.
 
-        0 where the kernel does not count it.
+        0 if the kernel does not count it.
         """
         return (_stolen_seconds() - self._stolen) / max(time.monotonic() - self._began, 1e-9)
 
 
-class Beside:
-    """What the processors do beside and for one process while it warms up and measures."""
+class ProcessorUse:
+    """Processor use of one process and of all others during its warm-up and measurement."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -63,7 +64,6 @@ class Beside:
         self._neighbours: Neighbours | None = None
 
     def enter(self, stage: str) -> None:
-        """Watch from a stage on; before the warm-up nothing is watched."""
         if stage in ("warmup", "measure"):
             # Not from the measurement on: a look takes ten milliseconds.
             self._neighbours = self._neighbours or Neighbours()
@@ -71,12 +71,12 @@ class Beside:
             self._use = CpuUse(self._pid)
 
     def facts(self) -> dict[str, Any]:
-        """Fields of `sysbench.core.record.events.PassEnded` on what was watched until now."""
+        """Return fields of `sysbench.core.record.events.PassEnded`."""
         if self._use is None or self._neighbours is None:
             return {}
-        busy, own = self._use.percent()
+        busy, own_percent = self._use.percent()
         beside = self._neighbours.busiest()
-        return {"cpu_percent": busy, "own_cpu_percent": own, "neighbours": beside}
+        return {"cpu_percent": busy, "own_cpu_percent": own_percent, "neighbours": beside}
 
 
 def _stolen_seconds() -> float:
@@ -84,7 +84,7 @@ def _stolen_seconds() -> float:
 
 
 def _seconds_by_process() -> dict[tuple[int, float], tuple[str, float]]:
-    """Processor seconds of all processes that are not ours, by id and time of birth.
+    """Return the processor seconds of processes that are not ours, by id and time of birth.
 
     Those of this user and of the system have their names, all others one name together.
     """

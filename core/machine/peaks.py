@@ -1,7 +1,7 @@
 """Roof of a device: from ``--peak``, from its own measured rates, or from the table of GPUs.
 
-No torch. A device that was not measured, and that is not in ``profiles/gpus.toml`` under its full
-name, has no roof: none is guessed.
+A device that was not measured, and that is not in ``profiles/gpus.toml`` under its full name, has
+no roof.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from sysbench.core.errors import SpecError
 from sysbench.core.record.environment import Roof
 
 VENDOR = re.compile(r"^(NVIDIA|Tesla)\s+|\s+\(null GPU\)$", re.IGNORECASE)
-"""The vendor before a card's name, and the mark of tests behind it."""
+"""Vendor prefix of a GPU's name, and the suffix of the null GPU of tests."""
 GIVEN = "given with --peak"
 WIDEST, TF32 = "fp32", "tf32"
-"""Keys of two peaks in the table."""
-REMEDY = "measure it with `sysbench-tui doctor --measure`, or give it with --peak TFLOPS[,GB/S]"
+REMEDY = "measure it with `sysbench-tui doctor --measure`, or set --peak TFLOPS[,GB/S]"
 
 
 class CardMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A card of a GPU with the memory that it reports, in the units that the file explains."""
+    """A variant of a GPU by the memory that it reports, in the file's units."""
 
     name: str
     nvml_mib: int
@@ -37,7 +36,7 @@ class CardMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of ``profiles/gpus.toml``, in the units that the file explains."""
+    """One entry of ``profiles/gpus.toml``, in the file's units."""
 
     names: list[str]
     sms: int
@@ -66,18 +65,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
-    """A peak given by hand: dense TFLOP/s of the run's precision, and GB/s or null."""
+    """A peak from the user: dense TFLOP/s of the run's precision, and GB/s or null."""
 
     tflops: float
     gigabytes_per_second: float | None = None
 
 
 def parse_peak(text: str) -> Peak:
-    """Parse ``"989.4"`` or ``"989.4,3350"``: TFLOP/s, and GB/s of the memory.
-
-    Raises:
-        SpecError: Not one or two positive numbers.
-    """
+    """Parse ``"989.4"`` or ``"989.4,3350"``: TFLOP/s, and GB/s of the memory; raises SpecError."""
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
@@ -89,13 +84,11 @@ def parse_peak(text: str) -> Peak:
 
 @cache
 def gpus() -> dict[str, Gpu]:
-    """The shipped table, by short name."""
     text = (resources.files("sysbench.profiles") / "gpus.toml").read_text("utf-8")
     return {key: msgspec.convert(entry, Gpu) for key, entry in tomllib.loads(text).items()}
 
 
 def find_gpu(name: str) -> Gpu | None:
-    """The entry of a GPU by the name that its driver gives it."""
     return _by_name().get(_plain(name))
 
 
@@ -109,7 +102,7 @@ def _plain(name: str) -> str:
 
 
 def memory_bandwidth(clock_mhz: float, bus_bits: float) -> float:
-    """Bytes/s of a double data rate memory, two bits a clock on each line, as in all GPUs."""
+    """Return the bytes/s of a double data rate memory, two bits a clock on each line."""
     return 2 * clock_mhz * 1e6 * bus_bits / 8
 
 
@@ -120,14 +113,14 @@ def roof_of(
     environment: Mapping[str, Any],
     given: Peak | None = None,
 ) -> tuple[Roof | None, str]:
-    """The roof of a run, or None and the reason.
+    """Return the roof of a run, or None and the reason.
 
     ``given`` takes precedence over the measured rates, these over the device's facts, and these
     over the table.
 
     Args:
         device, precision: Of the spec.
-        peak_key: Key of the precision's peak in the table, from its row.
+        peak_key: Key of the precision's peak in the table.
         environment: The record's; its group ``rates`` has the device's measured rates.
         given: From ``--peak``.
     """
@@ -172,29 +165,29 @@ def roof_of(
 
 
 def _rates(device: str, environment: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """The measured rates, or none and the reason; empty where the device was not measured.
+    """Return the measured rates, or none and the reason; empty if the device was not measured.
 
-    A CPU's are of so many threads, and no roof of a run with others.
+    A CPU's rates depend on the number of threads, so a run with another number has no roof.
     """
     rates = _group(environment, "rates")
     if "error" in rates:
         return {}, str(rates["error"])
     threads = rates.get("threads")
-    here = _group(environment, "settings").get("threads")
-    if device == "cpu" and threads and here is not None and str(here) != str(threads):
-        return {}, f"the rates were measured with {threads} threads, this run has {here}"
+    run_threads = _group(environment, "settings").get("threads")
+    if device == "cpu" and threads and run_threads is not None and str(run_threads) != str(threads):
+        return {}, f"the rates were measured with {threads} threads, this run has {run_threads}"
     return rates, ""
 
 
 def _measured_here(rates: Mapping[str, Any]) -> str:
-    beside = ", beside other work" if rates.get("beside_others") else ""
+    beside = ", with other work running" if rates.get("beside_others") else ""
     return f"measured on this device on {rates.get('taken')}{beside}"
 
 
 def _bandwidth(
     device: str, name: str, environment: Mapping[str, Any], gpu: Gpu | None
 ) -> tuple[float | None, str]:
-    """Bytes/s and their source: the device's memory clock and bus width, else the table."""
+    """Return bytes/s and their source: the device's memory clock and bus width, else the table."""
     if device.startswith("cuda") and " MIG " not in name:  # a slice has a part of it
         for facts in _memories(name, environment):
             clock, bits = facts.get("memory_clock_max_mhz"), facts.get("memory_bus_bits")
@@ -206,7 +199,7 @@ def _bandwidth(
 
 
 def _memories(name: str, environment: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Facts on the device's memory from torch, then from NVML; GPUs of one name are alike."""
+    """Yield facts on the device's memory from torch, then from NVML; GPUs of one name are alike."""
     yield _group(environment, "device")
     for key, facts in _group(environment, "nvidia").items():
         if key.startswith("device") and isinstance(facts, Mapping) and facts.get("name") == name:
@@ -222,7 +215,7 @@ def _why_none(device: str, name: str, precision: str, gpu: Gpu | None) -> str:
     if not device.startswith("cuda"):
         return f"no peak is known for a CPU: {REMEDY}"
     if not name:
-        return f"the device has not told its name: {REMEDY}"
+        return f"the device did not report its name: {REMEDY}"
     if gpu is None:
         return f"{name} is not in the table of peaks: {REMEDY}"
     return f"the table has no {precision} peak for {name}: {REMEDY}"

@@ -1,4 +1,4 @@
-"""The machine and the settings that change numbers, as they go into a record.
+"""Read the machine and the settings that change numbers, for the record.
 
 Runs get published: no host names, user names, serial numbers or paths.
 """
@@ -37,22 +37,22 @@ RELEVANT = re.compile(
 )
 
 UUID = re.compile(r"\b(GPU|MIG)-[0-9A-Fa-f][0-9A-Fa-f/-]*")
-"""A serial number of a GPU or a slice of one, whole or shortened."""
+"""Serial number of a GPU or of a slice of one, whole or shortened."""
 SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|AUTH|_KEY")
 ADDRESS = re.compile(r"@|\b\d{1,3}(\.\d{1,3}){3}\b|[\w-]+\.[A-Za-z]{2,}:\d+")
-"""A host that a setting names: an account at one, an IPv4 address, a name with a port."""
+"""Host in a setting: an account at one, an IPv4 address, a name with a port."""
 
 
 def describe_host(python: str = "", ranks: int = 1) -> dict[str, Any]:
-    """Facts on the host that decide the numbers, without torch's; ready for JSON.
+    """Return the facts on the host that decide the numbers, without torch's; ready for JSON.
 
     ``missing`` maps the dotted name of every value that is None to its reason.
 
     Args:
-        python: Interpreter of the workers; empty for this one. Of another one the group ``python``
-            tells the name of its environment, and not its path.
-        ranks: Those of the run, which may be spread over the nodes of a job; only their names are
-            told.
+        python: Interpreter of the workers; empty for this one. For another one the group ``python``
+            contains the name of its environment, not its path.
+        ranks: Those of the run, which may be spread over the nodes of a job; only the nodes' names
+            are recorded.
 
     Raises:
         InterpreterError: The interpreter does not answer.
@@ -91,8 +91,8 @@ def describe_host(python: str = "", ranks: int = 1) -> dict[str, Any]:
     }
     reasons = {
         "cpu.quota": "no limit is set",
-        "cpu.governor": "the kernel shows no frequency scaling here",
-        "system.container": "no sign of one",
+        "cpu.governor": "the kernel reports no frequency scaling",
+        "system.container": "none detected",
         "nvidia": why_no_nvidia,
         "torch.version": "torch is not installed",
         "torch.cuda": "a build of torch without CUDA" if torch["version"] else "no torch",
@@ -103,44 +103,40 @@ def describe_host(python: str = "", ranks: int = 1) -> dict[str, Any]:
 
 
 def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that change numbers; paths, addresses and serial numbers in them are
-    replaced, and so is what a name says is secret."""
+    """Return environment variables that change numbers.
+
+    Paths, addresses, serial numbers and the values of secrets are replaced.
+    """
     return {
-        name: _published(name, value)
+        name: _redact(name, value)
         for name, value in sorted(environ.items())
         if RELEVANT.fullmatch(name)
     }
 
 
-def _published(name: str, value: str) -> str:
+def _redact(name: str, value: str) -> str:
     if SECRET.search(name):
-        return "(not told)"
+        return "(hidden)"
     if "/" in value:
         return "(a path)"
     return "(an address)" if ADDRESS.search(value) else UUID.sub(r"\1-(a UUID)", value)
 
 
 def _packages(other: Interpreter | None) -> dict[str, str]:
-    """Versions of `PACKAGES` where workers run; this program is the same in any interpreter."""
-    here = {name: version for name in PACKAGES if (version := package_version(name))}
+    own_versions = {name: version for name in PACKAGES if (version := package_version(name))}
     if other is None:
-        return here
-    there = {name: other.packages[name] for name in PACKAGES if name in other.packages}
-    return there | {name: here[name] for name in (PROGRAM,) if name in here}
+        return own_versions
+    versions = {name: other.packages[name] for name in PACKAGES if name in other.packages}
+    return versions | {name: own_versions[name] for name in (PROGRAM,) if name in own_versions}
 
 
 def workers_package(name: str) -> str | None:
-    """The version of a distribution that is installed where workers start now, one of `PACKAGES`.
-
-    Raises:
-        InterpreterError: There is no such interpreter, or it does not answer.
-    """
+    """Return a version of `PACKAGES` in the workers' interpreter; raises InterpreterError."""
     python = chosen_python()
     return probe_python(python).packages.get(name) if python else package_version(name)
 
 
 def package_version(name: str) -> str | None:
-    """The version of an installed distribution, found without importing it."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -148,12 +144,12 @@ def package_version(name: str) -> str | None:
 
 
 def is_wsl() -> bool:
-    """True for Linux under Windows, which reaches the GPU through Windows' driver."""
+    """Detect Linux under Windows, which reaches the GPU through Windows' driver."""
     return "microsoft" in platform.release().lower() or Path("/dev/dxg").exists()
 
 
 def container() -> str | None:
-    """The kind of container around this process; None without a sign of one."""
+    """Return the kind of container around this process; None if none is detected."""
     if Path("/.dockerenv").exists():
         return "docker"
     if Path("/run/.containerenv").exists():
@@ -167,7 +163,6 @@ def container() -> str | None:
 
 
 def _nvidia() -> tuple[dict[str, Any] | None, str]:
-    """Driver and GPUs, ``device0`` and so on in NVML's order; or None and the reason."""
     with Nvml(gpm=False) as nvml:
         if nvml.unavailable:
             return None, nvml.unavailable
@@ -186,7 +181,6 @@ def _nvidia() -> tuple[dict[str, Any] | None, str]:
 
 
 def cpu_model() -> str:
-    """Model name of the processor."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -196,7 +190,6 @@ def cpu_model() -> str:
 
 
 def _cpu_governor() -> str | None:
-    """Frequency governor, such as ``performance``; several words when cores differ."""
     paths = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     return ", ".join(sorted({path.read_text().strip() for path in paths})) or None
 
@@ -209,7 +202,6 @@ def _os_name() -> str | None:
 
 
 def _names_of_none(facts: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names of the values that are None, at any depth."""
     names = []
     for key, value in facts.items():
         if value is None:

@@ -7,11 +7,11 @@ import time
 import msgspec
 
 MIN_INTERVAL_SECONDS = 0.5
-"""Least time between two samples, and the default."""
+"""Minimum time between two samples, and the default."""
 
 
 class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that computes on a device; ``memory_bytes`` is null where NVML hides it."""
+    """A process that computes on a device; ``memory_bytes`` is null if NVML hides it."""
 
     pid: int
     name: str
@@ -21,12 +21,12 @@ class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU at one instant.
 
-    Ratios are 0 to 1. ``utilization`` is NVML's: the share of time in which any kernel ran,
-    not how full the GPU was; ``sm_active``, ``tensor_active`` and ``dram_active`` (GPM,
-    Hopper and later) say the latter. ``memory_total_bytes`` leaves out what the driver
-    keeps for itself, so that free is total minus used. ``energy_joules`` counts since the
-    driver was loaded. ``clock_reasons`` are words such as ``power cap``.
-    ``lost`` is true if the device stopped answering; its other fields are then null.
+    Ratios are 0 to 1. ``utilization`` is NVML's: the share of time in which any kernel ran, not how
+    full the GPU was; ``sm_active``, ``tensor_active`` and ``dram_active`` (GPM, Hopper and later)
+    measure the latter. ``memory_total_bytes`` leaves out what the driver reserves, so that free is
+    total minus used. ``energy_joules`` counts since the driver was loaded. ``clock_reasons`` are
+    words such as ``power cap``. ``lost`` is true if the device stopped answering; its other fields
+    are then null.
     """
 
     index: int
@@ -52,7 +52,7 @@ class DeviceSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostSample(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine around the devices; ``cpu`` is the share of all logical cores in use."""
+    """The host at one instant; ``cpu`` is the share of all logical cores in use."""
 
     cores: int
     cpu: float | None
@@ -61,7 +61,7 @@ class HostSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """All devices and the host, taken together.
+    """All devices and the host at one instant.
 
     ``no_devices`` is empty, or a short reason why there are none.
     """

@@ -1,4 +1,4 @@
-"""Sampling of the devices and the host: once, or in a thread at most twice a second."""
+"""Sample the devices and the host: once, or in a thread at most twice a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLOW_INTERVAL_SECONDS = 5.0
 
 
 class Probe:
-    """Devices and host, open inside a ``with`` block. One thread at a time."""
+    """Devices and host, open inside a ``with`` block. Not thread-safe."""
 
     def __init__(self, *, gpm: bool = True) -> None:
         self._nvml = Nvml(gpm=gpm)
@@ -31,7 +31,7 @@ class Probe:
         self._nvml.__exit__()
 
     def take(self) -> Sample:
-        """One sample. The host's CPU share and GPM activity need an earlier one."""
+        """Take a sample. The host's CPU share and GPM activity need an earlier one."""
         now = time.monotonic()
         slow = now >= self._slow_due
         if slow:
@@ -44,7 +44,7 @@ class Probe:
 
 
 def take() -> Sample:
-    """A single sample, where nothing polls."""
+    """Take a single sample without a sampler thread."""
     with Probe() as probe:
         return probe.take()
 
@@ -52,13 +52,13 @@ def take() -> Sample:
 class Sampler:
     """Samples in a daemon thread from `start` to `stop`; also a context manager.
 
-    ``deliver`` gets every sample, in the sampler's thread, and must return quickly. If a reading
-    or ``deliver`` raises, sampling ends and ``error`` has the exception: the caller reports it,
-    and the run goes on. ``gpm`` is for `Nvml`.
+    ``deliver`` gets every sample, in the sampler's thread, and must return quickly. If a reading or
+    ``deliver`` raises, sampling ends and ``error`` has the exception: the caller reports it, and
+    the run continues. ``gpm`` is for `Nvml`.
 
     Raises:
-        SpecError: ``interval_seconds`` is below half a second: faster polling holds the
-            driver's lock against the workload and learns nothing, since the counters are slower.
+        SpecError: ``interval_seconds`` is below half a second: faster polling holds the driver's
+            lock against the workload and learns nothing, since the counters are slower.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Sampler:
         self.stop()
 
     def start(self) -> None:
-        """Begin; the first sample is taken at once. A sampler starts only once."""
+        """Start; the first sample is taken at once. A sampler starts only once."""
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 2.0) -> None:
-        """End, and wait for a reading in progress; a driver that hangs is left behind."""
+        """Stop, and wait for a reading in progress until the timeout: a driver may hang."""
         self._stopping.set()
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():

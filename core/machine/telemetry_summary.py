@@ -1,4 +1,4 @@
-"""The samples of a run, the device among them that is measured, and their summary."""
+"""Collect the samples of a run and summarise those of the measured device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sysbench.core.machine.devices import nvml_index
 from sysbench.core.machine.sample import MIN_INTERVAL_SECONDS, DeviceSample, Sample
 from sysbench.core.record.events import ClockMoved, TelemetrySampled
 from sysbench.core.record.record import Telemetry
-from sysbench.core.record.timing import holding
+from sysbench.core.record.timing import limiting_reasons
 
 DEVICE_FIELDS = (
     "utilization",
@@ -33,12 +33,11 @@ Answers = list[tuple[int, DeviceSample]]
 
 
 class SampleLog:
-    """All samples so far.
+    """All samples so far, in order.
 
     Attributes:
-        samples: In the order they came.
-        device_index: The measured device's as NVML counts; None on the CPU, and where NVML cannot
-            identify it.
+        device_index: The measured device's NVML index; None on the CPU, and if NVML cannot identify
+            it.
         missing: The reason why they have no summary; else empty.
     """
 
@@ -50,11 +49,10 @@ class SampleLog:
         self._clock_moved = False
 
     def take(self, event: TelemetrySampled) -> str:
-        """Add a sample. Returns why what is measured meanwhile is not of the run's device, or
-        nothing."""
+        """Add a sample. Return the reason if measurements are no longer of the run's device."""
         sample = msgspec.convert(event.sample, Sample)
         index = event.device_index
-        if index is msgspec.UNSET:  # of an older version, which asked its reader's variables
+        if index is msgspec.UNSET:  # of an older version, which used its reader's variables
             index = nvml_index(self._device, sample.devices)
         if not self.samples:
             self.device_index = index
@@ -66,15 +64,14 @@ class SampleLog:
         return f"measured on GPU {index}, earlier rounds on GPU {self.device_index}"
 
     def move_clock(self, event: ClockMoved) -> str:
-        """The times of the samples cannot be compared from here on; returns that in words."""
+        """Invalidate times of samples so far, and return the reason."""
         moved = f"the clock was set by {event.seconds:+.0f} s, or the machine slept"
-        self._clock_moved, self.missing = True, f"{moved}: the samples have no certain place"
+        self._clock_moved, self.missing = True, f"{moved}: sample times are uncertain"
         return moved
 
     def summary(
         self, between: Sequence[tuple[int, int]], own_pids: frozenset[int]
     ) -> Telemetry | None:
-        """`summarise` of the samples; None where ``missing`` has a reason."""
         if self.missing:
             return None
         on_cuda = self._device != "cpu"
@@ -89,19 +86,17 @@ def summarise(
     *,
     on_cuda: bool = False,
 ) -> Telemetry:
-    """Minimum, median, maximum and n of each series, and the other processes.
+    """Return minimum, median, maximum and n of each series, and the other processes.
 
     Series carry the names and units of `DeviceSample` after ``device0.``; the host's are
-    ``host.cpu_percent`` and ``host.memory_used_bytes``. ``device0.energy_watts`` is power
-    from the energy counter between two samples: ``power_watts`` is a sensor that some GPUs
-    read a quarter of the time, the counter misses less.
+    ``host.cpu_percent`` and ``host.memory_used_bytes``. ``device0.energy_watts`` is power from the
+    energy counter between two samples: ``power_watts`` is a sensor that some GPUs read a quarter of
+    the time, the counter misses less.
 
     Args:
-        samples: In the order they were taken.
-        device_index: The run's device as NVML counts; None for a run on the CPU, and where NVML
-            cannot identify it.
-        between: First and last ``t_ns`` of each part that counts; without one all samples do.
-        own_pids: Processes of the run itself, which are not "other".
+        device_index: The run's device as NVML counts; None on the CPU, and if NVML cannot identify
+            it.
+        between: First and last ``t_ns`` of each part that counts; if empty, all samples do.
         on_cuda: Whether the run's device is a GPU: its absence then has a reason.
     """
     counted = [
@@ -117,20 +112,20 @@ def summarise(
         interval_seconds=MIN_INTERVAL_SECONDS,
         samples=len(counted),
         series={key: _spread(values) for key, values in series.items() if values},
-        clock_reasons=holding(reasons),
+        clock_reasons=limiting_reasons(reasons),
         other_processes=_others(answers, own_pids),
         missing=empty | _absence(counted, device_index, answers, on_cuda=on_cuda),
     )
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """The device while one process measured on it.
+    """State of the device while one process measured on it.
 
     Attributes:
         sm_clock_mhz: Median over the measured part, as the temperature; None without a sample.
         clock_reasons: Reasons for a lower clock in the measured part, in words.
         tenants: Other processes seen on the device while the process lived, as ``name (pid)``. The
-            driver is asked for them every few seconds: a shorter visit may go unseen.
+            driver is asked for them every few seconds, so shorter ones may be missed.
     """
 
     sm_clock_mhz: float | None
@@ -147,14 +142,11 @@ def conditions(
     measured: tuple[int, int],
     own_pids: frozenset[int],
 ) -> Conditions:
-    """Clocks, temperature and tenants of a device around one measurement.
+    """Return clocks, temperature and other processes of a device around one measurement.
 
     Args:
-        samples: In the order they were taken.
-        device_index: As NVML counts; None for a run on the CPU, where nothing is known.
-        lived: First and last ``t_ns`` of the process that measured.
+        device_index: As NVML counts; None on the CPU, where nothing is known.
         measured: First and last ``t_ns`` of its measured part.
-        own_pids: Processes of the run itself, which are no tenants.
     """
     alive = _answers([sample for sample in samples if _within(sample, lived)], device_index)
     counted = [device for t_ns, device in alive if measured[0] <= t_ns <= measured[1]]
@@ -162,7 +154,7 @@ def conditions(
     return Conditions(
         sm_clock_mhz=_median(device.sm_clock_mhz for device in counted),
         temperature_celsius=_median(device.temperature_celsius for device in counted),
-        clock_reasons=holding(reasons),
+        clock_reasons=limiting_reasons(reasons),
         tenants=[f"{row['name']} ({row['pid']})" for row in _others(alive, own_pids)],
     )
 
@@ -214,9 +206,8 @@ def _device_series(name: str, answers: Answers) -> Series:
 def _absence(
     samples: list[Sample], index: int | None, answers: Answers, *, on_cuda: bool
 ) -> dict[str, str]:
-    """The reason why the run's device has no series, or not all of them."""
     if not samples:
-        return {"samples": "none was taken in the measured part"}
+        return {"samples": "no sample in the measured part"}
     if index is None:
         return {"device": _why_unidentified(samples[-1])} if on_cuda else {}
     if any(device.lost for s in samples for device in s.devices if device.index == index):
@@ -228,7 +219,6 @@ def _absence(
 
 
 def _why_unidentified(sample: Sample) -> str:
-    """The reason why NVML could not tell which of its GPUs was measured."""
     if sample.no_devices or not sample.devices:
         return sample.no_devices or "the driver lists no GPU"
     if any(device.mig for device in sample.devices):
@@ -246,7 +236,6 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def _others(answers: Answers, own_pids: frozenset[int]) -> list[dict[str, Any]]:
-    """Processes other than the run's, with the most bytes that each was seen to hold."""
     others: dict[int, dict[str, Any]] = {}
     for _, device in answers:
         for process in device.processes or ():

@@ -1,4 +1,4 @@
-"""The passes of a run: one row each, with the blocks of the record that the pass reports."""
+"""Passes of a run, with the blocks of the record that each fills."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ PassName = Literal["timing", "trace", "memory", "nsys", "numerics"]
 BlockName = Literal[
     "timing", "kernels", "memory", "compile", "nsys", "distributed", "oom", "numerics"
 ]
-"""Blocks that a worker may report. ``oom`` goes into the record of the pass that ran out of
-memory; each other block is a field of `sysbench.core.record.record.Record`."""
+"""Blocks that a worker may report. ``oom`` goes into the record of the pass that ran out of memory;
+each other block is a field of `sysbench.core.record.record.Record`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,17 +20,16 @@ class Pass:
     """One kind of measurement in its own process; ``worker/passes/<name>.py`` measures it.
 
     Attributes:
-        name: Also of its folder in the run.
-        block: Field of the record that the pass fills; without it the pass has no result.
+        name: Also the name of its folder in the run.
+        block: Field of the record that the pass fills; empty if the pass has no result.
         also: Fields that the pass fills for some specs only.
-        step_ms: Path in the block to the milliseconds of a step; empty where none are timed.
+        step_ms: Path in the block to the milliseconds of a step; empty if none are timed.
         measures_steps: False for a pass over a workload that has values and no steps.
-        is_default: Whether it runs unless others are asked for.
+        is_default: Whether it runs if no passes are requested.
         takes_ranks: Whether it can measure several ranks.
         after_oom: Whether it still runs after another pass ran out of memory.
-        program: Outside program that must be on PATH. It starts the worker that measures, so
-            that the pass itself needs no torch.
-        remedy: How to get the program.
+        program: Program that must be on PATH. It starts the worker that measures, so the pass
+            itself does not need torch.
     """
 
     name: PassName
@@ -45,7 +45,7 @@ class Pass:
 
     @property
     def blocks(self) -> tuple[BlockName, ...]:
-        """All fields of the record that the pass may fill."""
+        """Fields of the record that the pass may fill."""
         return (self.block, *self.also)
 
 
@@ -63,7 +63,7 @@ _ROWS = (
         name="nsys",
         block="nsys",
         step_ms="kernels.step_ms",
-        is_default=False,  # it is not on every machine
+        is_default=False,  # not installed everywhere
         program="nsys",
         remedy="install nsight-systems-cli (NVIDIA) or nsight-systems (Debian non-free)",
     ),
@@ -77,26 +77,24 @@ STEP_PASSES: tuple[PassName, ...] = tuple(row.name for row in _ROWS if row.measu
 DEFAULT_PASSES: tuple[PassName, ...] = tuple(
     name for name in STEP_PASSES if PASSES[name].is_default
 )
-"""Those of a model on one device that run unless others are asked for."""
+"""Passes that run if none are requested, for a model on one device."""
 RECORD_BLOCKS: tuple[BlockName, ...] = tuple(block for row in _ROWS for block in row.blocks)
-"""The fields of the record that passes fill."""
 
 STOPPING = {
     "failed": "failed",
     "cuda-error": "ended with a CUDA error",
     "disk-full": "filled the disk",
 }
-"""Outcomes of a pass after which no other one begins, in words."""
+"""Outcomes after which no other pass starts, in words."""
 
 
 def why_left_out(name: str, outcomes: Collection[tuple[str, str]]) -> str:
-    """Why a pass does not begin after what others came to; empty if it does.
+    """Return the reason not to start a pass after the outcomes of earlier ones; empty to start it.
 
-    After a failure the others would fail alike; after out of memory some still inform.
+    After a failure the others would fail as well; after out of memory some still give results.
 
     Args:
-        name: Of a pass.
-        outcomes: Pass and outcome of those that are over.
+        outcomes: Pass and outcome of those that have ended.
     """
     for other, outcome in outcomes:
         if outcome in STOPPING:

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 Extent = Literal["whole", "part", "none"]
-"""Extent of the model that ran compiled: all of it as one graph, parts, or nothing."""
+"""How much of the model ran compiled: all of it as one graph, parts, or nothing."""
 
 Cause = Literal[
     "disabled", "nothing-compiled", "graph-break", "recompile-limit", "unsupported", "failed"
@@ -15,7 +15,7 @@ Cause = Literal[
 
 
 class GraphBreak(msgspec.Struct, frozen=True):
-    """A place where tracing stopped and Python went on. ``place`` is ``file:line in function``."""
+    """A place (``file:line in function``) where tracing stopped and Python ran eagerly."""
 
     reason: str
     place: str
@@ -24,27 +24,23 @@ class GraphBreak(msgspec.Struct, frozen=True):
 
 
 class Recompile(msgspec.Struct, frozen=True):
-    """A recompilation of a frame because ``guard`` did not hold any more."""
-
     place: str
     guard: str
 
 
 class EagerPart(msgspec.Struct, frozen=True):
-    """A part of a compiled run that ran eagerly, with the reason."""
-
     cause: Cause
     place: str
     reason: str
 
 
 class Compile(msgspec.Struct, frozen=True):
-    """The work of torch.compile: null in the record when ``compile`` is off.
+    """The work of torch.compile: null in the record if ``compile`` is off.
 
-    ``fell_back`` is true unless ``extent`` is ``whole``; ``eager_parts`` has the parts left out.
-    In ``stages_seconds`` each stage contains the next ones, ``parts_seconds`` add up to
-    ``compile_seconds``. ``cold_seconds`` start from empty caches, ``warm_seconds`` from full
-    ones in a fresh process. ``cache_hits`` and ``cache_misses`` count graphs.
+    ``fell_back`` is true unless ``extent`` is ``whole``; ``eager_parts`` has the parts left out. In
+    ``stages_seconds`` each stage contains the next ones, ``parts_seconds`` add up to
+    ``compile_seconds``. ``cold_seconds`` start from empty caches, ``warm_seconds`` from full ones
+    in a fresh process. ``cache_hits`` and ``cache_misses`` count graphs.
     """
 
     mode: str
@@ -71,14 +67,13 @@ class Compile(msgspec.Struct, frozen=True):
 
 
 class GeneratedKernel(msgspec.Struct, frozen=True):
-    """A kernel of a compiled graph, decoded; library calls between them count as kernels.
+    """A kernel of a compiled graph, decoded; library calls between kernels count as kernels.
 
-    Kernels of one name and phase that differ only by a layer's number share a row.
-    ``modules`` and ``sources`` (``file:line code``) are those of the operators in ``ops``;
-    ``module`` is the innermost module around all of them, "" for the whole model.
-    ``sites`` counts the places in the graph that call it. ``bytes_per_call`` is the compiler's
-    count of bytes read and written, null where it has none. ``file`` is the generated code, next
-    to the trace.
+    Kernels of one name and phase that differ only by a layer's number share a row. ``modules`` and
+    ``sources`` (``file:line code``) are those of the operators in ``ops``; ``module`` is the
+    innermost module around all of them, "" for the whole model. ``sites`` counts the calls in the
+    graph. ``bytes_per_call`` is the compiler's count of bytes read and written, null if it has
+    none. ``file`` is the generated code, next to the trace.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Rates that a device reached in measurements of its own, apart from any model."""
+"""Rates of a device, measured without a model."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import msgspec
 Unit = Literal["FLOP/s", "B/s", "s"]
 
 PRODUCT = "product "
-"""Start of the name of a rate of matrix products; the precision's key among the peaks follows."""
+"""Prefix of the rates of matrix products; the precision's key among the peaks follows."""
 
 
 class RateKind(msgspec.Struct, frozen=True):
     """A quantity that is measured on every device that has it.
 
     Attributes:
-        name: Its name in tables and JSON.
-        unit: Of its value; of ``s`` less is better, of the others more.
-        is_traffic: Whether it is a rate of the device's memory, of which the best is its roof.
-        dtype: Of a product's operands, in torch's words; empty for other kinds.
+        unit: Less is better for ``s``, more is better for all others.
+        is_traffic: Whether it is a rate of the device's memory; the best one is its roof.
+        dtype: torch dtype of a product's operands; empty for other kinds.
         is_rounded: Whether the products round float32 operands to TF32.
         capability: Compute capability from which a GPU has it.
         on_cpu: Whether a CPU can have it.
@@ -52,30 +51,29 @@ KINDS = [
     RateKind("memory write", "B/s", is_traffic=True),
     RateKind("memory copy", "B/s", is_traffic=True),  # one array read, one written
     RateKind("memory triad", "B/s", is_traffic=True),  # two arrays read, one written
-    RateKind("host to device", "B/s"),  # out of pinned memory
+    RateKind("host to device", "B/s"),  # from pinned memory
     RateKind("device to host", "B/s"),
     RateKind("launch", "s"),  # an operator on one element, issued back to back
     RateKind("launch and wait", "s"),
     RateKind("peer copy", "B/s"),  # to the slowest of the other devices
-    RateKind("all-reduce", "B/s"),  # bus bandwidth over all devices that are measured
+    RateKind("all-reduce", "B/s"),  # bus bandwidth over all measured devices
 ]
-"""Every rate, in the order of measuring and of the table."""
+"""In the order of measurement and of the table."""
 
 BUSY = 0.5
-"""Load average for each host thread from which other work counts."""
+"""Load average per host thread from which other work counts."""
 
 UNITS: dict[str, Unit] = {kind.name: kind.unit for kind in KINDS}
 TRAFFIC = [kind.name for kind in KINDS if kind.is_traffic]
 
 
 class RateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The measurement of one process.
+    """What one process measures.
 
     Attributes:
-        device: ``cpu`` or ``cuda:N``.
-        peers: The other devices that it is measured with.
-        seconds: Least time of each measurement.
-        threads: Host threads of operators; null for torch's own choice.
+        peers: The other devices that take part.
+        seconds: Minimum time of each measurement.
+        threads: Host threads of operators; null for torch's default.
     """
 
     device: str
@@ -88,12 +86,8 @@ class RateTimed(msgspec.Struct, frozen=True, kw_only=True, tag="rate"):
     """One rate of one process.
 
     Attributes:
-        name: Of the kind.
-        value: The best median over the amounts and ways of work that were tried, in the unit of
-            the kind.
-        work: The amount of work of that best one, and its operator where several were tried.
-        began_ns: Unix epoch.
-        ended_ns: Unix epoch.
+        value: Best median over the amounts and kinds of work that were tried, in the kind's unit.
+        work: The amount of work that was best, and its operator if several were tried.
     """
 
     name: str
@@ -104,15 +98,11 @@ class RateTimed(msgspec.Struct, frozen=True, kw_only=True, tag="rate"):
 
 
 class RateMissing(msgspec.Struct, frozen=True, kw_only=True, tag="missing"):
-    """A rate that this process could not measure, and the reason."""
-
     name: str
     reason: str
 
 
 class RateHost(msgspec.Struct, frozen=True, kw_only=True, tag="host"):
-    """The torch that measures, and its host threads."""
-
     torch: str
     threads: int
 
@@ -121,9 +111,9 @@ RateAnswer = RateTimed | RateMissing | RateHost
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """The device while it multiplied matrices, by NVML at most twice a second.
+    """NVML's readings while the device multiplied matrices, at most two per second.
 
-    Null where NVML did not say. ``reasons`` are what held the clock in any sample.
+    Null if NVML did not report them. ``reasons`` limited the clock in any sample.
     """
 
     sm_clock_mhz: float | None = None
@@ -137,16 +127,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
-    """The rates of one device on one day, from several fresh processes.
+    """Rates of one device on one day, from several fresh processes.
 
     Attributes:
-        key: Names the device in the data folder, by a hash of its serial number.
+        key: File name of the device in the data folder, from a hash of its serial number.
         device: ``cpu`` or ``cuda:N`` of that day.
-        name: As the driver or the system calls it.
-        taken_ns: Unix epoch.
-        torch: Version that measured.
-        threads: Host threads of operators.
-        rounds: A process each: value by name of the rate, in the kind's unit.
+        name: Name by the driver or the system.
+        rounds: One entry per process: value by name of the rate, in the kind's unit.
         work: The amount of work behind the last round's value, by name.
         load: The device under load; null for a CPU.
         load_average: Of the host over the minute before.
@@ -166,11 +153,9 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
     missing: dict[str, str] = {}
 
     def values(self, name: str) -> list[float]:
-        """The rate's value in each process that has it."""
         return [values[name] for values in self.rounds if name in values]
 
     def median(self, name: str) -> float | None:
-        """Median over the processes; None where none has it."""
         values = self.values(name)
         return statistics.median(values) if values else None
 
@@ -185,11 +170,11 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def beside_others(self) -> bool:
-        """Whether other work kept the host's processors busy; its rates are then too low."""
+        """Whether other work kept the host's processors busy, so that the rates are too low."""
         return self.load_average > BUSY * max(self.threads, 1)
 
     @property
     def bandwidth(self) -> float | None:
-        """The device's memory at its best, in bytes/s: the highest of the rates of traffic."""
+        """Highest rate of memory traffic, bytes/s."""
         known = [value for name in TRAFFIC if (value := self.median(name)) is not None]
         return max(known, default=None)

@@ -1,4 +1,4 @@
-"""The record's block on several ranks: the cost of communication, and the memory of each."""
+"""Record block of several ranks: the cost of communication, and the memory of each."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Moment = Literal["after init", "before step", "after step"]
 
 
 class CollectiveRow(msgspec.Struct, frozen=True):
-    """The collectives of one kind, per step.
+    """Collectives of one kind, per step.
 
-    ``bytes`` is the size of one rank's input or output, whichever is larger. ``sent_bytes`` is the
-    size that a rank sends if the ranks form a ring, the least that any algorithm moves:
-    2 (n - 1) / n of an all-reduce, (n - 1) / n of the other kinds (a broadcast: the mean rank).
+    ``bytes`` is the size of one rank's input or output, whichever is larger. ``sent_bytes`` is what
+    a rank sends in a ring, the least that any algorithm moves: 2 (n - 1) / n of an all-reduce, (n -
+    1) / n of the other kinds (a broadcast: the mean rank).
     """
 
     kind: Kind
@@ -27,10 +27,10 @@ class CollectiveRow(msgspec.Struct, frozen=True):
 
 
 class RankRow(msgspec.Struct, frozen=True):
-    """One rank: medians per step, milliseconds, split as the block's.
+    """One rank: medians per step in milliseconds, split as in `Distributed`.
 
-    ``last_share`` is the part of all collectives that this rank reached last, and by more than the
-    error of the clocks of two hosts. ``host`` is null where there is one only.
+    ``last_share`` is the share of collectives that this rank reached last, by more than the clock
+    error between two hosts. ``host`` is null for a single host.
     """
 
     rank: int
@@ -48,12 +48,12 @@ class RankRow(msgspec.Struct, frozen=True):
 
 
 class HostRow(msgspec.Struct, frozen=True):
-    """One of several hosts, with the clock that its ranks' times were taken from.
+    """One of several hosts, with the clock of its ranks' times.
 
-    ``node`` are the digits that stand for its name in records. ``clock_ahead_ms`` is how far its
-    monotonic clock was ahead of the first host's when the last steps ended, and ``clock_error_ms``
-    the most by which that was wrong over all steps, by the round trips that it was read from; a
-    drift is taken as even within a batch of steps.
+    ``node`` are the digits that replace its name in records. ``clock_ahead_ms`` is the offset of
+    its monotonic clock from the first host's at the end of the last steps, and ``clock_error_ms``
+    the largest error of that over all steps, from the round trips of the readings. Drift is assumed
+    to be even within a batch of steps.
     """
 
     host: int
@@ -67,9 +67,9 @@ class MemoryRow(msgspec.Struct, frozen=True):
     """Memory of one rank at one moment of the optimizer's life.
 
     ``after init`` is before the first step; the other two are just before and just after the
-    optimizer runs in a steady step. The first three are bytes of live tensors. The allocator's
-    two are null on the CPU, whose allocator keeps no count. The peak is since the process began,
-    since that step began, and since the optimizer began.
+    optimizer runs in a steady step. The first three are bytes of live tensors. The allocator's two
+    are null on the CPU, whose allocator has no counters. Peaks start at the process, at that step,
+    and at the optimizer.
     """
 
     rank: int
@@ -83,13 +83,13 @@ class MemoryRow(msgspec.Struct, frozen=True):
 
 
 class AllReduce(msgspec.Struct, frozen=True):
-    """Times and bandwidths of a bare all-reduce of float32.
+    """Times and bandwidths of a plain all-reduce of float32.
 
-    ``transfer`` is from the last rank's arrival to this rank's end, mean over ranks; one of less
-    than half a millisecond between devices is the shortest rank's step by its own events
-    (``timed_by``), since two clocks cannot tell so little. The bandwidths are made of its median:
-    algorithm = payload / time, bus = algorithm · 2 (n - 1) / n, which compares with the speed of a
-    link for any n (NVIDIA's nccl-tests, PERFORMANCE.md).
+    ``transfer`` is from the last rank's arrival to this rank's end, mean over ranks. Between
+    devices, a transfer below half a millisecond is the shortest rank's step by its own events
+    (``timed_by``), since two clocks cannot resolve it. The bandwidths use its median: algorithm =
+    payload / time, bus = algorithm · 2 (n - 1) / n, which compares with the speed of a link for any
+    n (NVIDIA's nccl-tests, PERFORMANCE.md).
     """
 
     payload_bytes: int
@@ -107,17 +107,15 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
 
         step = compute + exposed,  exposed = waiting + transfer
 
-    ``exposed`` is the time in which computing stood still for communication: ``waiting`` while
-    some rank had not reached the collective, ``transfer`` after all had. ``communication`` is
-    the time in which data could move, hidden behind computing or not. They are null where the
-    strategy hides where it stands still; ``missing`` has the reason. The ``timing`` block's step is
-    the slowest rank's.
+    ``exposed`` is the time in which computing stopped for communication: ``waiting`` while some
+    rank had not reached the collective, ``transfer`` after all had. ``communication`` is the time
+    in which data could move, hidden behind computing or not. They are null if the strategy hides
+    where it waits; ``missing`` has the reason. The ``timing`` block's step is the slowest rank's.
 
-    ``disorder_ms`` checks the clock that the ranks share: the most by which an all-reduce ended
-    before its last rank had reached it, which is impossible on an exact clock. ``clock_error_ms``
-    is the most by which times of a device can be off on the host's clock, by how they were put
-    there, plus the error between the clocks of ``hosts``: 0 on the CPU of one host, null in older
-    records. ``hosts`` is empty where there is one only.
+    ``disorder_ms`` checks the shared clock: the largest time by which an all-reduce ended before
+    its last rank reached it, 0 on an exact clock. ``clock_error_ms`` bounds the error of device
+    times on the host's clock, plus the error between the clocks of ``hosts``: 0 on the CPU of one
+    host, null in older records. ``hosts`` is empty for a single one.
     """
 
     ranks: int

@@ -1,4 +1,4 @@
-"""Facts of the machine as a record's environment holds them. Nothing is measured here."""
+"""Read facts of the machine from a record's environment."""
 
 from __future__ import annotations
 
@@ -14,45 +14,43 @@ SDPA_KERNEL = "sdpa_kernel"
 
 
 def device_name(environment: Environment) -> str | None:
-    """Name of the measured device: the GPU, else the CPU."""
     return _fact(environment, "device", "name") or _fact(environment, "cpu", "model")
 
 
 def is_simulated(environment: Environment) -> bool:
-    """Whether the measured device computes nothing, as the null GPU of tests: no time counts."""
+    """Return whether the device computes nothing, like the null GPU of tests."""
     device = environment.get("device")
     return isinstance(device, Mapping) and device.get("is_simulated") is True
 
 
 def compute_capability(environment: Environment) -> str | None:
-    """Compute capability of the GPU, such as ``9.0``; None on the CPU, and where it is unknown."""
+    """Return the GPU's compute capability, such as ``9.0``; None on the CPU or if unknown."""
     return _fact(environment, "device", "compute_capability")
 
 
 def torch_version(environment: Environment) -> str | None:
-    """Version of torch in the worker."""
     return _fact(environment, "torch", "version")
 
 
 def threads(environment: Environment) -> int | None:
-    """Host threads of operators; None before a worker reported them."""
+    """Return the host threads of operators; None before a worker reported them."""
     count = _fact(environment, "settings", "threads")
     return int(count) if count is not None and count.isdecimal() else None
 
 
 def sdpa_kernel(environment: Environment) -> str | None:
-    """The kernel that ``sdpa`` was: ``cudnn``, ``flash`` …; None where none was asked for."""
+    """Return the kernel that ``sdpa`` used: ``cudnn``, ``flash`` …; None without sdpa."""
     return _fact(environment, "settings", SDPA_KERNEL)
 
 
 def attention_words(attention: str, environment: Environment) -> str:
-    """``sdpa (cudnn)``: the spec's attention, with the kernel that torch chose where it had to."""
+    """Return ``sdpa (cudnn)``: the spec's attention, with the kernel that torch chose."""
     kernel = sdpa_kernel(environment)
     return f"{attention} ({kernel})" if kernel else attention
 
 
 def instruction_set(environment: Environment) -> str | None:
-    """Instruction sets of torch's kernels and of oneDNN's, where known; None on a GPU."""
+    """Return the instruction sets of torch's and oneDNN's kernels, if known; None on a GPU."""
     kernels = _fact(environment, "torch", "cpu_capability")
     onednn = _fact(environment, "torch", "onednn_instructions")
     names = [*([kernels] if kernels else []), *([f"oneDNN {onednn}"] if onednn else [])]
@@ -60,28 +58,30 @@ def instruction_set(environment: Environment) -> str | None:
 
 
 def node(environment: Environment) -> str | None:
-    """Digits of the cluster's node, with the numbers of the job's GPUs there: ``3f2a91 gpu 2``;
-    of all nodes of ranks that are spread over several, ``3f2a91+77aa01``, with the GPUs of the
-    first. None of a run outside a cluster's job."""
+    """Return the digits of the cluster's node with the job's GPUs there: ``3f2a91 gpu 2``.
+
+    For ranks on several nodes it is ``3f2a91+77aa01`` with the first node's GPUs. None outside a
+    cluster's job.
+    """
     digits, gpus = _fact(environment, "cluster", "node"), _fact(environment, "cluster", "gpus")
     digits = "+".join(nodes(environment)) or digits
     return f"{digits} gpu {gpus}" if digits and gpus else digits
 
 
 def nodes(environment: Environment) -> list[str]:
-    """Digits of the nodes that ranks are spread over; none where they are on one host."""
+    """Return the digits of the nodes of the ranks; empty on a single host."""
     names = _fact(environment, "cluster", "nodes")
     return names.split(",") if names else []
 
 
 def own_parameters(environment: Environment) -> int:
-    """Parameters of a model of the user's; 0 before its worker has told, and of other models."""
+    """Return the parameters of a user's model; 0 for others and before the worker's report."""
     count = _fact(environment, "model", "parameters")
     return int(count) if count is not None and count.isdecimal() else 0
 
 
 def machine(environment: Environment) -> dict[str, str | int | None]:
-    """The facts by which two runs are of one machine: device, torch and host threads."""
+    """Return the facts that identify a machine: device, torch and host threads."""
     return {
         "device_name": device_name(environment),
         "torch": torch_version(environment),
@@ -90,7 +90,7 @@ def machine(environment: Environment) -> dict[str, str | int | None]:
 
 
 def other_facts(environment: Environment) -> dict[str, str]:
-    """Every further fact that stays as it is between two runs, by its dotted name, as text."""
+    """Return all other facts that stay the same between two runs, as text by dotted name."""
     named = {"device.name", "torch.version", "packages.torch", "settings.threads"}
     named.add(f"settings.{SDPA_KERNEL}")
     passing = ("missing.", "cpu.load_average", "rates.")
@@ -110,7 +110,7 @@ def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
 
 
 def merge_environments(environment: Environment, facts: Environment) -> dict[str, Any]:
-    """The environment with more facts in its groups; later ones win."""
+    """Add facts to the environment's groups; later ones win."""
     groups = dict(environment)
     for group, values in facts.items():
         before = groups.get(group)
@@ -125,14 +125,14 @@ def _fact(environment: Environment, group: str, key: str) -> str | None:
 
 
 class Roof(msgspec.Struct, frozen=True, kw_only=True):
-    """The two ceilings of a device, with the source of each.
+    """Compute and memory ceilings of a device, with their sources.
 
-    ``peak_flops`` is dense, in FLOP/s, for matrix products of ``precision``; ``bandwidth`` is
-    of the device's memory, in bytes/s, null where no source has it. Where these were measured,
-    the two ``quoted`` figures are the vendor's; null where there are none. ``attention_flops`` is
-    the peak for fused attention where that may multiply in another format: in ``fp32`` the
-    memory-efficient kernel takes three TF32 products for one, so that only the TF32 peak is sure to
-    be above it. Null where it is the same peak.
+    ``peak_flops`` is dense, in FLOP/s, for matrix products of ``precision``; ``bandwidth`` is of
+    the device's memory, in bytes/s, null if no source has it. If these were measured, the two
+    ``quoted`` figures are the vendor's, null if there are none. ``attention_flops`` is the peak for
+    fused attention if that may multiply in another format, else null: in ``fp32`` the
+    memory-efficient kernel computes three TF32 products per product, so only the TF32 peak is a
+    safe bound.
     """
 
     precision: str
@@ -146,11 +146,11 @@ class Roof(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def upper_flops(self) -> float:
-        """FLOP/s that nothing can exceed: the vendor's figure, where there is one."""
+        """FLOP/s that cannot be exceeded: the vendor's figure if there is one."""
         return max(self.peak_flops, self.quoted_flops or 0.0)
 
     def of(self, category: str) -> Roof:
-        """The roof of a kernel of that category."""
+        """Return the roof of a kernel of that category."""
         if category != "attention" or self.attention_flops is None:
             return self
         source = f"{self.peak_source}; fused attention by the TF32 peak"

@@ -1,7 +1,7 @@
-"""The facts a run reports, in the past tense: one JSON line each in ``events.jsonl``.
+"""Events that a run reports, one JSON line each in ``events.jsonl``.
 
-A worker sends its facts through its pipe; the supervisor adds its own and is the only
-writer of the file. Every event carries ``t_ns``, nanoseconds since the Unix epoch.
+A worker sends its events through its pipe; the supervisor adds its own and is the only writer of
+the file. Every event carries ``t_ns``, nanoseconds since the Unix epoch.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ class Event(
     tag=lambda name: name,
     omit_defaults=False,
 ):
-    """The base of all facts."""
+    """Base class of all events."""
 
     t_ns: int = msgspec.field(default_factory=time.time_ns)
 
 
 class RunStarted(Event, frozen=True):
-    """The supervisor began. ``spec`` is the resolved spec, ``pid`` the supervisor's, ``repeat`` the
-    number of rounds that the timing pass is to have, ``environment`` the facts on the host."""
+    """The supervisor started.
+
+    ``spec`` is the resolved spec, ``pid`` the supervisor's, ``repeat`` the planned number of rounds
+    of the timing pass, ``environment`` the facts on the host.
+    """
 
     run: str
     pid: int
@@ -52,11 +55,10 @@ class RunStarted(Event, frozen=True):
 
 
 class PassStarted(Event, frozen=True):
-    """A fresh worker process was started for one pass.
+    """A fresh worker process started for one pass.
 
-    The rest is of the timing pass, which may run in several rounds: the number of the round, from
-    1, and its place in the comparison that it is measured for; see
-    `sysbench.core.record.timing.Round`.
+    The other fields are of the timing pass: the number of the round, from 1, and its place in the
+    comparison that it belongs to; see `sysbench.core.record.timing.Round`.
     """
 
     name: str
@@ -69,19 +71,15 @@ class PassStarted(Event, frozen=True):
 
 
 class StageEntered(Event, frozen=True):
-    """The worker began another part of its pass."""
-
     stage: Stage
 
 
 class DeviceDescribed(Event, frozen=True):
-    """Facts on the worker's torch and on the device it measures."""
-
     facts: dict[str, Any]
 
 
 class FirstStepTimed(Event, frozen=True):
-    """The very first step, with whatever it paid once: allocation, compilation, autotuning."""
+    """The very first step, one-time costs included: allocation, compilation, autotuning."""
 
     step_ms: float
 
@@ -103,10 +101,10 @@ class WarmupSettled(Event, frozen=True):
 class StepsTimed(Event, frozen=True):
     """A batch of measured steps: one entry a step in each list, milliseconds.
 
-    ``median_ms`` and ``half_width`` (of the 95 % interval, as a share of the median; null
-    below six steps, which have no such interval) cover all steps so far. ``issue_ms`` is the host's
-    time to enqueue a step, of those that began on an idle device, empty on the CPU; ``wall_ms`` the
-    host's time for the whole batch.
+    ``median_ms`` and ``half_width`` (of the 95 % interval, as a share of the median; null below six
+    steps, which have no such interval) cover all steps so far. ``issue_ms`` is the host's time to
+    enqueue a step, of those that began on an idle device, empty on the CPU; ``wall_ms`` the host's
+    time for the whole batch.
     """
 
     first_index: int
@@ -126,12 +124,11 @@ class StepCounted(Event, frozen=True):
 
 
 class MemoryRead(Event, frozen=True):
-    """Bytes that the memory pass held at the end of ``phase`` of warm-up step ``step``, from 0;
-    after the build ``step`` is null.
+    """Memory at the end of ``phase`` of warm-up step ``step``, from 0; null after the build.
 
-    ``allocated`` bytes are those of torch's CUDA allocator, ``resident`` ones the CPU process's
-    resident set above what it was before the build, with what the recording takes. ``peak_bytes``
-    is their highest since the recorder last began to count: at the build, and after the first step.
+    ``allocated`` bytes are those of torch's CUDA allocator. ``resident`` bytes are the CPU
+    process's resident set minus its size before the build, recording included. ``peak_bytes`` is
+    their maximum since the last reset: at the build, and after the first step.
     """
 
     kind: Literal["allocated", "resident"]
@@ -142,7 +139,7 @@ class MemoryRead(Event, frozen=True):
 
 
 class WorkStepped(Event, frozen=True):
-    """Progress in a long job after the measurement: exporting, decoding."""
+    """Progress of a long job after the measurement: exporting, decoding."""
 
     what: str
     done: int
@@ -150,8 +147,10 @@ class WorkStepped(Event, frozen=True):
 
 
 class OutOfMemory(Event, frozen=True, kw_only=True):
-    """The allocator refused; the worker ends after this. The keys are those of
-    `sysbench.core.record.memory.Oom`, which documents them."""
+    """The allocator refused a request; the worker ends after this.
+
+    `sysbench.core.record.memory.Oom` documents the fields.
+    """
 
     phase: str
     requested_bytes: int | None
@@ -170,11 +169,11 @@ class OutOfMemory(Event, frozen=True, kw_only=True):
 
 
 class WorkerFailed(Event, frozen=True):
-    """An exception other than out-of-memory ended the pass, or a signal one of its ranks.
+    """An exception other than out-of-memory ended the pass, or a signal ended a rank.
 
-    ``killed`` is true for the signal, which ``kind`` then names. ``rank`` is the one that
-    failed first, null where there is only one. ``place`` is the line of an own model's code that
-    was running; empty in ours.
+    ``killed`` is true for a signal, which ``kind`` then names. ``rank`` is the one that failed
+    first, null if there is only one. ``place`` is the line of the user's model that was running,
+    else empty.
     """
 
     kind: str
@@ -199,8 +198,8 @@ class ResultReported(Event, frozen=True):
 class TelemetrySampled(Event, frozen=True):
     """One sample of devices and host: a `sysbench.core.machine.sample.Sample`.
 
-    ``device_index`` is the measured device's as NVML counts, null on the CPU and where NVML cannot
-    identify it; unset in events of a version that did not keep it.
+    ``device_index`` is the measured device's NVML index, null on the CPU and if NVML cannot
+    identify it; unset in events of versions without it.
     """
 
     sample: dict[str, Any]
@@ -221,11 +220,11 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PassEnded(Event, frozen=True):
-    """A pass is over, or one round of it; ``detail`` is a readable sentence on its outcome.
+    """A pass ended, or one round of it; ``detail`` is a sentence on its outcome.
 
     ``cpu_percent`` and ``own_cpu_percent`` are the shares of all of the host's cores that were
-    busy, and that the worker's processes took, in the measured part of a timing pass;
-    ``neighbours`` other processes from its warm-up on.
+    busy, and that the worker's processes used, in the measured part of a timing pass;
+    ``neighbours`` are other processes from its warm-up on.
     """
 
     name: str
@@ -240,21 +239,23 @@ class PassEnded(Event, frozen=True):
 
 
 class RoundDisturbed(Event, frozen=True):
-    """A round of the timing pass does not count, for the reason ``why``; empty: it does again."""
+    """A round of the timing pass does not count because of ``why``; it counts again if empty."""
 
     round: int
     why: str
 
 
 class ClockMoved(Event, frozen=True):
-    """The wall clock was set, or the machine slept: by so many seconds ``t_ns`` of later events lie
-    farther, or nearer, than they came."""
+    """The wall clock was set, or the machine slept.
+
+    Later events have a ``t_ns`` that is off by this number of seconds.
+    """
 
     seconds: float
 
 
 class RunEnded(Event, frozen=True):
-    """The run is over; ``record.json`` is complete. A round that is added later ends it again."""
+    """The run ended; ``record.json`` is complete. A later extra round ends it again."""
 
     status: Outcome
 
@@ -287,16 +288,14 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode_event(event: AnyEvent) -> bytes:
-    """One line of JSON with its newline."""
     return _ENCODER.encode(event) + b"\n"
 
 
 def decode_event(line: bytes) -> AnyEvent:
-    """The event on one line.
+    """Decode one line.
 
     Raises:
-        DamagedFileError: The line is torn, of a kind that is unknown to this version, or would take
-            far more memory than an event does.
+        DamagedFileError: The line is truncated, of an unknown kind, or far too large.
     """
     check_decoded(line, "a line of events")
     try:
@@ -306,10 +305,10 @@ def decode_event(line: bytes) -> AnyEvent:
 
 
 class EventTail:
-    """Reads a growing ``events.jsonl`` from any number of processes, without locks.
+    """Reader of a growing ``events.jsonl``, for any number of processes, without locks.
 
-    A torn last line is kept until its end arrives. A complete line that cannot be read is
-    skipped and counted in ``skipped``, and so is one of more than `MOST_LINE_BYTES`.
+    A partial last line waits for its end. A complete line that cannot be read, or that has more
+    than `MAX_LINE_BYTES`, is skipped and counted in ``skipped``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -320,10 +319,8 @@ class EventTail:
         self._too_long = False
 
     def read(self) -> Iterator[AnyEvent]:
-        """The events that were appended since the last call; none if the file is absent.
-
-        Raises:
-            DamagedFileError: It is no regular file, or cannot be opened.
+        """Yield the events since the last call, none if the file is absent; raises
+        DamagedFileError.
         """
         try:
             file = open_regular(self.path)
@@ -340,7 +337,7 @@ class EventTail:
     def _events_in(self, data: bytes) -> Iterator[AnyEvent]:
         first, *others = data.split(b"\n")
         self._rest += first
-        if len(self._rest) > MOST_LINE_BYTES:
+        if len(self._rest) > MAX_LINE_BYTES:
             self._rest.clear()
             self._too_long = True
         for following in others:
@@ -356,5 +353,5 @@ class EventTail:
 
 
 CHUNK_BYTES = 2**22
-MOST_LINE_BYTES = 2**27
+MAX_LINE_BYTES = 2**27
 """Longest line of a run's events. The largest blocks that a pass reports have a few MiB."""

@@ -1,4 +1,4 @@
-"""Parts of the record's memory block, and the state of memory when it ran out."""
+"""Parts of the record's memory block, and the state of memory at a failed allocation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ RESIDUAL = "residual"
 """Row of what a counter has and no other row explains: computed, and 0 if all is right."""
 
 LARGER_BLOCKS = ("blocks larger than asked for", "rounding to ")
-"""Beginnings of the names of rows that are in no request: the allocator's blocks have them."""
+"""Prefixes of rows that no request contains, only the allocator's blocks."""
 
 
 def prediction_error(predicted_bytes: float | None, measured_bytes: float | None) -> float | None:
-    """The error of a prediction as a share: predicted / measured − 1.
+    """Return the relative error of a prediction: predicted / measured − 1.
 
-    Above zero the prediction was too high. None where one of the two is missing or zero.
+    None if one of the two is missing or zero.
     """
     if not predicted_bytes or not measured_bytes:
         return None
@@ -24,8 +24,6 @@ def prediction_error(predicted_bytes: float | None, measured_bytes: float | None
 
 
 class LedgerRow(msgspec.Struct, frozen=True):
-    """One named amount of memory."""
-
     name: str
     bytes: int
 
@@ -33,8 +31,8 @@ class LedgerRow(msgspec.Struct, frozen=True):
 class Allocation(msgspec.Struct, frozen=True):
     """One allocation alive at the peak. Times are milliseconds since recording began.
 
-    ``bytes`` were requested; ``block_bytes`` are these rounded up to the allocator's granules,
-    null where it has none.
+    ``bytes`` were requested; ``block_bytes`` are these rounded up to the allocator's granules, null
+    if it has none.
     """
 
     bytes: int
@@ -50,8 +48,8 @@ class Allocation(msgspec.Struct, frozen=True):
 class Timeline(msgspec.Struct, frozen=True):
     """Live bytes over time, thinned for drawing: maxima of equal parts are kept.
 
-    ``t_ms`` are milliseconds since recording began; ``categories`` has one list per category,
-    of the same length, that sum to ``live_bytes``. ``phases`` are (name, begin, end).
+    ``t_ms`` are milliseconds since recording began; ``categories`` has one list per category, of
+    the same length, that sum to ``live_bytes``. ``phases`` are (name, begin, end).
     """
 
     t_ms: list[float]
@@ -61,7 +59,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of a snapshot that has several; ``is_described`` is the one of the block."""
+    """One of several devices in a snapshot; ``is_described`` is the one of the block."""
 
     device: int
     events: int
@@ -77,7 +75,7 @@ class Pool(msgspec.Struct, frozen=True):
     """One pool of CUDA's caching allocator at one instant.
 
     ``free_bytes`` are reserved and not allocated, ``largest_free_bytes`` the largest contiguous
-    piece of them: a larger request must go to the driver, whatever the sum.
+    piece: a larger request must go to the driver, whatever the sum.
     """
 
     name: str
@@ -90,7 +88,7 @@ class Pool(msgspec.Struct, frozen=True):
 class ReconciledRow(msgspec.Struct, frozen=True):
     """One row of the predicted ledger with its measured counterpart.
 
-    ``error`` is predicted over measured, minus one; null where one of the two is zero.
+    ``error`` is predicted over measured, minus one; null if one of the two is zero.
     """
 
     name: str
@@ -102,8 +100,8 @@ class ReconciledRow(msgspec.Struct, frozen=True):
 class ClosedForm(msgspec.Struct, frozen=True):
     """The peak if only these were resident, with its error against the measured one.
 
-    P parameters, A what one graph saves for backward, C autocast's copies of weights;
-    ``error`` is the form over the measured peak, minus one.
+    P parameters, A what one graph saves for backward, C autocast's copies of weights; ``error`` is
+    the formula over the measured peak, minus one.
     """
 
     name: str
@@ -113,11 +111,11 @@ class ClosedForm(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Memory that a place in the code holds at the peak: ``blocks`` allocations, ``bytes`` in all.
+    """Memory that one place in the code holds at the peak: ``blocks`` allocations, ``bytes`` in
+    all.
 
-    ``stack`` is innermost first, empty where it is not known; the last origin of a list may
-    be the sum of all smaller ones, with the category ``smaller``. ``block_bytes`` are as in an
-    `Allocation`.
+    ``stack`` is innermost first, empty if unknown; the last origin of a list may be the sum of all
+    smaller ones, with the category ``smaller``. ``block_bytes`` are as in an `Allocation`.
     """
 
     category: str
@@ -129,13 +127,13 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The memory pass's recording at the instant of the refusal.
+    """The memory pass's recording at the failed allocation.
 
     ``requested_bytes`` is the request itself on CUDA, where the allocator's message and its
-    observers have the segment that it wanted for it; else null. ``op`` is the innermost operator
-    that was running, ``module`` the module that computed.
-    The rows of ``ledger`` sum to what was allocated; ``origins`` and ``largest`` are as in the
-    memory block. ``timeline`` ends with the refusal, at ``refused_ms``.
+    observers have the size of the segment; else null. ``op`` is the innermost operator that was
+    running, ``module`` the module that computed. The rows of ``ledger`` sum to what was allocated;
+    ``origins`` and ``largest`` are as in the memory block. ``timeline`` ends with the failure, at
+    ``refused_ms``.
     """
 
     requested_bytes: int | None = None
@@ -151,9 +149,9 @@ class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WouldFit(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest value of a key with which the predicted peak fits, all other keys as requested.
+    """Largest value of a key with which the predicted peak fits, all other keys unchanged.
 
-    ``largest`` is 0 where nothing does; ``peak_bytes`` is the predicted peak there.
+    ``largest`` is 0 if nothing fits; ``peak_bytes`` is the predicted peak there.
     """
 
     key: str
@@ -163,23 +161,19 @@ class WouldFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Oom(OomSnapshot, frozen=True, kw_only=True, tag_field="event", tag="OutOfMemory"):
-    """An allocator refused a request: the place, the request and the allocator's state.
+    """A failed allocation: the place, the request and the allocator's state.
 
     Attributes:
-        t_ns: Time in nanoseconds since the Unix epoch.
         phase: ``build`` or the phase of the step.
-        requested_bytes: Size of the request; on CUDA in passes other than the memory pass of the
-            segment for it, 2 MiB for up to 1 MiB and 20 MiB for up to 10.
-        free_bytes: Bytes still available on the device, or under the limit where there is one.
-        allocated_bytes: Bytes of tensors.
+        requested_bytes: Size of the request. On CUDA, outside the memory pass, the size of its
+            segment: 2 MiB for up to 1 MiB and 20 MiB for up to 10.
+        free_bytes: Bytes still available on the device, or under the limit.
         reserved_bytes: Bytes that the caching allocator had of the device.
         largest_free_bytes: The largest piece that was reserved and not allocated.
         limit_bytes: The spec's ``memory_limit``; null without one.
-        capacity_bytes: Bytes that this process could have had in all.
-        message: The allocator's message.
-        stack: Frames outside torch, innermost first.
+        capacity_bytes: Bytes available to this process in all.
         expression: The code that the innermost frame was evaluating.
-        rank: The rank that ran out of memory; null where there is only one.
+        rank: The rank that ran out of memory; null if there is only one.
         predicted_peak_bytes: Peak of a steady step of this spec, by the closed form.
         would_fit: Values that would fit into ``capacity_bytes``, by the closed form.
     """

@@ -10,11 +10,11 @@ Style = Literal["push/pop", "start/end"]
 
 
 class KernelSummary(msgspec.Struct, frozen=True):
-    """All calls of one kernel, over the whole export: a row of NVIDIA's ``cuda_gpu_kern_sum``.
+    """All calls of one kernel in the export: a row of NVIDIA's ``cuda_gpu_kern_sum``.
 
-    Also a row of ``cuda_gpu_mem_time_sum``, where ``name`` is the kind of copy, and of
-    ``cuda_api_sum``, where it is the call on the host. ``std_ns``
-    is the sample's standard deviation, 0 for a single call. ``share`` is of all rows' time.
+    Also a row of ``cuda_gpu_mem_time_sum``, with ``name`` the kind of copy, and of
+    ``cuda_api_sum``, with ``name`` the call on the host. ``std_ns`` is the sample's standard
+    deviation, 0 for a single call. ``share`` is of all rows' time.
     """
 
     name: str
@@ -31,13 +31,11 @@ class KernelSummary(msgspec.Struct, frozen=True):
 class NvtxRange(msgspec.Struct, frozen=True):
     """All instances of one NVTX range that launched work: a row of ``nvtx_gpu_proj_sum``.
 
-    ``projected_ns`` is, for each instance, from the first to the last of the GPU work that
-    its own thread launched in it, and ``range_ns`` the time on the host; both summed.
-    ``operations`` counts the CUDA calls that launched that work, ``kernels`` and
-    ``kernel_ns`` the kernels among it and their own time.
-
-    ``process_kernels`` and ``process_kernel_ns`` count what any thread of the process
-    launched while the range was open: autograd launches the backward pass from its worker
+    ``projected_ns`` is, for each instance, from the first to the last of the GPU work that its own
+    thread launched in it, and ``range_ns`` the time on the host; both summed. ``operations`` counts
+    the CUDA calls that launched that work, ``kernels`` and ``kernel_ns`` the kernels among it and
+    their own time. ``process_kernels`` and ``process_kernel_ns`` count what any thread of the
+    process launched while the range was open: autograd launches the backward pass from its worker
     threads, so ``kernels`` of a range around ``loss.backward()`` is nearly 0.
     """
 
@@ -61,12 +59,11 @@ class NvtxRange(msgspec.Struct, frozen=True):
 class Nvtx(msgspec.Struct, frozen=True):
     """NVTX ranges with GPU work, the longest projection first.
 
-    ``elsewhere`` are ranges in which only other threads launched something: NVIDIA's report
-    does not have them. ``ranges`` counts all instances, with and without work.
-    ``outside_kernels`` were launched where their thread had no range open,
-    ``unlinked_kernels`` by a call that was not recorded. torch's emit_nvtx names each call of an
-    operator by its number: ``folded`` are rows and elsewhere with all calls of an operator as one,
-    and empty where no name has such numbers.
+    ``elsewhere`` are ranges in which only other threads launched something: NVIDIA's report does
+    not have them. ``ranges`` counts all instances, with and without work. ``outside_kernels`` were
+    launched outside all ranges of their thread, ``unlinked_kernels`` by a call that was not
+    recorded. torch's emit_nvtx numbers each call of an operator: ``folded`` are rows and elsewhere
+    with all calls of an operator as one, and empty if no name has such numbers.
     """
 
     rows: list[NvtxRange] = []
@@ -80,11 +77,11 @@ class Nvtx(msgspec.Struct, frozen=True):
 
 
 class Clocks(msgspec.Struct, frozen=True):
-    """The three clocks of an export, null where there is nothing to read them from.
+    """Wall, span and busy time of an export, null if nothing contains them.
 
-    ``wall_ns`` is from the first to the last of everything recorded, host and devices;
-    ``span_ns`` from the first to the last kernel of the busiest device; ``busy_ns`` the
-    time in which a kernel ran there, overlaps counted once.
+    ``wall_ns`` is from the first to the last of everything recorded, host and devices; ``span_ns``
+    from the first to the last kernel of the busiest device; ``busy_ns`` the time in which a kernel
+    ran there, overlaps counted once.
     """
 
     wall_ns: int | None = None
@@ -96,8 +93,8 @@ class NsysDevice(msgspec.Struct, frozen=True):
     """One device of an export. Times are of kernels unless the name has another kind.
 
     ``summed_ns`` counts an overlap once for each kernel, ``busy_ns`` once, and
-    ``busy_with_copies_ns`` with copies and fills. ``exposed_communication_ns`` is the part
-    of ``communication_ns`` in which no other kernel ran.
+    ``busy_with_copies_ns`` with copies and fills. ``exposed_communication_ns`` is the part of
+    ``communication_ns`` in which no other kernel ran.
     """
 
     device: int

@@ -1,4 +1,4 @@
-"""The numerics block of a record: effects of number formats on values and types."""
+"""Record block of number formats and their effects on values and types."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ class Accumulated(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The loop as code: ``fp32 += fp16``.
-        device: Device of the sum, ``cpu`` or ``cuda``.
         accumulator, addend: Their types. The addend is rounded to its type first.
-        value: The computed sum.
-        exact: The sum without rounding.
         error: ``value`` minus ``exact``.
     """
 
@@ -34,12 +31,10 @@ class TensorDtype(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tensor: ``parameters``, ``fc1 output``, ``LayerNorm output``, ``logits``, ``loss`` or
             ``gradients``; ``logits.sum()`` and ``logits.mean()`` too.
-        autocast: The device type of the autocast.
-        lower: The low-precision type of the autocast.
         dtype: ``float32``, ``float16`` or ``bfloat16``.
-        source: ``measured`` on such a device; ``dispatcher`` where torch's rules for the device
-            chose it, on tensors without data; ``autograd``: what torch's engine
-            guarantees, that a gradient has its parameter's type.
+        source: ``measured`` on such a device; ``dispatcher`` if torch's rules for the device chose
+            it, on tensors without data; ``autograd`` if torch's engine guarantees it: a gradient
+            has its parameter's type.
     """
 
     tensor: str
@@ -50,9 +45,7 @@ class TensorDtype(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Numerics(msgspec.Struct, frozen=True, kw_only=True):
-    """The numerics pass. ``accumulations`` is of workload accumulation, ``dtypes`` of
-    autocast-dtypes; the other one is empty.
-    """
+    """Results of the numerics pass: one of the two lists is empty, by the workload."""
 
     accumulations: list[Accumulated] = []
     dtypes: list[TensorDtype] = []

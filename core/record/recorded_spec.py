@@ -1,4 +1,4 @@
-"""The spec inside a record, which later versions keep as it was: a mapping, checked by hand."""
+"""Check the spec inside a record, which later versions keep unchanged as a mapping."""
 
 from __future__ import annotations
 
@@ -15,27 +15,23 @@ _SPEC_HAS = {
     **dict.fromkeys(("model", "precision", "attention", "step", "optimizer", "compile"), str),
     "device": str,
 }
-"""Keys that the spec of every version has, with their types."""
+"""Required keys of a spec of any version, with their types."""
 OWN_MODEL = "own-model"
-"""Workload of the models of users, which may have none of these sizes."""
+"""Workload of users' models, which may have none of these sizes."""
 _SIZES = {"batch", "context", "d_model", "layers", "heads"}
 
 
 def check_spec(record: Record, source: Path) -> None:
-    """Check that the spec, which a record keeps as it was, has the keys and types of one.
-
-    Raises:
-        DamagedFileError: It has not.
-    """
+    """Raise DamagedFileError if a record's spec lacks required keys or types."""
     for key, kind in _SPEC_HAS.items():
         if not isinstance(record.spec.get(key), kind):
             raise DamagedFileError(
-                f"{source} is no record of a run: spec.{key} is no {kind.__name__}"
+                f"{source} is not a run's record: spec.{key} is not of type {kind.__name__}"
             )
     least = 0 if record.spec.get("workload") == OWN_MODEL else 1
     for key in _SIZES & record.spec.keys():
         if not isinstance(record.spec[key], int) or not least <= record.spec[key] < 2**31:
-            raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no size")
+            raise DamagedFileError(f"{source} is not a run's record: spec.{key} is not a size")
     for key, value in record.spec.items():
         if not isinstance(value, int | float | str):
-            raise DamagedFileError(f"{source} is no record of a run: spec.{key} is no value")
+            raise DamagedFileError(f"{source} is not a run's record: spec.{key} is not a value")

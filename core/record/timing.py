@@ -1,4 +1,4 @@
-"""The record's timing block: its series of times, and the rounds that they come from."""
+"""The record's timing block: series of times, and the rounds that they come from."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from sysbench.core.record.environment import Roof
 from sysbench.core.record.events import Outcome
 
 STATES = ("idle", "display clocks")
-"""Reasons that tell a state of the GPU: it lowers its clock by itself where nothing runs, and
-follows the display where one is attached (GpuIdle and DisplayClockSetting of
-nvmlClocksEventReasons)."""
+"""Clock reasons that are states of the GPU, not limits: it lowers its clock when idle, and follows
+an attached display (GpuIdle and DisplayClockSetting of nvmlClocksEventReasons).
+"""
 
 
-def holding(reasons: Iterable[str]) -> list[str]:
-    """The reasons that hold the clock of a workload down, each once in the order seen."""
+def limiting_reasons(reasons: Iterable[str]) -> list[str]:
+    """Return the reasons that limit the clock of a workload, without repeats."""
     return [reason for reason in dict.fromkeys(reasons) if reason not in STATES]
 
 
 class Spread(msgspec.Struct, frozen=True):
     """Statistics of one series of samples, in milliseconds.
 
-    ``ci_low_ms`` and ``ci_high_ms`` are the 95 % order-statistic interval of the median;
-    ``mad_ms`` is 1.4826 times the median absolute deviation; ``drift`` is the second half's
-    median over the first half's, minus one; ``outliers`` are indices of samples farther than
-    five scaled MADs from the median: named, not dropped.
+    ``ci_low_ms`` and ``ci_high_ms`` are the 95 % order-statistic interval of the median; ``mad_ms``
+    is 1.4826 times the median absolute deviation; ``drift`` is the second half's median over the
+    first half's, minus one; ``outliers`` are indices of samples farther than five scaled MADs from
+    the median: listed, not dropped.
     """
 
     median_ms: float
@@ -59,17 +59,17 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     ``index`` counts from 1 in the order of starting. ``median_ms``, the round's figure, is the
     median of its ``steps`` steps; ``ci_low_ms`` and ``ci_high_ms`` are the 95 % order-statistic
     interval of that median inside this process; ``phases`` are medians too. All are null or empty
-    where the process reported no timing.
+    if the process reported no timing.
 
     ``sm_clock_mhz`` and ``temperature_celsius`` are medians over the measured part, and
-    ``clock_reasons`` what held the clock then. ``tenants`` are other processes on the device while
-    this one lived, as ``name (pid)``. ``cpu_percent`` is the share of all of the host's cores that
-    was busy in the measured part, ``own_cpu_percent`` the part of it that the round's own processes
-    took; null where the measured part was too short to tell.
+    ``clock_reasons`` what limited the clock. ``tenants`` are other processes on the device during
+    this one's life, as ``name (pid)``. ``cpu_percent`` is the share of all of the host's cores that
+    was busy in the measured part, ``own_cpu_percent`` the share of the round's own processes; null
+    if the measured part was too short.
 
     ``disturbed`` is empty, or the reason why the round does not count. ``experiment``, ``block``,
-    ``position`` (from 0 in its block) and ``side`` are those of the comparison that it was
-    measured for.
+    ``position`` (from 0 in its block) and ``side`` are those of the comparison that it was measured
+    for.
     """
 
     index: int
@@ -99,7 +99,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> bool:
-        """Whether the round has a figure that may be used: finished, and not disturbed."""
+        """Whether the round has a valid figure: finished, and not disturbed."""
         return self.outcome == "finished" and self.median_ms is not None and not self.disturbed
 
     @property
@@ -114,31 +114,30 @@ class Timing(msgspec.Struct, frozen=True):
     """The timing pass: steps and phases timed without a profiler.
 
     ``clock`` is ``cuda-events`` (time on the device between phase boundaries) or ``host``.
-    ``issue`` is the host's time to enqueue a step that began on an idle device, an upper bound
-    where a step has more launches than the queue holds; ``wall`` the host's time per step over each
+    ``issue`` is the host's time to enqueue a step that began on an idle device, an upper bound if a
+    step has more launches than the queue holds; ``wall`` the host's time per step over each
     synchronised batch; both null on the CPU, where the host clock is the only one.
 
-    ``model_flops`` count attention in full, ``causal_model_flops`` without its masked half;
-    ``mfu`` and ``causal_mfu`` are these per second over the dense peak of the precision,
-    which ``roof`` holds, and ``mfu_formula`` is the arithmetic with its numbers. Of several
-    ranks ``step`` and its phases are the slowest one's, step by step, ``tokens_per_second`` is
-    all ranks' and the FLOPs are one rank's.
+    ``model_flops`` count attention in full, ``causal_model_flops`` without its masked half; ``mfu``
+    and ``causal_mfu`` are these per second over the dense peak of the precision, which ``roof``
+    holds, and ``mfu_formula`` is the arithmetic with its numbers. Of several ranks ``step`` and its
+    phases are the slowest one's, step by step, ``tokens_per_second`` is all ranks' and the FLOPs
+    are one rank's.
 
     ``loss_start`` is the loss of the very first step, before any update, which every run of the
     same computation shares up to rounding; ``loss_first`` follows the warm-up, ``loss_last`` all
     steps. They are null for steps without a loss.
 
-    ``throttled`` is the share of the measured part for which the driver held the GPU's clock down,
-    by reason, as its counters have it however short it was; reasons can hold at the same time. It
-    is null on the CPU and where the driver does not count, and of rank 0's GPU where there are
-    several.
+    ``throttled`` is the share of the measured part in which the driver limited the GPU's clock, by
+    reason, from its counters; reasons can overlap. It is null on the CPU and if the driver does not
+    count, and of rank 0's GPU if there are several.
 
     ``rounds`` are the processes of a run that was timed by several, those that do not count
     included; empty for one process, which is its own only round. With two or more that count,
     ``interval_of`` is ``rounds``: ``step`` and ``phases`` are then of the rounds' medians (``n`` is
     the number of rounds), ``steps`` is of all single steps of those rounds, rates follow from the
-    new median, and everything else is of one process: the counting round whose median is the
-    middle one, the lower of two.
+    new median, and everything else is of one process: the counting round whose median is the middle
+    one, the lower of two.
     """
 
     clock: Literal["cuda-events", "host"]

@@ -1,4 +1,4 @@
-"""The processes of a timing pass, folded from their events into rounds of the record."""
+"""Collect the rounds of a timing pass from its events."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ class Attempt:
     Attributes:
         blocks: What it reported, by block of the record.
         measured: First and last ``t_ns`` of its measured part, once that began.
-        warmup_ms: Its warm-up steps, and ``batches``, its measured ones, until it reported a block.
-        samples: Of the devices while it ran, as they came: times alone do not tell, where a clock
-            was set back.
+        warmup_ms: Its warm-up steps, until it reported a block; ``batches`` likewise.
+        samples: Of the devices while it ran, in order of arrival: the clock may be set back.
         partial: It was stopped on request, and its block is of the steps up to then.
         disturbed: The reason why it does not count; else empty.
         ended: Its end, and with it ``record``, the pass's.
@@ -52,22 +51,19 @@ class Attempt:
     record: PassRecord | None = None
 
     def enter(self, event: StageEntered) -> None:
-        """The process began another part of its work."""
         if event.stage == "measure":
             self.measured = (event.t_ns, _FOREVER_NS)
         else:
             self._stop_measuring(event.t_ns)
 
     def take_steps(self, event: WarmupStepTimed | StepsTimed) -> None:
-        """The process ran warm-up steps, or measured ones."""
         if isinstance(event, StepsTimed):
             self.batches.append(event)
         else:
             self.warmup_ms.append(event.step_ms)
 
     def end(self, event: PassEnded, record: PassRecord, spec: RunSpec) -> None:
-        """The process is over. What it timed until a person stopped it is kept, after a crash
-        nothing is: nobody knows what a process does to its times while it breaks."""
+        """End the process. Keep the times if the user stopped it, but not after a crash."""
         self.ended, self.record = event, record
         self._stop_measuring(event.t_ns)
         if event.outcome == "cancelled" and "timing" not in self.blocks:
@@ -91,24 +87,24 @@ class RoundLog:
 
     @property
     def next_index(self) -> int:
-        """Number of the next round."""
         return max(self.attempts, default=0) + 1
 
     @property
     def is_listed(self) -> bool:
-        """Whether the record lists rounds: one whole, undisturbed process of no comparison is the
-        run."""
+        """Whether the record lists rounds: false for a single undisturbed, whole process."""
         attempts = self.attempts.values()
-        marked = any(one.disturbed or one.partial or one.started.experiment for one in attempts)
-        return len(attempts) > 1 or self.repeat > 1 or marked
+        is_marked = any(
+            attempt.disturbed or attempt.partial or attempt.started.experiment
+            for attempt in attempts
+        )
+        return len(attempts) > 1 or self.repeat > 1 or is_marked
 
     def start(self, event: PassStarted) -> Attempt:
-        """A process was started for the next round."""
         self.attempts[event.round] = Attempt(event)
         return self.attempts[event.round]
 
     def end(self, event: PassEnded, record: PassRecord) -> None:
-        """A round is over; one that could not start its process begins and ends at once."""
+        """End a round; one whose process could not start begins and ends at once."""
         attempt = self.attempts.get(event.round)
         if attempt is None or attempt.ended is not None:
             attempt = self.start(
@@ -117,12 +113,12 @@ class RoundLog:
         attempt.end(event, record, self.spec)
 
     def disturb(self, index: int, why: str) -> None:
-        """A round does not count, or with an empty reason does again."""
+        """Exclude a round; an empty reason includes it again."""
         if index in self.attempts:
             self.attempts[index].disturbed = why
 
     def rounds(self, device_index: int | None, own_pids: frozenset[int]) -> list[Round]:
-        """The rounds that are over, as the record lists them; arguments as of `conditions`."""
+        """Return the completed rounds; arguments as of `conditions`."""
         rounds = []
         for index, attempt in sorted(self.attempts.items()):
             if attempt.ended is None:
@@ -152,26 +148,30 @@ class RoundLog:
         return rounds
 
     def blocks(self, rounds: Sequence[Round]) -> dict[str, Any]:
-        """The blocks of the pass: the timing of all rounds, the others of the one in the middle."""
-        standing = middle(rounds)
-        if standing is None or not self.is_listed:
-            return next((one.blocks for one in self._newest_first() if one.blocks), {})
+        """Return the pass's blocks: the timing of all rounds, the others of the middle one."""
+        chosen = middle(rounds)
+        if chosen is None or not self.is_listed:
+            return next((attempt.blocks for attempt in self._newest_first() if attempt.blocks), {})
         timings = {
-            index: one.blocks["timing"]
-            for index, one in self.attempts.items()
-            if "timing" in one.blocks
+            index: attempt.blocks["timing"]
+            for index, attempt in self.attempts.items()
+            if "timing" in attempt.blocks
         }
-        return self.attempts[standing.index].blocks | {"timing": combined(rounds, timings)}
+        return self.attempts[chosen.index].blocks | {"timing": combined(rounds, timings)}
 
     def measured(self, rounds: Sequence[Round]) -> list[tuple[int, int]]:
-        """First and last ``t_ns`` of the measured part of each round that counts, or of all."""
-        indices = {one.index for one in counting(rounds)} or self.attempts.keys()
+        """Return first and last measured ``t_ns`` of each round that counts, else of all."""
+        indices = {round.index for round in counting(rounds)} or self.attempts.keys()
         parts = [self.attempts[index].measured for index in sorted(indices)]
         return [part for part in parts if part is not None]
 
     def pass_record(self) -> PassRecord | None:
-        """The pass's: of several rounds that of the last that finished, or of the last of all."""
-        ended = [(one, one.record) for _, one in sorted(self.attempts.items()) if one.record]
+        """Return the record of the last round that finished, or else of the last one."""
+        ended = [
+            (attempt, attempt.record)
+            for _, attempt in sorted(self.attempts.items())
+            if attempt.record
+        ]
         if not ended:
             return None
         finished = [record for _, record in ended if record.outcome == "finished"]
@@ -181,7 +181,7 @@ class RoundLog:
         count = f"{len(finished)} of {len(ended)} rounds finished"
         return msgspec.structs.replace(
             record,
-            seconds=sum(one.seconds for _, one in ended),
+            seconds=sum(attempt.seconds for _, attempt in ended),
             detail=record.detail if len(finished) in (0, len(ended)) else count,
         )
 

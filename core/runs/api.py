@@ -1,4 +1,4 @@
-"""Measuring from a script or a notebook: the same engine as the screens use."""
+"""Measure from a script or a notebook, with the engine of the screens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sysbench.core.runs.run_directory import RunDirectory, create_run, find_run
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.passes import parse_passes
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A run on disk, read as a person would: record, tables, events.
-
-    Attributes:
-        directory: Where everything is.
-    """
+    """A run on disk: record, tables, events."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
@@ -36,13 +32,13 @@ class Run:
         return load_record(self.directory)
 
     def events(self) -> Iterator[AnyEvent]:
-        """The facts written so far."""
+        """Yield the events written so far."""
         return self.directory.tail().read()
 
     def tables(self) -> dict[str, pandas.DataFrame]:
-        """Every table of the record as a data frame, by its name; units are in the columns."""
-        from sysbench.core.tables.sections import tables_of
-        from sysbench.core.tables.table import to_frame
+        """Return every table of the record as a data frame, by name; units are in the columns."""
+        from sysbench.core.tables.sections import tables_of  # lazy: a run needs no tables
+        from sysbench.core.tables.table import to_frame  # lazy: a run needs no tables
 
         return {table.name: to_frame(table) for table in tables_of(self.record)}
 
@@ -53,29 +49,29 @@ def start(
     """Prepare a run; it measures while the iterator of its events is consumed.
 
     Args:
-        passes: None takes the spec's default passes.
+        passes: None uses the spec's default passes.
         repeat: Rounds of the timing pass, each a fresh process: 1 to 100.
 
     Raises:
-        SpecError: The spec cannot be measured on this machine, or not by these passes, or not so
-            often.
+        SpecError: The spec cannot be measured on this machine, by these passes, or in this number
+            of rounds.
     """
     chosen = parse_passes(passes or spec.default_passes)
-    directory = create_run(resolved(spec), chosen, repeat=repeat)
+    directory = create_run(resolve(spec), chosen, repeat=repeat)
     return Run(directory), supervise(directory)
 
 
 def run(spec: RunSpec, passes: Sequence[str] | None = None, *, repeat: int = 1) -> Run:
-    """Measure the spec, wait for the end, and return the run; how it ended is in its record.
+    """Measure the spec, wait for the end, and return the run; its record has the outcome.
 
     Args:
-        passes: None takes the spec's default passes.
+        passes: None uses the spec's default passes.
         repeat: Rounds of the timing pass, each a fresh process: 1 to 100. From two on the record's
             step time and its interval are of the rounds.
 
     Raises:
-        SpecError: The spec cannot be measured on this machine, or not by these passes, or not so
-            often.
+        SpecError: The spec cannot be measured on this machine, by these passes, or in this number
+            of rounds.
     """
     result, events = start(spec, passes, repeat=repeat)
     for _ in events:
@@ -84,5 +80,5 @@ def run(spec: RunSpec, passes: Sequence[str] | None = None, *, repeat: int = 1) 
 
 
 def open_run(text: str, root: Path | None = None) -> Run:
-    """An earlier run by id, part of an id, ``last`` or path; raises NotFoundError."""
+    """Open an earlier run by id, part of an id, ``last`` or path; raises NotFoundError."""
     return Run(find_run(text, root))

@@ -1,4 +1,4 @@
-"""Artifacts of a run: kernels layer by layer, code that a compiler generated, logs."""
+"""Artifacts of a run: kernels layer by layer, generated code, logs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ FILE = "kernels.json"
 
 
 def layer_rows(run: RunDirectory, record: Record) -> Kernels | None:
-    """The kernels of a run with one row a layer; those of the record where the file is gone.
+    """Return the kernels of a run with one row per layer, or those of the record if the file is
+    gone.
 
-    None when the record has no kernels.
+    None if the record has no kernels.
 
     Raises:
         DamagedFileError: The file exists and is not the record's table of the trace pass.
@@ -46,8 +47,10 @@ def layer_rows(run: RunDirectory, record: Record) -> Kernels | None:
 
 
 def _adds_up(detailed: Kernels, folded: Kernels) -> bool:
-    """Whether the layers' rows have the calls and the time of the record's, name by name: only the
-    record has a digest."""
+    """Return whether the layers' rows have the calls and the time of the record's, by name.
+
+    Only the record has a digest.
+    """
     sums = []
     for table in (detailed, folded):
         of_name: dict[str, list[float]] = {}
@@ -58,32 +61,31 @@ def _adds_up(detailed: Kernels, folded: Kernels) -> bool:
         sums.append(of_name)
     layers, whole = sums
     return layers.keys() == whole.keys() and all(
-        math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6)
+        math.isclose(layer_sum, whole_sum, rel_tol=1e-9, abs_tol=1e-6)
         for name in layers
-        for one, other in zip(layers[name], whole[name], strict=True)
+        for layer_sum, whole_sum in zip(layers[name], whole[name], strict=True)
     )
 
 
 def logs_of(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:
-    """The log of each pass that ran, by name: ``timing``, ``timing, round 2``, ``trace`` …"""
+    """Yield the log of each pass that ran, by name: ``timing``, ``timing, round 2``, ``trace`` …"""
     for row in record.passes:
         yield row.name, run.log_path(row.name)
-        found = run.pass_folder(row.name).glob("log.*.txt")
-        numbers = (match for path in found if (match := _ROUND_LOG.fullmatch(path.name)))
+        logs = run.pass_folder(row.name).glob("log.*.txt")
+        numbers = (match for path in logs if (match := _ROUND_LOG.fullmatch(path.name)))
         for number in sorted(int(match[1]) for match in numbers):
             yield f"{row.name}, round {number}", run.log_path(row.name, number)
 
 
 _ROUND_LOG = re.compile(r"log\.([1-9][0-9]{0,8})\.txt")
-LARGEST_BYTES = 32 * 2**20
+MAX_BYTES = 32 * 2**20
 
 
 def generated_code(run: RunDirectory, file: str, name: str) -> str:
-    """The definition of one kernel; the whole file where the kernel is not defined in it.
+    """Return the definition of one kernel; the whole file if the kernel is not defined in it.
 
     Args:
         file: Path of the code relative to the trace pass's folder, as in the record.
-        name: The kernel's.
 
     Raises:
         NotFoundError: There is no such file in the run, or it is far too large.
@@ -92,7 +94,7 @@ def generated_code(run: RunDirectory, file: str, name: str) -> str:
     path = (folder / file).resolve()
     if not path.is_relative_to(folder) or not path.is_file():
         raise NotFoundError(f"run {run.id} has no generated code {file}")
-    if path.stat().st_size > LARGEST_BYTES:
+    if path.stat().st_size > MAX_BYTES:
         raise NotFoundError(f"{path} is too large to show")
     code = path.read_text(encoding="utf-8", errors="replace")
     return kernel_source(code, name) or code

@@ -1,4 +1,4 @@
-"""Folds a run's events into its record."""
+"""Fold a run's events into its record."""
 
 from __future__ import annotations
 
@@ -58,20 +58,19 @@ RECORD_CHANGED = Finding(
     rule="record-changed",
     severity="warning",
     verdict="record.json was changed after it was written",
-    why="its SHA-256 is not among those in record.sha256; these figures are of events.jsonl",
-    next="delete record.json, and it is written anew from the events",
+    why="its SHA-256 is not in record.sha256; these figures are from events.jsonl",
+    next="delete record.json to rebuild it from the events",
 )
 
 
 def lines_lost(count: int) -> Finding:
-    """The finding on so many lines of the events that cannot be read."""
     return Finding(
         rule="events-damaged",
         severity="warning",
         verdict=f"{counted(count, 'line')} of events.jsonl cannot be read",
         why="a crash or a full disk tore them, or somebody changed the file; samples, notices or "
         "steps that they held are not in this record",
-        next="run it again where the figures have to be complete",
+        next="run again if the figures must be complete",
         numbers={"lines": count},
     )
 
@@ -82,7 +81,7 @@ def reasons_of_missing(
     passes: Sequence[PassRecord],
     no_telemetry: str,
 ) -> dict[str, str]:
-    """By block of the record, the reason why it is null; ``no_telemetry`` is the sensors'."""
+    """Return by block of the record the reason why it is null; ``no_telemetry`` is the sensors'."""
     spec = header.spec
     outcomes = [(row.name, row.outcome) for row in passes]
     details = {row.name: row.detail for row in passes}
@@ -91,7 +90,7 @@ def reasons_of_missing(
         if row.block in blocks:
             continue
         if row.name not in header.passes:
-            missing[row.block] = f"the {row.name} pass was not asked for"
+            missing[row.block] = f"this run has no {row.name} pass"
         elif row.name in details:
             missing[row.block] = details[row.name]
         elif why := why_left_out(row.name, outcomes):
@@ -102,22 +101,22 @@ def reasons_of_missing(
         off = spec.compile == "off"
         missing["compile"] = "compile is off" if off else "the timing pass has no result"
     if "distributed" not in blocks:
-        alone = "there is one rank only"
+        alone = "one rank only"
         failed = missing.get("timing", "the timing pass has no result")
         missing["distributed"] = alone if spec.ranks == 1 else failed
-    if kept_prediction(predict(spec), spec) is None:
+    if prediction_to_store(predict(spec), spec) is None:
         missing["prediction"] = why_not_predicted(spec) or ""
     if no_telemetry:
         missing["telemetry"] = no_telemetry
     return missing
 
 
-def kept_prediction(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:
-    """The prediction to keep; a transformer's always, then of the eager step on one device."""
+def prediction_to_store(prediction: Prediction, spec: RunSpec) -> dict[str, Any] | None:
+    """Return the prediction to store: for transformers, else for an eager step on one device."""
     if spec.workload != "transformer" and why_not_predicted(spec) is not None:
         return None
-    kept: dict[str, Any] = msgspec.to_builtins(prediction)
-    return kept
+    stored: dict[str, Any] = msgspec.to_builtins(prediction)
+    return stored
 
 
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(Record)}
@@ -129,7 +128,6 @@ class RecordBuilder:
     Args:
         run: Source of the passes' logs.
         header: The decisions made before the run.
-        environment: Facts about the machine, without torch's.
     """
 
     def __init__(self, run: RunDirectory, header: Header, environment: dict[str, Any]) -> None:
@@ -154,11 +152,7 @@ class RecordBuilder:
         """Lines of the events that could not be read back."""
 
     def add(self, event: AnyEvent) -> None:
-        """Take one more event into account.
-
-        Raises:
-            DamagedFileError: What it holds has another shape than this version's.
-        """
+        """Add an event; DamagedFileError if its content has another shape than this version's."""
         try:
             self._fold(event)
         except msgspec.ValidationError as error:
@@ -166,7 +160,7 @@ class RecordBuilder:
             raise DamagedFileError(f"{self.run.events_path}: {name}: {error}") from error
 
     def take_in(self, tail: EventTail) -> None:
-        """Take in all events that can be read."""
+        """Add all events that can be read."""
         for event in tail.read():
             self.add(event)
         self.lines_lost = tail.skipped
@@ -204,29 +198,27 @@ class RecordBuilder:
 
     @property
     def next_round(self) -> int:
-        """Number of the next round of the timing pass, from 1."""
         return self._rounds.next_index
 
     @property
     def _attempt(self) -> Attempt | None:
-        """The round under way; None in another pass and between passes."""
+        """The current round; None in another pass and between passes."""
         if self._open is None or self._open.name != "timing":
             return None
         return self._rounds.attempts[self._open.round]
 
     def resume(self) -> None:
-        """The run goes on: its end so far was none."""
+        """Continue the run: discard its end so far."""
         self._close_torn()
         self._reopen()
         self.resumed = self.started
 
     def abandon(self) -> None:
-        """No supervisor works on the run any more, whether it wrote an end or not."""
+        """Mark the run as interrupted: it has no supervisor, whether or not that wrote an end."""
         self._close_torn()
         self.status = self.status or self._before or "killed"
 
     def _close_torn(self) -> None:
-        """Close a pass without an end: its supervisor was killed, and its worker with it."""
         if self._open is not None:
             self._end_pass(
                 PassEnded(
@@ -245,7 +237,7 @@ class RecordBuilder:
             self._before, self.status, self.ended_ns = self.status, None, None
 
     def status_of_all(self) -> Outcome:
-        """Status of a resumed run that ends again: a round that was added makes none worse."""
+        """Status of a resumed run that ends again: an added round does not make it worse."""
         rows = self._pass_records(self._all_blocks(self.rounds()))
         is_whole = len(rows) == len(self.header.passes)
         finished = sum(one.outcome == "finished" for one in self.rounds())
@@ -264,14 +256,14 @@ class RecordBuilder:
 
     def _describe(self, event: DeviceDescribed) -> None:
         """Merge facts on device and torch; a round on other ones than the run's does not count."""
-        there = merge_environments(self.environment, event.facts)
+        merged = merge_environments(self.environment, event.facts)
         if self._attempt is not None and self._attempt.started.round > 1:
             for fact in (device_name, torch_version):
-                before, now = fact(self.environment), fact(there)
+                before, now = fact(self.environment), fact(merged)
                 if before and now != before:
                     self._attempt.disturbed = f"measured with {now}, earlier rounds with {before}"
                     return
-        self.environment = there
+        self.environment = merged
 
     def _take_block(self, event: ResultReported) -> None:
         if event.block == "oom":
@@ -281,15 +273,15 @@ class RecordBuilder:
         blocks = self._attempt.blocks if self._attempt else self._blocks
         blocks[event.block] = block
         if isinstance(block, Distributed):
-            # Of this host: another one numbers its processes itself.
+            # Process ids of this host: other hosts have their own.
             self._worker_pids.update(row.pid for row in block.rows if not row.host)
             self._compare_hosts([host.node or "" for host in block.hosts])
 
-    def _compare_hosts(self, here: list[str]) -> None:
-        """A later round whose ranks were on other nodes than the run's does not count."""
+    def _compare_hosts(self, current: list[str]) -> None:
+        """Exclude a later round whose ranks were on other nodes than the run's."""
         before = nodes(self.environment)
-        if self._attempt is not None and self._attempt.started.round > 1 and here != before:
-            words = ["+".join(names) or "one host" for names in (here, before)]
+        if self._attempt is not None and self._attempt.started.round > 1 and current != before:
+            words = ["+".join(names) or "one host" for names in (current, before)]
             self._disturb(f"measured on {words[0]}, earlier rounds on {words[1]}")
 
     def _end_pass(self, event: PassEnded) -> None:
@@ -308,7 +300,6 @@ class RecordBuilder:
         self._open = None
 
     def rounds(self) -> list[Round]:
-        """The rounds of the timing pass that are over."""
         return self._rounds.rounds(self._log.device_index, frozenset(self._worker_pids))
 
     def _take_sample(self, event: TelemetrySampled) -> None:
@@ -317,7 +308,6 @@ class RecordBuilder:
             self._attempt.samples.append(self._log.samples[-1])
 
     def _disturb(self, why: str) -> None:
-        """The round under way does not count, if there is one and a reason."""
         if why and self._attempt is not None:
             self._attempt.disturbed = why
 
@@ -359,7 +349,7 @@ class RecordBuilder:
             spec=msgspec.to_builtins(spec),
             parameters=prediction.parameters or own_parameters(self.environment),
             environment=self.environment,
-            prediction=kept_prediction(prediction, spec),
+            prediction=prediction_to_store(prediction, spec),
             passes=passes,
             **blocks,
             telemetry=self._log.summary(
@@ -393,13 +383,13 @@ def _with_mfu(
     if timing is None or spec.is_own:
         return timing
     if not spec.has_model or spec.ranks > 1:
-        missing = timing.missing | {"mfu": "the model's FLOPs are of one model on one device"}
+        missing = timing.missing | {"mfu": "FLOPs are known for one model on one device"}
         return msgspec.structs.replace(timing, missing=missing)
     return with_mfu(timing, roof, no_roof, prediction.causal_step_flops)
 
 
 def known_environment(run: RunDirectory) -> dict[str, Any]:
-    """The environment of the run's record; empty without one that can be read."""
+    """Return the environment of the run's record; empty if it cannot be read."""
     with suppress(DamagedFileError):
         return run.record().environment
     return {}

@@ -1,4 +1,4 @@
-"""The directory of a job, which one process at a time works on: a run, an experiment or a study."""
+"""Directory of a job that one process at a time works on: a run, an experiment or a study."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 
 class Cancellation(threading.Event):
-    """Set it, from any thread or a signal handler, to end the job as ``cancelled``."""
+    """Event that ends the job as ``cancelled``; set it from any thread or a signal handler."""
 
 
 class JobDirectory:
-    """One job on disk. The process that works on it holds its lock, and nobody else writes to it.
+    """One job on disk. The process that works on it holds its lock and is the only writer.
 
     Attributes:
         id: Name of the folder.
-        root: The home that it lies in.
+        root: The data folder that contains it.
     """
 
     kind: ClassVar[str]
@@ -64,23 +64,17 @@ class JobDirectory:
         return self.path / self.lock_name
 
     def hold(self) -> AbstractContextManager[None]:
-        """Work on the job inside ``with``.
-
-        Raises:
-            DeviceBusyError: Another process works on it.
-        """
+        """Hold the job's lock inside ``with``; DeviceBusyError if another process works on it."""
         return locked(self.lock_path, who=f"{self.kind} {self.id}")
 
     def pid(self) -> int | None:
-        """The process that works on it, or None."""
         return lock_holder(self.lock_path)
 
     def is_live(self) -> bool:
-        """Whether a process works on it."""
         return self.pid() is not None
 
     def start(self, *options: str) -> int:
-        """Work on the job in a process of its own session; returns the process id.
+        """Work on the job in a detached process, and return the process id.
 
         It survives a closed terminal and the end of this process. Its output goes to a log in the
         directory.
@@ -89,12 +83,12 @@ class JobDirectory:
         return start_session(command, self.path / self.log_name)
 
     def stop(self) -> bool:
-        """Signal the process that works on the job to end; false if there is none.
+        """Signal the process that works on the job to end; return false if there is none.
 
-        What it has finished stays.
+        Completed work stays.
 
         Raises:
-            DeviceBusyError: It is no process of this system, which therefore cannot signal it.
+            DeviceBusyError: The process is not on this system, so it cannot be signalled.
         """
         pid = self.pid()
         if pid is None:
@@ -113,11 +107,7 @@ class JobDirectory:
         return True
 
     def read(self, name: str, kind: type[T]) -> T:
-        """Decode a file of JSON.
-
-        Raises:
-            DamagedFileError: Absent or unreadable.
-        """
+        """Decode a JSON file; DamagedFileError if it is absent or unreadable."""
         path = self.path / name
         try:
             return msgspec.json.decode(read_json(path), type=kind)
@@ -125,7 +115,6 @@ class JobDirectory:
             raise DamagedFileError(f"{path}: {error}") from error
 
     def write(self, name: str, value: msgspec.Struct) -> None:
-        """Replace a file of JSON atomically."""
         data = msgspec.json.format(msgspec.json.encode(value), indent=2)
         write_atomically(self.path / name, data)
 
@@ -144,12 +133,10 @@ def new_job_folder(parent: Path, created_ns: int, *labels: str) -> Path:
 
 
 def job_with_id(text: str, jobs: Sequence[J], none: str) -> J:
-    """The job with that id, or with a unique part of an id.
+    """Find the job with that id, or with a unique part of an id.
 
     Args:
-        text: The id, or a part.
-        jobs: Those to choose from.
-        none: Message where none matches.
+        none: Message if none matches.
 
     Raises:
         NotFoundError: None, or several.
@@ -165,9 +152,9 @@ def job_with_id(text: str, jobs: Sequence[J], none: str) -> J:
 
 
 def work_until_signal(work: Callable[[Path, Cancellation], Iterable[object]]) -> int:
-    """Do the work on the directory named on the command line, without output; returns 0.
+    """Do the work on the directory named on the command line, without output; return 0.
 
-    SIGTERM and SIGINT set the cancellation; a closed terminal ends nothing.
+    SIGTERM and SIGINT set the cancellation; SIGHUP is ignored.
     """
     cancel = Cancellation()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -179,7 +166,7 @@ def work_until_signal(work: Callable[[Path, Cancellation], Iterable[object]]) ->
 
 
 def end_torn_line(file: int) -> None:
-    """End the last line of a file that is open to read and append, if a crash tore it."""
+    """Terminate the last line of a file, open to read and append, if a crash left it incomplete."""
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":
         os.write(file, b"\n")

@@ -1,4 +1,4 @@
-"""Measured rates of devices: kept in ``rates/KEY.jsonl``, compared, and used as roofs."""
+"""Store measured rates of devices in ``rates/KEY.jsonl``, compare them, and use them as roofs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIN_DIFFERENCE = 0.02
 
 
 def device_key(device: str, sample: DeviceSample | None) -> str:
-    """The device's name in the data folder; a GPU keeps it in any slot, and it is no serial."""
+    """Return the device's name in the data folder, independent of a GPU's slot."""
     if sample is not None and sample.uuid:
         return "gpu-" + _hash(sample.uuid)
     return "cpu-" + _hash(cpu_model()) if device == "cpu" else device.replace(":", "-")
@@ -42,16 +42,11 @@ def _hash(text: str) -> str:
 
 
 def rates_path(key: str, root: Path | None = None) -> Path:
-    """The file of a device."""
     return (root or home()) / "rates" / f"{key}.jsonl"
 
 
 def kept_rates(key: str, root: Path | None = None) -> list[DeviceRates]:
-    """Every measurement of a device, the oldest first.
-
-    Raises:
-        DamagedFileError: The file cannot be read as such.
-    """
+    """Return every measurement of a device, oldest first; raises DamagedFileError."""
     path = rates_path(key, root)
     try:
         lines = read_regular(path).splitlines()
@@ -62,8 +57,7 @@ def kept_rates(key: str, root: Path | None = None) -> list[DeviceRates]:
         raise DamagedFileError(f"{path}: {error}; delete it and measure again") from error
 
 
-def keep_rates(rates: DeviceRates, root: Path | None = None) -> None:
-    """Append a measurement to its device's file."""
+def save_rates(rates: DeviceRates, root: Path | None = None) -> None:
     path = rates_path(rates.key, root)
     make_folder(path.parent)
     rows = [*kept_rates(rates.key, root), rates]
@@ -71,20 +65,16 @@ def keep_rates(rates: DeviceRates, root: Path | None = None) -> None:
 
 
 def last_rates(device: str, root: Path | None = None) -> DeviceRates | None:
-    """The newest measurement of ``cpu`` or ``cuda:N``; None where it never was measured.
-
-    Raises:
-        DamagedFileError: Its file cannot be read.
-    """
+    """Return the newest measurement of a device; None without one. Raises DamagedFileError."""
     rows = kept_rates(device_key(device, sample_of(device)), root)
     return rows[-1] if rows else None
 
 
 def measured_facts(device: str, root: Path | None = None) -> dict[str, Any]:
-    """The device's newest rates as the group ``rates`` of an environment; none without any.
+    """Return the device's newest rates as the group ``rates`` of an environment; empty without any.
 
-    ``products`` has FLOP/s by the precision's key among the peaks, ``bandwidth`` bytes/s. A
-    file that cannot be read leaves ``error`` alone.
+    ``products`` has FLOP/s by the precision's key among the peaks, ``bandwidth`` bytes/s. For a
+    file that cannot be read there is only ``error``.
     """
     try:
         rates = last_rates(device, root)
@@ -104,18 +94,15 @@ def measured_facts(device: str, root: Path | None = None) -> dict[str, Any]:
 
 
 def day(rates: DeviceRates) -> str:
-    """Date of the measurement, ``2026-11-22``, in UTC."""
+    """Return the date of the measurement, ``2026-11-22``, in UTC."""
     return time.strftime("%Y-%m-%d", time.gmtime(rates.taken_ns / 1e9))
 
 
 def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None = None) -> Check:
-    """The device's rates as a check of ``doctor``.
+    """Check the device's rates for ``doctor``.
 
     Args:
-        device: ``cpu`` or ``cuda:N``.
         torch: Version of torch that runs would use; None without torch.
-        now_ns: Unix epoch.
-        root: Home (default: the user's).
     """
     name, again = "measured rates", "`sysbench-tui doctor --measure`, about a minute a device"
     try:
@@ -124,31 +111,31 @@ def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None =
         costs, remedy = "roofs and MFU cannot use them", f"delete the file, then {again}"
         return Check(name=name, status="warning", found=str(error), costs=costs, remedy=remedy)
     if rates is None:
-        roof = "only --peak gives one" if device == "cpu" else "they follow the data sheet"
-        costs = f"roofs and MFU do not know what it really reaches: {roof}"
-        found = "not measured on this device"
-        return Check(name=name, status="missing", found=found, costs=costs, remedy=again)
+        roof = "only --peak gives one" if device == "cpu" else "they use the data sheet"
+        costs = f"roofline and MFU use no measured rates: {roof}"
+        text = "not measured on this device"
+        return Check(name=name, status="missing", found=text, costs=costs, remedy=again)
     best = max(rates.products().values(), default=0.0)
-    found = f"{format_count(best)}FLOP/s at most, measured on {day(rates)}"
+    text = f"{format_count(best)}FLOP/s at most, measured on {day(rates)}"
     reasons = []
     days = max(0, now_ns - rates.taken_ns) // DAY_NS
     if days > OLD_DAYS:
         reasons.append(f"they are {counted(days, 'day')} old")
     if rates.beside_others:
-        reasons.append(f"other work was under way, load average {rates.load_average:.1f}")
+        reasons.append(f"other work was running, load average {rates.load_average:.1f}")
     if torch and rates.torch != torch:
         reasons.append(f"they were measured with torch {rates.torch}, here is {torch}")
     if not reasons:
-        return Check(name=name, status="ok", found=found)
-    costs = f"roofs and MFU may rest on what no longer holds: {' and '.join(reasons)}"
-    return Check(name=name, status="warning", found=found, costs=costs, remedy=again)
+        return Check(name=name, status="ok", found=text)
+    costs = f"roofline and MFU may be outdated: {' and '.join(reasons)}"
+    return Check(name=name, status="warning", found=text, costs=costs, remedy=again)
 
 
 class RateComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A device's rate against that of another device, or of the device ``before``.
 
-    ``verdict`` is on the time of one unit of work, where B is the device itself; ``cause`` is what
-    NVML reported differently of the two, empty where it shows nothing.
+    ``verdict`` is on the time of one unit of work, with the device itself as B; ``cause`` is a
+    difference in NVML's reports, empty if there is none.
     """
 
     name: str
@@ -160,7 +147,7 @@ class RateComparison(msgspec.Struct, frozen=True, kw_only=True):
 class RateRow(msgspec.Struct, frozen=True, kw_only=True):
     """One rate of a device over its processes.
 
-    ``work`` is the amount of work that gave the best median, ``quoted`` the data sheet's figure.
+    ``work`` is the amount of work with the best median, ``quoted`` the data sheet's figure.
     """
 
     name: str
@@ -174,13 +161,12 @@ class RateRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_quoted(self) -> float | None:
-        """The part of the data sheet's figure that was reached."""
+        """The measured share of the data sheet's figure."""
         return self.median / self.quoted if self.quoted else None
 
 
 class RatesReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The rates of one device, compared with the device itself on an earlier day (``past``), and
-    with others of its name (``sisters``)."""
+    """A device's rates, compared with an earlier day (``past``) and other devices (``sisters``)."""
 
     rates: DeviceRates
     rows: list[RateRow]
@@ -191,14 +177,13 @@ class RatesReport(msgspec.Struct, frozen=True, kw_only=True):
 def rates_report(
     rates: DeviceRates, *, before: DeviceRates | None, sisters: Sequence[DeviceRates]
 ) -> RatesReport:
-    """Sum up the rates of a device, and test them against earlier ones and other devices.
+    """Summarise the rates of a device, and test them against earlier ones and other devices.
 
-    A comparison's false rate is 5 % divided by the number of comparisons that are made.
+    A comparison's false rate is 5 % divided by the number of comparisons.
 
     Args:
-        rates: Of the device.
-        before: Of the same device on an earlier day; None where there is none.
-        sisters: Of other devices of the same name, measured in turn with it.
+        before: Of the same device on an earlier day; None without one.
+        sisters: Of other devices of the same name, measured alternately with it.
     """
     quoted = _quoted(rates.name)
     rows = [
@@ -240,23 +225,22 @@ def rates_report(
 
 
 def _cause(load: Load | None, other: Load | None, label: str) -> str:
-    """What NVML reported differently of two devices under load, the most likely cause first."""
     if load is None or other is None:
         return ""
-    found = []
+    causes = []
     limits = load.power_limit_watts, other.power_limit_watts
     if all(limits) and limits[0] != limits[1]:
-        found.append(f"capped at {limits[0]:.0f} W, {label} at {limits[1]:.0f} W")
+        causes.append(f"capped at {limits[0]:.0f} W, {label} at {limits[1]:.0f} W")
     if only_here := [reason for reason in load.reasons if reason not in other.reasons]:
-        found.append(f"its clock was held by: {', '.join(only_here)}")
+        causes.append(f"its clock was limited by: {', '.join(only_here)}")
     clocks = load.sm_clock_mhz, other.sm_clock_mhz
     if all(clocks) and clocks[0] != clocks[1]:
-        found.append(f"SM clock {clocks[0]:.0f} MHz in the median, {label} {clocks[1]:.0f}")
-    return "; ".join(found)
+        causes.append(f"SM clock {clocks[0]:.0f} MHz in the median, {label} {clocks[1]:.0f}")
+    return "; ".join(causes)
 
 
 def sentences(report: RatesReport) -> list[str]:
-    """One sentence for every difference that the tests support, the largest first."""
+    """Return one sentence for every difference that the tests support, the largest first."""
     rows = [row for row in [*report.past, *report.sisters] if row.verdict.differs]
     return [_sentence(row) for row in sorted(rows, key=lambda row: -abs(row.verdict.change or 0.0))]
 
@@ -272,7 +256,6 @@ def _sentence(row: RateComparison) -> str:
 
 
 def _quoted(name: str) -> dict[str, float]:
-    """The data sheet's figures by name of the rate; empty for a device that is not listed."""
     gpu = find_gpu(name)
     if gpu is None:
         return {}

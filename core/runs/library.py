@@ -1,6 +1,6 @@
-"""All runs of this machine, indexed in SQLite. The run directories are the truth.
+"""All runs of this machine, indexed in SQLite.
 
-``library.db`` may be deleted or damaged at any time: it is rebuilt from the runs.
+The run directories are the source: ``library.db`` is rebuilt if it is deleted or damaged.
 """
 
 from __future__ import annotations
@@ -25,40 +25,36 @@ from sysbench.core.spec.spec import RunSpec, subject
 from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, read_json, write_atomically
 
 FILE = "label.json"
-LONGEST_NAME = 40
-LONGEST_NOTE = 500
+MAX_NAME_CHARS = 40
+MAX_NOTE_CHARS = 500
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person calls a run, and what they noted of it; empty where there is nothing.
+    """Name and note of a run by the user; empty if there is none.
 
-    Texts are of anybody who could write the file: whoever shows them escapes them.
+    The texts are untrusted: escape them for display.
     """
 
-    name: Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)] = ""
-    note: Annotated[str, msgspec.Meta(max_length=LONGEST_NOTE)] = ""
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)] = ""
+    note: Annotated[str, msgspec.Meta(max_length=MAX_NOTE_CHARS)] = ""
 
 
 UNLABELLED = Label()
 
 
 def label_of(run: Path) -> Label:
-    """The label of the run in that folder.
-
-    Raises:
-        DamagedFileError: There is a file of it that cannot be read.
-    """
+    """Read the label of the run in that folder; raises DamagedFileError."""
     path = run / FILE
     try:
         return msgspec.json.decode(read_json(path, inside=run), type=Label)
     except (FileNotFoundError, NotADirectoryError):
         return UNLABELLED
     except (OSError, *UNREADABLE_JSON) as error:
-        raise DamagedFileError(f"{path} is no label: {error}") from error
+        raise DamagedFileError(f"{path} is not a label: {error}") from error
 
 
 def label_known(run: Path) -> Label:
-    """`label_of`, without one where it cannot be read: a run is listed and shown all the same."""
+    """Read a label; empty if it cannot be read, so that the run is listed anyway."""
     try:
         return label_of(run)
     except DamagedFileError:
@@ -66,15 +62,15 @@ def label_known(run: Path) -> Label:
 
 
 def write_label(run: Path, label: Label) -> None:
-    """Replace the label of the run in that folder; an empty one leaves no file.
+    """Replace the label of the run in that folder; an empty one removes the file.
 
     Raises:
         SpecError: A text is too long, or has a character that cannot be printed.
         OSError: It could not be written.
     """
     for key, text, longest in (
-        ("name", label.name, LONGEST_NAME),
-        ("note", label.note, LONGEST_NOTE),
+        ("name", label.name, MAX_NAME_CHARS),
+        ("note", label.note, MAX_NOTE_CHARS),
     ):
         if len(text) > longest or not text.isprintable():
             raise SpecError(key, text, f"a line of at most {longest} printable characters")
@@ -86,7 +82,7 @@ def write_label(run: Path, label: Label) -> None:
 
 
 def label_version(run: str | os.PathLike[str]) -> str:
-    """Changes with the label of the run in that folder; empty without one."""
+    """Return a text that changes with the label of the run in that folder; empty without one."""
     try:
         file = os.stat(f"{os.fspath(run)}/{FILE}")
     except OSError:
@@ -96,17 +92,17 @@ def label_version(run: str | os.PathLike[str]) -> str:
 
 BUSY_SECONDS = 10.0
 ENTRY_FORMAT = 4
-"""Counts the changes of `Entry`: rows of an older one are made anew."""
+"""Version of `Entry`: rows of an older one are rebuilt."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One run in the list: the keys that decide its numbers, and its main numbers.
 
-    ``ci_low_ms`` and ``ci_high_ms`` are the ends of the median's 95 % interval, ``half_width``
-    half of it as a share; null values were not measured. ``rounds`` is the number of processes
-    that these are of: with one the interval is inside it, with none no timing counts. ``live`` is
-    true while a supervisor works on the run. ``settings`` has the other keys of the spec that are
-    not at their default, ``name`` and ``note`` are a person's.
+    ``ci_low_ms`` and ``ci_high_ms`` are the ends of the median's 95 % interval, ``half_width`` half
+    of it as a share; null values were not measured. ``rounds`` is the number of processes behind
+    them: with one the interval is inside it, with none no timing counts. ``live`` is true while a
+    supervisor works on the run. ``settings`` has the other keys of the spec that are not at their
+    default, ``name`` and ``note`` are the user's.
     """
 
     id: str
@@ -138,11 +134,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SPEC_COLUMNS = tuple(field.name for field in FIELDS if field.name in Entry.__struct_fields__)
-"""Keys of a spec that the list has."""
 
 
 class Library:
-    """The index under one home (default: the user's)."""
+    """The index in one data folder (default: the user's)."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or home()
@@ -150,13 +145,13 @@ class Library:
         self.unreadable: dict[str, str] = {}
 
     def entries(self, text: str = "") -> list[Entry]:
-        """Runs newest first; each word of ``text`` must occur somewhere in the row.
+        """Return runs, newest first; each word of ``text`` must occur somewhere in the row.
 
         Runs that cannot be read are in ``unreadable``, with the reason.
         """
         words = text.lower().split()
         clause = " AND ".join(["search LIKE ? ESCAPE '\\'"] * len(words)) or "1"
-        entries = self._current(clause, [f"%{_escaped(word)}%" for word in words])
+        entries = self._current(clause, [f"%{_escape(word)}%" for word in words])
         entries.sort(key=lambda entry: (entry.created_ns, entry.id), reverse=True)
         return [
             msgspec.structs.replace(entry, live=True) if self._is_live(entry) else entry
@@ -164,11 +159,10 @@ class Library:
         ]
 
     def live(self) -> list[Entry]:
-        """Runs that a supervisor is working on, newest first."""
         return [entry for entry in self.entries() if entry.live]
 
     def open(self, text: str) -> RunDirectory:
-        """The run with that id, part of one, or ``last``; raises NotFoundError."""
+        """Open the run with that id, part of one, or ``last``; raises NotFoundError."""
         return find_run(text, self.root)
 
     def refresh(self) -> None:
@@ -176,10 +170,10 @@ class Library:
         self._current("0", [])
 
     def _current(self, clause: str, likes: list[str]) -> list[Entry]:
-        """The rows for which the clause holds, after bringing the index up to date.
+        """Update the index and return the rows that match the clause.
 
-        An index that is damaged, or was not made here, is made anew. One that cannot be written,
-        for a lock, the rights or a full disk, is left alone, and this once made in memory.
+        An index that is damaged, or not of this program, is rebuilt. One that cannot be written,
+        because of a lock, permissions or a full disk, is left alone, and built in memory.
         """
         runs = {run.id: run for run in list_runs(self.root)}
         if not runs and not self.path.exists():
@@ -204,14 +198,14 @@ class Library:
             self.unreadable = {}
             for run_id, run in runs.items():
                 version, known = _version(run), indexed.get(run_id, "")
-                # A run that was going on may have lost its supervisor, which writes nothing then.
+                # A live run may have lost its supervisor, which writes nothing then.
                 if known != version and not (known == version + _RUNNING and run.is_live()):
                     self._index(database, run, version)
             rows = database.execute(f"SELECT entry FROM runs WHERE {clause}", likes).fetchall()
         try:
             return [msgspec.json.decode(row[0], type=Entry) for row in rows]
         except (TypeError, *UNREADABLE_JSON) as error:
-            raise sqlite3.DatabaseError(f"a row is not one of this list: {error}") from error
+            raise sqlite3.DatabaseError(f"invalid row: {error}") from error
 
     def _index(self, database: sqlite3.Connection, run: RunDirectory, version: str) -> None:
         try:
@@ -220,7 +214,7 @@ class Library:
                 entry_of(load_record(run)), name=label.name, note=label.note
             )
         except (DamagedFileError, OSError) as error:
-            # A folder that never was a run, or that a crash left before it began, is no loss.
+            # Skip a folder that never was a run, or that a crash left before it began.
             if _may_be_run(run):
                 self.unreadable[run.id] = str(error)
             database.execute("DELETE FROM runs WHERE id = ?", (run.id,))
@@ -242,11 +236,10 @@ class Library:
 
     @contextmanager
     def _connect(self, place: str) -> Iterator[sqlite3.Connection]:
-        """A connection with its table, whose changes are kept when the block succeeds.
+        """Open a connection with its table, and commit if the block succeeds.
 
-        Raises:
-            sqlite3.DatabaseError: Among others for an index that holds anything else than that
-                table: a view in its place could answer for ever, a trigger change what is written.
+        Raises sqlite3.DatabaseError also for an index with anything else than that table: a view
+        could run forever, a trigger change what is written.
         """
         make_folder(self.root)
         with closing(sqlite3.connect(place, timeout=BUSY_SECONDS)) as database:
@@ -267,11 +260,10 @@ _NOT_OURS_TO_DELETE = (
     *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM),
     *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_AUTH),
 )
-"""Kinds of errors that say nothing against the index itself."""
+"""Errors that do not mean that the index is damaged."""
 
 
 def entry_of(record: Record) -> Entry:
-    """The row of a record."""
     spec: dict[str, Any] = record.spec
     # Before a worker has described its GPU, the machine's only name is the CPU's.
     is_named = spec["device"] == "cpu" or record.environment.get("device")
@@ -311,7 +303,7 @@ _DEFAULTS: dict[str, Any] = msgspec.to_builtins(RunSpec())
 
 
 def _version(run: RunDirectory) -> str:
-    """Changes with the record and the label, and with another file in their place."""
+    """Return a text that changes with the record and the label, and if their files are replaced."""
     try:
         file = run.record_path.stat()
     except OSError:  # there is none, or this user may not look
@@ -324,9 +316,9 @@ def _version(run: RunDirectory) -> str:
 def _may_be_run(run: RunDirectory) -> bool:
     try:
         return run.header_path.exists() or run.record_path.exists()
-    except OSError:  # a folder of somebody else
+    except OSError:  # a folder of another user
         return True
 
 
-def _escaped(word: str) -> str:
+def _escape(word: str) -> str:
     return word.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")

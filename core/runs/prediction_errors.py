@@ -1,4 +1,4 @@
-"""Errors of predictions by machine: kept after every run, shown before the next."""
+"""Store the errors of predictions after every run, for display before the next."""
 
 from __future__ import annotations
 
@@ -18,18 +18,14 @@ from sysbench.core.spec.own_model import is_own
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import UNREADABLE_JSON, home, locked, read_json, write_atomically
 
-KEPT = 200
-"""Latest predictions kept, of all machines together."""
+MAX_PREDICTIONS = 200
+"""Number of latest predictions that are stored, of all machines together."""
 
 SHOWN = 6
 
 
 class PastPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted and measured peak of a run.
-
-    Attributes:
-        machine: Name that the device reports.
-    """
+    """Predicted and measured peak of a run on the device named ``machine``."""
 
     run: str
     machine: str
@@ -40,22 +36,16 @@ class PastPrediction(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float:
-        """The error of the prediction, see `prediction_error`; −1 for one of no bytes."""
         error = prediction_error(self.predicted_bytes, self.measured_bytes)
         return -1.0 if error is None else error
 
 
 def errors_path(root: Path | None = None) -> Path:
-    """The file of past predictions, for all runs of a home."""
     return (root or home()) / "prediction_errors.json"
 
 
 def past_predictions(root: Path | None = None) -> list[PastPrediction]:
-    """All that are kept, oldest first.
-
-    Raises:
-        DamagedFileError: There is such a file, and it is not a list of them.
-    """
+    """Return all stored predictions, oldest first; DamagedFileError if the file is none."""
     path = errors_path(root)
     try:
         return msgspec.json.decode(read_json(path), type=list[PastPrediction])
@@ -65,10 +55,10 @@ def past_predictions(root: Path | None = None) -> list[PastPrediction]:
         raise DamagedFileError(f"{path}: {error}") from error
 
 
-def keep_error(record: Record, root: Path | None = None) -> None:
-    """Keep the error of this run's prediction, if it had one and its peak is known.
+def save_error(record: Record, root: Path | None = None) -> None:
+    """Store the error of this run's prediction, if it had one and its peak is known.
 
-    A damaged file is set aside under another name and begun anew.
+    A damaged file is renamed, and a new one started.
 
     Raises:
         OSError: It could not be written.
@@ -79,30 +69,30 @@ def keep_error(record: Record, root: Path | None = None) -> None:
     path = errors_path(root)
     with locked(path.parent / "locks" / "prediction-errors.lock", wait=True):
         try:
-            kept = past_predictions(root)
+            predictions = past_predictions(root)
         except DamagedFileError:
             path.replace(path.with_suffix(".damaged"))
-            kept = []
-        others = [other for other in kept if other.run != past_prediction.run]
-        write_atomically(path, msgspec.json.encode([*others, past_prediction][-KEPT:]))
+            predictions = []
+        others = [other for other in predictions if other.run != past_prediction.run]
+        write_atomically(path, msgspec.json.encode([*others, past_prediction][-MAX_PREDICTIONS:]))
 
 
 def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> str | None:
-    """A sentence on the errors of the last predictions on a machine; None without any.
+    """Return a sentence on the errors of the last predictions on a machine; None without any.
 
-    Predictions of the same kind of step and precision count, or all where there are none.
+    Predictions of the same kind of step and precision count, or all if there are none.
 
     Args:
-        machine: Name that the device reports, from `this_machine` or a sample of it; None where
-            it reports none.
+        machine: Name that the device reports, from `this_machine` or a sample of it; None if it
+            reports none.
     """
     if spec.is_own:
         return None
     try:
-        kept = past_predictions(root)
+        predictions = past_predictions(root)
     except DamagedFileError as error:
-        return f"Past predictions cannot be read, the next run begins anew: {error}"
-    on_machine = [prediction for prediction in kept if prediction.machine == machine]
+        return f"Past predictions cannot be read, the next run starts a new file: {error}"
+    on_machine = [prediction for prediction in predictions if prediction.machine == machine]
     alike = [
         prediction
         for prediction in on_machine
@@ -112,7 +102,7 @@ def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> 
 
 
 def this_machine(device: str) -> str | None:
-    """Name that a resolved device reports, or None. Opens NVML for a GPU."""
+    """Return the name that a resolved device reports, or None. Opens NVML for a GPU."""
     if device == "cpu":
         return cpu_model()
     sample = sample_of(device)

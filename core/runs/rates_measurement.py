@@ -1,4 +1,4 @@
-"""Measures the rates of devices, each round in a fresh process, devices in random order."""
+"""Measure the rates of devices, each round in a fresh process, devices in random order."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from sysbench.core.runs.kept_rates import device_key
 from sysbench.core.runs.supervisor import locked_devices
 
 ROUNDS = 6
-"""Least rounds a side at which a rank test of eight rates at 5 % together can tell them apart."""
+"""Minimum rounds per side for a rank test of eight rates, at 5 % together, to find a difference."""
 SECONDS = 0.3
 POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class RateRound:
-    """A round of a device is under way; ``number`` counts from 1."""
+    """A round of a device started; ``number`` counts from 1."""
 
     device: str
     number: int
@@ -54,16 +54,12 @@ class RateRound:
 
 @dataclass(frozen=True, slots=True)
 class RateFound:
-    """A rate of the present round, as it comes."""
-
     device: str
     rate: RateTimed
 
 
 @dataclass(slots=True)
 class _Side:
-    """Rates of one device so far."""
-
     device: str
     sample: DeviceSample | None
     rounds: list[dict[str, float]] = field(default_factory=list)
@@ -82,19 +78,15 @@ def measure_rates(
     seed: int | None = None,
     cancel: Cancellation | None = None,
 ) -> Iterator[RateRound | RateFound | DeviceRates]:
-    """Measure every rate of every device; at the end the `DeviceRates` of each.
+    """Measure every rate of every device; at the end yield the `DeviceRates` of each.
 
-    The devices are measured one at a time and each round in another random order, so that all
-    share what changes in the machine. When cancelled it ends with the
-    rounds that are whole, of devices that have one.
+    The devices are measured one at a time, each round in a new random order, so that changes of the
+    machine affect all of them. On cancellation, only complete rounds count.
 
     Args:
         devices: ``cpu`` or ``cuda:N``, each once.
-        rounds: Processes of each device.
-        seconds: Least time of each measurement in a process.
-        threads: Host threads of operators; null for torch's own choice.
-        seed: Of the order.
-        cancel: Ends the measurement when set.
+        seconds: Minimum time of each measurement in a process.
+        threads: Host threads of operators; null for torch's default.
 
     Raises:
         DeviceBusyError: A run measures on one of them.
@@ -125,7 +117,7 @@ def measure_rates(
 def _round(
     side: _Side, request: RateRequest, cancel: Cancellation, python: str
 ) -> Iterator[RateTimed]:
-    """The rates of one process; they count only when it came to its end."""
+    """Yield the rates of one process; they count only if it completes."""
     values: dict[str, float] = {}
     with tempfile.TemporaryFile() as log:
         for answer in _answers(request, cancel, log, python):
@@ -175,7 +167,6 @@ def _answers(
 
 
 def _lines(pipe: IO[bytes], cancel: Cancellation) -> Iterator[bytes]:
-    """Whole lines as they come, until the pipe ends or the measurement is cancelled."""
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
@@ -216,7 +207,7 @@ def _rates(side: _Side, samples: Sequence[Sample], load_average: float) -> Devic
 
 
 def _load(side: _Side, samples: Sequence[Sample]) -> tuple[Load | None, str]:
-    """Summary of the device's samples within matrix products; None with the reason."""
+    """Summarise the device's samples within matrix products; None with the reason."""
     if side.sample is None:
         return None, "no GPU" if side.device == "cpu" else "NVML cannot identify the device"
     within = [
@@ -229,10 +220,10 @@ def _load(side: _Side, samples: Sequence[Sample]) -> tuple[Load | None, str]:
     if not within:
         return None, "NVML gave no sample within the matrix products"
 
-    def summary(name: str, of: Callable[[Iterable[float]], float]) -> float | None:
+    def summary(name: str, reduce: Callable[[Iterable[float]], float]) -> float | None:
         values = [getattr(device, name) for device in within]
         known = [value for value in values if value is not None]
-        return of(known) if known else None
+        return reduce(known) if known else None
 
     reasons = [reason for device in within for reason in device.clock_reasons or ()]
     load = Load(

@@ -1,4 +1,4 @@
-"""Runs in the library to compare a run with: its eager counterpart, its other steps."""
+"""Find runs in the library to compare a run with: its eager counterpart, its other steps."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ from sysbench.core.trace.questions import GEMM_STEPS
 
 
 def eager_spec(record: Record) -> RunSpec:
-    """The record's spec without torch.compile, all else as it was.
-
-    Raises:
-        SpecError: The spec is of a version that allowed other values.
-    """
-    kept = {key: value for key, value in record.spec.items() if key not in COMPILE_KEYS}
-    return RunSpec(**kept)
+    """Return the record's spec without torch.compile; SpecError if it is another version's."""
+    settings = {key: value for key, value in record.spec.items() if key not in COMPILE_KEYS}
+    return RunSpec(**settings)
 
 
 def eager_counterpart(record: Record, library: Library | None = None) -> Record | None:
-    """The newest run of the same spec without torch.compile, on the same device and torch, whose
-    timing counts; None if there is none that can be read."""
+    """Return the newest valid run of the same spec, device and torch without torch.compile.
+
+    None if there is none that can be read.
+    """
     runs = library or Library()
     wanted = eager_spec(record).identity
     for entry in runs.entries(str(record.spec["model"])):
@@ -46,10 +44,9 @@ def eager_counterpart(record: Record, library: Library | None = None) -> Record 
 
 
 def compile_break_even(record: Record, library: Library | None = None) -> BreakEven | None:
-    """Steps after which compiling pays here; None for a run that is not compiled.
+    """Return the steps after which compiling pays off; None for a run that is not compiled.
 
-    The verdict behind it rests on the rounds of both runs, or on the spread that the library knows
-    of their specs.
+    The verdict uses the rounds of both runs, or the known spread of their specs.
     """
     if record.compile is None:
         return None
@@ -74,9 +71,9 @@ FREE = keys_deciding("step", "procedure", "conditions")
 
 
 def runs_with_other_steps(record: Record, library: Library | None = None) -> list[Record]:
-    """The newest traced run of each other kind of step, the specs alike otherwise.
+    """Return the newest traced run of each other kind of step, the specs otherwise alike.
 
-    Unreadable runs are skipped. A foreign trace has no spec, and so no such runs.
+    Unreadable runs are skipped. An imported trace has no spec, so no such runs.
     """
     if not record.spec:
         return []
@@ -102,6 +99,6 @@ def _alike(entry: Entry, record: Record) -> bool:
 
 
 def _deciding(record: Record) -> dict[str, object]:
-    """The rest of the spec; keys newer than the record have their defaults."""
+    """Return the rest of the spec; keys newer than the record have their defaults."""
     spec = msgspec.to_builtins(RunSpec()) | record.spec
     return {key: value for key, value in spec.items() if key not in FREE}

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.errors import DamagedFileError, SysbenchError
-from sysbench.core.machine.interpreter import note_chosen, ready_python
+from sysbench.core.machine.interpreter import ready_python, remember_python
 from sysbench.core.machine.node import device_lock
 from sysbench.core.machine.peaks import Peak
 from sysbench.core.record.blocks import PassName
@@ -42,11 +42,11 @@ from sysbench.core.storage import (
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The decisions made before the run began: ``run.json``.
+    """Decisions made before the run began: ``run.json``.
 
-    ``peak`` is the user's figure for the device. It affects no measurement, so it is no part of
-    the spec and of its identity: only MFU and shares of the roof follow from it. ``repeat`` is the
-    number of rounds of the timing pass, each in a process of ``python``; empty is this program's.
+    ``peak`` is the user's figure for the device. It only affects MFU and shares of the roof, so it
+    is not part of the spec's identity. ``repeat`` is the number of rounds of the timing pass, each
+    in a process of ``python``; empty is this program's.
     """
 
     id: str
@@ -61,9 +61,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class RunDirectory(JobDirectory):
     """One run on disk.
 
-    ``run.json`` what to measure · ``events.jsonl`` every fact, append-only ·
-    ``record.json`` the result so far, ``record.sha256`` its digest ·
-    ``supervisor.lock`` held while it is live ·
+    ``run.json`` what to measure · ``events.jsonl`` all events, append-only · ``record.json`` the
+    result so far, ``record.sha256`` its digest · ``supervisor.lock`` held while it is live ·
     ``<pass>/log.txt`` and the pass's artifacts · ``timing/log.K.txt`` of round K of the timing.
     """
 
@@ -87,42 +86,32 @@ class RunDirectory(JobDirectory):
 
     @property
     def trace_path(self) -> Path:
-        """The chrome trace of the trace pass, gzip'd."""
         return self.path / "trace" / "trace.json.gz"
 
     @property
     def snapshot_path(self) -> Path:
-        """The CUDA allocator snapshot of the memory pass, pickle protocol 4."""
+        """CUDA allocator snapshot of the memory pass, pickle protocol 4."""
         return self.path / "memory" / "snapshot.pickle"
 
     def pass_folder(self, name: str) -> Path:
-        """Folder of a pass's log and artifacts."""
         return self.path / name
 
     def round_folder(self, number: int) -> Path:
-        """Folder of a round of the timing pass; the first one's is the pass's."""
+        """Return the folder of a round of the timing pass; the first one's is the pass's."""
         folder = self.pass_folder("timing")
         return folder if number == 1 else folder / f"round-{number}"
 
     def log_path(self, name: str, number: int = 1) -> Path:
-        """Output of a pass's worker, stdout and stderr together; of that round of the pass."""
+        """Return the file with stdout and stderr of a pass's worker."""
         return self.pass_folder(name) / ("log.txt" if number == 1 else f"log.{number}.txt")
 
     def header(self) -> Header:
-        """Read ``run.json``.
-
-        Raises:
-            DamagedFileError: Absent or unreadable.
-        """
+        """Read ``run.json``; DamagedFileError if it is absent or unreadable."""
         header = self.read(self.header_path.name, Header)
         return header if header.id == self.id else msgspec.structs.replace(header, id=self.id)
 
     def record(self) -> Record:
-        """Read ``record.json``.
-
-        Raises:
-            DamagedFileError: Absent (the run never got that far) or unreadable.
-        """
+        """Read ``record.json``; DamagedFileError if it is absent or unreadable."""
         try:
             data = read_json(self.record_path)
         except OSError as error:
@@ -134,20 +123,21 @@ class RunDirectory(JobDirectory):
 
     @property
     def digests_path(self) -> Path:
-        """SHA-256 of the last two records that were written, one a line, the newest first."""
+        """SHA-256 of the last two records that were written, one a line, newest first."""
         return self.path / "record.sha256"
 
     def write_record(self, record: Record) -> None:
-        """Replace ``record.json`` atomically."""
         data = encode_record(record)
-        # Its digest first, beside the last one: a crash in between leaves a record that has one.
+        # Its digest first, next to the last one: even after a crash in between, the record has one.
         digests = [_digest(data), *self._digests()[:1]]
         write_atomically(self.digests_path, "".join(f"{one}\n" for one in digests).encode())
         write_atomically(self.record_path, data)
 
     def is_record_as_written(self) -> bool:
-        """False if ``record.json`` was changed by anything but `write_record`. True where that is
-        unknown: without the file, and of a run of a version that kept no digests."""
+        """Return false if something other than `write_record` changed ``record.json``.
+
+        True if unknown: without the file, and in a run of a version without digests.
+        """
         digests = self._digests()
         try:
             return not digests or _digest(read_regular(self.record_path)) in digests
@@ -161,12 +151,10 @@ class RunDirectory(JobDirectory):
             return []
 
     def tail(self) -> EventTail:
-        """A reader of the run's events, from the first."""
         return EventTail(self.events_path)
 
     def is_beginning(self) -> bool:
-        """Whether the run was made just now and has no sign of its supervisor yet: it may be on its
-        way, so nobody can say that it was killed."""
+        """Whether the run was created just now and its supervisor may still be starting."""
         try:
             if self.lock_path.exists() or self.events_path.exists():
                 return False
@@ -178,7 +166,7 @@ class RunDirectory(JobDirectory):
     def is_queued(self) -> bool:
         """Whether a supervisor works on the run while another process holds its device.
 
-        False where the header cannot be read.
+        False if the header cannot be read.
         """
         pid = self.pid()
         try:
@@ -198,16 +186,15 @@ def create_run(
     repeat: int = 1,
     python: str | None = None,
 ) -> RunDirectory:
-    """Make a new run directory under ``root`` (default: the home) with its header.
+    """Make a new run directory with its header under ``root`` (default: the data folder).
 
     Raises:
         InterpreterError: Workers cannot run in ``python`` (default: the chosen interpreter).
-        SpecError: The spec's workload has no use for one of the passes, or the run cannot be
-            repeated so often.
+        SpecError: The workload does not support one of the passes or the number of rounds.
     """
     check_passes(spec, passes)
     check_repeat(repeat, passes)
-    python = note_chosen(ready_python(python))
+    python = remember_python(ready_python(python))
     created_ns = time.time_ns()
     label = re.sub(r"[^A-Za-z0-9.]+", "-", subject(msgspec.to_builtins(spec)))
     run = RunDirectory(new_job_folder(runs_folder(root), created_ns, label))
@@ -225,45 +212,43 @@ def create_run(
 
 
 def runs_folder(root: Path | None = None) -> Path:
-    """The folder that holds all run directories."""
     return (root or home()) / "runs"
 
 
 def is_run_id(text: str) -> bool:
-    """Whether it can be an id, which is the name of a folder and no path."""
     return text not in ("", ".", "..") and "/" not in text
 
 
 def list_runs(root: Path | None = None) -> list[RunDirectory]:
-    """All runs, newest first, unreadable ones included; a missing home is an empty list."""
+    """Return all runs, newest first, unreadable ones included."""
     folder = runs_folder(root)
     if not folder.is_dir():
         return []
-    with os.scandir(folder) as found:
-        names = sorted((entry.name for entry in found if _may_be_run(entry)), reverse=True)
+    with os.scandir(folder) as entries:
+        names = sorted((entry.name for entry in entries if _may_be_run(entry)), reverse=True)
     return [RunDirectory(folder / name) for name in names]
 
 
 def _may_be_run(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder whose name can stand in JSON, as an id does."""
+    """Return whether it is a folder whose name can be an id in JSON."""
     try:
         return _is_text(entry.name) and entry.is_dir()
-    except OSError:  # a link that leads to itself, or where this user may not look
+    except OSError:  # a link that points to itself, or a folder that this user may not read
         return False
 
 
 def _is_text(name: str) -> bool:
     try:
         return bool(name.encode())
-    except UnicodeEncodeError:  # bytes of no encoding, as a file system allows
+    except UnicodeEncodeError:  # bytes of no encoding, which file systems allow
         return False
 
 
 def newest_run(root: Path | None = None) -> RunDirectory | None:
-    """The run that was created last; None without a run whose time of creation can be read.
+    """Return the run that was created last; None without a run with a readable creation time.
 
-    An id has the local time in seconds: it cannot order runs of one second, nor of an hour that
-    a clock passes twice.
+    An id has the local time in seconds: it cannot order runs of one second, nor of an hour that a
+    clock passes twice.
     """
     newest, newest_ns, first_stamp = None, 0, None
     for run in list_runs(root):
@@ -282,10 +267,10 @@ def newest_run(root: Path | None = None) -> RunDirectory | None:
 
 
 MTIME_LAG_NS = 10**9
-"""More than the clock that file systems stamp with can be behind."""
+"""More than the lag of the clock with which file systems stamp."""
 
 CLOCKS_APART_SECONDS = 26 * 3600
-"""Most that local times of one instant differ between any two time zones."""
+"""Largest difference of local times between any two time zones."""
 
 
 def _digest(data: bytes) -> str:
@@ -293,7 +278,7 @@ def _digest(data: bytes) -> str:
 
 
 def _stamp(run: RunDirectory) -> int | None:
-    """Seconds of the local time in an id, on a clock without time zones; None for other names."""
+    """Return the seconds of the local time in an id, without time zone; None for other names."""
     match = _STAMP.match(run.id)
     try:
         return None if match is None else calendar.timegm(tuple(map(int, match.groups())))
@@ -323,11 +308,7 @@ def _written_ns(run: RunDirectory) -> int:
 
 
 def find_run(text: str, root: Path | None = None) -> RunDirectory:
-    """The run with that id or a unique part of it, ``last``, ``last~1``, or at a path.
-
-    Raises:
-        NotFoundError: None, or several.
-    """
+    """Find a run by id, unique part of it, ``last``, ``last~1``, or path; raises NotFoundError."""
     if text == "last" and (newest := newest_run(root)) is not None:
         return newest
     runs = list_runs(root)
@@ -338,23 +319,22 @@ def find_run(text: str, root: Path | None = None) -> RunDirectory:
     if all(run.id != text for run in runs) and (Path(text) / "run.json").is_file():
         path = Path(text).resolve()
         if not _is_text(path.name):
-            raise DamagedFileError(f"{str(path)!r} is no run: its name is no UTF-8")
+            raise DamagedFileError(f"{str(path)!r} is not a run: its name is not UTF-8")
         return RunDirectory(path)
     none = f"no run {text!r} under {runs_folder(root)}; `sysbench-tui list` shows all"
     return job_with_id(text, runs, none)
 
 
 BEGIN_SECONDS = 20.0
-"""Time that a supervisor may take until it holds its run's lock, on a busy machine."""
+"""Time until a supervisor holds its run's lock, on a busy machine."""
 RESERVE_BYTES = 2**20
 
 
 class EventLog:
-    """Writes whole lines; the kernel has them when `append` returns.
+    """Writes whole lines, which the kernel has when `append` returns.
 
-    A reserve file is freed before the end of the run is written, so that a full disk can still
-    hold the record of that end. A line that a crash tore is ended first, so that it spoils no
-    other.
+    A reserve file is freed before the end of the run is written, so that it fits on a full disk. An
+    incomplete line from a crash is terminated first, so that it damages no other.
     """
 
     def __init__(self, run: RunDirectory) -> None:
@@ -363,7 +343,7 @@ class EventLog:
 
     def __enter__(self) -> EventLog:
         self._file = open_to_write(self._path, os.O_RDWR | os.O_APPEND)
-        # A full disk at this point is found by the first event.
+        # A full disk at this point is detected by the first event.
         with suppress(OSError):
             end_torn_line(self._file)
             self.release_reserve()
@@ -376,15 +356,10 @@ class EventLog:
         os.close(self._file)
 
     def append(self, event: AnyEvent) -> None:
-        """Add one line.
-
-        Raises:
-            OSError: The disk is full or gone; the line may be torn.
-        """
+        """Add one line, which may be incomplete after an OSError."""
         data = encode_event(event)
         while data:
             data = data[os.write(self._file, data) :]
 
     def release_reserve(self) -> None:
-        """Free the reserve file."""
         self._reserve.unlink(missing_ok=True)

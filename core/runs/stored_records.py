@@ -13,27 +13,22 @@ from sysbench.core.runs.run_directory import RunDirectory
 
 
 def replay_events(run: RunDirectory) -> Record:
-    """The record from the events alone; still ``running`` if they hold no end.
-
-    Raises:
-        DamagedFileError: Not even ``run.json`` can be read.
-    """
-    builder = _replayed(run)
+    """Rebuild the record from the events, ``running`` without an end; raises DamagedFileError."""
+    builder = _replay(run)
     return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
 
 
-def _replayed(run: RunDirectory) -> RecordBuilder:
-    """The events so far."""
+def _replay(run: RunDirectory) -> RecordBuilder:
     builder = RecordBuilder(run, run.header(), known_environment(run))
     builder.take_in(run.tail())
     return builder
 
 
 def load_record(run: RunDirectory) -> Record:
-    """The record of a run; if its supervisor died before the end, rebuilt and kept.
+    """Load the record of a run; if its supervisor died before the end, rebuild and store it.
 
-    A pass that it left without an end is ``killed``, and so is the run, unless it had ended before.
-    A record that somebody changed is not read: the run's is made of its events, with a finding.
+    A pass without an end is ``killed``, and so is the run, unless it had ended before. A record
+    that was changed is not read but rebuilt from the events, with a finding.
 
     Raises:
         NewerFileError: The record is of a later version.
@@ -49,41 +44,35 @@ def load_record(run: RunDirectory) -> Record:
             raise
     else:
         if not live and not run.is_record_as_written():
-            return _as_measured(run)
+            return _rebuild_changed(run)
         if record.status != "running" or live:
             return record
     if live:
-        return _replayed(run).record()
-    record = _ended(run)
-    with suppress(OSError):  # the disk is full, or the run somebody else's: it is made again
+        return _replay(run).record()
+    record = _rebuild(run)
+    with suppress(OSError):  # the disk is full, or the run another user's: it is rebuilt next time
         run.write_record(record)
     return record
 
 
 def _is_all_there_is(run: RunDirectory) -> bool:
-    """Whether there is a record that cannot be read, and no events to make another one of."""
     return run.record_path.exists() and not run.events_path.exists()
 
 
-def _ended(run: RunDirectory) -> Record:
-    """The record of a run that no supervisor works on any more, from its events.
-
-    Raises:
-        DamagedFileError: They make none.
-    """
+def _rebuild(run: RunDirectory) -> Record:
+    """Rebuild the record of a run without a supervisor; raises DamagedFileError."""
     try:
-        builder = _replayed(run)
+        builder = _replay(run)
         builder.abandon()
         return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        # Events that somebody wrote may hold any values of the right types.
+        # Events that were edited may contain any values of the right types.
         reason = f"{type(error).__name__}: {error}"
-        raise DamagedFileError(f"{run.events_path} makes no record: {reason}") from error
+        raise DamagedFileError(f"{run.events_path} does not make a record: {reason}") from error
 
 
-def _as_measured(run: RunDirectory) -> Record:
-    """The record from the events, with a finding that ``record.json`` says something else."""
+def _rebuild_changed(run: RunDirectory) -> Record:
     if not run.events_path.is_file():
         raise DamagedFileError(f"{run.record_path} was changed, and its events are gone")
-    record = _ended(run)
+    record = _rebuild(run)
     return msgspec.structs.replace(record, findings=[RECORD_CHANGED, *record.findings])

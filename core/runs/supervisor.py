@@ -1,7 +1,7 @@
-"""Runs the passes of one run, each in a worker that it watches, and alone writes its events.
+"""Run the passes of one run, each in a worker that it watches, and write its events.
 
-``python -P -m sysbench.core.runs.supervisor RUN_DIRECTORY`` is what the TUI starts detached; the
-``run`` command consumes the same generator in its own process.
+The TUI starts ``python -P -m sysbench.core.runs.supervisor RUN_DIRECTORY`` detached; the ``run``
+command consumes the same generator in its own process.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from sysbench.core.errors import (
 from sysbench.core.formatting import format_bytes
 from sysbench.core.machine.clock_state import ClockGuard
 from sysbench.core.machine.devices import nvml_index
-from sysbench.core.machine.interpreter import chosen_before
+from sysbench.core.machine.interpreter import require_chosen
 from sysbench.core.machine.node import device_lock, hosts_of, shares
-from sysbench.core.machine.other_processes import Beside
+from sysbench.core.machine.other_processes import ProcessorUse
 from sysbench.core.machine.processes import stopped_process
 from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.machine.sample import Sample
@@ -56,7 +56,7 @@ from sysbench.core.record.events import (
 from sysbench.core.runs.builder import RecordBuilder, known_environment
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
 from sysbench.core.runs.kept_rates import measured_facts
-from sysbench.core.runs.prediction_errors import keep_error
+from sysbench.core.runs.prediction_errors import save_error
 from sysbench.core.runs.run_directory import EventLog, Header, RunDirectory
 from sysbench.core.runs.worker_process import CACHE_FOLDER, Job, WorkerProcess, signal_name
 from sysbench.core.spec.spec import RunSpec
@@ -83,20 +83,18 @@ def supervise(
 ) -> Iterator[AnyEvent]:
     """Run every pass of the run, yielding each event as it is written.
 
-    The last event is RunEnded, whatever happened. Closing the generator early ends the
-    worker and leaves the run without an end, as a crash would.
+    The last event is always RunEnded. Closing the generator early ends the worker and leaves the
+    run without an end, as a crash would.
 
     Args:
         run: A fresh run directory, from `create_run`.
-        wait: Wait for the device if another run measures on it.
-        cancel: Ends the run when set.
 
     Raises:
         DeviceBusyError: At the first step, if ``wait`` is false and the device is held.
-        InterpreterError: At the first step, if the run names a Python that nobody chose here.
+        InterpreterError: At the first step, if the run names a Python that was never chosen here.
     """
     header = run.header()
-    chosen_before(header.python)
+    require_chosen(header.python)
     cancel = cancel or Cancellation()
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
@@ -117,26 +115,24 @@ def add_round(
     """Time the run's spec once more in a fresh process, yielding each event as it is written.
 
     The round has the next number; its record is the run's, with the figures of all rounds. A run
-    that was not measured yet gets its first. However the round ends, those before it stay as they
-    are, and so does the status of a run that had ended. A round whose supervisor was killed is in
-    the record as ``killed``, and the next one goes on.
+    that was not measured yet gets its first. Neither earlier rounds nor the status of a run that
+    had ended change. A round whose supervisor was killed is in the record as ``killed``, and the
+    next one continues.
 
     Args:
         run: A run whose passes have ``timing``; ended, killed or fresh.
-        experiment: Id of the comparison that the round is for, with ``block``, ``position`` and
-            ``side``, its place in it.
-        wait: Wait for the device if another run measures on it.
-        cancel: Ends the round when set.
+        experiment: Id of the comparison; ``block``, ``position`` and ``side`` are the round's place
+            in it.
 
     Raises:
-        SpecError: The run has no timing pass, or names a Python that nobody chose here.
-        DeviceBusyError: At the first step, if a supervisor is at work on the run, or if ``wait``
-            is false and the device is held.
+        SpecError: The run has no timing pass, or names a Python that was never chosen here.
+        DeviceBusyError: At the first step, if the run has a supervisor, or if ``wait`` is false and
+            the device is held.
     """
     header = run.header()
     if "timing" not in header.passes:
-        raise SpecError("passes", ",".join(header.passes), "a round is of the timing pass")
-    chosen_before(header.python)
+        raise SpecError("passes", ",".join(header.passes), "only the timing pass has rounds")
+    require_chosen(header.python)
     place = PassPlace(experiment=experiment, block=block, position=position, side=side)
     cancel = cancel or Cancellation()
     with run.hold(), EventLog(run) as log:
@@ -148,11 +144,11 @@ def add_round(
 
 
 def disturb_round(run: RunDirectory, index: int, why: str) -> None:
-    """Note in the run that a round does not count, and why; an empty reason lets it count again.
+    """Exclude a round because of ``why``; an empty reason includes it again.
 
     Raises:
         NotFoundError: The run has no such round.
-        DeviceBusyError: A supervisor is at work on the run.
+        DeviceBusyError: The run has a supervisor.
     """
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, run.header(), log, Cancellation())
@@ -168,7 +164,6 @@ def disturb_round(run: RunDirectory, index: int, why: str) -> None:
 def _on_devices(
     supervision: Supervision, work: Callable[[], Iterator[AnyEvent]], *, wait: bool
 ) -> Iterator[AnyEvent]:
-    """The work while its devices are held, and the end of the run."""
     cancel = supervision.cancel
     while not cancel.is_set():
         with ExitStack() as held:
@@ -192,14 +187,14 @@ def _on_devices(
 
 @contextmanager
 def locked_devices(devices: Sequence[str]) -> Iterator[None]:
-    """While inside ``with`` no other run measures on these devices."""
+    """Exclude other runs from these devices inside ``with``."""
     with _locked({device_lock(device): device for device in devices}):
         yield
 
 
 @contextmanager
 def _locked_for(spec: RunSpec) -> Iterator[None]:
-    """While inside ``with`` no other run measures where the ranks of this spec do, on any node."""
+    """Exclude other runs from the devices of the spec's ranks, on all nodes, inside ``with``."""
     hosts = hosts_of(spec.ranks)
     with _locked(
         {
@@ -221,7 +216,7 @@ def _locked(locks: Mapping[Path, str]) -> Iterator[None]:
 
 
 class Supervision:
-    """One run under way, or one that is resumed for another round."""
+    """A run that is being measured, or resumed for another round."""
 
     def __init__(
         self, run: RunDirectory, header: Header, log: EventLog, cancel: Cancellation
@@ -240,7 +235,6 @@ class Supervision:
         self._noticed: set[str] = set()
 
     def emit(self, event: AnyEvent) -> Iterator[AnyEvent]:
-        """Write an event, fold it into the record, hand it on."""
         try:
             self.log.append(event)
         except OSError as error:
@@ -251,13 +245,12 @@ class Supervision:
         yield event
 
     def notice_once(self, message: str) -> Iterator[AnyEvent]:
-        """Log a message the first time only."""
         if message not in self._noticed:
             self._noticed.add(message)
             yield from self.emit(Noticed(message=message))
 
     def start(self) -> Iterator[AnyEvent]:
-        """The run's first event, and its record before anything is measured."""
+        """Write the run's first event, and its record before anything is measured."""
         spec = self.header.spec
         yield from self.emit(
             RunStarted(
@@ -273,16 +266,15 @@ class Supervision:
         self._keep_record()
 
     def resume(self) -> None:
-        """Take in what the run has been so far."""
         self.builder.take_in(self.run.tail())
         self.builder.resume()
 
     def run_passes(self) -> Iterator[AnyEvent]:
-        """Every pass in its own worker, the rounds of the timing pass one after another."""
+        """Run every pass in its own worker, the rounds of the timing pass one after another."""
         yield from self._with_telemetry(self._passes())
 
     def run_round(self, place: PassPlace) -> Iterator[AnyEvent]:
-        """One more round of the timing pass, during which the record is ``running``."""
+        """Run one more round of the timing pass, during which the record is ``running``."""
         self._keep_record()
         yield from self._with_telemetry(self._run_pass("timing", self.builder.next_round, place))
 
@@ -323,8 +315,10 @@ class Supervision:
             yield from self.emit(_pass_ended(name, outcome, str(error), began, None, round=number))
             return
         try:
-            kept = msgspec.structs.asdict(place) if place else {}
-            yield from self.emit(PassStarted(name=name, pid=worker.pid, round=number, **kept))
+            place_fields = msgspec.structs.asdict(place) if place else {}
+            yield from self.emit(
+                PassStarted(name=name, pid=worker.pid, round=number, **place_fields)
+            )
             watch = _Watch(worker.pid if name == "timing" else None)
             yield from self._follow(worker, watch, number if name == "timing" else None)
             code = None if watch.forced else worker.wait()
@@ -340,7 +334,7 @@ class Supervision:
         if number > 1:
             # Only the first round's cache is of use, to the trace pass.
             shutil.rmtree(folder / CACHE_FOLDER, ignore_errors=True)
-            with suppress(OSError):  # ranks leave their logs in it
+            with suppress(OSError):  # ranks write their logs into it
                 folder.rmdir()
         yield from self.emit(
             _pass_ended(name, outcome, detail, began, code, round=number, **watch.ended)
@@ -349,7 +343,7 @@ class Supervision:
     def _follow(
         self, worker: WorkerProcess, watch: _Watch, round_number: int | None
     ) -> Iterator[AnyEvent]:
-        """Hand on the worker's events until it ends, hangs, or the run is cancelled."""
+        """Yield the worker's events until it ends, hangs, or the run is cancelled."""
         clock = ClockGuard()
         while not worker.ended:
             try:
@@ -379,15 +373,17 @@ class Supervision:
                 return
 
     def sampled(self, sample: Sample) -> TelemetrySampled:
-        """The sample without serial numbers, and which of its devices is measured: that depends on
-        the variables of this process, which a later reader does not have."""
+        """Return the sample without serial numbers, and the index of the measured device.
+
+        The index depends on this process's environment variables, which a later reader does not
+        have.
+        """
         index = nvml_index(self.header.spec.device, sample.devices)
         devices = [msgspec.structs.replace(device, uuid="") for device in sample.devices]
         sample = msgspec.structs.replace(sample, devices=devices)
         return TelemetrySampled(sample=msgspec.to_builtins(sample), device_index=index)
 
     def end(self, status: Outcome | None = None) -> Iterator[AnyEvent]:
-        """The run's last event and its final record."""
         if self.builder.resumed:
             status = self.builder.status_of_all()
         elif status is None:
@@ -403,7 +399,7 @@ class Supervision:
         self._keep_record()
         with suppress(OSError):  # the record has the end already
             self.log.append(event)
-            keep_error(self.builder.record())
+            save_error(self.builder.record())
         yield event
 
     def _keep_record(self) -> None:
@@ -418,12 +414,10 @@ class Supervision:
 
 
 class _Watch:
-    """The last facts of one worker, from which its outcome is judged."""
-
     def __init__(self, timed_pid: int | None = None) -> None:
         self.stage = "start"
         self.ended: dict[str, Any] = {}
-        self._beside = None if timed_pid is None else Beside(timed_pid)
+        self._beside = None if timed_pid is None else ProcessorUse(timed_pid)
         self.forced: Outcome | None = None
         self._detail = ""
         self._oom: OutOfMemory | None = None
@@ -454,20 +448,19 @@ class _Watch:
                 pass
 
     def patience(self) -> float:
-        """Seconds of silence that mean a hang; compiling may rightly be silent for long."""
+        """Seconds of silence that mean a hang; compiling may be silent for long."""
         override = os.environ.get(HANG_VARIABLE)
         if override:
             return float(override)
         return COMPILE_HANG_SECONDS if self.stage == "compile" else HANG_SECONDS
 
     def newly_stopped(self, pid: int) -> int | None:
-        """A process of the worker that is stopped, once for each time it is; else None."""
+        """Return a process of the worker that is stopped, once for each time; else None."""
         before, self._stopped = self._stopped, stopped_process(pid)
         return self._stopped if self._stopped != before else None
 
     def silence(self) -> str:
-        """The sentence about a worker that is silent."""
-        text = f"nothing was heard for {self.patience():.0f} s in stage {self.stage}"
+        text = f"no event for {self.patience():.0f} s in stage {self.stage}"
         return text if self._stopped is None else f"{text}: {_describe_stop(self._stopped)}"
 
     def is_silent(self) -> bool:
@@ -479,7 +472,7 @@ class _Watch:
             self.forced, self._detail = outcome, detail
 
     def verdict(self, code: int | None) -> tuple[Outcome, str]:
-        """Outcome of the pass, and its sentence."""
+        """Return the outcome of the pass, and its sentence."""
         if self.forced is not None:
             return self.forced, self._detail
         if self._oom is not None:
@@ -494,23 +487,23 @@ class _Watch:
 
 
 def _describe_stop(pid: int) -> str:
-    return f"process {pid} is stopped by a signal or a debugger; `kill -CONT {pid}` lets it go on"
+    return f"process {pid} is stopped by a signal or a debugger; `kill -CONT {pid}` continues it"
 
 
 def _describe_oom(event: OutOfMemory, asked_bytes: int | None) -> str:
-    """The sentence; ``asked_bytes`` from the recording is more exact than the event's."""
-    requested = "an unknown amount"
+    """Return the sentence; ``asked_bytes`` from the recording is more exact than the event's."""
     asked_bytes = event.requested_bytes if asked_bytes is None else asked_bytes
-    if asked_bytes is not None:
-        requested = format_bytes(asked_bytes)
-    free = "" if event.free_bytes is None else f", {format_bytes(event.free_bytes)} free"
-    limit = ""
+    requested = "an unknown amount" if asked_bytes is None else format_bytes(asked_bytes)
+    bounds = []
+    if event.free_bytes is not None:
+        bounds.append(f"{format_bytes(event.free_bytes)} free")
     if event.limit_bytes is not None:
-        limit = f", limit {format_bytes(event.limit_bytes)}"
+        bounds.append(f"limit {format_bytes(event.limit_bytes)}")
     elif event.capacity_bytes is not None:
-        limit = f", {format_bytes(event.capacity_bytes)} to be had"
-    head = f"{_of_rank(event.rank)}out of memory: {requested} asked for in {event.phase}"
-    return f"{head}{free}{limit}"
+        bounds.append(f"capacity {format_bytes(event.capacity_bytes)}")
+    known = f" ({', '.join(bounds)})" if bounds else ""
+    head = f"{_of_rank(event.rank)}out of memory in {event.phase}"
+    return f"{head}: tried to allocate {requested}{known}"
 
 
 def _describe_failure(failure: WorkerFailed) -> str:
@@ -536,7 +529,6 @@ def _outcome_of_failure(failure: WorkerFailed) -> Outcome:
 
 
 def _outcome_of_os_error(error: Exception) -> Outcome:
-    """The outcome of work that could not begin."""
     return "disk-full" if getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT) else "failed"
 
 
@@ -550,7 +542,6 @@ def _pass_ended(
 
 
 def main() -> int:
-    """Supervise the run directory named on the command line to its end."""
     return work_until_signal(lambda path, cancel: supervise(RunDirectory(path), cancel=cancel))
 
 

@@ -1,6 +1,6 @@
-"""Runs that were deleted, until the trash is emptied: ``trash/TIME.ID`` under the home.
+"""Deleted runs, until the trash is emptied: ``trash/TIME.ID`` in the data folder.
 
-A run is moved by one rename, and so is either in the library or in the trash, also after a crash.
+A run is moved by one rename, so it is either in the library or in the trash, also after a crash.
 """
 
 from __future__ import annotations
@@ -20,25 +20,16 @@ from sysbench.core.storage import home, make_folder
 
 
 class KeptRunError(SysbenchError):
-    """A run that is not deleted: it is live, or something else refers to it."""
+    """A run that cannot be deleted: it is live, or something else refers to it."""
 
 
 class Trashed(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in the trash.
-
-    Attributes:
-        id: Of the run.
-        deleted_ns: When it was deleted, Unix epoch.
-        path: Its folder.
-    """
-
     id: str
     deleted_ns: int
     path: str
 
 
 def trash_folder(root: Path | None = None) -> Path:
-    """The folder of deleted runs."""
     return (root or home()) / "trash"
 
 
@@ -47,22 +38,22 @@ def trash_run(run: RunDirectory, root: Path | None = None) -> Trashed:
 
     Raises:
         KeptRunError: A supervisor works on it, or is about to.
-        NotFoundError: It is no run of the library, or gone.
+        NotFoundError: It is not in the library, or gone.
         OSError: It could not be moved.
     """
     place = runs_folder(root) / run.id
-    # Only what lies in the library is deleted: a run at a path may be somebody else's.
+    # Only runs in the library are deleted: a run at a path may belong to another user.
     if run.path.resolve() != place.resolve() or place.is_symlink() or not place.is_dir():
-        raise NotFoundError(f"{run.path} is no run of this library: nothing is deleted")
+        raise NotFoundError(f"{run.path} is not a run of this library: nothing is deleted")
     beginning = run.is_beginning() and not run.record_path.exists()
-    # Between two rounds of an experiment nobody holds the run, and the next one needs it.
+    # Between two rounds of an experiment no process holds the run, and the next one needs it.
     if beginning or run.is_live() or experiment_meant(run.id, root) is not None:
         raise KeptRunError(f"run {run.id} is live: `sysbench-tui stop {run.id}` ends it first")
     make_folder(trash_folder(root))
     deleted_ns = time.time_ns()
     target = trash_folder(root) / f"{deleted_ns}.{run.id}"
     try:
-        # Held over the move, so that no supervisor begins in between.
+        # Held during the move, so that no supervisor begins in between.
         with run.hold():
             os.rename(place, target)
     except DeviceBusyError as error:
@@ -71,33 +62,31 @@ def trash_run(run: RunDirectory, root: Path | None = None) -> Trashed:
 
 
 def list_trash(root: Path | None = None) -> list[Trashed]:
-    """The deleted runs, the one deleted last first."""
-    found = []
+    """Return the deleted runs, the last deleted one first."""
+    deleted_runs = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in trash_folder(root).iterdir():
             deleted, _, run_id = path.name.partition(".")
             if deleted.isdecimal() and is_run_id(run_id) and path.is_dir():
-                found.append(Trashed(id=run_id, deleted_ns=int(deleted), path=str(path)))
-    return sorted(found, key=lambda trashed: trashed.deleted_ns, reverse=True)
+                deleted_runs.append(Trashed(id=run_id, deleted_ns=int(deleted), path=str(path)))
+    return sorted(deleted_runs, key=lambda trashed: trashed.deleted_ns, reverse=True)
 
 
 def find_trashed(text: str, root: Path | None = None) -> Trashed:
-    """The deleted run with that id, a unique part of one, or ``last``, the one deleted last.
-
-    Raises:
-        NotFoundError: None, or several.
-    """
-    every = list_trash(root)
-    if text == "last" and every:
-        return every[0]
-    found = [row for row in every if row.id == text] or [row for row in every if text in row.id]
-    if len({row.id for row in found}) == 1:
-        return found[0]  # a copy of a run can be deleted under its id too: the last is meant
-    if found:
-        some = ", ".join(row.id for row in found[:4])
+    """Find a deleted run by id, a unique part of one, or ``last``; raises NotFoundError."""
+    deleted_runs = list_trash(root)
+    if text == "last" and deleted_runs:
+        return deleted_runs[0]
+    matches = [row for row in deleted_runs if row.id == text] or [
+        row for row in deleted_runs if text in row.id
+    ]
+    if len({row.id for row in matches}) == 1:
+        return matches[0]  # a copy of a run can be deleted under its id too: the last is meant
+    if matches:
+        some = ", ".join(row.id for row in matches[:4])
         raise NotFoundError(f"deleted run {text!r} is ambiguous: {some}")
     raise NotFoundError(
-        f"no run {text!r} in {trash_folder(root)}; `sysbench-tui list --trash` shows what is"
+        f"no run {text!r} in {trash_folder(root)}; `sysbench-tui list --trash` lists them"
     )
 
 
@@ -121,11 +110,7 @@ def restore(trashed: Trashed, root: Path | None = None) -> RunDirectory:
 
 
 def empty_trash(root: Path | None = None) -> list[Trashed]:
-    """Remove the deleted runs for good, and return what they were.
-
-    Raises:
-        OSError: One could not be removed.
-    """
+    """Remove the deleted runs permanently, and return them; OSError if one could not be removed."""
     gone = list_trash(root)
     for trashed in gone:
         shutil.rmtree(trashed.path)

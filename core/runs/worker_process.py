@@ -1,4 +1,4 @@
-"""The supervisor's side of a worker: start it, read its events, end it. No torch here."""
+"""Start a worker, read its events, end it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import last_bytes, open_to_append
 
 Report = Callable[[AnyEvent], None]
-"""Sends one fact to the supervisor."""
+"""Sends one event to the supervisor."""
 
 
 CACHE_FOLDER = "inductor-cache"
-"""In a timing pass's folder: the compiler's cache of a run that compiles with an empty one."""
+"""Folder in a timing pass's folder: the compiler's cache of a run that starts with an empty one."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         spec: What to measure; its device is resolved.
-        name: Which pass.
         folder: Folder of the pass's artifacts; exists.
         capture: An outside profiler watches: emit NVTX ranges, mark the measured steps.
     """
@@ -48,7 +47,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> Path:
-        """The folder, as a path."""
         return Path(self.folder)
 
 
@@ -56,24 +54,25 @@ EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"
 PARENT_VARIABLE = "SYSBENCH_PARENT_PID"
 TERMINATE_SECONDS = 2.0
 STACKS_SIGNAL = signal.SIGUSR1
-"""Has the worker write the stacks of its threads into its log."""
+"""Makes the worker write the stacks of its threads into its log."""
 STACKS_SECONDS = 2.0
 WARNINGS, NOTHING = "2", "99"
-"""Least severity of what torch's profiler logs. That CUPTI refuses it says in a warning, and then
-goes on without kernels; on the CPU its warnings are about CUDA."""
+"""Minimum severity that torch's profiler logs. If CUPTI refuses it, it logs a warning and continues
+without kernels; on the CPU its warnings are about CUDA.
+"""
 TERMINATED = re.compile(r"terminat(?:e|ing)\b.*\b(?:std::bad_alloc|c10::OutOfMemoryError)\b.*")
-"""What the C++ runtimes of GCC and LLVM write when nobody caught a refused request."""
+"""What the C++ runtimes of GCC and LLVM write after an uncaught failed allocation."""
 LAST_BYTES = 2**16
 UNKNOWN = (
     *("requested_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "largest_free_bytes"),
     *("capacity_bytes", "op", "expression"),
 )
-"""What an `OutOfMemory` leaves out when its worker could not tell it."""
-NATIVE_END = "native code was refused memory and ended the process; it says no more than that"
+"""Fields of an `OutOfMemory` that its worker could not report."""
+NATIVE_END = "an allocation failed in native code and ended the process, without details"
 
 
 class WorkerProcess:
-    """One pass under way.
+    """One pass that is being measured.
 
     Events come over a dedicated pipe; the worker's output goes to ``log``. The worker leads a
     session, so that ending it ends the processes that it started.
@@ -123,10 +122,9 @@ class WorkerProcess:
             self.ended = True
 
     def events(self, timeout_seconds: float) -> Iterator[AnyEvent]:
-        """Events that arrived within the timeout; sets ``ended`` at the end of the pipe.
+        """Yield events that arrived within the timeout; set ``ended`` at the end of the pipe.
 
-        Raises:
-            DamagedFileError: A line that is not an event.
+        Raises DamagedFileError for a line that is not an event.
         """
         if not self._selector.select(timeout_seconds):
             return
@@ -139,12 +137,14 @@ class WorkerProcess:
             yield decode_event(line)
 
     def where(self, model_file: str) -> str:
-        """``, at model.py:12 in make``: where the code of an own model stands; empty of others."""
+        """Return the current line of a user's model as ``, at model.py:12 in make``; empty for
+        others.
+        """
         place = place_in_code(self.pid, self._log, Path(model_file).parent) if model_file else ""
         return place and f", at {place}"
 
     def wait(self) -> int:
-        """The exit code, once the pipe has ended; minus the signal's number if killed."""
+        """Return the exit code, once the pipe has ended; minus the signal's number if killed."""
         try:
             return self.process.wait(TERMINATE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -152,7 +152,7 @@ class WorkerProcess:
             return self.process.wait()
 
     def refusal(self, stage: str, spec: RunSpec) -> OutOfMemory | None:
-        """Out of memory, where C++ code that was refused memory ended the worker; else None.
+        """Return an out-of-memory event if uncaught C++ bad_alloc ended the worker; else None.
 
         Args:
             stage: The one in which the worker ended.
@@ -181,13 +181,12 @@ class WorkerProcess:
         )
 
     def kill(self) -> None:
-        """End the worker and everything it started, at once."""
+        """Kill the worker and everything it started."""
         kill_descendants(self.pid)  # including those that lead another session
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill what still runs and free the pipes."""
         self.kill()
         self.process.wait()
         if self.process.stdin is not None:
@@ -198,22 +197,22 @@ class WorkerProcess:
 
 
 def uncaught_refusal(written: bytes) -> str:
-    """The line of the C++ runtime on a refused request that nobody caught; empty without one."""
+    """Return the line of the C++ runtime on an uncaught failed allocation; empty without one."""
     match = TERMINATED.search(written.decode("utf-8", "replace"))
     return match[0] if match else ""
 
 
 def signal_name(number: int) -> str:
-    """``SIGSEGV``; of SIGKILL also who may have sent it."""
-    hint = " (a person, or the kernel out of memory)" if number == signal.SIGKILL else ""
+    """Return ``SIGSEGV``; for SIGKILL also who may have sent it."""
+    hint = " (by a user, or by the kernel out of memory)" if number == signal.SIGKILL else ""
     return f"{signal.Signals(number).name}{hint}"
 
 
 def place_in_code(pid: int, log: Path, folder: Path) -> str:
-    """``model.py:12 in make``: the innermost line under a folder at which a worker stands now.
+    """Return the innermost line under a folder that a worker is running: ``model.py:12 in make``.
 
-    The worker writes the stacks of all its threads into its log for that. Empty where no thread is
-    in code of that folder.
+    The worker writes the stacks of all its threads into its log for that. Empty if no thread is in
+    code of that folder.
     """
     begin = log.stat().st_size
     os.kill(pid, STACKS_SIGNAL)

@@ -1,7 +1,7 @@
-"""Registry of precisions and of attention kernels: everything that differs by name is in a row.
+"""Registry of precisions and attention kernels, one row each.
 
-No torch: a row names dtypes and backends, and the worker looks them up. To add a precision or an
-attention kernel, add its name to the literal and its row to the tuple.
+A row names dtypes and backends, which the worker looks up: this module imports no torch. To add a
+precision or an attention kernel, add its name to the literal and its row to the tuple.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ AttentionName = Literal[
     "naive", "sdpa", "sdpa-flash", "sdpa-efficient", "sdpa-cudnn", "sdpa-math", "flex", "own"
 ]
 DtypeName = Literal["float32", "bfloat16", "float16"]
-"""Attributes of the torch module."""
 UNIT_ROUNDOFF: dict[DtypeName, float] = {
     "float32": 2.0**-24,
     "bfloat16": 2.0**-8,
@@ -24,7 +23,7 @@ UNIT_ROUNDOFF: dict[DtypeName, float] = {
 }
 """Largest relative error of rounding to the nearest number of the format."""
 Kernel = Literal["naive", "sdpa", "flex"]
-"""Code paths of the model; ``sdpa`` is torch's fused call, whichever backend answers it."""
+"""Code paths of the model; ``sdpa`` is torch's fused call with any backend."""
 Backend = Literal["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH"]
 """Members of ``torch.nn.attention.SDPBackend``."""
 
@@ -34,7 +33,7 @@ PLAIN_NAMES = r"sgemm|ffma|simt"
 TF32_NAMES = r"tf32|s1688"
 BF16_NAMES = r"bf(?:loat)?16|nvjet_(?:sm\d+_)?ts"
 HALF_NAMES = r"b?f(?:p|loat)?16|half|hgemm|[hs](?:884|16816)|h1688|nvjet_(?:sm\d+_)?[ht]s"
-"""Either kind of half: ``BF16_NAMES`` are a part of them."""
+"""Both 16-bit formats: ``BF16_NAMES`` are a part of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +41,14 @@ class Precision:
     """Number formats of a step.
 
     Attributes:
-        name: Value of the spec's key.
         weights: Dtype of parameters, gradients and the optimizer's state.
         autocast: Dtype to which autocast lowers matrix products; None without autocast.
         tf32: Whether float32 matrix products may round their operands to TF32.
-        cuda_only: Whether the CPU refuses it.
         peak_key: Key of its dense peak in ``profiles/gpus.toml``.
-        product_bits: Bits of an operand of a matrix product, as the hardware takes it.
-        kernel_names: Pattern, without case, of the names of kernels that multiply in it.
-            Names are asked for the narrowest format first, then in the order of the rows:
-            ``s1688`` is of halves where they are named, and ``ffma`` stands in the names of
-            some TF32 kernels.
+        product_bits: Bits of an operand of a matrix product in the hardware.
+        kernel_names: Case-insensitive pattern of the names of kernels that multiply in it. Patterns
+            are tried from the narrowest format on, then in the order of the rows: ``s1688`` can be
+            in the name of a half kernel, and ``ffma`` in that of a TF32 kernel.
     """
 
     name: PrecisionName
@@ -77,12 +73,10 @@ class Precision:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of an element of a weight, its gradient or its optimizer state."""
         return DTYPE_BYTES[self.weights]
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes of an element that goes into or comes out of a matrix product."""
         return DTYPE_BYTES[self.compute]
 
 
@@ -118,7 +112,7 @@ PRECISIONS: tuple[Precision, ...] = (
         kernel_names=BF16_NAMES,
     ),
 )
-"""In the order in which forms and messages list them."""
+"""In the order of forms and messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,18 +120,16 @@ class Attention:
     """Properties of an attention kernel.
 
     Attributes:
-        name: Value of the spec's key.
         kernel: Code path of the model.
-        backend: The only backend allowed to torch's fused call; None leaves torch the choice.
-        scores: Writer of the matrix of scores in memory: the model's operators, torch's, or
-            ``none`` where a fused kernel keeps it on the chip.
-        stand_in: Eager kernel of every device on the same operands: for a step on tensors
-            without data, or one whose only purpose is to import torch's modules.
+        backend: The only backend allowed to torch's fused call; None lets torch choose.
+        scores: What writes the matrix of scores to memory: the model's operators, torch's, or
+            ``none`` if a fused kernel keeps it on the chip.
+        stand_in: Eager kernel of every device on the same operands: for a dry run, or for a step
+            whose only purpose is to import torch's modules.
         compiles: Whether the first step compiles it, even in an eager model.
-        cuda_only: Whether the CPU refuses it.
         cpu_backward: Whether it has a backward pass on the CPU.
-        cuda_dtypes: Dtypes that it takes on CUDA.
-        is_of_model: It is what the user's model has in its code, and nothing sets it.
+        cuda_dtypes: Dtypes that it supports on CUDA.
+        is_of_model: Whether it is the attention in a user's model, which no key changes.
     """
 
     name: AttentionName
@@ -153,7 +145,7 @@ class Attention:
 
     @property
     def writes_scores(self) -> bool:
-        """True if a (batch, heads, context, context) matrix is in memory."""
+        """Whether a (batch, heads, context, context) matrix is in memory."""
         return self.scores != "none"
 
 
@@ -172,7 +164,7 @@ ATTENTIONS: tuple[Attention, ...] = (
     Attention(name="flex", kernel="flex", compiles=True, cpu_backward=False),
     Attention(name="own", is_of_model=True),
 )
-"""In the order in which forms and messages list them."""
+"""In the order of forms and messages."""
 
 OWN_ATTENTION: AttentionName = next(row.name for row in ATTENTIONS if row.is_of_model)
 """Default of the user's models."""
@@ -182,29 +174,21 @@ _ATTENTIONS: dict[str, Attention] = {row.name: row for row in ATTENTIONS}
 
 
 def precision_named(name: str) -> Precision:
-    """The row of that precision.
-
-    Raises:
-        SpecError: No such precision.
-    """
+    """Return the row of a precision, or raise SpecError."""
     if name not in _PRECISIONS:
         raise SpecError("precision", name, f"one of {', '.join(_PRECISIONS)}")
     return _PRECISIONS[name]
 
 
 def attention_named(name: str) -> Attention:
-    """The row of that attention kernel.
-
-    Raises:
-        SpecError: No such kernel.
-    """
+    """Return the row of an attention kernel, or raise SpecError."""
     if name not in _ATTENTIONS:
         raise SpecError("attention", name, f"one of {', '.join(_ATTENTIONS)}")
     return _ATTENTIONS[name]
 
 
 def without_autocast(precision: Precision) -> Precision:
-    """The precision of every device that keeps weights as this one does and casts nothing."""
+    """Return the precision for all devices with the same weights and no autocast."""
     return next(
         row
         for row in PRECISIONS

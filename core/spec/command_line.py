@@ -1,4 +1,4 @@
-"""A spec as the shell command that runs it."""
+"""Format a spec as the shell command that runs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sysbench.core.spec.spec import RunSpec
 def command_line(
     spec: RunSpec, passes: Sequence[str] | None = None, repeat: int = 1, python: str = ""
 ) -> str:
-    """The command that runs the same spec from a shell; by default with its default passes.
+    """Return the command that runs the same spec; by default with its default passes.
 
     Args:
         repeat: Rounds of the timing pass.
@@ -33,7 +33,7 @@ def command_line(
 
 
 def as_typed(name: str, value: object) -> str:
-    """A value of a key as a person would write it after ``KEY=``; parses back to the same."""
+    """Format a value as a user would type it after ``KEY=``; parses back to the same."""
     if isinstance(value, bool):
         return str(value).lower()
     if name == "memory_limit" and isinstance(value, int) and value:

@@ -1,4 +1,4 @@
-"""Table of a spec's keys, a row each: allowed values, conversion from text, meaning.
+"""Table of a spec's keys, one row each: allowed values, conversion from text, meaning.
 
 The form, ``--help``, the documentation and the checks all read this table.
 """
@@ -16,7 +16,7 @@ from sysbench.core.formatting import parse_bytes, parse_ratio
 from sysbench.core.spec.choices import ATTENTIONS, PRECISIONS
 from sysbench.core.spec.own_model import OWN_MODEL, canonical_arguments, is_own
 
-LARGEST = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 
 Group = Literal["work", "dimensions", "update", "compile", "stop", "machine", ""]
 Decides = Literal["forward", "step", "procedure", "conditions"]
@@ -27,23 +27,19 @@ class Field:
     """One key of a spec.
 
     Attributes:
-        name: The key, as ``--set`` and TOML take it.
-        help: Its meaning in a line.
-        allowed: The accepted values in words, for messages.
-        choices: The closed list of texts, or empty.
-        convert: A value of the field's type from a text or a TOML value; ValueError or
-            TypeError if it can't be.
+        convert: Converts a text or a TOML value to the field's type; raises ValueError or
+            TypeError.
         valid: Whether a converted value is in range.
-        group: Section of the form; empty for the experiments of the studies, which are not in it.
-        decides: Scope of its effect. ``forward``: the kernels of a forward pass. ``step``: only
-            the part of a step after it. ``procedure``: only the duration of the measurement.
+        group: Section of the form; empty for keys of the studies' experiments, which it omits.
+        decides: Scope of its effect. ``forward``: the kernels of a forward pass. ``step``: only the
+            part of a step after it. ``procedure``: only the duration of the measurement.
             ``conditions``: none of these.
-        part_of: The key that this one describes further; both are one factor of a study.
-        later: Added after runs had been stored: at its default it is left out of the identity,
-            so that those runs keep their identity.
-        is_typed: Whether people write it; else it follows from other keys, and helps leave it out.
-        zero: What 0 stands for, in a word or two; empty where it is a number like any other.
-        is_used: Whether the value has a meaning, by the values of the other keys.
+        part_of: The key that this one refines; both are one factor of a study.
+        later: Added after runs had been stored: at its default it is left out of the identity, so
+            that those runs keep their identity.
+        is_typed: Whether users set it; else it follows from other keys, and help texts omit it.
+        zero: Meaning of 0 in a word or two; empty if it is an ordinary number.
+        is_used: Whether the value has a meaning, given the values of the other keys.
     """
 
     name: str
@@ -61,11 +57,7 @@ class Field:
     is_used: Callable[[Mapping[str, Any]], bool] = lambda values: True
 
     def parse(self, value: object) -> Any:
-        """The field's value in its canonical form.
-
-        Raises:
-            SpecError: Not of the field's type, or out of its range.
-        """
+        """Convert to the field's canonical form, or raise SpecError."""
         try:
             converted = self.convert(value)
             is_valid = self.valid(converted)
@@ -82,29 +74,29 @@ class Field:
 
 
 def as_text(value: Any) -> str:
-    """A text without the space around it; TypeError for anything else."""
+    """Strip a text; raise TypeError for anything else."""
     if not isinstance(value, str):
         raise TypeError
     return value.strip()
 
 
 def as_whole_number(value: Any) -> int:
-    """A whole number from one or a text; TypeError for a fraction or a truth value."""
+    """Convert an integer or a text; raise TypeError for a fraction or a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError
     return int(value)
 
 
 def as_number(value: Any) -> float:
-    """A number from one or a text; TypeError for a truth value."""
+    """Convert a number or a text; raise TypeError for a boolean."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError
     return float(value) + 0.0  # -0.0 becomes 0.0: equal specs need equal text
 
 
-def count(name: str, help: str, low: int = 1, high: int = LARGEST, zero: str = "") -> Field:
-    """A whole number in a range; ``zero`` is what 0 stands for."""
-    allowed = f"a whole number from {low} to {high}" + (f" (0: {zero})" if zero else "")
+def count(name: str, help: str, low: int = 1, high: int = MAX_COUNT, zero: str = "") -> Field:
+    """Define an integer field with a range; ``zero`` is the meaning of 0."""
+    allowed = f"an integer from {low} to {high}" + (f" (0: {zero})" if zero else "")
     return Field(
         name=name,
         help=help,
@@ -116,10 +108,10 @@ def count(name: str, help: str, low: int = 1, high: int = LARGEST, zero: str = "
 
 
 def choice(name: str, help: str, *choices: str) -> Field:
-    """One text of a closed list."""
+    """Define a field with a closed list of texts."""
 
     def convert(value: Any) -> str:
-        # TOML and people write on/off as booleans; no field here has both readings.
+        # TOML and users write on/off as booleans; no field here accepts both.
         if isinstance(value, bool):
             return "on" if value else "off"
         return as_text(value)
@@ -135,7 +127,7 @@ def choice(name: str, help: str, *choices: str) -> Field:
 
 
 def switch(name: str, help: str) -> Field:
-    """True or false, by several words."""
+    """Define a boolean field with several spellings."""
     words = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
     return Field(
         name=name,
@@ -158,7 +150,7 @@ def decimal(
     convert: Callable[[Any], float] = as_number,
     zero: str = "",
 ) -> Field:
-    """A number in a range that ``allowed`` puts in words."""
+    """Define a number field with a range that ``allowed`` describes."""
     return Field(
         name=name,
         help=help,
@@ -170,25 +162,17 @@ def decimal(
 
 
 def as_ratio(value: Any) -> float:
-    """A share, from ``0.5%`` too."""
+    """Convert a share, also from ``0.5%``."""
     return parse_ratio(value) if isinstance(value, str) else as_number(value)
 
 
 def as_bytes(value: Any) -> int:
-    """A count of bytes, from ``24GiB`` too."""
+    """Convert a count of bytes, also from ``24GiB``."""
     return parse_bytes(value) if isinstance(value, str) else as_whole_number(value)
 
 
 def field_named(name: str, value: object = "…") -> Field:
-    """The field of that name.
-
-    Args:
-        name: The key.
-        value: Its value, for the message.
-
-    Raises:
-        SpecError: No such key; names the nearest one.
-    """
+    """Return the field of that name, or raise SpecError with the nearest name and ``value``."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     close = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.5)
@@ -197,31 +181,29 @@ def field_named(name: str, value: object = "…") -> Field:
 
 
 def typed_keys() -> tuple[str, ...]:
-    """Keys that people write."""
     return tuple(field.name for field in FIELDS if field.is_typed)
 
 
 def group_keys(group: Group) -> tuple[str, ...]:
-    """Keys of a group, in the order of the table."""
     return tuple(field.name for field in FIELDS if field.group == group)
 
 
 def keys_deciding(*kinds: Decides) -> tuple[str, ...]:
-    """Keys that decide one of these, in the order of the table."""
+    """Return the keys with one of these scopes, in the order of the table."""
     return tuple(field.name for field in FIELDS if field.decides in kinds)
 
 
 def unused_keys(values: Mapping[str, Any]) -> set[str]:
-    """Keys whose values have no meaning given the others: an optimizer without training steps.
+    """Return the keys without a meaning given the others: an optimizer without training steps.
 
     Args:
-        values: By key, as a record or as the form has them.
+        values: By key, as in a record or the form.
     """
     return {field.name for field in FIELDS if not field.is_used(values)}
 
 
 def differing_keys(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """Keys with another value in the two, used or not; those of ``a`` first, in its order."""
+    """Return the keys with different values, used or not; those of ``a`` first, in its order."""
     return [key for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key)]
 
 
@@ -243,12 +225,11 @@ def _compiles(values: Mapping[str, Any]) -> bool:
 
 
 def _size(name: str, help: str, high: int) -> Field:
-    allowed = f"a whole number from 1 to {high}, or 0 where a model of yours takes none"
+    allowed = f"an integer from 1 to {high} (0 if your model has no such argument)"
     return replace(count(name, help, 0, high), allowed=allowed)
 
 
 def _with(group: Group, *fields: Field, **metadata: Any) -> tuple[Field, ...]:
-    """The fields with a group and the other metadata that they share."""
     return tuple(replace(field, group=group, **metadata) for field in fields)
 
 
@@ -257,7 +238,7 @@ FIELDS: tuple[Field, ...] = (
         "work",
         Field(
             name="model",
-            help="preset of a model size, or a model of yours",
+            help="preset, or your own model",
             allowed="the name of a preset, such as tiny or cs336-2025/large, or "
             "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, hf:PATH with model.NAME=VALUE",
             convert=as_text,
@@ -284,8 +265,7 @@ FIELDS: tuple[Field, ...] = (
         ),
         choice(
             "attention",
-            "naive materialises the scores; sdpa lets torch choose the kernel; own is what a model "
-            "of yours does",
+            "naive materialises the scores; sdpa lets torch choose the kernel; own is your model's",
             *(row.name for row in ATTENTIONS),
         ),
     ),
@@ -303,7 +283,7 @@ FIELDS: tuple[Field, ...] = (
         "update",
         choice(
             "optimizer",
-            "used by step = train; custom is the one that a model of yours brings",
+            "used by step = train; custom is your model's own",
             *("adamw-loop", "adamw-foreach", "adamw-fused", "sgd", "custom"),
         ),
         decimal(
@@ -338,12 +318,12 @@ FIELDS: tuple[Field, ...] = (
         "stop",
         Field(
             name="warmup",
-            help="steps before measuring; auto goes on until they agree",
-            allowed="auto, or a whole number from 0 to 10000",
+            help="steps before measuring; auto continues until they agree",
+            allowed="auto, or an integer from 0 to 10000",
             convert=_warmup,
             valid=lambda value: value == "auto" or 0 <= value <= 10_000,
         ),
-        count("steps", "measure exactly so many steps", 0, 1_000_000, zero="until settled"),
+        count("steps", "number of measured steps", 0, 1_000_000, zero="until settled"),
         decimal(
             "until",
             "stop when the 95 % interval's half-width is this share of the median",
@@ -352,10 +332,10 @@ FIELDS: tuple[Field, ...] = (
             1,
             as_ratio,
         ),
-        count("max_steps", "stop after so many steps even if not settled", high=1_000_000),
+        count("max_steps", "maximum number of steps", high=1_000_000),
         decimal(
             "max_seconds",
-            "stop after so long even if not settled",
+            "maximum time",
             "0.1 to 86400 seconds",
             0.1,
             86400,
@@ -366,7 +346,7 @@ FIELDS: tuple[Field, ...] = (
         "stop",
         choice(
             "sync",
-            "batched waits once a batch; every-step each time, slower",
+            "batched waits once per batch; every-step waits each step and is slower",
             "batched",
             "every-step",
         ),
@@ -383,7 +363,7 @@ FIELDS: tuple[Field, ...] = (
         ),
         count(
             "threads",
-            "host threads for operators; automatic is OMP_NUM_THREADS, else all cores but one",
+            "host threads for operators; default: OMP_NUM_THREADS, else all cores but one",
             0,
             4096,
             zero="automatic",
@@ -394,7 +374,7 @@ FIELDS: tuple[Field, ...] = (
         count("seed", "seed of weights and data", low=0),
         Field(
             name="memory_limit",
-            help="cap on what the allocator may hold, to emulate a smaller device",
+            help="limit of allocated memory, to emulate a smaller device",
             allowed="bytes in binary units such as 24GiB, at least 1MiB; 0 is none",
             convert=as_bytes,
             valid=lambda value: value == 0 or 2**20 <= value <= 2**50,
@@ -406,7 +386,7 @@ FIELDS: tuple[Field, ...] = (
         "",
         choice(
             "workload",
-            "what is run; all but transformer are experiments of the studies",
+            "workload; all but transformer belong to the studies",
             *("transformer", "attention", "accumulation", "autocast-dtypes", "all-reduce"),
             OWN_MODEL,
         ),
@@ -428,11 +408,11 @@ FIELDS: tuple[Field, ...] = (
     *_with(
         "",
         choice("comm_backend", "auto is nccl on CUDA, gloo on the CPU", "auto", "nccl", "gloo"),
-        switch("shard_optimizer", "each rank keeps a part of the optimizer's state"),
-        decimal("payload_mib", "size of what all-reduce sums", "0 to 65536 MiB", 0, 65536),
+        switch("shard_optimizer", "shard the optimizer's state over the ranks"),
+        decimal("payload_mib", "size of the all-reduced buffer", "0 to 65536 MiB", 0, 65536),
         choice(
             "mask",
-            "of bare attention; auto is none there, as in the write-ups, and causal in a model",
+            "mask of bare attention; auto is none there and causal in a model",
             *("auto", "causal", "none"),
         ),
         later=True,
@@ -441,7 +421,7 @@ FIELDS: tuple[Field, ...] = (
         "",
         Field(
             name="model_args",
-            help="arguments of an own model's factory; model.NAME=VALUE sets one",
+            help="arguments of your model's factory; model.NAME=VALUE sets one",
             allowed='a JSON object such as {"layers": 4}',
             convert=canonical_arguments,
             valid=lambda value: len(value) <= 4096,
@@ -449,7 +429,7 @@ FIELDS: tuple[Field, ...] = (
         ),
         Field(
             name="model_file",
-            help="file of an own model's code, found from model",
+            help="file of your model's code, derived from model",
             allowed="a path",
             convert=as_text,
             valid=lambda value: len(value) <= 4096,
@@ -457,13 +437,13 @@ FIELDS: tuple[Field, ...] = (
         ),
         Field(
             name="model_source",
-            help="digest of an own model's code and libraries, made from the file",
+            help="digest of your model's code and libraries, derived from the file",
             allowed="16 hexadecimal digits",
             convert=as_text,
             valid=lambda value: bool(re.fullmatch(r"(|[0-9a-f]{16})", value)),
             is_typed=False,
         ),
-        switch("trust_code", "run the code that comes with a configuration; only with hf:PATH"),
+        switch("trust_code", "run code shipped with a configuration; only with hf:PATH"),
         part_of="model",
         later=True,
         is_used=lambda values: is_own(values.get("model")),
@@ -473,4 +453,4 @@ FIELDS: tuple[Field, ...] = (
 _BY_NAME = {field.name: field for field in FIELDS}
 
 COMPILE_KEYS = ("compile", *group_keys("compile"))
-"""Keys of torch.compile: an eager run has them and does not use them."""
+"""Keys of torch.compile, which an eager run does not use."""

@@ -1,4 +1,4 @@
-"""The code behind the name of an own model: its file, and a digest of what it is made of."""
+"""Find the code behind the name of a user's model: its file, and a digest of its contents."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ from sysbench.core.spec.spec import RunSpec
 CONFIG = "config.json"
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed libraries."""
-MOST_FILES = 500
-"""Files that a digest may read: more are no model's code."""
-LARGEST_BYTES = 2**24
+MAX_FILES = 500
+"""Files that a digest may read; more cannot belong to a model."""
+MAX_BYTES = 2**24
 
 DISTRIBUTIONS = {
     **{name: name for name in ("transformers", "torchvision", "torchaudio", "timm", "einops")},
     **{name: name for name in ("peft", "accelerate", "scipy", "pandas", "omegaconf")},
     **{"flash_attn": "flash-attn", "PIL": "pillow", "sklearn": "scikit-learn", "yaml": "PyYAML"},
 }
-"""Packages by the name of their import: only of these a command may be told that installs them."""
+"""Packages by import name: messages suggest only these for installation."""
 
 MEASURED_APART = {"torch"}
-"""Libraries that the environment of a record tells by themselves, as a factor of comparisons."""
+"""Libraries with their own entry in a record's environment, as a factor of comparisons."""
 
 
-def located(spec: RunSpec, python: str | None = None) -> RunSpec:
-    """The spec with the file of its own model and the digest of its code; others as they are.
+def locate(spec: RunSpec, python: str | None = None) -> RunSpec:
+    """Return the spec with the file of the user's model and the digest of its code.
 
-    The name in ``model`` loses its folder, so that the same code has the same identity anywhere.
+    Specs of other models are unchanged. The name in ``model`` loses its folder, so that the same
+    code has the same identity anywhere.
 
     Args:
         python: Interpreter that will import it; empty for this one (default: the chosen one).
@@ -66,11 +67,11 @@ def located(spec: RunSpec, python: str | None = None) -> RunSpec:
 
 
 def digest_of(source: ModelSource, path: Path, python: str = "") -> str:
-    """SHA-256, in 16 digits, of the code and of the versions of the libraries that it imports.
+    """Return a SHA-256, in 16 digits, of the code and of the versions of the imported libraries.
 
-    Of a factory's file that is its own text and that of the modules beside it that it imports; of
-    a configuration its text, and with code of its own that too. torch is not part of it: the
-    environment of a record has its version.
+    Of a factory's file it covers its own text and the modules from its folder that it imports; of a
+    configuration its text and any code of its own. torch is excluded: the environment of a record
+    has its version.
 
     Args:
         python: Interpreter with the libraries; empty for this one.
@@ -91,7 +92,7 @@ def digest_of(source: ModelSource, path: Path, python: str = "") -> str:
 
 
 def libraries_of(source: ModelSource, path: Path, python: str = "") -> dict[str, str]:
-    """Versions of the installed libraries that the code imports, by name of the import.
+    """Return the versions of the installed libraries that the code imports, by import name.
 
     Args:
         python: Interpreter with the libraries; empty for this one.
@@ -104,7 +105,6 @@ def libraries_of(source: ModelSource, path: Path, python: str = "") -> dict[str,
 
 
 def _imported_libraries(source: ModelSource, path: Path) -> set[str]:
-    """Names of the imports of the code that are neither its own nor Python's."""
     if source.door == "hf":
         names = {"transformers"}
     else:
@@ -120,22 +120,21 @@ def _imported_libraries(source: ModelSource, path: Path) -> set[str]:
 
 
 def _check_libraries(model: str, source: ModelSource, path: Path, python: str) -> None:
-    """Refuse code that cannot be imported, before anything is started for it.
+    """Reject code that cannot be imported, before a worker starts.
 
-    Of a factory's file only what it imports at its outermost level and outside of any condition;
-    whatever else is missing shows when the code runs.
+    Only unconditional imports at the top level of a factory's file are checked.
 
     Raises:
-        SpecError: Its interpreter lacks a library; the message has the command that mends it.
+        SpecError: Its interpreter lacks a library; the message has the install command.
     """
     names = _imported_libraries(source, path)
-    missing = set(missing_libraries(python, sorted(names))) - NEEDED.keys()  # told of by itself
+    missing = set(missing_libraries(python, sorted(names))) - NEEDED.keys()
     if source.door != "hf":
         root = root_of(source, path)
-        missing &= {name for name in _needed(path) if not (root / name).is_dir()}
+        missing &= {name for name in _required_imports(path) if not (root / name).is_dir()}
     if not missing:
         return
-    mend = "install what has it there"
+    mend = "install the package that contains it"
     if missing <= DISTRIBUTIONS.keys():
         packages = sorted(DISTRIBUTIONS[name] for name in missing)
         mend = f"run `{install_command(python, packages)}` to fix this"
@@ -148,12 +147,11 @@ def _check_libraries(model: str, source: ModelSource, path: Path, python: str) -
     )
 
 
-def _needed(path: Path) -> set[str]:
-    """First names of the modules that a file imports whatever happens."""
+def _required_imports(path: Path) -> set[str]:
     try:
         body = ast.parse(_read(path)).body
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()  # whoever imports it says what is wrong
+        return set()  # its import reports the error
     imports = (node for node in body if isinstance(node, (ast.Import, ast.ImportFrom)))
     return {
         name.partition(".")[0]
@@ -167,7 +165,6 @@ def _needed(path: Path) -> set[str]:
 
 
 def root_of(source: ModelSource, path: Path) -> Path:
-    """The folder from which the code is imported."""
     if source.door != "module":
         return path.parent
     is_package = path.name == "__init__.py"
@@ -193,25 +190,25 @@ def _short_name(source: ModelSource, path: Path) -> str:
 
 
 def _path_of_module(source: ModelSource, search_path: Sequence[str]) -> Path:
-    """The file of a module that a worker would import, without importing it or its packages.
+    """Find the file of a module that a worker would import, without importing it or its packages.
 
-    The working directory comes last: a file in it cannot stand in for an installed library.
+    The working directory comes last: a file in it cannot shadow an installed library.
     """
     folders = [*(entry for entry in search_path if entry), os.getcwd()]
-    found, name = None, ""
+    module, name = None, ""
     for part in source.place.split("."):
         name = f"{name}.{part}" if name else part
-        found = PathFinder.find_spec(name, folders)
-        if found is None:
+        module = PathFinder.find_spec(name, folders)
+        if module is None:
             raise SpecError(
                 "model",
                 f"{source.place}:{source.factory}",
                 f"there is no module {name}, neither installed nor in {os.getcwd()}",
             )
-        folders = list(found.submodule_search_locations or [])
-    if found is None or found.origin is None or not found.origin.endswith(".py"):
+        folders = list(module.submodule_search_locations or [])
+    if module is None or module.origin is None or not module.origin.endswith(".py"):
         raise SpecError("model", source.place, "a module or package written in Python")
-    return Path(found.origin).resolve()
+    return Path(module.origin).resolve()
 
 
 def _path_of_config(place: str) -> Path:
@@ -232,7 +229,6 @@ def _path_of_config(place: str) -> Path:
 
 
 def _cache_folder() -> Path:
-    """The folder of downloaded repositories, by the variables of huggingface_hub."""
     if cache := os.environ.get("HF_HUB_CACHE"):
         return Path(cache).expanduser()
     base = os.environ.get("HF_HOME") or os.path.join(
@@ -242,7 +238,7 @@ def _cache_folder() -> Path:
 
 
 def _cached_config(place: str) -> Path | None:
-    """The configuration of an id in the cache: of its main branch, else of any revision."""
+    """Return the cached configuration of an id: of its main branch, else of any revision."""
     folder = _cache_folder() / f"models--{place.replace('/', '--')}"
     try:
         revision = (folder / "refs" / "main").read_text("utf-8").strip()
@@ -252,7 +248,6 @@ def _cached_config(place: str) -> Path | None:
 
 
 def _texts(source: ModelSource, path: Path) -> dict[str, bytes]:
-    """Content of the files that the model is made of, by their names under its root."""
     if source.door == "hf":
         files = {path, *path.parent.glob("*.py")} if path.name == CONFIG else {path}
     else:
@@ -263,20 +258,20 @@ def _texts(source: ModelSource, path: Path) -> dict[str, bytes]:
 
 def _read(file: Path) -> bytes:
     with file.open("rb") as opened:
-        return opened.read(LARGEST_BYTES)
+        return opened.read(MAX_BYTES)
 
 
 def _local_files(source: ModelSource, path: Path) -> set[Path]:
-    """The file and those that it imports, directly or not, from its folder or its package.
+    """Return the file and its imports, also indirect ones, from its folder or its package.
 
-    Of an installed library only its own file: its version tells the rest.
+    Of an installed library only its own file: its version identifies the rest.
     """
     root = root_of(source, path)
     files = {path}
     if source.door == "module" and _is_installed(path):
         return files
     waiting = [path]
-    while waiting and len(files) < MOST_FILES:
+    while waiting and len(files) < MAX_FILES:
         file = waiting.pop()
         for name, level in _imports(file):
             if (
@@ -298,7 +293,7 @@ def _is_installed(path: Path) -> bool:
 
 
 def _files_of(base: Path, name: str) -> Iterator[Path]:
-    """Files that importing a dotted name under a folder can read."""
+    """Yield the files that importing a dotted name under a folder can read."""
     path = base
     for part in name.split(".") if name else ():
         path = path / part
@@ -310,14 +305,14 @@ def _files_of(base: Path, name: str) -> Iterator[Path]:
 
 
 def _imports(file: Path) -> Iterator[tuple[str, int]]:
-    """Dotted names that a file imports, with their level of relative import; none if it is broken.
+    """Yield the dotted names that a file imports with their relative level; none if it is broken.
 
     Both ``from a import b`` and ``import a.b`` give ``a.b``: b may be a module.
     """
     try:
         tree = ast.parse(_read(file))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # whoever imports it says what is wrong
+        return  # its import reports the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, 0) for alias in node.names)
@@ -327,21 +322,20 @@ def _imports(file: Path) -> Iterator[tuple[str, int]]:
 
 
 def factories_in(path: Path) -> list[str]:
-    """Names of the functions and classes at a file's outermost level, functions first; none runs.
+    """Return the functions and classes at a file's top level, functions first, without running it.
 
-    Empty for a file that is broken or cannot be read.
+    Empty if the file is broken or cannot be read.
     """
     try:
         body = ast.parse(_read(path)).body
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
-    made = [node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
-    made.sort(key=lambda node: isinstance(node, ast.ClassDef))
-    return [node.name for node in made if not node.name.startswith("_")]
+    definitions = [node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    definitions.sort(key=lambda node: isinstance(node, ast.ClassDef))
+    return [node.name for node in definitions if not node.name.startswith("_")]
 
 
 def _version(name: str) -> str:
-    """Version of the library that is imported by this name; empty where none is installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

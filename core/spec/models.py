@@ -1,4 +1,4 @@
-"""Model sizes: the five numbers that fix a decoder-only transformer, and the shipped presets."""
+"""Model sizes: the five numbers that define a decoder-only transformer, and the shipped presets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from sysbench.core.errors import SpecError
 
 
 class Dimensions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Shape of the model: all counts, no units.
+    """Shape of the model.
 
     Attributes:
         vocab: Rows of the token embedding and of the (untied) output head.
         d_model: Width of the residual stream.
         d_ff: Inner width of the SwiGLU feed-forward.
-        layers: Number of transformer blocks.
         heads: Attention heads per block; divides ``d_model``.
     """
 
@@ -31,7 +30,6 @@ class Dimensions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def head_dimension(self) -> int:
-        """Width of one attention head."""
         return self.d_model // self.heads
 
     @property
@@ -46,16 +44,15 @@ class Dimensions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 CUSTOM = "custom"
-"""The name of a model whose dimensions were given one by one."""
+"""Name of a model whose dimensions were set one by one."""
 
 
 class ModelPreset(msgspec.Struct, frozen=True, kw_only=True):
     """A named model size.
 
     Attributes:
-        name: Full name, ``family/size``; a family of one size is just its name.
-        dimensions: The numbers behind the name.
-        note: What a reader of the name should know, or empty.
+        name: Full name, ``family/size``; just the name for a family of one size.
+        note: Remark for users, or empty.
     """
 
     name: str
@@ -65,7 +62,7 @@ class ModelPreset(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def model_presets() -> dict[str, ModelPreset]:
-    """All shipped presets by full name, smallest first within each family."""
+    """Return all shipped presets by full name, smallest first within each family."""
     folder = resources.files("sysbench.profiles") / "models"
     presets: dict[str, ModelPreset] = {}
     for entry in sorted(folder.iterdir(), key=lambda item: (item.name != "tiny.toml", item.name)):
@@ -81,11 +78,7 @@ def model_presets() -> dict[str, ModelPreset]:
 
 
 def find_model(name: str) -> ModelPreset:
-    """The preset of that full name, or of that size when only one family has it.
-
-    Raises:
-        SpecError: No such preset, or a bare size that several families have.
-    """
+    """Find a preset by full name, or by size if only one family has it; raises SpecError."""
     presets = model_presets()
     if name in presets:
         return presets[name]
@@ -96,7 +89,7 @@ def find_model(name: str) -> ModelPreset:
         choices = " or ".join(
             f"{full} ({presets[full].dimensions.parameters:,} parameters)" for full in matches
         )
-        raise SpecError("model", name, f"ambiguous, say which: {choices}")
+        raise SpecError("model", name, f"ambiguous, did you mean {choices}?")
     sizes = [full.rpartition("/")[2] for full in presets]
     close = difflib.get_close_matches(name, [*presets, *sizes], n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""

@@ -1,4 +1,4 @@
-"""Models of the user's: the names by which a spec finds them, and the arguments that they take.
+"""Names and arguments of users' models in a spec.
 
 No I/O: `sysbench.core.spec.model_source` finds the code behind a name.
 """
@@ -19,13 +19,13 @@ HF = "hf:"
 ARGUMENT = "model."
 """Prefix of a keyword argument among the settings: ``model.layers``."""
 
-LONGEST = 4096
-"""Characters of all arguments."""
+MAX_ARGUMENT_CHARS = 4096
+"""Maximum characters of all arguments."""
 WAYS = "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY or hf:PATH"
 
 
 class ModelSource(NamedTuple):
-    """Place of a model's code, as the spec names it.
+    """Place of a model's code, as in the spec.
 
     Attributes:
         door: ``file`` and ``module`` call a factory; ``hf`` reads a configuration.
@@ -39,21 +39,16 @@ class ModelSource(NamedTuple):
 
     @property
     def top_package(self) -> str:
-        """First part of a module's dotted name."""
         return self.place.partition(".")[0]
 
 
 def is_own(model: object) -> bool:
-    """Whether the value of ``model`` names a model of the user's, and no preset."""
+    """Return whether the value of ``model`` names a user's model, not a preset."""
     return isinstance(model, str) and ":" in model
 
 
 def source_of(model: str) -> ModelSource:
-    """The place that ``model`` names.
-
-    Raises:
-        SpecError: It names none.
-    """
+    """Parse ``model``; raises SpecError if it names no user's model."""
     if model.startswith(HF):
         if place := model.removeprefix(HF).strip():
             return ModelSource("hf", place)
@@ -77,60 +72,59 @@ def _is_name(text: str) -> bool:
 
 
 def with_arguments(settings: Mapping[str, object]) -> dict[str, object]:
-    """The settings with every ``model.NAME`` gathered in ``model_args``.
+    """Move every ``model.NAME`` of the settings into ``model_args``.
 
-    A value is read as JSON where it is JSON (``4``, ``true``, ``[1, 2]``), and is a text else.
+    A value that is JSON (``4``, ``true``, ``[1, 2]``) is decoded; anything else is a text.
 
     Raises:
-        SpecError: A name that no keyword argument can have.
+        SpecError: A name that is not a valid keyword argument.
     """
-    given = {key: value for key, value in settings.items() if key.startswith(ARGUMENT)}
-    if not given:
+    prefixed = {key: value for key, value in settings.items() if key.startswith(ARGUMENT)}
+    if not prefixed:
         return dict(settings)
-    rest = {key: value for key, value in settings.items() if key not in given}
+    rest = {key: value for key, value in settings.items() if key not in prefixed}
     try:
         arguments = decoded_arguments(canonical_arguments(rest.get("model_args", "")))
-        for key, value in given.items():
+        for key, value in prefixed.items():
             arguments[key.removeprefix(ARGUMENT)] = _read(value)
-        return rest | {"model_args": _encoded(arguments)}
+        return rest | {"model_args": _encode(arguments)}
     except (ValueError, TypeError) as error:
         if isinstance(error, SpecError):
             raise
-        raise SpecError(next(iter(given)), given, "values that JSON has") from error
+        raise SpecError(next(iter(prefixed)), prefixed, "JSON values") from error
 
 
 def canonical_arguments(value: object) -> str:
-    """Keyword arguments as JSON text, sorted; empty for none.
+    """Encode keyword arguments as sorted JSON text; empty for none.
 
     Raises:
-        ValueError: No JSON object, or a key that is no name.
+        ValueError: Not a JSON object, or an invalid key.
         TypeError: Neither a text nor a mapping.
     """
     if isinstance(value, Mapping):
-        return _encoded(dict(value))
+        return _encode(dict(value))
     if not isinstance(value, str):
         raise TypeError
     if not value.strip():
         return ""
-    if len(value) > LONGEST:
+    if len(value) > MAX_ARGUMENT_CHARS:
         raise ValueError
-    decoded = _decoded(value)
+    decoded = _decode(value)
     if not isinstance(decoded, dict):
         raise ValueError
-    return _encoded(decoded)
+    return _encode(decoded)
 
 
 def decoded_arguments(text: str) -> dict[str, Any]:
-    """The keyword arguments of a checked ``model_args``."""
     return dict(json.loads(text)) if text else {}
 
 
 def model_setting(model: str, file: str) -> str:
-    """The value of ``model`` that finds the code again from any folder.
+    """Return the value of ``model`` that finds the code from any folder.
 
     Args:
         model: The spec's, which has lost its folder if ``file`` is known.
-        file: Path of the code; empty where nobody looked for it yet.
+        file: Path of the code; empty if it was not located yet.
     """
     source = source_of(model)
     if not file or source.door == "module":
@@ -139,21 +133,21 @@ def model_setting(model: str, file: str) -> str:
 
 
 def argument_settings(text: str) -> dict[str, str]:
-    """``{"model.layers": "4"}``: the arguments as settings that `with_arguments` reads back."""
-    return {ARGUMENT + name: _typed(value) for name, value in decoded_arguments(text).items()}
+    """Return the arguments as settings for `with_arguments`: ``{"model.layers": "4"}``."""
+    return {ARGUMENT + name: _as_typed(value) for name, value in decoded_arguments(text).items()}
 
 
 def argument_words(text: object) -> str:
-    """``layers 4, width 64``; empty for none, and for what is no canonical text."""
+    """Format as ``layers 4, width 64``; empty for none, and for text that is not canonical."""
     if not isinstance(text, str) or not text:
         return ""
     try:
         return ", ".join(f"{name} {value}" for name, value in decoded_arguments(text).items())
-    except ValueError:  # of a record that somebody wrote
+    except ValueError:  # of a record that was edited by hand
         return text
 
 
-def _encoded(arguments: Mapping[str, object]) -> str:
+def _encode(arguments: Mapping[str, object]) -> str:
     if not all(map(_is_name, arguments)):
         wrong = next(name for name in arguments if not _is_name(name))
         raise SpecError(ARGUMENT + wrong, arguments[wrong], "the name of a keyword argument")
@@ -164,17 +158,13 @@ def _read(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return _decoded(value)
+        return _decode(value)
     except ValueError:
         return value
 
 
-def _decoded(text: str) -> object:
-    """JSON without the numbers that it does not have.
-
-    Raises:
-        ValueError: No JSON, or nested deeper than the decoder goes.
-    """
+def _decode(text: str) -> object:
+    """Decode JSON, but no NaN or infinity; raises ValueError."""
 
     def refuse(name: str) -> object:
         raise ValueError(name)
@@ -185,8 +175,7 @@ def _decoded(text: str) -> object:
         raise ValueError(text[:20]) from error
 
 
-def _typed(value: object) -> str:
-    """A text that `_read` reads back."""
+def _as_typed(value: object) -> str:
     if isinstance(value, str) and _read(value) == value:
         return value
     return json.dumps(value, allow_nan=False)

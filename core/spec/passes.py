@@ -1,4 +1,4 @@
-"""Passes as people type them, and whether they can measure a spec."""
+"""Parse passes, and check whether they can measure a spec."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from sysbench.core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 
 
 def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
-    """Check that the passes can measure the spec's workload.
-
-    Raises:
-        SpecError: For the first pass that cannot, or as there is none.
-    """
+    """Raise SpecError if a pass cannot measure the spec's workload, or if there is none."""
     if not passes:
         raise SpecError("passes", "", "at least one")
     ranked = [name for name, row in PASSES.items() if row.takes_ranks]
@@ -32,29 +28,23 @@ def check_passes(spec: RunSpec, passes: Sequence[PassName]) -> None:
         raise SpecError("passes", name, allowed)
 
 
-MOST_ROUNDS = 100
-"""Rounds that one command may ask for."""
+MAX_ROUNDS = 100
 
 
 def check_repeat(repeat: int, passes: Sequence[PassName]) -> None:
-    """Check that these passes can be measured in so many rounds.
-
-    Raises:
-        SpecError: Not a number of rounds, or several without the timing pass.
-    """
-    if not 1 <= repeat <= MOST_ROUNDS:
-        raise SpecError("repeat", repeat, f"rounds of the timing pass, 1 to {MOST_ROUNDS}")
+    """Raise SpecError if these passes cannot be measured in ``repeat`` rounds."""
+    if not 1 <= repeat <= MAX_ROUNDS:
+        raise SpecError("repeat", repeat, f"rounds of the timing pass, 1 to {MAX_ROUNDS}")
     if repeat > 1 and "timing" not in passes:
-        raise SpecError("repeat", repeat, "rounds are of the timing pass, which is not asked for")
+        raise SpecError("repeat", repeat, "several rounds need the timing pass")
 
 
 def _only(names: Sequence[str]) -> str:
-    """``timing, the only pass``."""
     return f"{' and '.join(names)}, the only {'pass' if len(names) == 1 else 'passes'}"
 
 
 def parse_passes(names: str | Sequence[str]) -> list[PassName]:
-    """Passes from ``"timing,trace"`` or a list, in the order in which they run.
+    """Parse ``"timing,trace"`` or a list to passes, in the order in which they run.
 
     Raises:
         SpecError: An unknown pass, or none; or one whose program is not installed.

@@ -13,44 +13,41 @@ from sysbench.core.machine.devices import resolve_device
 from sysbench.core.machine.node import hosts_of, shares
 from sysbench.core.record.blocks import EVERY_PASS, PassName
 from sysbench.core.spec.fields import field_named
-from sysbench.core.spec.model_source import located
+from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.own_model import with_arguments
 from sysbench.core.spec.passes import parse_passes
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.storage import home, make_folder, write_atomically
 
-LARGEST_FILE_BYTES = 2**18
+MAX_FILE_BYTES = 2**18
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def profiles_folder() -> Path:
-    """The folder of saved profiles."""
     return home() / "profiles"
 
 
 def list_profiles() -> list[str]:
-    """Names of the saved profiles, alphabetically."""
     folder = profiles_folder()
     return sorted(path.stem for path in folder.glob("*.toml")) if folder.is_dir() else []
 
 
 def profiles_in_words() -> str:
-    """The names for a message."""
     return ", ".join(list_profiles()) or "none saved yet"
 
 
 def save_profile(name: str, spec: RunSpec, passes: Sequence[str] | None = None) -> Path:
-    """Keep the spec's settings under a name, replacing an older one of that name.
+    """Save the spec's settings under a name, replacing an existing profile.
 
     Args:
-        passes: None takes the spec's default passes.
+        passes: None uses the spec's default passes.
 
     Raises:
         SpecError: The name is not letters, digits, dot, dash and underscore.
     """
     path = profile_path(name)
     lines = [f"# sysbench-tui run {name}", f"passes = {_toml(list(passes or spec.default_passes))}"]
-    # A dotted key bare would be a table in the text ``model``.
+    # A bare dotted key would be a table in the text ``model``.
     lines += [
         f"{_toml(key) if '.' in key else key} = {_toml(value)}"
         for key, value in spec.settings().items()
@@ -61,11 +58,11 @@ def save_profile(name: str, spec: RunSpec, passes: Sequence[str] | None = None) 
 
 
 def load_profile(name: str) -> tuple[RunSpec, list[PassName]]:
-    """The spec and passes saved under a name.
+    """Load a profile.
 
     Raises:
         NotFoundError: No such profile.
-        ProfileError: It cannot be read, or has a key or value that no spec allows.
+        ProfileError: It cannot be read, or has an invalid key or value.
     """
     path = profile_path(name)
     if not path.is_file():
@@ -76,21 +73,17 @@ def load_profile(name: str) -> tuple[RunSpec, list[PassName]]:
 
 
 def profile_path(name: str) -> Path:
-    """The file of a profile; refuses names that would leave the folder."""
+    """Return the file of a profile; reject names that would leave the folder."""
     if not NAME.fullmatch(name):
         raise SpecError("profile", name, "letters, digits, dot, dash and underscore, up to 64")
     return profiles_folder() / f"{name}.toml"
 
 
 def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
-    """Settings and passes of a TOML spec file, each key checked by itself.
-
-    Raises:
-        ProfileError: Names the file, and the line or the key at fault.
-    """
+    """Read settings and passes of a TOML spec file; ProfileError names the line or key."""
     try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise ProfileError(f"{path}: larger than {LARGEST_FILE_BYTES // 1024} KiB, not a spec")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ProfileError(f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB, not a spec")
         settings = tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror or error}") from error
@@ -101,8 +94,8 @@ def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
     try:
         passes = settings.pop("passes", None)
         parsed = None if passes is None else parse_passes(_texts(passes))
-        given = with_arguments(settings)
-        return {name: field_named(name).parse(value) for name, value in given.items()}, parsed
+        merged = with_arguments(settings)
+        return {name: field_named(name).parse(value) for name, value in merged.items()}, parsed
     except SpecError as error:
         raise ProfileError(f"{path}: {error}") from error
 
@@ -114,7 +107,6 @@ def _texts(value: object) -> list[str]:
 
 
 def _toml(value: object) -> str:
-    """A TOML literal; specs hold only these types."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -124,21 +116,20 @@ def _toml(value: object) -> str:
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def resolved(
+def resolve(
     spec: RunSpec, find: Callable[[str], str] = resolve_device, *, python: str | None = None
 ) -> RunSpec:
-    """The spec with ``device = auto`` replaced by the device it means here, and the code found.
+    """Return the spec with ``device = auto`` resolved, and the code located.
 
     Args:
-        spec: As it was asked for.
-        find: `resolve_device`, or what remembers its answers.
+        find: `resolve_device`, or a cache of it.
         python: Interpreter of the workers; empty for this one (default: the chosen one).
 
     Raises:
-        SpecError: There is no such device, or it cannot do what the spec asks; or no such code of
-            an own model.
+        SpecError: There is no such device, or it does not support the spec; or the code of a user's
+            model was not found.
     """
-    spec = located(spec.changed(device=find(spec.device)), python)
+    spec = locate(spec.changed(device=find(spec.device)), python)
     try:
         hosts = max(1, len(hosts_of(spec.ranks)))
     except ClusterError as error:

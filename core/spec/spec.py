@@ -37,11 +37,7 @@ from sysbench.core.spec.own_model import (
 
 
 def check_together(spec: RunSpec) -> None:
-    """Check the keys against each other.
-
-    Raises:
-        SpecError: For the first key that does not go with the others.
-    """
+    """Raise SpecError for the first key that conflicts with the others."""
     _check_subject(spec)
     if not spec.is_own:
         _check_dimensions(spec)
@@ -52,19 +48,19 @@ def check_together(spec: RunSpec) -> None:
 
 
 def _check_subject(spec: RunSpec) -> None:
-    """What belongs to the user's models, or to the built-in ones alone."""
+    """Check keys that are only for users' models, or only for the built-in ones."""
     if spec.is_own:
         _check_own(spec)
         return
     if spec.workload == OWN_MODEL:
-        raise SpecError("workload", spec.workload, f"left out: model = {WAYS} says it")
+        raise SpecError("workload", spec.workload, f"left out: only for model = {WAYS}")
     if spec.attention_row.is_of_model:
-        raise SpecError("attention", spec.attention, "a kernel; own is of models of yours")
+        raise SpecError("attention", spec.attention, "a kernel; own is for your own models")
     if spec.optimizer == "custom":
-        raise SpecError("optimizer", spec.optimizer, "a name; custom is of models of yours")
+        raise SpecError("optimizer", spec.optimizer, "a name; custom is for your own models")
     for name in ("batch", "context"):
         if not getattr(spec, name):
-            raise SpecError(name, 0, "a whole number from 1 on; 0 is of models of yours")
+            raise SpecError(name, 0, "an integer ≥ 1; 0 is for your own models")
     for name in ("model_args", "model_file", "model_source", "trust_code"):
         if getattr(spec, name):
             raise SpecError(name, getattr(spec, name), f"left out, unless model = {WAYS}")
@@ -73,24 +69,24 @@ def _check_subject(spec: RunSpec) -> None:
 def _check_own(spec: RunSpec) -> None:
     is_factory = source_of(spec.model).door != "hf"
     if spec.workload != OWN_MODEL:
-        raise SpecError("workload", spec.workload, "left out: a model of yours takes steps")
+        raise SpecError("workload", spec.workload, "left out: your own models always run steps")
     if is_factory and not spec.attention_row.is_of_model:
         raise SpecError(
             "attention",
             spec.attention,
-            f"left out: a factory's attention is its own code; {ARGUMENT}attention=… could be an "
+            f"left out: a factory's attention is its own code; {ARGUMENT}attention=… sets an "
             "argument of it",
         )
     if is_factory and spec.trust_code:
-        raise SpecError("trust_code", True, "left out: a factory is your own code")
+        raise SpecError("trust_code", True, "left out: a factory is already your own code")
     if is_factory and spec.checkpoint:
         raise SpecError(
-            "checkpoint", spec.checkpoint, "0: a factory's blocks recompute by its own code only"
+            "checkpoint", spec.checkpoint, "0: only a factory's own code can recompute its blocks"
         )
     if spec.optimizer == "custom" and spec.step != "train":
         raise SpecError("optimizer", spec.optimizer, "left out, unless step = train")
     if spec.shard_optimizer and spec.optimizer == "custom":
-        raise SpecError("shard_optimizer", True, "false: the model brings its own optimizer")
+        raise SpecError("shard_optimizer", True, "false: the model has its own optimizer")
 
 
 def _check_dimensions(spec: RunSpec) -> None:
@@ -126,7 +122,9 @@ def _check_workload(spec: RunSpec) -> None:
     if spec.is_own:
         if spec.checkpoint > 1 or (spec.checkpoint and not spec.has_backward):
             raise SpecError(
-                "checkpoint", spec.checkpoint, "0 or 1, each layer by itself; with a backward"
+                "checkpoint",
+                spec.checkpoint,
+                "0 or 1: each layer separately, in steps with a backward",
             )
     elif spec.checkpoint > spec.layers or (spec.checkpoint and not spec.has_backward):
         raise SpecError(
@@ -143,10 +141,10 @@ def _check_parallel(spec: RunSpec) -> None:
         raise SpecError("ranks", spec.ranks, allowed)
     has_model = spec.workload in ("transformer", OWN_MODEL)
     if spec.parallel != "none" and (spec.step != "train" or not has_model):
-        raise SpecError("parallel", spec.parallel, "none, unless a transformer takes train steps")
+        raise SpecError("parallel", spec.parallel, "none, unless a transformer is trained")
     if spec.shard_optimizer and spec.parallel in ("none", "fsdp2"):
         raise SpecError(
-            "shard_optimizer", True, "false, unless ranks share gradients; fsdp2 divides all state"
+            "shard_optimizer", True, "false, unless ranks share gradients; fsdp2 shards all state"
         )
     if spec.ranks > 1 and spec.compile != "off":
         raise SpecError("compile", spec.compile, "off, with several ranks")
@@ -173,7 +171,7 @@ def _check_device(spec: RunSpec) -> None:
         raise SpecError(
             "attention",
             kernel.name,
-            f"this CUDA kernel takes {_listed(cast, 'and')} only; for {precision.name} take "
+            f"this CUDA kernel supports {_listed(cast, 'and')} only; for {precision.name} take "
             f"{_listed(others, 'or')}",
         )
     if spec.device != "cpu":
@@ -196,7 +194,6 @@ _ON_CPU = [row.name for row in _EAGER if not row.cuda_only]
 
 
 def _listed(names: Sequence[str], conjunction: str) -> str:
-    """``a, b or c``."""
     *first, last = names
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
@@ -218,11 +215,11 @@ Mask = Literal["auto", "causal", "none"]
 
 DIMENSION_NAMES = group_keys("dimensions")
 PLACE_NAMES = ("model_file", "model_source")
-"""Keys that follow from ``model`` on a machine: nobody has to write them."""
+"""Keys that follow from ``model`` on a machine, so users need not set them."""
 
 
 class _Default(str):
-    """A default that depends on the model: told apart from the same text when it was given."""
+    """A default that depends on the model, distinct from the same text set by the user."""
 
     __slots__ = ()
 
@@ -230,12 +227,11 @@ class _Default(str):
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that decides a measurement. Equal identity means "the same".
 
-    Either ``model`` names a preset, or all five dimensions are given and ``model`` is
-    ``custom``. Bare attention (``workload = attention``) takes d_model alone, and heads; its
-    other dimensions are 1. A model of the user's (``FILE.py:FACTORY``, ``MODULE:FACTORY`` or
-    ``hf:PATH``) has no dimensions here, but arguments of its own in ``model_args``. Meaning, unit
-    and allowed values of each key are in `sysbench.core.spec.fields.FIELDS`, which the form and
-    ``--help`` show too.
+    Either ``model`` names a preset, or all five dimensions are set and ``model`` is ``custom``.
+    Bare attention (``workload = attention``) has d_model and heads only; its other dimensions are
+    1. A user's model (``FILE.py:FACTORY``, ``MODULE:FACTORY`` or ``hf:PATH``) has no dimensions
+    here, but arguments of its own in ``model_args``. `sysbench.core.spec.fields.FIELDS` has
+    meaning, unit and allowed values of each key.
 
     Raises:
         SpecError: From the constructor, naming the field, the value and what is allowed.
@@ -299,7 +295,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         check_together(self)
 
     def _complete_attention(self) -> None:
-        """Fill the dimensions of bare attention. It has a width and heads only."""
         if self.model not in ("", CUSTOM):
             raise SpecError("model", self.model, "left out: bare attention takes d_model and heads")
         if not self.d_model:
@@ -311,7 +306,6 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             msgspec.structs.force_setattr(self, "step", "forward+backward")
 
     def _complete_own(self) -> None:
-        """Check the name of an own model, and that it is given no dimension."""
         source_of(self.model)
         for name in DIMENSION_NAMES:
             if getattr(self, name):
@@ -325,12 +319,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             msgspec.structs.force_setattr(self, "workload", OWN_MODEL)
 
     def _complete_model(self) -> None:
-        """Fill the dimensions from the preset, or the name from the dimensions."""
-        given = {name: getattr(self, name) for name in DIMENSION_NAMES if getattr(self, name)}
-        if self.model in ("", CUSTOM) and given:
-            missing = [name for name in DIMENSION_NAMES if name not in given]
+        dimensions = {name: getattr(self, name) for name in DIMENSION_NAMES if getattr(self, name)}
+        if self.model in ("", CUSTOM) and dimensions:
+            missing = [name for name in DIMENSION_NAMES if name not in dimensions]
             if missing:
-                name, value = next(iter(given.items()))
+                name, value = next(iter(dimensions.items()))
                 raise SpecError(
                     name, value, f"a model without a preset also needs {', '.join(missing)}"
                 )
@@ -342,10 +335,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         msgspec.structs.force_setattr(self, "model", preset.name)
         for name in DIMENSION_NAMES:
             preset_value = getattr(preset.dimensions, name)
-            if given.get(name, preset_value) != preset_value:
+            if dimensions.get(name, preset_value) != preset_value:
                 raise SpecError(
                     name,
-                    given[name],
+                    dimensions[name],
                     f"{preset.name} has {name} = {preset_value}; leave "
                     "model out and give all five dimensions for another size",
                 )
@@ -353,22 +346,21 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def dimensions(self) -> Dimensions:
-        """The shape of the model."""
         return Dimensions(**{name: getattr(self, name) for name in DIMENSION_NAMES})
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one step processes: batch times context; 0 of a model without one of both."""
+        """Tokens per step: batch times context; 0 for a model without one of both."""
         return self.batch * self.context
 
     @property
     def on_cuda(self) -> bool:
-        """True for a CUDA device; false while the device is still ``auto``."""
+        """Whether it is a CUDA device; false while the device is still ``auto``."""
         return self.device.startswith("cuda")
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The device of each rank: CUDA devices from ``device`` on, the CPU for all alike."""
+        """Device of each rank: CUDA devices from ``device`` on, the CPU for all alike."""
         if not self.on_cuda:
             return (self.device,) * self.ranks
         first = int(self.device.partition(":")[2])
@@ -376,47 +368,40 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def has_backward(self) -> bool:
-        """True if a step runs the backward pass."""
         return self.step in ("forward+backward", "train")
 
     @property
     def has_model(self) -> bool:
-        """True if its steps run a model, or only the attention of one."""
         return self.workload in ("transformer", "attention", OWN_MODEL)
 
     @property
     def is_own(self) -> bool:
-        """True if the model is the user's."""
         return is_own(self.model)
 
     @property
     def has_steps(self) -> bool:
-        """True if the workload has steps; the others measure values and types."""
         return self.workload not in NUMERIC_WORKLOADS
 
     @property
     def compiles(self) -> bool:
-        """True if the first step compiles: all of it, or its flex attention."""
+        """Whether the first step compiles the model or its flex attention."""
         return self.compile != "off" or self.attention_row.compiles
 
     @property
     def precision_row(self) -> Precision:
-        """Number formats of the spec's precision."""
         return precision_named(self.precision)
 
     @property
     def attention_row(self) -> Attention:
-        """Properties of the spec's attention kernel."""
         return attention_named(self.attention)
 
     @property
     def is_causal(self) -> bool:
-        """True if attention is masked, as in the write-ups' models; not in their bare attention."""
+        """Whether attention is masked, as in the course's models; not in their bare attention."""
         return self.mask == "causal" or (self.mask == "auto" and self.workload != "attention")
 
     @property
     def default_passes(self) -> tuple[PassName, ...]:
-        """Passes that run unless others are requested."""
         return tuple(
             row.name
             for row in PASSES.values()
@@ -438,7 +423,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return hashlib.sha256(msgspec.json.encode(values, order="sorted")).hexdigest()[:16]
 
     def changed(self, **changes: object) -> RunSpec:
-        """A copy with some fields replaced, checked like a new one."""
+        """Copy with some fields replaced, checked like a new one."""
         if "model" in changes:
             # 0 takes the dimension from the new preset.
             changes = dict.fromkeys(DIMENSION_NAMES, 0) | changes
@@ -449,7 +434,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return msgspec.structs.replace(self, **changes)
 
     def settings(self) -> dict[str, Any]:
-        """The keys that differ from the defaults, as ``--set`` and TOML take them."""
+        """Return the keys that differ from the defaults, as in ``--set`` and TOML."""
         default = RunSpec()
         custom = self.model == CUSTOM
         always: tuple[str, ...] = DIMENSION_NAMES if custom else ()
@@ -479,11 +464,11 @@ _OF_ANOTHER_KIND: dict[str, Any] = {
     "trust_code": False,
     **dict.fromkeys(PLACE_NAMES, ""),
 }
-"""What a spec loses whose model is no longer, or now is, the user's."""
+"""Keys to reset if a model changes between the user's and a built-in one."""
 
 
 def subject(spec: Mapping[str, Any]) -> str:
-    """The measured subject in a word: the model's name, ``attention-d64``, or the workload."""
+    """Return the measured subject: the model's name, ``attention-d64``, or the workload."""
     workload = str(spec.get("workload", "transformer"))
     if workload == "attention":
         return f"attention-d{spec['d_model']}"
@@ -491,12 +476,14 @@ def subject(spec: Mapping[str, Any]) -> str:
 
 
 def parse_spec(values: Mapping[str, object]) -> RunSpec:
-    """A spec from TOML values or ``--set`` texts.
+    """Parse TOML values or ``--set`` texts.
 
     Raises:
-        SpecError: An unknown key, or a value that the field does not allow. ``model.NAME`` is an
-            argument of an own model.
+        SpecError: An unknown key, or an invalid value. ``model.NAME`` is an argument of a user's
+            model.
     """
-    given = with_arguments(values)
-    settings: dict[str, Any] = {field_named(name, given[name]).name: given[name] for name in given}
+    merged = with_arguments(values)
+    settings: dict[str, Any] = {
+        field_named(name, merged[name]).name: merged[name] for name in merged
+    }
     return RunSpec(**settings)

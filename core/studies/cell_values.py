@@ -1,4 +1,4 @@
-"""Values of cells, and the fields of a record that they need."""
+"""Values of cells, and the record fields they need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sysbench.core.tables.table import is_number
 from sysbench.core.tables.timing_tables import with_unit
 
 _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "distributed")
-"""Parts of a path that a name leaves out."""
+"""Path parts that are left out of names."""
 
 
 _TEXTS = (
@@ -32,7 +32,7 @@ _TEXTS = (
     *("measures.sdpa_kernel",),
     *("measures.rounds", "measures.timed_steps", "status", "id", "identity", "timing.step.n"),
 )
-"""Formulas that give text, or a count of measurements."""
+"""Formulas that give text or a count of measurements."""
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,9 +40,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: From its formula: ``forward mean``.
-        formula: Over a record.
         unit: Unit of conversion; empty keeps the formula's.
-        where: The cells that have it: any of these, each axis to label.
+        where: Cells that have it: any of these, each axis to label.
     """
 
     name: str
@@ -52,30 +51,27 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown_unit(self) -> str:
-        """The unit of `number`: ``B`` for bytes, empty for a count or a ratio."""
+        """Unit of `number`: ``B`` for bytes, empty for a count or a ratio."""
         return shown_unit(self.formula, self.unit)
 
     @property
     def title(self) -> str:
-        """Its name and its unit. Byte values carry their own unit."""
         return self.name if self.shown_unit in ("", "B") else f"{self.name}, {self.shown_unit}"
 
     def words(self, number: float) -> str:
-        """One of its numbers, with the unit."""
         return with_unit(number, self.shown_unit)
 
     def applies(self, cell: Cell) -> bool:
-        """True if a table shows this value of the cell."""
+        """Return whether a table shows this value of the cell."""
         return any(pinned.items() <= cell.point.items() for pinned in self.where)
 
     def number(self, record: Record) -> float | None:
-        """The value; None where the record has no such number."""
         number = read_cell(record, self.formula, self.unit)
         return number if is_number(number) else None
 
 
 def values_of(study: Study) -> list[Value]:
-    """Every number that the tables show, each once, in the order of the tables."""
+    """Return every number of the tables once, in order."""
     places: dict[tuple[str, str], list[dict[str, str]]] = {}
     for layout in study.tables:
         for formula, unit, where in _shown(layout):
@@ -94,7 +90,6 @@ def values_of(study: Study) -> list[Value]:
 
 
 def _shown(layout: TableLayout) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Formula, unit and cells of each place of a table."""
     for line in layout.lines or (Line(name=""),):
         for column in layout.columns:
             part = layout.part(line, column)
@@ -104,7 +99,7 @@ def _shown(layout: TableLayout) -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 def _name(path: str) -> str:
-    """``forward mean`` of ``timing.phases.forward.mean_ms``."""
+    """Return ``forward mean`` for ``timing.phases.forward.mean_ms``."""
     steps = [(step.name, *(wanted for _, wanted in step.wanted)) for step in parse_path(path)]
     shown = [word for words in steps for word in words if word not in _LEFT_OUT]
     for suffix in ("_ms", "_ns", "_bytes", "_seconds"):
@@ -116,21 +111,21 @@ FACTS = (
     *("measures.hardware", "measures.machine", "measures.instruction_set"),
     *("measures.sdpa_kernel", "measures.status"),
 )
-"""Measures that read no block of a pass; any other one, and a table for each cell, may."""
+"""Measures that read no pass block; others, and tables per cell, may."""
 
 OF_TIMING = ("measures.rounds", "measures.timed_steps", "measures.backward_and_optimizer_ms")
-"""Measures that read the timing block only."""
+"""Measures that read only the timing block."""
 
 _UNSHOWN: dict[str, Any] = {"findings": [], "prediction": None, "telemetry": None}
 _LONG: dict[str, dict[str, Any]] = {
     "timing": {"samples_ms": [], "warmup_ms": [], "phase_samples_ms": {}},
     "memory": {"timeline": Timeline([], [], {}, [])},
 }
-"""Long parts, which are kept only for a formula that names them."""
+"""Long parts, kept only if a formula names them."""
 
 
 def pruner_for(study: Study) -> Callable[[Record], Record]:
-    """Return a function that removes from a record what no table or figure of the study reads."""
+    """Return a function that removes all record fields which the study does not read."""
     paths = [path for layout in study.tables for path in layout.formulas]
     named = {step.name for path in paths for step in parse_path(path)[:2]}
     has_more = any(layout.each for layout in study.tables) or any(

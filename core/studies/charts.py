@@ -1,4 +1,4 @@
-"""Figures of a study: each value over its numeric axis, one line for each other combination."""
+"""Figures of a study: each value over its numeric axis, one line per other combination."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ class Across(NamedTuple):
 
 
 def figures_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Figure]:
-    """A figure for each value that some cells have; none without a numeric axis.
+    """Make a figure for each value; none without a numeric axis.
 
     Args:
-        cells: From `expand`.
         records: By the cell's id. Repeats become their median.
     """
     across = numeric_axis(study)
@@ -51,7 +50,6 @@ def figure_of(
     cells: Sequence[Cell],
     records: Mapping[str, Record],
 ) -> Figure:
-    """One value over the axis."""
     names = [axis.name for axis in study.axes if axis.name != across.axis and len(axis.points) > 1]
     numbers_by_line: dict[str, dict[float, list[float]]] = {}
     for cell in cells:
@@ -73,7 +71,7 @@ def figure_of(
 
 
 def numeric_axis(study: Study) -> Across | None:
-    """The axis of numbers with the most points, else the models by their parameters."""
+    """Return the numeric axis with the most points, else the models by parameter count."""
     numeric = [across for axis in study.axes if (across := _numbers(axis)) is not None]
     if numeric:
         return max(reversed(numeric), key=lambda across: len(across.places))
@@ -85,7 +83,7 @@ def numeric_axis(study: Study) -> Across | None:
 
 
 def _numbers(axis: Axis) -> Across | None:
-    """The axis by the numbers of its points, if each sets one number of the same key."""
+    """Return the numbers of an axis whose points each set one number of the same key."""
     places = {}
     for point in axis.points:
         number = next(iter(point.settings.values()), None)
@@ -98,7 +96,7 @@ def _numbers(axis: Axis) -> Across | None:
 
 
 def _is_models(axis: Axis) -> bool:
-    """Whether the points differ by the size of a preset, which orders them along a line."""
+    """Return whether the points differ by preset size."""
     models = [point.settings.get("model") for point in axis.points]
     return len(models) > 1 and not any(model is None or is_own(model) for model in models)
 

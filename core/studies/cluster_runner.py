@@ -1,6 +1,6 @@
-"""The runner of a study whose cells run somewhere else: it submits them, and reads what they left.
+"""Run a study on a cluster: submit cells as jobs and read their results.
 
-The run directories are the only truth. Any later runner follows the jobs of an earlier one.
+The run directories are the only state. A later runner follows the jobs of an earlier one.
 """
 
 from __future__ import annotations
@@ -33,32 +33,31 @@ from sysbench.core.studies.study_runner import (
 JobState = Literal["waiting", "running"]
 
 POLL_SECONDS = 3.0
-"""Between two looks at the queue, which the scheduler answers for all its users."""
+"""Interval of queue polls, which load the scheduler for all users."""
 
 LAG_SECONDS = 60.0
-"""Most that a shared file system shows another node's file too late: NFS keeps what it knows of a
-folder for so long. A job that left the queue is given that time before its run counts as cut short,
-since the record would then be made of the events that are seen so far."""
+"""Maximum delay of a shared file system: NFS caches folders. A job that left the queue gets this
+time before its run counts as cut short."""
 
 SILENCE_SECONDS = 900.0
-"""Time that a scheduler may not answer, as while it is restarted, before the runner gives up."""
+"""Time without an answer from the scheduler before the runner gives up."""
 
 
 class JobPlace(Protocol):
     """Where cells run as jobs, each the supervisor of one run directory."""
 
     def submit(self, runs: Sequence[RunDirectory]) -> str:
-        """Queue a job for each run; words for where they are.
+        """Queue a job per run; return words for where they are.
 
         Raises:
             ClusterError: Nothing was queued.
         """
 
     def jobs(self) -> Mapping[str, JobState]:
-        """The runs whose jobs are queued or under way, whoever submitted them, by their ids.
+        """Return the ids of runs with queued or running jobs of any user.
 
         Raises:
-            ClusterError: It does not answer, so nothing is known of any job.
+            ClusterError: The scheduler does not answer.
         """
 
     def job_of(self, run: str) -> str:
@@ -68,7 +67,7 @@ class JobPlace(Protocol):
         """End all jobs of the study.
 
         Raises:
-            ClusterError: They go on.
+            ClusterError: They keep running.
         """
 
 
@@ -82,21 +81,17 @@ def run_on(
     poll_seconds: float = POLL_SECONDS,
     lag_seconds: float = LAG_SECONDS,
 ) -> Iterator[StudyEvent]:
-    """Fill the cells by jobs, yielding events until the last one has left the queue.
+    """Run the cells as jobs, yielding events until the last one left the queue.
 
-    A cell that has a job already is followed and not submitted again. One whose job ended without a
-    value has none, and is submitted by the next start. Closing the generator early, and the death
-    of this process, leave the jobs as they are.
+    A cell that has a job is followed, not submitted again. A cell whose job ended without a
+    value is submitted by the next start. Jobs survive this process.
 
     Args:
-        cells: From `expand`.
         cancel: Ends all jobs of the study when set.
-        retry: Run cells that failed once more.
-        poll_seconds: Between two looks at the queue.
-        lag_seconds: `LAG_SECONDS`.
+        retry: Run failed cells again.
 
     Raises:
-        DeviceBusyError: Another runner is at work on this study.
+        DeviceBusyError: Another runner works on this study.
         ClusterError: Nothing could be submitted, or the scheduler is silent; jobs go on.
     """
     with directory.hold():
@@ -146,7 +141,7 @@ class _Follower:
         yield StudyEnded(reason=reason, done=self.done, total=total)
 
     def _take_up(self) -> Iterator[StudyEvent]:
-        """Keep what ended while nobody looked, and find what is still under way."""
+        """Store results of ended jobs, and return what is still running."""
         jobs = self.place.jobs()
         entries = self.directory.entries()
         running = {
@@ -171,37 +166,36 @@ class _Follower:
 
         adopt(self.directory, self.cells, is_live, teaches=False)
         for run in ended:
-            _forget_unbegun(run)
+            _remove_unstarted(run)
 
     def _is_fresh(self, run: RunDirectory) -> bool:
-        """Whether the run has no end, and may have one that is not seen here yet."""
+        """Return whether the run may have an end that is not visible here yet."""
         if has_ended(run):
             return False
         try:
             written = run.events_path.stat().st_mtime
-        except OSError:  # it never began
+        except OSError:  # it never started
             return False
-        # Clocks of machines differ either way.
+        # Clocks of machines may differ in both directions.
         return abs(time.time() - written) < self.lag_seconds
 
     def _submit(self, cells: Sequence[Cell]) -> str:
         runs: list[RunDirectory] = []
         for cell in cells:
-            assert cell.spec is not None  # refused cells are not among what is to do
+            assert cell.spec is not None  # refused cells are not run
             run = create_run(cell.spec, cell.passes, self.directory.root)
-            # Before the job is queued: a runner that is killed in between leaves no job that
-            # a later one does not know.
+            # Written before the job is queued, so that a later runner knows every job.
             self.directory.append(CellEntry(cell=cell.id, status="running", run=run.id))
             runs.append(run)
         try:
             words = self.place.submit(runs)
         except BaseException:
-            # Of several arrays the first ones may be queued, and so may one whose sbatch timed out.
-            with suppress(ClusterError):  # nothing is known, so nothing is removed
+            # Some arrays may be queued already, also one whose sbatch timed out.
+            with suppress(ClusterError):  # unknown state: remove nothing
                 queued = self.place.jobs()
                 for run in runs:
                     if run.id not in queued:
-                        _forget_unbegun(run)
+                        _remove_unstarted(run)
             raise
         self.waiting |= {run.id: cell for run, cell in zip(runs, cells, strict=True)}
         return words
@@ -217,7 +211,7 @@ class _Follower:
                 jobs = self.place.jobs()
                 heard = time.monotonic()
             except ClusterError:
-                # Silence says nothing on the jobs.
+                # Jobs may go on while the scheduler is silent.
                 if time.monotonic() - heard > SILENCE_SECONDS:
                     raise
             else:
@@ -240,8 +234,8 @@ class _Follower:
             run, now = self._run(id), time.monotonic()
             has_end = has_ended(run)
             if not has_end and self.cancel.is_set():
-                # It is taken up by the next start, if it left anything.
-                _forget_unbegun(run)
+                # The next start reads its results, if any.
+                _remove_unstarted(run)
                 del self.waiting[id]
                 continue
             if not has_end and now - self.gone.setdefault(id, now) < self.lag_seconds:
@@ -255,7 +249,6 @@ class _Follower:
             )
 
     def _entry(self, cell: Cell, run: RunDirectory) -> CellEntry:
-        """The line of a cell whose job left the queue."""
         assert cell.spec is not None
         try:
             record = load_record(run)
@@ -273,27 +266,27 @@ class _Follower:
 
 
 def adopt_ended(directory: StudyDirectory, cells: Sequence[Cell]) -> None:
-    """Keep the values of jobs that ended since a runner last looked; nobody is asked for the rest.
+    """Store values of jobs that ended since a runner last looked, without asking the scheduler.
 
     Raises:
-        DeviceBusyError: A runner is at work, and does it itself.
-        OSError: The study is somebody else's, or its disk is full.
+        DeviceBusyError: A runner is at work and does this itself.
+        OSError: The study belongs to another user, or its disk is full.
     """
     with directory.hold():
         adopt(directory, cells, lambda run: not has_ended(run), teaches=False)
 
 
 def has_ended(run: RunDirectory) -> bool:
-    """Whether its supervisor wrote its end. Nothing is rebuilt, so a stale view harms nothing."""
+    """Return whether the supervisor wrote its end. Nothing is rebuilt, so a stale view is
+    harmless."""
     try:
         return run.record().status != "running"
     except DamagedFileError:
         return False
 
 
-def _forget_unbegun(run: RunDirectory) -> None:
-    """Remove the directory of a run whose job never began: there is nothing of it but its header,
-    and its cell waits again."""
+def _remove_unstarted(run: RunDirectory) -> None:
+    """Remove the directory of a run whose job never started, so that its cell waits again."""
     try:
         if [path.name for path in run.path.iterdir()] != [run.header_path.name]:
             return

@@ -1,7 +1,7 @@
-"""Tables of one cell each, and the accounting of attention's arithmetic and saved tensors.
+"""Tables of single cells, and the accounting of attention's FLOPs and saved tensors.
 
-Letters: B batch, S context, d d_model, w bytes of one number. Every (B, S, S) matrix that is
-written out counts whole, masked half included.
+Letters: B batch, S context, d d_model, w bytes per number. A (B, S, S) matrix in memory counts
+in full, masked half included.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from sysbench.core.tables.table import Cell, Row, Table
 from sysbench.core.trace.questions import by_name, questions_of
 
 MATRICES_AT_ONCE = 2
-"""Matrices of B S S alive in forward, at least: softmax reads one and writes another."""
+"""Minimum number of (B, S, S) matrices alive in forward: softmax reads one and writes another."""
 
 
 def score_bytes(spec: RunSpec) -> int:
-    """One matrix of scores: B x heads x S x S x w."""
+    """Bytes of one matrix of scores: B x heads x S x S x w."""
     return spec.batch * spec.heads * spec.context**2 * spec.precision_row.compute_bytes
 
 
 def score_matrices_bytes(spec: RunSpec) -> int:
-    """Lower bound of the peak of one attention step, in bytes."""
+    """Return a lower bound of the peak of one attention step, in bytes."""
     tensors = 4 * spec.tokens_per_step * spec.d_model * spec.precision_row.compute_bytes
     written_out = spec.attention_row.writes_scores
     return tensors + (MATRICES_AT_ONCE * score_bytes(spec) if written_out else 0)
 
 
 def accounting_table(record: Record, others: Sequence[Record] = ()) -> Table:
-    """One cell's tensors by name, formula and bytes; without rows for one that fitted."""
+    """List one cell's tensors with formula and bytes; empty if the cell fitted."""
     rows: list[Row] = []
     failed = next((pass_record for pass_record in record.passes if pass_record.oom), None)
     if failed is not None and failed.oom is not None:
@@ -51,7 +51,7 @@ def accounting_table(record: Record, others: Sequence[Record] = ()) -> Table:
         rows = [
             ("q, k, v and the output, each", f"B S d w = {shape}", tensor),
             ("one matrix of scores", f"B h S² w = {scores}", score_bytes(spec)),
-            ("asked for when it failed", failed.oom.phase, failed.oom.requested_bytes),
+            ("failed request", failed.oom.phase, failed.oom.requested_bytes),
             ("allocated then", "", failed.oom.allocated_bytes),
             ("free then", "", failed.oom.free_bytes),
         ]
@@ -64,14 +64,14 @@ def accounting_table(record: Record, others: Sequence[Record] = ()) -> Table:
 
 
 BLOCKS = "blocks"
-"""The module that holds the blocks, all alike."""
+"""Module that contains the identical blocks."""
 
 
 def saved_table(record: Record) -> Table | None:
-    """Operations of one block, those with the most bytes first; shares are of the block.
+    """List operations of one block by saved bytes; shares are of the block.
 
-    None where the blocks' activations cannot be separated: the rows add up only if the activations
-    under one call are, at the peak, all that the blocks' forward saved.
+    None if the blocks' activations cannot be separated: rows add up only if the activations under
+    one call are all that the blocks saved.
     """
     memory, layers = record.memory, record.spec.get("layers")
     if memory is None or not layers:
@@ -95,8 +95,8 @@ def saved_table(record: Record) -> Table | None:
 
 
 def _under_one_call(memory: Memory, saved_bytes: int) -> Sequence[Origin]:
-    """The activations under one call, a common outermost part of their stacks, with as many bytes
-    as all blocks; none without such a call."""
+    """Return activations under one call, a common outermost part of their stacks, with as many
+    bytes as all blocks; empty if there is none."""
     activations = [origin for origin in memory.origins if origin.category == "activations"]
     bytes_by_call: Counter[tuple[str, ...]] = Counter()
     for origin in activations:
@@ -112,31 +112,29 @@ def _under_one_call(memory: Memory, saved_bytes: int) -> Sequence[Origin]:
 
 
 def _operation(stack: Sequence[str]) -> str:
-    """The operation; empty on CUDA, where stacks begin with the function that called it."""
+    """Return the operation; empty on CUDA, where stacks begin with the calling function."""
     return stack[0] if stack[0].startswith("aten::") and len(stack) > 1 else ""
 
 
 def _caller(stack: Sequence[str]) -> str:
-    """The function that called the operation."""
     return stack[1] if _operation(stack) else stack[0]
 
 
 Detail = Callable[[Record, Sequence[Record]], Table | None]
-"""A table of one cell's record; the second argument has the records of all cells."""
+"""Makes a table of one cell's record; the second argument has the records of all cells."""
 
 
 SUMMARY = (
     *("Time %", "Total Time (ms)", "Instances", "Avg (us)", "Med (us)", "Min (us)", "Max (us)"),
     *("StdDev (us)", "Name"),
 )
-"""The columns of nsys' "CUDA GPU Kernel Summary"."""
+"""Columns of nsys' "CUDA GPU Kernel Summary"."""
 
 
 def kernel_summary(record: Record, _: Sequence[Record]) -> Table | None:
-    """Summarise the kernels by name, the longest first.
+    """Summarise the kernels by name, longest first.
 
-    From the nsys pass where it ran. Else from one step of the trace pass, operators on the CPU;
-    its rows have no medians and deviations of single calls, which stay empty.
+    From the nsys pass if it ran, else from one traced step, which has no medians and deviations.
     """
     rows: list[Row]
     if record.nsys is not None:
@@ -174,7 +172,7 @@ def _traced_rows(kernels: Kernels) -> Iterator[Row]:
 
 
 def questions(record: Record, records: Sequence[Record]) -> Table | None:
-    """The handout's questions; cells with another kind of step answer where this has none."""
+    """Answer the handout's questions; cells with another kind of step fill gaps."""
     spec = record.spec | {"step": ""}
     others = [
         other for other in records if other.spec | {"step": ""} == spec and other.id != record.id
@@ -183,10 +181,7 @@ def questions(record: Record, records: Sequence[Record]) -> Table | None:
 
 
 def compilation(record: Record, records: Sequence[Record]) -> Table | None:
-    """Cost of compiling, and the steps after which it pays against the eager cell.
-
-    Rounds of the study pair the two cells.
-    """
+    """Cost of compiling, and the steps after which it pays against the eager cell."""
     block = record.compile
     if block is None:
         return None
@@ -214,14 +209,12 @@ def compilation(record: Record, records: Sequence[Record]) -> Table | None:
 
 
 def _eager(record: Record, records: Sequence[Record]) -> Record | None:
-    """The cell of the same spec without torch.compile."""
     spec = _without_compile(record)
     eager = (other for other in records if other.spec["compile"] == "off")
     return next((other for other in eager if _without_compile(other) == spec), None)
 
 
 def _without_compile(record: Record) -> dict[str, Any]:
-    """The spec without the keys of torch.compile, which an eager run ignores."""
     return {key: value for key, value in record.spec.items() if key not in COMPILE_KEYS}
 
 

@@ -1,4 +1,4 @@
-"""The time that is left of a study, forecast from the cells that ran."""
+"""Forecast the remaining time of a study from the cells that ran."""
 
 from __future__ import annotations
 
@@ -36,24 +36,22 @@ from sysbench.core.studies.study_directory import (
 from sysbench.core.studies.study_grid import MOST_CELLS, Cell
 
 MAX_SCALE = 8.0
-"""Ratio of two steps' work up to which their times are taken as proportional."""
+"""Largest ratio of work for which times are scaled in proportion."""
 UNSETTLED_STEPS = 30
-"""Guess of the steps of a stop rule by precision, warm-up not counted."""
+"""Estimated steps of a stop rule by precision, without warm-up."""
 OTHER_STEPS = 5
-"""Steps of a pass that does not time them."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted memory and forecast time of a cell before it runs.
+    """Predicted memory and time of a cell before it runs.
 
     Attributes:
-        peak_bytes: Predicted; None where there is no prediction.
-        is_least: The peak is a lower bound: the bytes certain to be resident.
+        is_least: True if the peak is a lower bound.
         capacity_bytes: The device's memory, or the spec's limit.
-        room: What of it a step can have.
-        seconds: Of all passes; None where no cell of this kind and similar work ran here.
-        is_run: False for a cell that exceeds the host's memory: the system would kill it,
-            while a GPU's allocator only raises.
+        room: Memory available to a step.
+        seconds: Of all passes; None if no similar cell ran here.
+        is_run: False if the cell exceeds host memory: the system would kill it, while a GPU's
+            allocator only raises.
     """
 
     peak_bytes: int | None = None
@@ -65,7 +63,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool | None:
-        """True if the peak is sure to fit, false if sure not to; None where neither is known."""
+        """True if the peak certainly fits, False if it certainly does not, else None."""
         if self.peak_bytes is None or self.room is None:
             return None
         if self.peak_bytes > self.room.most:
@@ -74,7 +72,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecaster:
-    """Forecasts cells of one home from its entries, to which `learn` adds."""
+    """Forecasts cells of one home from its entries."""
 
     def __init__(self, entries: Iterable[CellEntry] = ()) -> None:
         self._entries: dict[tuple[str, ...], list[CellEntry]] = {}
@@ -83,14 +81,13 @@ class Forecaster:
             self.learn(entry)
 
     def learn(self, entry: CellEntry) -> None:
-        """Add a cell that ended."""
         has_time = entry.median_ms is None or entry.median_ms > 0
         has_start = entry.start_seconds is not None and entry.start_seconds >= 0
         if entry.kind and entry.work > 0 and has_time and has_start:
             self._entries.setdefault((entry.kind, *entry.passes), []).append(entry)
 
     def forecast(self, cell: Cell) -> Forecast:
-        """Forecast memory and time of one cell; a refused one takes none."""
+        """Forecast memory and time of one cell; zero for a refused one."""
         spec = cell.spec
         if spec is None:
             return Forecast(seconds=0.0)
@@ -110,7 +107,7 @@ class Forecaster:
         return msgspec.structs.replace(forecast, seconds=seconds)
 
     def _seconds(self, spec: RunSpec, passes: Sequence[str], facts: _Facts) -> float | None:
-        """Median of the finished cells of this kind whose work is nearest, in proportion to it."""
+        """Scale the median time of finished cells of this kind with the most similar work."""
 
         def scale(entry: CellEntry) -> float:
             return max(entry.work / facts.work, facts.work / entry.work)
@@ -131,14 +128,14 @@ class Forecaster:
 
 
 def total_seconds(forecasts: Iterable[Forecast]) -> tuple[float | None, bool]:
-    """Sum the known seconds, None without any; and return whether some are unknown."""
+    """Return the sum of the known seconds, if any, and whether some are unknown."""
     every = [forecast.seconds for forecast in forecasts]
     known = [seconds for seconds in every if seconds is not None]
     return (sum(known) if known or not every else None), len(known) < len(every)
 
 
 def past_entries(root: Path | None = None) -> list[CellEntry]:
-    """Entries of every study of a home; studies that cannot be read are left out."""
+    """Yield entries of every readable study of a home."""
     entries: list[CellEntry] = []
     for study in list_studies(root):
         with suppress(DamagedFileError):
@@ -147,19 +144,19 @@ def past_entries(root: Path | None = None) -> list[CellEntry]:
 
 
 def cell_kind(spec: RunSpec) -> str:
-    """Key of the specs whose times differ only by their work."""
+    """Return a key of specs whose times differ only by their work."""
     compiled = "compiled" if spec.compile != "off" else "eager"
     parallel = f"{spec.parallel} x{spec.ranks}"
     return "|".join((spec.device, spec.workload, spec.precision, compiled, parallel))
 
 
 def work_of(spec: RunSpec) -> float:
-    """Operations of a step, in any unit that is the same for one kind; 1 where unknown."""
+    """Return the operations of a step, in any unit that is constant per kind; 1 if unknown."""
     return _facts_of(spec, None).work
 
 
 def steps_seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float:
-    """Seconds of the steps of these passes, warm-up included."""
+    """Return the seconds of all steps of these passes, warm-up included."""
     warmup = 8 if spec.warmup == "auto" else spec.warmup
     seconds = 0.0
     for name in passes:
@@ -170,7 +167,7 @@ def steps_seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float
 
 
 class _Facts(NamedTuple):
-    """Closed-form facts of a spec; ``is_least``: the peak is a lower bound."""
+    """Closed-form facts of a spec; ``is_least`` marks a lower bound."""
 
     kind: str
     work: float = 1.0
@@ -180,7 +177,7 @@ class _Facts(NamedTuple):
 
 @lru_cache(maxsize=2 * MOST_CELLS)  # of a GPU's cells also without its capability
 def _facts_of(spec: RunSpec, capability: str | None) -> _Facts:
-    """Cached by spec: a screen requests all cells again whenever one ends."""
+    """Cached, because screens request all cells again whenever one ends."""
     kind = cell_kind(spec)
     if spec.workload == "attention":
         work = float(spec.batch * spec.context**2 * (spec.d_model + 16))
@@ -198,34 +195,26 @@ def _facts_of(spec: RunSpec, capability: str | None) -> _Facts:
 
 
 class StudyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A study at a moment.
-
-    Attributes:
-        statuses: Of each cell by its id.
-        is_live: True while a runner works on it.
-    """
-
     statuses: dict[str, CellStatus]
     is_live: bool = False
 
     @property
     def counts(self) -> Counter[CellStatus]:
-        """Count of cells by status."""
         return Counter(self.statuses.values())
 
     @property
     def total(self) -> int:
-        """All cells, those that share a run counted once."""
+        """Number of cells; cells that share a run count once."""
         return len(self.statuses)
 
     @property
     def done(self) -> int:
-        """Cells that have their value, OOM and failures among them."""
+        """Cells with a value, including OOM and failures."""
         return sum(self.counts[status] for status in FINAL_STATUSES)
 
     @property
     def running(self) -> str | None:
-        """The id of the cell that is being measured."""
+        """Id of the running cell."""
         return next((id for id, status in self.statuses.items() if status == "running"), None)
 
 
@@ -236,7 +225,6 @@ def progress_of(
     is_live: bool = False,
     root: Path | None = None,
 ) -> StudyProgress:
-    """Progress of these cells."""
     newest = dict(entries)
     return StudyProgress(
         statuses={
@@ -247,7 +235,6 @@ def progress_of(
 
 
 def progress_in(directory: StudyDirectory, cells: Sequence[Cell]) -> StudyProgress:
-    """Progress of the cells of a study on disk."""
     is_live = directory.is_live()
     return progress_of(cells, directory.entries(), is_live=is_live, root=directory.root)
 
@@ -255,7 +242,6 @@ def progress_in(directory: StudyDirectory, cells: Sequence[Cell]) -> StudyProgre
 def waiting_forecasts(
     progress: StudyProgress, forecasts: Mapping[str, Forecast]
 ) -> Iterator[Forecast]:
-    """The forecasts of the cells without a value."""
     for id, status in progress.statuses.items():
         if status not in FINAL_STATUSES:
             yield forecasts[id]

@@ -1,8 +1,8 @@
 """Formulas over a record: a dotted path, with ``[key=value]`` after a list.
 
-``timing.phases.forward.mean_ms`` · ``memory.ledger[name=activations].bytes`` (of the rows that
-match, numbers summed) · ``timing.step`` (mean ± standard deviation) · ``spec.batch`` ·
-``measures.gemm_share``: see `sysbench.core.studies.measures`. The suffix is the unit.
+``timing.phases.forward.mean_ms`` · ``memory.ledger[name=activations].bytes`` (sum of matching
+rows) · ``timing.step`` (mean ± standard deviation) · ``spec.batch`` · ``measures.gemm_share``,
+see `sysbench.core.studies.measures`. The suffix is the unit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sysbench.core.studies.measures import MEASURES
 from sysbench.core.tables.table import Cell, is_number
 
 FACT_ROOTS = ("spec", "parameters")
-"""Paths that a cell's spec answers: they need no record, and cells of a row may share them."""
+"""Paths that a cell's spec answers without a record."""
 COUNTING_ROOTS = ("memory", "measures", "distributed")
 
 UNITS = {
@@ -50,7 +50,7 @@ _Measures = msgspec.defstruct("Measures", [(name, object) for name in MEASURES])
 
 
 class Step(NamedTuple):
-    """One name of a path, and the keys and values that rows of a list must have to count."""
+    """One name of a path, and the conditions on rows of a list."""
 
     name: str
     wanted: tuple[tuple[str, str], ...] = ()
@@ -61,7 +61,7 @@ def parse_path(text: str) -> tuple[Step, ...]:
     """Parse a path into its steps.
 
     Raises:
-        SpecError: No such path in a record; names the first step that fails.
+        SpecError: No such path; the message names the first step that fails.
     """
     if _ARITHMETIC.search(text):
         raise SpecError("value", text, "one path: a formula has no arithmetic; show two columns "
@@ -72,7 +72,7 @@ def parse_path(text: str) -> tuple[Step, ...]:
 
 
 def evaluate(record: Record, text: str) -> Any:
-    """Return the value at the path, in the unit of its suffix; None where it is unknown."""
+    """Return the value at the path in the unit of its suffix, if known."""
     first, *rest = parse_path(text)
     if first.name == "measures":
         return MEASURES[rest[0].name](record)
@@ -105,10 +105,10 @@ def check_formula(text: str, unit: str, template: str) -> None:
 
 
 def check_template(template: str) -> str:
-    """Return the format of a number, which may be empty.
+    """Return the number format, which may be empty.
 
     Raises:
-        SpecError: It is no text with one field.
+        SpecError: Not a text with one field.
     """
     if template and not _TEMPLATE.fullmatch(template):
         raise SpecError("format", template, "one {:.2f} or {}: digits and one of e f g %")
@@ -116,37 +116,34 @@ def check_template(template: str) -> str:
 
 
 def is_fact(text: str) -> bool:
-    """Return whether the cell's spec answers the formula."""
     return parse_path(text)[0].name in FACT_ROOTS
 
 
 def is_spread(text: str) -> bool:
-    """Return whether the formula has a mean and a standard deviation, which are one text."""
+    """Return whether the formula has a mean and a standard deviation, shown as one text."""
     return _kind_at(text, parse_path(text)) is Spread
 
 
 def is_counted(text: str) -> bool:
-    """True for bytes that a pass counted: the same in every process, unlike a time.
-
-    What the driver reports is measured.
-    """
+    """Return whether the formula gives bytes that a pass counted, which are equal in every
+    process."""
     is_bytes = source_unit(text) == "B" and "driver" not in text
     return is_bytes and parse_path(text)[0].name in COUNTING_ROOTS
 
 
 def source_unit(text: str) -> str:
-    """Unit of a formula's value, by the suffix of its last name; empty is none."""
+    """Return the unit at the end of a formula; empty for none."""
     last = parse_path(text)[-1].name
     return "ms" if is_spread(text) else _SUFFIXES.get(last.rpartition("_")[2], "")
 
 
 def shown_unit(text: str, unit: str) -> str:
-    """Unit of a formula's numbers after conversion: ``B`` for bytes, empty for a count."""
+    """Return the unit after conversion: ``B`` for bytes, empty for a count."""
     return _target_unit(source_unit(text), unit)
 
 
 def read_cell(record: Record, text: str, unit: str = "", template: str = "") -> Cell:
-    """Read the cell of a table: a number in its unit, or ``mean ± standard deviation``."""
+    """Return a table cell: a number in its unit, or ``mean ± standard deviation``."""
     value, source = evaluate(record, text), source_unit(text)
     if isinstance(value, Spread):
         write = written(template or _FORMATS[unit or source])
@@ -159,14 +156,13 @@ def read_cell(record: Record, text: str, unit: str = "", template: str = "") -> 
 
 
 def number_format(text: str, unit: str, template: str) -> str:
-    """Format of a column's numbers; empty leaves it to the table."""
     if is_spread(text):
         return ""
     return check_template(template) or _FORMATS.get(unit or source_unit(text), "")
 
 
 def converted(value: float, source: str, unit: str) -> float:
-    """Convert a number to another unit of the same dimension; without one return it."""
+    """Convert a number to another unit of the same dimension, if one is given."""
     wanted = _target_unit(source, unit)
     if source not in _SOURCES or source == wanted:
         return value
@@ -174,7 +170,6 @@ def converted(value: float, source: str, unit: str) -> float:
 
 
 def written(template: str) -> Callable[[float], str]:
-    """Return a function that writes a number by a format."""
     return check_template(template).format
 
 
@@ -194,7 +189,7 @@ def _parse_step(text: str, part: str) -> Step:
 
 @cache
 def _kind_at(text: str, steps: tuple[Step, ...]) -> Any:
-    """The type at the end of a path, without its None; Any where it is open."""
+    """Return the type at the end of a path, without None; Any if it is open."""
     kind: Any = Record
     place = "a record"
     for step in steps:
@@ -220,7 +215,7 @@ def _kind_at(text: str, steps: tuple[Step, ...]) -> Any:
 
 @cache
 def _hints(kind: Any) -> Mapping[str, Any]:
-    """Types of the names that may follow; none after a single value."""
+    """Return the types of possible next names; empty after a single value."""
     if not _is_struct(kind):
         return {}
     hints = typing.get_type_hints(kind)
@@ -233,7 +228,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _plain(kind: Any) -> Any:
-    """A type without its None; a union of several is left open."""
+    """Return a type without None; other unions become Any."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         kinds = [member for member in typing.get_args(kind) if member is not type(None)]
         return _plain(kinds[0]) if len(kinds) == 1 else Any
@@ -253,7 +248,7 @@ def _matches(row: Any, wanted: Sequence[tuple[str, str]]) -> bool:
 
 
 def _reduce(values: Sequence[Any]) -> Any:
-    """One value of several rows: numbers are summed, a single one is itself."""
+    """Combine values of several rows: sum numbers, keep a single value."""
     if len(values) == 1:
         return values[0]
     if values and all(isinstance(value, int | float) for value in values):

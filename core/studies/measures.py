@@ -1,4 +1,4 @@
-"""Values of the write-ups that a record holds only in parts: each a function of a record."""
+"""Measures: values that studies compute from a record."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rounds(record: Record) -> Cell:
 
 
 def timed_steps(record: Record) -> Cell:
-    """Steps behind the step time, of all its processes."""
+    """Steps of the step time, in all processes."""
     if record.timing is None:
         return None
     return (record.timing.steps or record.timing.step).n
@@ -100,7 +100,7 @@ def backward_and_optimizer_ms(record: Record) -> Cell:
 
 
 def exposed_fraction(record: Record) -> Cell:
-    """Part of the step in which computing stood still for communication."""
+    """Share of the step in which computing waited for communication."""
     block = record.distributed
     if block is None or block.exposed is None:
         return None
@@ -108,7 +108,7 @@ def exposed_fraction(record: Record) -> Cell:
 
 
 def hidden_ms(record: Record) -> Cell:
-    """Communication behind computing, on average per step and rank."""
+    """Overlapped communication, on average per step and rank."""
     block = record.distributed
     if block is None or block.transfer is None:
         return None
@@ -138,7 +138,7 @@ def residual_bytes(record: Record) -> Cell:
     """One tensor of the residual stream: batch x context x d_model x width."""
     try:
         spec = RunSpec(**record.spec)
-    except (SpecError, TypeError):  # of a version with other keys or values
+    except (SpecError, TypeError):  # written by another version
         return None
     return spec.tokens_per_step * spec.d_model * Sizes(spec).width.residual
 

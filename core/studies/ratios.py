@@ -1,4 +1,4 @@
-"""Ratios of two cells: their figures round by round, and whether they differ, by the engine."""
+"""Ratios of two cells, and whether they differ."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ class Rounds:
     """One figure of a cell, by the processes that measured it.
 
     Attributes:
-        by_pass: Pass over the grid, from 0, to the figure of its process.
-        processes: Figures of all processes that count, those of runs with rounds of their own
-            among them.
-        is_counted: Bytes that were counted, which need no test.
-        waiting: Rounds that were asked for and did not run yet.
-        machines: Nodes of a cluster, with their GPUs, that measured them; empty text for none.
+        by_pass: Figure of each pass over the grid, from 0.
+        processes: Figures of all processes that count, including a run's own rounds.
+        is_counted: True for counted bytes, which need no test.
+        waiting: Requested rounds that did not run yet.
+        machines: Cluster nodes and GPUs that measured them; empty text for none.
     """
 
     by_pass: Mapping[int, float] = field(default_factory=dict)
@@ -64,13 +63,12 @@ def rounds_of(
     *,
     is_counted: bool,
 ) -> Rounds:
-    """The figures of the repeats of one cell; those that have none are left out.
+    """Collect the figures of the repeats of one cell.
 
     Args:
         cells: The cell's repeats.
         records: By the cell's id.
-        figure: Of one record; a text is none.
-        is_counted: Whether the figure is of counted bytes.
+        figure: Reads one record; texts are ignored.
     """
     by_pass: dict[int, float] = {}
     processes: list[float] = []
@@ -82,13 +80,13 @@ def rounds_of(
             continue
         by_pass[cell.repeat] = number
         machines.add(node(record.environment) or "")
-        processes += [one for single in _single(record) if is_number(one := figure(single))]
+        processes += [one for single in _split_rounds(record) if is_number(one := figure(single))]
     waiting = sum(cell.id not in records for cell in cells)
     return Rounds(by_pass, processes, is_counted, waiting, frozenset(machines))
 
 
-def _single(record: Record) -> Iterator[Record]:
-    """The record once for each of its rounds that count, as if that process were alone."""
+def _split_rounds(record: Record) -> Iterator[Record]:
+    """Split a record into one per round that counts."""
     timing = record.timing
     if timing is None or timing.interval_of != "rounds":
         yield record
@@ -117,14 +115,14 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     """One figure over another.
 
     Attributes:
-        value: The ratio; from six pairs of rounds on the middle of the ratios by pass.
-        low: Lower end of its 95 % interval; null where there is none.
+        value: The ratio; from six pairs of rounds on the median ratio by pass.
+        low: Lower end of its 95 % interval, if any.
         high: Upper end.
-        state: What may be said. ``counted`` is exact; ``not tested`` and ``not decidable`` allow
-            no claim; ``same`` is within 1 %.
+        state: ``counted`` is exact; ``not tested`` and ``not decidable`` allow no claim; ``same``
+            is within 1 %.
         why: Evidence, as text.
         first: Median of the first figure's rounds.
-        second: Of the second one's.
+        second: Median of the second figure's.
     """
 
     value: float
@@ -137,22 +135,21 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tested(self) -> str:
-        """State and evidence as one text, as a cell of a table has it."""
+        """State and evidence as one text."""
         return f"differs: {self.why}" if self.state == "differs" else self.why
 
     @property
     def is_claim(self) -> bool:
-        """Whether it may be told that one figure is that many times the other."""
+        """True if the ratio may be stated as a result."""
         return self.state in ("counted", "differs")
 
 
 def ratio_of(first: Rounds, second: Rounds) -> Ratio | None:
-    """The first over the second, tested where rounds allow it; None without both figures.
+    """Divide the first figure by the second, tested if rounds allow it; None without both.
 
-    Rounds of the same passes are paired; with fewer than the test needs, four of either side are
-    tested without the pairs. Nothing is tested before all requested rounds ran: a test at every
-    new round would call something different sooner or later. Nothing is tested across machines,
-    whose difference would read as one of the cells.
+    Rounds of the same pass are paired; with too few pairs, four rounds per side are tested
+    unpaired. Nothing is tested before all requested rounds ran, because testing after every round
+    would eventually find a difference. Nothing is tested across machines.
     """
     if not first.by_pass or not second.by_pass:
         return None
@@ -196,7 +193,7 @@ def ratio_of(first: Rounds, second: Rounds) -> Ratio | None:
 
 
 def _verdict(first: Rounds, second: Rounds) -> Verdict | None:
-    """On the first against the second; None with too few rounds, or a figure without logarithm."""
+    """Compare both; None with too few rounds or a figure without logarithm."""
     if min((*first.processes, *second.processes)) <= 0:
         return None
     common = sorted(first.by_pass.keys() & second.by_pass.keys())
@@ -243,11 +240,12 @@ def _differing(side: Rounds) -> str:
 
 
 def merge_ratios(study: str, repeats: Mapping[int, Record]) -> Record:
-    """The repeats of one cell as one run with rounds; all but its times is the first repeat's.
+    """Merge the repeats of one cell into a run with rounds; everything but its times is the
+    first's.
 
     Args:
-        study: Name of what the rounds are of, the same for all cells of one grid.
-        repeats: Pass over the grid to the record of its run; at least one.
+        study: Source name of the rounds, equal for all cells of a grid.
+        repeats: Pass over the grid to its record; at least one.
     """
     numbers = sorted(repeats)
     finished = [number for number in numbers if repeats[number].status == "finished"]
@@ -276,7 +274,7 @@ def merge_ratios(study: str, repeats: Mapping[int, Record]) -> Record:
 
 
 def _with_samples(timing: Timing) -> Timing:
-    """The timing with its median for the samples that a study does not keep."""
+    """Use the median as the only sample, because a study keeps none."""
     samples = timing.samples_ms or [timing.step.median_ms]
     return msgspec.structs.replace(timing, samples_ms=samples)
 
@@ -285,7 +283,7 @@ WAYS = {
     *("precision", "attention", "optimizer", "checkpoint", "device", "threads", *COMPILE_KEYS),
     *("parallel", "bucket_mib", "comm_backend", "shard_optimizer"),
 }
-"""Keys that leave the work of a step what it is; of two batches the smaller is no better."""
+"""Keys that do not change the work of a step. Of two batch sizes the smaller is not better."""
 TIMES = ("ns", "ms", "s")
 
 
@@ -295,12 +293,11 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         value: Index among the study's values.
         identity: Of the cell.
-        axis: The axis whose points were compared.
-        place: Words for the other axes; empty without any.
-        label: The point's.
-        others: Points that were compared with it.
-        next_label: The point that comes closest.
-        ratio: That one over the best.
+        axis: Axis whose points were compared.
+        place: Words for the other axes, if any.
+        others: Number of points it was compared with.
+        next_label: Second best point.
+        ratio: Second best over best.
     """
 
     value: int
@@ -314,13 +311,12 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def best_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> Iterator[Best]:
-    """Find every time of the study's tables that one point of an axis has less of than all others.
+    """Find every time in which one point of an axis is less than all others.
 
-    It takes the verdict "differs" against each of the others. All of them must hold, which makes a
-    false claim no likelier than one of two points: at most 5 %, without a correction.
+    It must differ from each of the others. Requiring all tests makes a false claim no likelier
+    than for one pair: at most 5 %, without a correction.
 
     Args:
-        cells: From `expand`.
         records: By the cell's id.
     """
     repeats: dict[frozenset[tuple[str, str]], list[Cell]] = {}
@@ -335,7 +331,7 @@ def best_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) 
                     label: repeats.get(frozenset((place | {axis.name: label}).items()), [])
                     for label in axis.labels
                 }
-                found = _least(value, points, records)
+                found = _best_label(value, points, records)
                 if found is None:
                     continue
                 label, others, next_label, ratio = found
@@ -356,7 +352,7 @@ def best_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) 
 
 
 def ways_in(study: Study) -> list[Axis]:
-    """The axes whose points do the same work in different ways."""
+    """Return the axes whose points do the same work in different ways."""
     return [
         axis
         for axis in study.axes
@@ -376,10 +372,11 @@ def sentence_of(best: Best, value: Value) -> str:
     )
 
 
-def _least(
+def _best_label(
     value: Value, points: Mapping[str, Sequence[Cell]], records: Mapping[str, Record]
 ) -> tuple[str, int, str, Ratio] | None:
-    """The label with the least median, the count of others, the next one and their ratio."""
+    """Return the label with the least median, the count of other labels, the next label and the
+    ratio."""
     rounds = {
         label: rounds_of(cells, records, value.number, is_counted=False)
         for label, cells in points.items()

@@ -1,4 +1,4 @@
-"""Reads a study from TOML. ``docs/studies.md`` describes the keys."""
+"""Read a study from TOML. ``docs/studies.md`` describes the keys."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ T = TypeVar("T")
 
 
 class _Size(StudyPart, frozen=True):
-    """What a variant replaces, as the file has it."""
-
     axes: dict[str, Any] = msgspec.field(default_factory=dict)
     fixed: dict[str, Any] = msgspec.field(default_factory=dict)
     passes: tuple[str, ...] | None = None
@@ -70,7 +68,7 @@ _WORDS = {
     **{"bool": "true or false", "str": "a text", "int": "a whole number"},
     **{"array": "a list", "object": "a table of keys and values"},
 }
-"""Types by their words in a message."""
+"""Names of types in messages."""
 _KEYS = {
     field.encode_name
     for part in (_File, _Range, TableLayout, StudyColumn, Line)
@@ -79,11 +77,11 @@ _KEYS = {
 
 
 def load_study(name: str | Path) -> Study:
-    """Load the study of a file, or the saved or shipped one of that name.
+    """Load a study file, or the saved or shipped study of that name.
 
     Raises:
         NotFoundError: No such study.
-        ProfileError: The first mistake: the file, the key, the value, what is allowed.
+        ProfileError: The first mistake: file, key, value and allowed values.
     """
     path = find_study_file(name)
     raw = _read_toml(path)
@@ -125,7 +123,7 @@ def find_study_file(name: str | Path) -> Path:
     """Return the file of that path or name.
 
     Raises:
-        NotFoundError: With the names there are.
+        NotFoundError: The message lists existing names.
     """
     path = Path(name)
     if path.suffix == ".toml" or "/" in str(name):
@@ -160,7 +158,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _prepare_tables(raw: Mapping[str, Any]) -> None:
-    """Fill in the rows of each table, and turn the points of each ``where`` into labels."""
+    """Complete the rows of each table, and turn the points of each ``where`` into labels."""
     axes = raw.get("axes")
     for table in _tables_in(raw, "tables"):
         table.setdefault("rows", list(axes) if isinstance(axes, dict) else [])
@@ -197,7 +195,7 @@ def _convert(value: Any, kind: type[T]) -> T:
 
 @contextmanager
 def _within(place: str) -> Iterator[None]:
-    """Put a place before the key of a SpecError."""
+    """Prefix the key of a SpecError."""
     try:
         yield
     except SpecError as error:
@@ -210,7 +208,7 @@ def _parse_axes(raw: Mapping[str, Any]) -> tuple[Axis, ...]:
 
 
 def _parse_axis(name: str, value: Any) -> tuple[Point, ...]:
-    """The points of one axis: values, a range, or tables of several keys."""
+    """Parse the points of one axis: values, a range, or tables of several keys."""
     if isinstance(value, dict):
         with _within(name):
             value = _parse_range(value)
@@ -267,7 +265,6 @@ def _parse_fixed(raw: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, Any]
 
 
 def _parse_passes(names: Collection[str] | None) -> tuple[PassName, ...]:
-    """In the order in which they run; none where the key is absent."""
     if names is not None and (not names or set(names) - set(EVERY_PASS)):
         raise SpecError("passes", names, f"any of {', '.join(EVERY_PASS)}")
     return tuple(name for name in EVERY_PASS if name in (names or ()))
@@ -286,7 +283,7 @@ def _parse_variant(name: str, raw: Any, axes: Sequence[Axis]) -> Variant:
 
 
 def _parse_skip(raw: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, tuple[str, ...]]:
-    """Axis to the labels that are left out together."""
+    """Parse axis to labels that are left out together."""
     labels = {axis.name: axis.labels for axis in axes}
     if not raw:
         raise SpecError("", raw, f"points of any of {', '.join(labels)}")

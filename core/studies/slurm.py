@@ -1,7 +1,7 @@
-"""Slurm as a place for cells: one job array a start, by submitit.
+"""Run cells on Slurm: one job array per start, submitted by submitit.
 
-``slurm.jsonl`` in the study's directory has a line before each submission, with the name of its
-jobs, and one after it; ``slurm/`` has submitit's files and the jobs' logs.
+``slurm.jsonl`` in the study's directory has a line before each submission with the job name, and
+one after it; ``slurm/`` has submitit's files and job logs.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from sysbench.core.studies.study_directory import StudyDirectory
 from sysbench.core.studies.study_file import Study
 
 OPTION = "--slurm"
-MOST_TASKS = 1000
-"""Jobs of one array, Slurm's own default limit (``MaxArraySize``); more make several arrays."""
-MOST_AT_ONCE = 256
+MAX_TASKS = 1000
+"""Jobs per array, Slurm's default limit (``MaxArraySize``)."""
+MAX_AT_ONCE = 256
 ANSWER_SECONDS = 60.0
 LOGS = "slurm"
-"""Folder of submitit's files in a study's directory."""
 MINUTES = "60"
-"""Time limit of a job unless it is given: partitions without a default have none."""
+"""Default time limit of a job, because some partitions have none."""
 
 FLAGS = ("exclusive", "contiguous", "spread-job", "oversubscribe", "overcommit")
-"""Options of sbatch that may stand without a value."""
+"""Options of sbatch that need no value."""
 _ONE_TASK = "each cell is one task on each of its nodes, and starts its ranks itself"
 _OURS = "set by the runner, which finds its jobs by it"
 REFUSED = {
@@ -48,26 +47,25 @@ REFUSED = {
     **dict.fromkeys(
         ("requeue", "no-requeue"), "a cell is measured once from its start; start the study again"
     ),
-    "signal": "a job that ends is told by SIGTERM",
+    "signal": "jobs are ended by SIGTERM",
 }
 GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """What each job asks for.
+    """Options of all jobs.
 
     Attributes:
-        sbatch: Long options of sbatch, by their names without dashes; true for a bare flag.
-        parallel: Most jobs at once.
+        sbatch: Long options by name without dashes; true for a flag.
+        parallel: Maximum number of concurrent jobs.
     """
 
     sbatch: Mapping[str, str | bool]
-    parallel: int = MOST_AT_ONCE
+    parallel: int = MAX_AT_ONCE
 
     @property
     def has_gpu(self) -> bool:
-        """Whether the jobs ask for a GPU."""
         return any(
             name in GPUS and (name != "gres" or "gpu" in str(value))
             for name, value in self.sbatch.items()
@@ -75,23 +73,23 @@ class SlurmOptions:
 
 
 def parse_options(texts: Sequence[str]) -> SlurmOptions:
-    """The options of ``partition=gpu,gres=gpu:1,time=30``; a value may have commas itself.
+    """Parse ``partition=gpu,gres=gpu:1,time=30``; values may contain commas.
 
     Raises:
-        SpecError: No option, one without its value, or one that the runner needs for itself.
+        SpecError: Unknown option, missing value, or an option that the runner sets itself.
     """
     sbatch: dict[str, str | bool] = {}
-    parallel = MOST_AT_ONCE
+    parallel = MAX_AT_ONCE
     for name, value in _pairs(texts):
         if name in REFUSED:
             raise SpecError(OPTION, f"{name}={value}", f"no {name}: {REFUSED[name]}")
         if name == "parallel":
-            if not str(value).isdecimal() or not 1 <= int(value) <= MOST_TASKS:
-                raise SpecError(OPTION, f"{name}={value}", f"jobs at once, 1 to {MOST_TASKS}")
+            if not str(value).isdecimal() or not 1 <= int(value) <= MAX_TASKS:
+                raise SpecError(OPTION, f"{name}={value}", f"jobs at once, 1 to {MAX_TASKS}")
             parallel = int(value)
             continue
         if name == "nodes" and not (str(value).isdecimal() and int(value)):
-            # With a range a cell would be measured on more nodes or on fewer, as it happens.
+            # With a range the number of nodes would vary between cells.
             raise SpecError(OPTION, f"{name}={value}", "a number of nodes, the same for each cell")
         sbatch[name] = value
     return SlurmOptions(sbatch, parallel)
@@ -122,7 +120,7 @@ _OPTION_NAME = re.compile(r"[a-z][a-z0-9-]+")
 
 
 def placed(study: Study, options: SlurmOptions) -> Study:
-    """The study for other machines: ``auto`` is a GPU if the jobs ask for one, else the CPU."""
+    """Resolve ``auto`` for the cluster: a GPU if the jobs request one, else the CPU."""
     by_axis = any("device" in point.settings for axis in study.axes for point in axis.points)
     fixed = dict(study.fixed)
     if not by_axis and fixed.get("device", "auto") == "auto":
@@ -131,8 +129,8 @@ def placed(study: Study, options: SlurmOptions) -> Study:
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of ``slurm.jsonl``. ``runs`` are in the order of the array's tasks; ``job`` is empty
-    in the line before sbatch has answered."""
+    """A line of ``slurm.jsonl``. ``runs`` are in the order of array tasks; ``job`` is empty before
+    sbatch has answered."""
 
     name: str
     runs: tuple[str, ...]
@@ -149,7 +147,7 @@ class Slurm:
         self.log_path = directory.path / "slurm.jsonl"
 
     def submissions(self) -> list[Submission]:
-        """Every submission of the study, the oldest first; torn lines are left out.
+        """All submissions of the study, oldest first, without torn lines.
 
         Raises:
             DamagedFileError: The file cannot be read.
@@ -170,28 +168,30 @@ class Slurm:
         return list(newest.values())
 
     def submit(self, runs: Sequence[RunDirectory]) -> str:
-        """Queue the supervisors of the runs as one array, or one for each thousand."""
-        chunks = (runs[start : start + MOST_TASKS] for start in range(0, len(runs), MOST_TASKS))
+        """Queue the supervisors as one array per thousand runs."""
+        chunks = (runs[start : start + MAX_TASKS] for start in range(0, len(runs), MAX_TASKS))
         jobs = [self._submit_array(chunk) for chunk in chunks]
         return f"Slurm job {', '.join(jobs)}"
 
     def jobs(self) -> dict[str, JobState]:
-        """As `Place.jobs`; the scheduler is not asked where nothing was ever submitted."""
+        """As `JobPlace.jobs`; does not ask the scheduler if nothing was ever submitted."""
         by_name = {submission.name: submission.runs for submission in self.submissions()}
         if not by_name:
             return {}
         states: dict[str, JobState] = {}
-        told = _ask("squeue", "--noheader", "--array", *_MINE, "--format=%j|%K|%t")
-        for line in told.splitlines():
+        output = _ask("squeue", "--noheader", "--array", *_MINE, "--format=%j|%K|%t")
+        for line in output.splitlines():
             name, index, state = (part.strip() for part in line.rsplit("|", 2))
             runs = by_name.get(name, ())
-            number = int(index) if index.isdecimal() else 0  # one run makes a job without an array
+            number = (
+                int(index) if index.isdecimal() else 0
+            )  # a single run is a job without an array
             if number < len(runs):
                 states[runs[number]] = "waiting" if state == "PD" else "running"
         return states
 
     def job_of(self, run: str) -> str:
-        """``Slurm job 17_3, output in slurm/17_3_0_log.err``."""
+        """Return ``Slurm job 17_3, output in slurm/17_3_0_log.err``."""
         for submission in reversed(self.submissions()):
             if run in submission.runs and submission.job:
                 task = f"_{submission.runs.index(run)}" if len(submission.runs) > 1 else ""
@@ -200,7 +200,6 @@ class Slurm:
         return "its Slurm job"
 
     def cancel(self) -> None:
-        """End the jobs of every submission that has some in the queue."""
         live = self.jobs()
         for submission in self.submissions():
             if not live.keys().isdisjoint(submission.runs):
@@ -215,10 +214,10 @@ class Slurm:
             job_name=name,
             wckey=None,
             array_parallelism=self.options.parallel,
-            # A step of srun would get one processor, whatever the job asks for.
+            # A step of srun would get one processor.
             use_srun=False,
-            # bash ends at SIGTERM, and the job with it, unless it has a trap: the supervisor would
-            # have no time to write the end. A file in the working directory is no module.
+            # Without a trap bash ends at SIGTERM, and the supervisor has no time to write its end.
+            # -P: files in the working directory are not modules.
             setup=["trap : TERM", "export PYTHONSAFEPATH=1"],
             additional_parameters={
                 **{"no-requeue": True, "time": MINUTES},
@@ -253,15 +252,15 @@ _MINE = (f"--user={os.getuid()}",)
 
 
 def refuse_while_queued(directory: StudyDirectory) -> None:
-    """Let nothing of a study run here while its cells have jobs.
+    """Refuse to run a study here while its cells have jobs.
 
     Raises:
-        DeviceBusyError: They have, and how to go on.
+        DeviceBusyError: There are jobs; the message says how to go on.
         ClusterError: Slurm does not answer.
     """
     slurm = Slurm(directory)
     if not slurm.submissions() or shutil.which("squeue") is None:
-        return  # no job of this study can be under way where there is no Slurm
+        return  # without Slurm there are no jobs
     count = len(slurm.jobs())
     if count:
         raise DeviceBusyError(
@@ -271,16 +270,16 @@ def refuse_while_queued(directory: StudyDirectory) -> None:
 
 
 def _submitit() -> Any:
-    """submitit, which is wanted only here.
+    """Import submitit.
 
     Raises:
-        ClusterError: It is not installed, or this machine submits to no Slurm.
+        ClusterError: It is not installed, or this machine has no Slurm.
     """
     for program in ("sbatch", "squeue", "scancel", "srun"):
         if shutil.which(program) is None:
             raise ClusterError(f"{program} is not on this machine: submit from a node of a cluster")
     try:
-        import submitit
+        import submitit  # lazy: optional dependency
         import submitit.helpers
     except ImportError as error:
         raise ClusterError(
@@ -290,10 +289,10 @@ def _submitit() -> Any:
 
 
 def _ask(*command: str) -> str:
-    """The output of one of Slurm's commands.
+    """Return the output of a Slurm command.
 
     Raises:
-        ClusterError: It failed, or did not answer.
+        ClusterError: It failed or did not answer.
     """
     try:
         answer = subprocess.run(

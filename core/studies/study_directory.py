@@ -1,8 +1,8 @@
-"""A study's directory: the study, and the run that filled each cell.
+"""A study on disk: its definition, and the run of each cell.
 
-``study.json`` the study as it was expanded · ``cells.jsonl`` one line when a cell starts and
-one when it ends, append-only · ``study.lock`` held while a runner is at work. The runs
-themselves lie in the library; a run that was deleted there leaves its cell unfilled.
+``study.json`` the expanded study · ``cells.jsonl`` a line when a cell starts and when it ends,
+append-only · ``study.lock`` held by a runner. The runs are in the library; deleting one there
+empties its cell.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.experiments.baselines import list_baselines
 from sysbench.core.experiments.experiment import list_experiments
-from sysbench.core.machine.interpreter import chosen_before, ready_python
+from sysbench.core.machine.interpreter import ready_python, require_chosen
 from sysbench.core.record.blocks import PassName
 from sysbench.core.record.events import Outcome
 from sysbench.core.record.record import Record
@@ -39,11 +39,11 @@ from sysbench.core.studies.study_places import begun_studies
 from sysbench.core.studies.study_places import studies_folder as studies_folder
 
 CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]
-"""Status of a cell. ``waiting`` did not run yet, or a crash cut it short; ``refused`` cannot be
-run; ``too-large`` was not run because it would exceed the machine's memory."""
+"""``waiting`` did not run yet or was cut short by a crash; ``refused`` cannot run; ``too-large``
+would exceed the machine's memory."""
 
 FINAL_STATUSES: tuple[CellStatus, ...] = ("finished", "oom", "failed", "too-large", "refused")
-"""Statuses that are values of the table: not run again unless requested."""
+"""Statuses that count as values: not run again unless requested."""
 
 
 _RENAMED = {
@@ -57,14 +57,14 @@ _RENAMED = {
     'memory.modules[module=model].activation_bytes"': '"measures.saved_in_blocks_fraction"',
     '"{mean:.2f} ± {std:.2f}"': '"{:.2f}"',
 }
-"""Keys, formulas and formats of shipped studies that earlier versions wrote to ``study.json``."""
+"""Keys, formulas and formats that earlier versions wrote to ``study.json``."""
 
 
 class CellEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of ``cells.jsonl``: a cell that started or ended.
 
-    `sysbench.core.studies.forecast` forecasts the time of other cells from ``kind``, ``work``,
-    ``passes`` and ``start_seconds``, the seconds of one pass outside its steps.
+    `sysbench.core.studies.forecast` uses ``kind``, ``work``, ``passes`` and ``start_seconds``, the
+    seconds of one pass outside its steps.
     """
 
     cell: str
@@ -82,8 +82,6 @@ class CellEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StudyDirectory(JobDirectory):
-    """One study on disk."""
-
     kind = "study"
     working = "is run"
     module = "sysbench.core.studies.study_runner"
@@ -112,17 +110,17 @@ class StudyDirectory(JobDirectory):
             raise DamagedFileError(f"{self.study_path}: {error}") from error
 
     def start(self, *options: str) -> int:
-        """As of any job.
+        """Start the runner as a job.
 
         Raises:
-            InterpreterError: Workers cannot run in the interpreter that it would take.
+            InterpreterError: Workers cannot run in the chosen interpreter.
         """
         python = self.python()
-        ready_python(None if python is None else chosen_before(python))
+        ready_python(None if python is None else require_chosen(python))
         return super().start(*options)
 
     def append(self, entry: CellEntry) -> None:
-        """Add a line, on disk before this returns; a torn last line is closed first."""
+        """Append a line durably; a torn last line is closed first."""
         with open_to_append(self.cells_path) as file:
             end_torn_line(file.fileno())
             file.write(msgspec.json.encode(entry) + b"\n")
@@ -130,7 +128,7 @@ class StudyDirectory(JobDirectory):
             os.fsync(file.fileno())
 
     def entries(self) -> dict[str, CellEntry]:
-        """The newest entry of each cell by its id; lines that cannot be read are left out.
+        """Return the newest entry of each cell by id, without unreadable lines.
 
         Raises:
             DamagedFileError: The file cannot be read.
@@ -151,10 +149,10 @@ class StudyDirectory(JobDirectory):
         return newest
 
     def python(self) -> str | None:
-        """Interpreter of its newest run, empty for this program's own; None without a run.
+        """Interpreter of its newest run; empty for this program's, None without a run.
 
         Raises:
-            DamagedFileError: The cells, or that run, cannot be read.
+            DamagedFileError: The cells or that run cannot be read.
         """
         for entry in sorted(self.entries().values(), key=lambda entry: -entry.t_ns):
             if (run := self.run_of(entry)) is not None:
@@ -162,23 +160,23 @@ class StudyDirectory(JobDirectory):
         return None
 
     def run_of(self, entry: CellEntry) -> RunDirectory | None:
-        """The run of an entry, or None if it was deleted."""
+        """Return the run of an entry; None if it was deleted."""
         path = _path_of(entry, self.root)
         return RunDirectory(path) if path is not None and (path / "run.json").is_file() else None
 
 
 def _path_of(entry: CellEntry, root: Path | None) -> Path | None:
-    """Where an entry's run lies; None without one, and for a path in the place of its id."""
+    """Return the path of an entry's run; None if its id is missing or a path."""
     return runs_folder(root) / entry.run if is_run_id(entry.run) else None
 
 
 def directory_of(study: Study, root: Path | None = None) -> StudyDirectory:
-    """Where the study lies, begun or not."""
+    """Return the directory of a study, also if it does not exist yet."""
     return StudyDirectory(studies_folder(root) / f"{study.name}-{study.identity}")
 
 
 def with_begun_rounds(study: Study, root: Path | None = None) -> Study:
-    """The study with as many rounds as it was begun with here, if these are more than its own."""
+    """Return the study with at least as many rounds as it was started with."""
     try:
         begun = directory_of(study, root).study().repeat
     except DamagedFileError:
@@ -187,10 +185,8 @@ def with_begun_rounds(study: Study, root: Path | None = None) -> Study:
 
 
 def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
-    """The directory of the study, made if it is not there; words and tables are renewed.
-
-    Rounds that were asked for before stay part of it.
-    """
+    """Open or create the directory of a study; texts and tables are updated, earlier rounds are
+    kept."""
     directory = directory_of(study, root)
     make_folder(directory.path)
     study = with_begun_rounds(study, root)
@@ -199,12 +195,12 @@ def open_study(study: Study, root: Path | None = None) -> StudyDirectory:
 
 
 def list_studies(root: Path | None = None) -> list[StudyDirectory]:
-    """Every study that was begun, the newest first."""
+    """List all started studies, newest first."""
     return [StudyDirectory(path) for path in begun_studies(root)]
 
 
 def studies_with(run_id: str, root: Path | None = None) -> list[StudyDirectory]:
-    """The studies that have this run in a cell; of one that cannot be read it is not known."""
+    """Return the readable studies that contain this run."""
     found = []
     for directory in list_studies(root):
         with suppress(DamagedFileError):
@@ -214,27 +210,27 @@ def studies_with(run_id: str, root: Path | None = None) -> list[StudyDirectory]:
 
 
 def find_study(name: str, root: Path | None = None) -> StudyDirectory:
-    """The newest directory of the study of that name, or that of a whole or partial id.
+    """Return the newest directory of a study by name, or by whole or partial id.
 
     Raises:
-        NotFoundError: None was begun.
+        NotFoundError: None was started.
     """
     studies = list_studies(root)
     named = [directory for directory in studies if directory.id.rpartition("-")[0] == name]
-    begins = [directory for directory in studies if directory.id.startswith(name)]
-    for directory in (*named, *begins):
+    by_prefix = [directory for directory in studies if directory.id.startswith(name)]
+    for directory in (*named, *by_prefix):
         return directory
-    begun = ", ".join(directory.id for directory in studies[:6]) or "none"
+    started = ", ".join(directory.id for directory in studies[:6]) or "none"
     raise NotFoundError(
-        f"study {name!r} was not begun here: start it with `sysbench-tui study {name}`; "
-        f"begun: {begun}"
+        f"study {name!r} was not started here: start it with `sysbench-tui study {name}`; "
+        f"started: {started}"
     )
 
 
 def status_of(
     cell: Cell, entries: dict[str, CellEntry], *, is_live: bool, root: Path | None = None
 ) -> CellStatus:
-    """Status of a cell. One that started and has no end waits, unless its runner lives."""
+    """Return the status of a cell. A started cell without an end waits, unless its runner lives."""
     if cell.spec is None:
         return "refused"
     entry = entries.get(cell.id)
@@ -251,10 +247,11 @@ def records_of(
     cells: Iterable[Cell],
     prune: Callable[[Record], Record] = lambda record: record,
 ) -> dict[str, Record]:
-    """The records of cells that have ended, by the cell's id; unreadable ones are left out, and
-    those of another spec than the cell's, which a line changed by hand can name.
+    """Read the records of ended cells by the cell's id, without unreadable ones and those of
+    another spec.
 
-    ``prune`` takes the fields that are not needed out of each record as it is read.
+    Args:
+        prune: Removes unneeded fields from each record.
     """
     entries = directory.entries()
     records: dict[str, Record] = {}
@@ -275,12 +272,12 @@ def records_of(
 
 
 def unique(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells without those that share a run with an earlier one."""
+    """Return the cells without those that share a run with an earlier one."""
     return list({cell.id: cell for cell in cells}.values())
 
 
 def uses_of(run_id: str, root: Path | None = None) -> list[str]:
-    """Experiments, studies and baselines that a run belongs to, each with what its loss costs."""
+    """Return the experiments, studies and baselines of a run, with what its loss costs."""
     words = []
     for experiment in list_experiments(root):
         with suppress(DamagedFileError):

@@ -1,4 +1,4 @@
-"""The report of a study as files: Markdown, CSV, JSON, and one HTML page."""
+"""Exports of a study report: Markdown, CSV, JSON, and one HTML page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from sysbench.core.tables.table import Table
 
 
 def study_page(report: StudyReport) -> str:
-    """The page: self-contained, no network requests."""
     study = report.study
     name = " · ".join(part for part in (study.name, study.variant) if part)
     head = tag("h1", text(f"{name}: {study.title}")) + "".join(
@@ -87,9 +86,9 @@ STUDY_FORMATS = ("md", "csv", "json", "html")
 
 
 def study_as(report: StudyReport, kind: str) -> bytes:
-    """The report in one of `STUDY_FORMATS`.
+    """Write the report in one of `STUDY_FORMATS`.
 
-    ``csv`` is the table as it stands, or one tidy file where the study has several.
+    ``csv`` is the table, or one tidy file if the study has several.
     """
     match kind:
         case "md":
@@ -108,8 +107,8 @@ def study_as(report: StudyReport, kind: str) -> bytes:
 
 
 def study_as_json(report: StudyReport) -> dict[str, object]:
-    """The public contract: ``study``, the first table's ``columns`` and ``rows``, ``cells``; and
-    all tables, the rounds, the least times, the sentences, the cautions and the environment."""
+    """Encode the public JSON: ``study``, ``columns`` and ``rows`` of the first table, ``cells``,
+    all tables, rounds, least times, sentences, cautions and environment."""
     first = next(iter(report.tables), None)
     return {
         "study": report.study.name,

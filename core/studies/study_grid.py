@@ -1,4 +1,4 @@
-"""The cells of a study: every combination of its axes' points, in the order of running."""
+"""The cells of a study: all combinations of its axes in running order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.fields import field_named
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.studies.schema import parse_points
 from sysbench.core.studies.study_file import Axis, Point, Study
@@ -26,11 +26,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One place of the grid.
 
     Attributes:
-        point: Axis to the label of its point.
-        spec: The spec to measure; None where no run can have these settings.
+        point: Axis to label.
+        spec: Spec to measure; None if no run can have these settings.
         refused: Reason for that, or empty.
-        identity: Of the spec and the passes; two cells of one identity share a run.
-        repeat: Counts from 0.
+        identity: Hash of spec and passes; cells with the same identity share a run.
+        repeat: From 0.
     """
 
     point: dict[str, str]
@@ -47,16 +47,16 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """``model=tiny · step=train``, and which repeat."""
+        """``model=tiny · step=train``, with the repeat."""
         again = [f"repeat {self.repeat + 1}"] if self.repeat else []
         return " · ".join([f"{axis}={label}" for axis, label in self.point.items()] + again)
 
 
 def with_variant(study: Study, name: str) -> Study:
-    """The study in another size; itself for an empty name.
+    """Apply a variant; an empty name changes nothing.
 
     Raises:
-        SpecError: It has no such variant.
+        SpecError: No such variant.
     """
     if not name:
         return study
@@ -76,11 +76,11 @@ def with_variant(study: Study, name: str) -> Study:
 
 
 def with_overrides(study: Study, overrides: Mapping[str, object]) -> Study:
-    """The study with axes or fixed fields replaced: ``{"model": "tiny", "context": "64,128"}``.
+    """Replace axes or fixed fields: ``{"model": "tiny", "context": "64,128"}``.
 
     Raises:
-        SpecError: No such key, a value that it does not allow, several values for a key that
-            is no axis, or a key that the points of another axis set.
+        SpecError: Unknown key, a value that it does not allow, several values for a key that is no
+            axis, or a key that another axis sets.
     """
     axes, fixed = list(study.axes), dict(study.fixed)
     for key, value in overrides.items():
@@ -103,20 +103,20 @@ def expand(
     only: Mapping[str, Sequence[str]] | None = None,
     repeat: int | None = None,
 ) -> list[Cell]:
-    """The cells in the order in which they run; the last axis varies fastest.
+    """Return the cells in running order; the last axis varies fastest.
 
-    Repeats are rounds over the whole grid. Every one after the first has an order of its own,
-    drawn from the study's identity: either of two cells is then as likely to come first, whatever
-    drifts, which is what the test of `sysbench.core.compare.interval.paired` rests on.
-    A combination that no run can have here is a cell with the reason.
+    Repeats are rounds over the whole grid. Every round after the first has its own random order,
+    drawn from the study's identity, so that drift affects all cells alike. The test of
+    `sysbench.core.compare.interval.paired` relies on it. A combination that cannot run here is a
+    cell with the reason.
 
     Args:
         overrides: As in `with_overrides`.
-        only: Axis to the labels that are kept.
+        only: Axis to the labels to keep.
         repeat: Rounds; default: the study's.
 
     Raises:
-        SpecError: An override or a choice that does not fit the study; more than `MOST_CELLS`.
+        SpecError: An invalid override or selection; more than `MOST_CELLS`.
     """
     study = with_overrides(study, overrides or {})
     chosen = [_kept(axis, (only or {}).get(axis.name)) for axis in study.axes]
@@ -141,15 +141,13 @@ def expand(
 
 
 class _Maker:
-    """Makes cells of one study; a device is looked for once."""
-
     def __init__(self, study: Study) -> None:
         self.study = study
         self.names = [axis.name for axis in study.axes]
         self.devices: dict[str, str | SpecError] = {}
 
     def cell(self, points: Sequence[Point]) -> Cell | None:
-        """The cell of these points; None where the study leaves it out."""
+        """Make the cell of these points; None if the study skips it."""
         labels = {name: point.label for name, point in zip(self.names, points, strict=True)}
         if any(_matches(labels, combination) for combination in self.study.skip):
             return None
@@ -159,7 +157,7 @@ class _Maker:
         passes = self.study.passes
         try:
             device = self._device(settings.get("device", "auto"))
-            spec = resolved(parse_spec(settings | {"device": device}), self._device)
+            spec = resolve(parse_spec(settings | {"device": device}), self._device)
         except SpecError as error:
             identity = _hash(msgspec.json.encode((settings, passes), order="sorted"))
             return Cell(
@@ -182,10 +180,10 @@ class _Maker:
 
 
 def device_elsewhere(text: str) -> str:
-    """The device of that name on a machine that cannot be asked from here.
+    """Return the device of that name on a machine that cannot be queried from here.
 
     Raises:
-        SpecError: ``auto``, which only that machine could resolve.
+        SpecError: ``auto``, which only that machine can resolve.
     """
     if text == "auto":
         raise SpecError("device", text, "cpu or cuda:N, where the cells run on other machines")
@@ -203,8 +201,8 @@ def _matches(labels: Mapping[str, str], combination: Mapping[str, Sequence[str]]
 def _kept(axis: Axis, wanted: Sequence[str] | None) -> list[Point]:
     if wanted is None:
         return list(axis.points)
-    full = {_short(point.label): point.label for point in axis.points}
-    names = {full.get(name, name) for name in _joined(wanted, {*full, *full.values()})}
+    full = {_short_label(point.label): point.label for point in axis.points}
+    names = {full.get(name, name) for name in _join_labels(wanted, {*full, *full.values()})}
     unknown = names - set(axis.labels)
     if unknown:
         value = f"{axis.name}={sorted(unknown)[0]}"
@@ -212,8 +210,8 @@ def _kept(axis: Axis, wanted: Sequence[str] | None) -> list[Point]:
     return [point for point in axis.points if point.label in names]
 
 
-def _joined(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]:
-    """The parts, those of a label with commas in it put together again."""
+def _join_labels(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]:
+    """Join parts of labels that contain commas."""
     rest = list(parts)
     while rest:
         sizes = range(len(rest), 0, -1)
@@ -222,8 +220,8 @@ def _joined(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]:
         del rest[:size]
 
 
-def _short(label: str) -> str:
-    """``large`` for ``cs336-2025/large``."""
+def _short_label(label: str) -> str:
+    """Return ``large`` for ``cs336-2025/large``."""
     return label.rpartition("/")[2]
 
 

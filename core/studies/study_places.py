@@ -1,7 +1,4 @@
-"""Where studies lie: files of their description, and folders of what was begun.
-
-Imports no more than it needs, for whoever wants names only.
-"""
+"""Paths of studies and their files. Import-light, so that shell completion stays fast."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from sysbench.core.storage import home
 
 
 def studies_folder(root: Path | None = None) -> Path:
-    """Folder of the studies' directories and of the user's files."""
+    """Return the folder of the studies' directories and of the user's files."""
     return (root or home()) / "studies"
 
 
 def study_files() -> dict[str, Path]:
-    """File of every study by its name; the user's studies take precedence over the shipped."""
+    """Return study files by name; the user's take precedence over the shipped."""
     shipped = Path(str(resources.files("sysbench.profiles") / "studies"))
     folders = (shipped, studies_folder())
     return {
@@ -29,7 +26,7 @@ def study_files() -> dict[str, Path]:
 
 
 def begun_studies(root: Path | None = None) -> list[Path]:
-    """Folder of every study that was begun, the newest first."""
+    """Return the folders of started studies, newest first."""
     folder = studies_folder(root)
     paths = folder.glob("*/study.json") if folder.is_dir() else ()
     newest = sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)

@@ -1,4 +1,4 @@
-"""The report of a study: its tables, charts and sentences."""
+"""The report of a study: tables, charts and sentences."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from sysbench.core.tables.context import environment_table
 from sysbench.core.tables.table import QUANTITY, Cell, Row, Table
 from sysbench.core.tables.timing_tables import Figure
 
-MOST_NAMED = 3
-"""Most values of one fact that are named; more are only counted."""
+MAX_NAMED = 3
+"""Maximum number of values of one fact to list; more are counted."""
 
 
 def shared_environment(records: Collection[Record]) -> Table:
-    """Hardware, software and settings of all cells; a fact that differs between them has every
-    value, or their count."""
+    """Hardware, software and settings of all cells. A fact that differs lists its values or their
+    count."""
     values_by_fact: dict[Cell, dict[tuple[Cell, Cell], None]] = {}
     for record in records:
         for name, value, note in environment_table(record).rows:
@@ -45,14 +45,14 @@ def shared_environment(records: Collection[Record]) -> Table:
         name="environment",
         title="Environment of the cells",
         columns=(QUANTITY, "value", "note"),
-        rows=tuple((name, *_merged(list(values))) for name, values in values_by_fact.items()),
+        rows=tuple((name, *_merge_values(list(values))) for name, values in values_by_fact.items()),
     )
 
 
-def _merged(values: Sequence[tuple[Cell, Cell]]) -> tuple[Cell, Cell]:
+def _merge_values(values: Sequence[tuple[Cell, Cell]]) -> tuple[Cell, Cell]:
     if len(values) == 1:
         return values[0]
-    if len(values) > MOST_NAMED:
+    if len(values) > MAX_NAMED:
         return f"varies: {len(values)} values", ""
     return " | ".join(UNKNOWN if value is None else str(value) for value, _ in values), ""
 
@@ -87,31 +87,28 @@ def commands_table(
     )
 
 
-MOST_BEST = 24
-"""Most sentences on the cell with the least time; all are in JSON."""
-MOST_TIMELINES = 24
-"""A page with more of them would be too large to read, and to open."""
+MAX_BEST = 24
+"""Maximum number of sentences on best cells; JSON has all."""
+MAX_TIMELINES = 24
+"""Maximum number of timelines on one page."""
 
 
 class StudyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of a study. Cells without a value stay visibly empty in all of it.
+    """The report of a study. Cells without a value stay visibly empty.
 
     Attributes:
-        cells: In the order in which they run.
-        progress: Status of each cell.
-        entries: Newest entry of each cell in the study's state, by its id.
-        forecasts: Forecast of each cell, by its id.
-        values: The numbers that its tables show.
-        numbers: These of each cell that has a record, by its id.
-        ooms: Of the cells that ran out of memory, by their ids.
-        tables: The study's tables that have rows, every number in a column of its own.
-        shown: The same for people: a ratio with its interval, or marked as untested, as one text.
-        legends: Meaning of the marks in a shown table, by the table's name.
-        best: Times that one way to do a work has less of than all others, by the engine.
-        figures: One for each value that has a numeric axis.
+        cells: In running order.
+        entries: Newest entry of each cell by id.
+        forecasts: By the cell's id.
+        values: Numbers that the tables show.
+        numbers: Values of each cell with a record, by id.
+        ooms: Of cells that ran out of memory, by id.
+        tables: Tables that have rows; every number has its own column.
+        shown: The same for people: a ratio, its interval and its mark are one text.
+        legends: Meaning of the marks, by table name.
+        best: Times in which one way of doing the same work wins.
+        figures: One per value with a numeric axis.
         timelines: Memory of each cell by its words, if the study has timelines.
-        environment: Of all cells.
-        commands: Each cell alone.
         sentences: Made from the rows alone.
         cautions: Warnings about comparisons of cells.
     """
@@ -137,7 +134,7 @@ class StudyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def study_report(directory: StudyDirectory) -> StudyReport:
-    """The study in a directory.
+    """Report a study in a directory.
 
     Raises:
         DamagedFileError: ``study.json`` cannot be read.
@@ -155,7 +152,6 @@ def make_report(
     cells: Sequence[grid.Cell],
     records: Mapping[str, Record],
 ) -> StudyReport:
-    """The report of these cells; ``records`` are by the cell's id."""
     entries = directory.entries()
     progress = progress_in(directory, cells)
     forecaster = Forecaster(past_entries(directory.root))
@@ -187,7 +183,7 @@ def make_report(
         environment=shared_environment(list(records.values())),
         commands=commands_table(study, cells, progress.statuses, entries),
         sentences=(
-            *(sentence_of(one, values[one.value]) for one in best[:MOST_BEST]),
+            *(sentence_of(one, values[one.value]) for one in best[:MAX_BEST]),
             *sentences_of(study, cells, records),
         ),
         cautions=tuple(cautions_of(study, cells, records)),
@@ -197,7 +193,7 @@ def make_report(
 def _timelines(cells: Sequence[grid.Cell], records: Mapping[str, Record]) -> dict[str, Timeline]:
     memories = ((cell, records[cell.id].memory) for cell in cells if cell.id in records)
     drawn = ((cell.words, memory.timeline) for cell, memory in memories if memory is not None)
-    return dict(islice(drawn, MOST_TIMELINES))
+    return dict(islice(drawn, MAX_TIMELINES))
 
 
 def _oom(record: Record) -> Oom | None:

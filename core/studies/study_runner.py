@@ -1,6 +1,6 @@
-"""The runner of a study: one ordinary run a cell, found again by its identity.
+"""Run the cells of a study in turn; each is an ordinary run.
 
-``python -P -m sysbench.core.studies.study_runner DIRECTORY`` runs a directory, without output.
+``python -P -m sysbench.core.studies.study_runner DIRECTORY`` runs a directory without output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.machine.interpreter import chosen_before, ready_python, use_python
+from sysbench.core.machine.interpreter import ready_python, require_chosen, use_python
 from sysbench.core.record.events import AnyEvent
 from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
@@ -43,11 +43,11 @@ from sysbench.core.studies.study_grid import Cell, expand
 
 
 class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """The runner begins, its cells known.
+    """The runner starts.
 
     Attributes:
-        seconds: Forecast of the cells to run; None where none is known, or they do not run here.
-        is_least: Some cells have no forecast.
+        seconds: Forecast of the cells to run, if known.
+        is_least: True if some cells have no forecast.
     """
 
     total: int
@@ -57,15 +57,14 @@ class StudyStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellsElsewhere(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells that were submitted to a cluster, by this runner or one before it; ``words`` says where
-    they are."""
+    """Cells that were submitted to a cluster by any runner; ``words`` says where."""
 
     count: int
     words: str
 
 
 class CellStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell's run begins; ``number`` counts from 1 over all cells of the study."""
+    """A cell's run starts; ``number`` counts from 1 over all cells."""
 
     cell: Cell
     run: str
@@ -73,15 +72,14 @@ class CellStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CellAdvanced(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of the run of the present cell."""
+    """An event of the current cell's run."""
 
     cell: Cell
     event: AnyEvent
 
 
 class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell has its value; ``seconds_left`` is the forecast of the rest, None where none is
-    known."""
+    """A cell has its value; ``seconds_left`` is the forecast of the rest, if known."""
 
     cell: Cell
     entry: CellEntry
@@ -91,13 +89,11 @@ class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> CellStatus:
-        """Status in which the cell ended."""
         return self.entry.status
 
 
 class StudyEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """The runner stopped: all cells done, cancelled, at its time limit, or with cells whose jobs
-    ended without a value."""
+    """The runner stopped: done, cancelled, at its time limit, or with cells without a value."""
 
     reason: Literal["finished", "cancelled", "out-of-time", "unfinished"]
     done: int
@@ -115,26 +111,22 @@ def run_study(
     max_minutes: float | None = None,
     retry: bool = False,
 ) -> Iterator[StudyEvent]:
-    """Fill the cells in their order, yielding events; every pass is a fresh process.
+    """Run the cells in order, yielding events; every pass is a fresh process.
 
-    Cells that have a value are not run again: OOM and failures are values, a run that a crash,
-    a signal or a full disk cut short is none. Closing the generator early leaves the present
-    cell without a value.
+    Cells with a value are not run again. OOM and failures are values; a run cut short by a crash,
+    a signal or a full disk is not. Closing the generator early leaves the current cell without one.
 
     Args:
-        cells: From `expand`.
-        cancel: Ends the present run, and the study with it.
-        max_minutes: Time limit: a cell that would by its forecast end later is not started.
-        retry: Run cells that failed once more.
+        cancel: Ends the current run and the study.
+        max_minutes: Time limit; a cell that is forecast to exceed it is not started.
+        retry: Run failed cells again.
 
     Raises:
-        DeviceBusyError: Another runner is at work on this study, or its cells have jobs on a
-            cluster.
+        DeviceBusyError: Another runner works on this study, or its cells have jobs on a cluster.
         InterpreterError: Workers cannot run in the chosen interpreter.
         SpecError: A pass that this machine cannot run.
     """
-    # Whatever runs there imports this module.
-    from sysbench.core.studies.slurm import refuse_while_queued
+    from sysbench.core.studies.slurm import refuse_while_queued  # lazy: import cycle
 
     with directory.hold():
         refuse_while_queued(directory)
@@ -178,9 +170,9 @@ class _Runner:
         yield StudyEnded(reason="finished", done=done, total=total)
 
     def _cell(self, cell: Cell, number: int) -> Generator[StudyEvent, None, CellEntry]:
-        """Run one cell to its end and keep its entry, which is returned."""
+        """Run one cell to its end; store and return its entry."""
         spec = cell.spec
-        assert spec is not None  # refused cells are not among what is to do
+        assert spec is not None  # refused cells are not run
         too_large = self._too_large(cell)
         if too_large is not None:
             self.directory.append(too_large)
@@ -209,31 +201,29 @@ class _Runner:
         )
 
     def _forecast(self, cells: Sequence[Cell]) -> tuple[float | None, bool]:
-        """Forecast these cells from those that ended, as `total_seconds` has it."""
         return total_seconds(map(self.forecaster.forecast, cells))
 
 
 def keep_python(directory: StudyDirectory) -> None:
-    """Have this process go on with the interpreter of the study's runs, if it has any.
-
-    Cells of one table are then of one torch, and the code of a model has the same libraries.
+    """Use the interpreter of the study's earlier runs, if any, so that all cells have the same
+    torch.
 
     Raises:
         DamagedFileError: The study cannot be read.
-        InterpreterError: The run names a Python that nobody chose here.
+        InterpreterError: A run names an interpreter that was not chosen on this machine.
     """
     if (python := directory.python()) is not None:
-        use_python(chosen_before(python))
+        use_python(require_chosen(python))
 
 
 def cell_entry(
     cell: Cell, spec: RunSpec, record: Record, seconds: float | None, *, teaches: bool = True
 ) -> CellEntry:
-    """The line that a cell's run leaves in the study's state.
+    """Make the entry of an ended run.
 
     Args:
-        seconds: Of all passes; None where nobody followed it.
-        teaches: Whether forecasts learn from it: not of another machine's times.
+        seconds: Of all passes; None if unknown.
+        teaches: False for times of another machine, which forecasts must ignore.
     """
     failed = next(
         (pass_record for pass_record in record.passes if pass_record.outcome != "finished"), None
@@ -255,13 +245,12 @@ def cell_entry(
 
 
 def _start(spec: RunSpec, cell: Cell, median_ms: float | None, seconds: float) -> float:
-    """Seconds of one pass outside its steps."""
     steps = steps_seconds(spec, cell.passes, median_ms or 0.0)
     return max(0.0, seconds - steps) / len(cell.passes)
 
 
 def cells_to_run(directory: StudyDirectory, cells: Sequence[Cell], *, retry: bool) -> list[Cell]:
-    """Those without a value; with ``retry`` also those that failed."""
+    """Return cells without a value; with ``retry`` also failed ones."""
     entries, root = directory.entries(), directory.root
     statuses = {cell.id: status_of(cell, entries, is_live=False, root=root) for cell in cells}
     again = ("failed",) if retry else ()
@@ -279,7 +268,7 @@ def adopt(
     *,
     teaches: bool = True,
 ) -> None:
-    """Keep the values of runs that ended while no runner followed them."""
+    """Store the values of runs that ended while no runner followed them."""
     entries = directory.entries()
     for cell in cells:
         entry = entries.get(cell.id)
@@ -291,7 +280,7 @@ def adopt(
         try:
             record = load_record(run)
         except DamagedFileError:
-            continue  # nothing to keep: the cell runs again
+            continue  # no result: the cell runs again
         if record.status in FINAL_STATUSES:
             directory.append(cell_entry(cell, cell.spec, record, None, teaches=teaches))
 
@@ -299,7 +288,7 @@ def adopt(
 def _run_all(path: Path, cancel: Cancellation) -> Iterator[StudyEvent]:
     directory = StudyDirectory(path)
     keep_python(directory)
-    # Where it ran before, devices need not be here.
+    # A study that ran elsewhere may lack its devices here.
     study = msgspec.structs.replace(directory.study(), elsewhere=False)
     return run_study(directory, expand(study), cancel=cancel)
 

@@ -1,4 +1,4 @@
-"""Fills a study's tables from the records of its cells."""
+"""Fill a study's tables from the records of its cells."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ CONTEXT = {
     "precision": "spec.precision",
     "attention": "spec.attention",
 }
-"""Columns that the write-ups left out of their tables, with their formulas."""
+"""Columns to add to every table, with their formulas."""
 INSTRUCTIONS, MACHINE, SDPA = "instruction set", "machine", "sdpa kernel"
-"""Columns of tables of memory with cells of a CPU, whose libraries choose their workspace by the
-instruction set; of tables with cells of a cluster; and of those where torch chose the kernel."""
+"""Columns of memory tables with CPU cells, whose libraries choose their workspace by instruction
+set; of tables with cluster cells; and of those in which torch chose the kernel."""
 ALLOCATED = ("memory.", "measures.largest_bytes", "measures.largest_category")
-"""Prefixes of the formulas of a table of memory."""
+"""Prefixes of memory formulas."""
 OF_MEMORY = ("ledger", "largest")
-"""Tables per cell that are of memory."""
+"""Tables per cell that are about memory."""
 WITHOUT_STEPS = ("accumulation", "autocast-dtypes", "all-reduce")
-"""Workloads in which batch, context, precision and attention decide nothing."""
+"""Workloads that ignore batch, context, precision and attention."""
 VARIES = "varies"
 FELL_BACK = "fell back to eager"
 ENDS = ("low", "high", "tested")
-"""Ends of the names of three columns after a ratio column: its interval, and its test."""
+"""Suffixes of the three columns after a ratio column: its interval, and its test."""
 MARK = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A filled table of a study: as data, and as people read it.
+    """A filled table of a study, as data and for people.
 
     Attributes:
-        layout: Its place in the study's file.
-        table: Its rows, every number in a column of its own.
-        ratios: Each cell of a ratio column, by its row and the column's name.
-        medians: The two medians of such a cell, with their units.
+        layout: Its definition.
+        table: Rows; every number has its own column.
+        ratios: By row and column name.
+        medians: The two medians of each ratio, with units.
     """
 
     layout: TableLayout
@@ -71,10 +71,11 @@ class Filling:
 
     @property
     def shown(self) -> Table:
-        """The table for people: a ratio is one text, ``1.52 (1.47–1.58)``; untested, marked."""
+        """The table for people: a ratio is one text, ``1.52 (1.47–1.58)``; untested ones are
+        marked."""
         names = _ratio_names(self.layout)
         marks = self._marks()
-        table, hidden = self.table, {further for name in names for further in _further(name)}
+        table, hidden = self.table, {further for name in names for further in _extra_columns(name)}
         for name in names:
             place = table.index(name)
             write = table.formats[place].format
@@ -88,11 +89,10 @@ class Filling:
 
     @property
     def legend(self) -> tuple[str, ...]:
-        """Meaning of the marks of `shown`, a line for each."""
         return tuple(f"{mark} {why}" for why, mark in self._marks().items())
 
     def _marks(self) -> dict[str, str]:
-        """A mark for each reason why ratios of the table have no interval."""
+        """Assign a mark to each reason why a ratio has no interval."""
         untested = (ratio for ratio in self.ratios.values() if ratio.low is None)
         reasons = dict.fromkeys(ratio.why for ratio in untested if ratio.state != "counted")
         return {why: MARK * number for number, why in enumerate(reasons, 1)}
@@ -101,11 +101,10 @@ class Filling:
 def fillings(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[Filling]:
-    """Fill all tables of the study, in its order; a cell without a value stays empty.
+    """Fill all tables of the study; cells without a value stay empty.
 
     Args:
         study: With its variant and overrides applied.
-        cells: From `expand`.
         records: By the cell's id. Repeats become their median.
     """
     for layout in study.tables:
@@ -116,7 +115,7 @@ def fillings(
 
 
 def outcome(record: Record) -> str:
-    """Text of a cell whose run has no such number: ``OOM 512 MiB``, ``failed``, …"""
+    """Return the text of a cell without a number: ``OOM 512 MiB``, ``failed``, …"""
     if record.status == "finished":
         return ""
     if record.status != "oom":
@@ -128,7 +127,6 @@ def outcome(record: Record) -> str:
 def _fill_columns(
     study: Study, layout: TableLayout, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Filling:
-    """Fill a table whose columns are formulas."""
     columns, lines = layout.columns, layout.lines or (Line(name=""),)
     shown = {column.name for column in columns} | {column.value for column in columns}
     axes = [axis for axis in study.axes if axis.name in layout.rows]
@@ -153,8 +151,8 @@ def _fill_columns(
                 if column.is_label:
                     row[column.name] = line.name
                 elif column.ratio is None:
-                    row[column.name] = _content(part, own, records)
-                # A text, such as that of a run that fell back, is not compared.
+                    row[column.name] = _cell_content(part, own, records)
+                # Texts, such as a fallback, are not compared.
                 elif all(is_number(row[name]) for name in column.ratio):
                     sides = [layout.part(line, layout.column(name)) for name in column.ratio]
                     ratio = ratio_of(*(_rounds(side, own, records) for side in sides))
@@ -165,11 +163,11 @@ def _fill_columns(
                             f"{_with_unit(sides[1], ratio.second)}"
                         )
                         tested = (ratio.low, ratio.high, ratio.tested)
-                        row |= zip(_further(column.name), tested, strict=True)
+                        row |= zip(_extra_columns(column.name), tested, strict=True)
                         row[column.name] = ratio.value
             rows.append(row)
     formats = {column.name: _format(layout.part(lines[0], column)) for column in columns}
-    tested_names = (further for name in _ratio_names(layout) for further in _further(name))
+    tested_names = (further for name in _ratio_names(layout) for further in _extra_columns(name))
     names = (*leading, *formats, *context, *tested_names)
     table = Table(
         name=layout.name,
@@ -184,7 +182,7 @@ def _fill_columns(
 def _context(
     study: Study, layout: TableLayout, records: Mapping[str, Record]
 ) -> Iterator[tuple[str, str]]:
-    """Name and formula of the columns that every table has if it can."""
+    """Return names and formulas of the context columns that the table can have."""
     has_steps = study.fixed.get("workload") not in WITHOUT_STEPS
     yield from (pair for pair in CONTEXT.items() if has_steps or pair[0] == "hardware")
     is_of_memory = any(formula.startswith(ALLOCATED) for formula in layout.formulas)
@@ -197,8 +195,7 @@ def _ratio_names(layout: TableLayout) -> list[str]:
     return [column.name for column in layout.columns if column.ratio is not None]
 
 
-def _further(name: str) -> list[str]:
-    """Names of the further columns of a ratio column."""
+def _extra_columns(name: str) -> list[str]:
     return [f"{name} {end}" for end in ENDS]
 
 
@@ -231,7 +228,7 @@ def _read(part: StudyColumn, record: Record) -> Content:
 
 def _rounds(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Record]) -> Rounds:
     if is_fact(part.value):
-        value = _content(part, cells, records)
+        value = _cell_content(part, cells, records)
         return Rounds({0: value}, (value,), is_counted=True) if is_number(value) else Rounds()
     return rounds_of(
         _own(part, cells),
@@ -241,8 +238,10 @@ def _rounds(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Reco
     )
 
 
-def _content(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Record]) -> Content:
-    """The median of the cells' numbers or the first of their texts, else why there is none."""
+def _cell_content(
+    part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Content:
+    """Return the median of the cells' numbers or their first text, else why there is none."""
     own = _own(part, cells)
     if is_fact(part.value):
         return _fact(own, part.value, records)
@@ -262,7 +261,7 @@ def _content(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Rec
 
 
 def _fact(cells: Sequence[Cell], formula: str, records: Mapping[str, Record]) -> Content:
-    """The common value of the cells, from their specs or, for the machine, their records."""
+    """Return the common value of the cells, from their specs or records."""
     distinct: dict[Content, None] = {}
     for cell in cells:
         if formula.startswith("spec.") and cell.spec is not None:
@@ -278,8 +277,8 @@ def _fact(cells: Sequence[Cell], formula: str, records: Mapping[str, Record]) ->
 def _fill_each(
     study: Study, layout: TableLayout, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Table:
-    """Stack the same table of every cell. A cell without it is an empty row; one that finished is
-    left out. Repeats are one cell, whose times are those of its rounds."""
+    """Stack the same table of every cell. A cell without it is an empty row, or left out if it
+    finished. Repeats are one cell with the times of all rounds."""
     axes = [axis.name for axis in study.axes if len(axis.points) > 1]
     by_cell = _merge_repeats(study, cells, records)
     all_records = list(by_cell.values())
@@ -297,7 +296,7 @@ def _fill_each(
             continue
         labels = [cell.point[axis] for axis in axes]
         instructions = [instruction_set(record) if record else None for _ in last]
-        # Columns that are left out where nothing is known may differ from cell to cell.
+        # Optional columns may differ between cells.
         own = islice(table.mappings(), layout.most or None) if table and has_rows else [{}]
         rows += ((*labels, *map(values.get, first.columns), *instructions) for values in own)
     return Table(
@@ -311,13 +310,14 @@ def _fill_each(
         formats=(*("" for _ in axes), *first.formats, *("" for _ in last)) if first.formats else (),
         headings=first.headings,
         units=first.units,
+        about=first.about,
     )
 
 
 def _merge_repeats(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> dict[str, Record]:
-    """By the identity of the cell: its record, the repeats as one run with rounds."""
+    """Merge repeats into one record with rounds, by cell identity."""
     repeats: dict[str, dict[int, Record]] = {}
     for cell in cells:
         if cell.id in records:

@@ -1,4 +1,4 @@
-"""The prose of a report: sentences, cautions, and the command that reproduces a cell."""
+"""Sentences, cautions, and the commands that reproduce cells."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from sysbench.core.studies.study_file import Axis, Study, TableLayout
 from sysbench.core.studies.study_grid import Cell, with_variant
 from sysbench.core.studies.study_table import fillings, outcome
 
-MOST_PER_COLUMN = 12
-MOST_DIGITS = 4
+MAX_PER_COLUMN = 12
+MAX_DIGITS = 4
 
 
 def sentences_of(
     study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[str]:
-    """One for each quotient of a table, then counts of the cells without a number and reasons."""
+    """Yield a sentence per ratio, then counts of cells without a number."""
     for filling in fillings(study, cells, records):
         rows = list(filling.table.mappings())
-        naming = [name for name in _naming(filling.layout) if name in filling.table.columns]
+        naming = [name for name in _label_columns(filling.layout) if name in filling.table.columns]
         for column in filling.layout.columns:
             tested = [key for key in filling.ratios if key[1] == column.name]
-            for key in tested[:MOST_PER_COLUMN]:
+            for key in tested[:MAX_PER_COLUMN]:
                 place = ", ".join(str(rows[key[0]][name]) for name in naming)
                 assert column.ratio is not None
                 text = _of_ratio(column.ratio, filling.ratios[key], filling.medians[key])
@@ -49,7 +49,7 @@ def sentences_of(
 
 
 def _of_ratio(names: tuple[str, str], ratio: Ratio, medians: str) -> str:
-    """A quotient; its two medians with the reason where no test bears it out."""
+    """Describe a ratio, or two medians with the reason if no test supports it."""
     first, second = names
     if ratio.low is None or ratio.high is None:
         if ratio.is_claim:
@@ -65,20 +65,20 @@ def _of_ratio(names: tuple[str, str], ratio: Ratio, medians: str) -> str:
 
 
 def _writer(low: float, high: float) -> Callable[[float], str]:
-    """Writes a ratio with the decimals that tell its interval from one; two at least."""
+    """Return a format with enough decimals to separate the interval from one; at least two."""
     digits = next(
         (
             digits
-            for digits in range(2, MOST_DIGITS)
+            for digits in range(2, MAX_DIGITS)
             if all(float(f"{end:.{digits}f}") != 1 for end in (low, high))
         ),
-        MOST_DIGITS,
+        MAX_DIGITS,
     )
     return lambda value: f"{value:.{digits}f}"
 
 
-def _naming(layout: TableLayout) -> list[str]:
-    """The columns that distinguish a row: its axes, and the name of its line."""
+def _label_columns(layout: TableLayout) -> list[str]:
+    """Return the columns that distinguish a row."""
     facts = {f"spec.{axis}" for axis in layout.rows}
     own = [column.name for column in layout.columns if column.is_label or column.value in facts]
     return [*layout.rows, *own]
@@ -100,10 +100,9 @@ def _without_numbers(cells: Sequence[Cell], records: Mapping[str, Record]) -> It
 
 
 def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> list[str]:
-    """One sentence for each; none where every comparison is of one factor on one machine.
+    """Warn of comparisons across several factors or machines.
 
     Args:
-        cells: From `expand`.
         records: By the cell's id.
     """
     by_axes = [text for axis in study.axes if (text := _of_axis(axis, study.fixed))]
@@ -113,17 +112,17 @@ def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Recor
 
 
 def factors(a: RunSpec, b: RunSpec) -> list[str]:
-    """The keys in which two specs differ; the dimensions of a model are one."""
-    return _folded(differing_keys(msgspec.structs.asdict(a), msgspec.structs.asdict(b)))
+    """Return the keys in which two specs differ; the dimensions of a model count as one."""
+    return _fold_keys(differing_keys(msgspec.structs.asdict(a), msgspec.structs.asdict(b)))
 
 
-def _folded(keys: Sequence[str]) -> list[str]:
-    """The factors of these keys: a part, such as a dimension, becomes its whole."""
+def _fold_keys(keys: Sequence[str]) -> list[str]:
+    """Replace parts, such as a dimension, by their whole."""
     return list(dict.fromkeys(field_named(key).part_of or key for key in keys))
 
 
 def _of_axis(axis: Axis, fixed: Mapping[str, object]) -> str | None:
-    """An axis whose points change several keys."""
+    """Warn of an axis whose points change several keys."""
     default = RunSpec()
     keys = dict.fromkeys(key for point in axis.points for key in point.settings)
 
@@ -131,7 +130,7 @@ def _of_axis(axis: Axis, fixed: Mapping[str, object]) -> str | None:
         unset = fixed.get(key, getattr(default, key))
         return {repr(point.settings.get(key, unset)) for point in axis.points}
 
-    changing = _folded([key for key in keys if len(values(key)) > 1])
+    changing = _fold_keys([key for key in keys if len(values(key)) > 1])
     if len(changing) < 2:
         return None
     return (
@@ -141,7 +140,7 @@ def _of_axis(axis: Axis, fixed: Mapping[str, object]) -> str | None:
 
 
 def _of_ratios(layout: TableLayout, cells: Sequence[Cell]) -> Iterator[str]:
-    """Ratios of cells that differ in more than one factor."""
+    """Warn of ratios of cells that differ in several factors."""
     columns = {column.name: column for column in layout.columns}
     for column in layout.columns:
         if column.ratio is None:
@@ -163,7 +162,7 @@ def _of_ratios(layout: TableLayout, cells: Sequence[Cell]) -> Iterator[str]:
 def _differing(
     over: Mapping[str, str], under: Mapping[str, str], rows: Sequence[str], cells: Sequence[Cell]
 ) -> list[str]:
-    """The factors in which the two cells of some row differ; both are given by axis and label."""
+    """Return the factors in which the two cells of some row differ."""
     below = {_row(cell, rows): cell for cell in cells if under.items() <= cell.point.items()}
     differing: dict[str, None] = {}
     for cell in cells:
@@ -178,7 +177,7 @@ def _row(cell: Cell, rows: Sequence[str]) -> tuple[str, ...]:
 
 
 def _of_machines(records: Sequence[Record]) -> Iterator[str]:
-    """Facts of the machine that are not the same in all cells."""
+    """Warn of machine facts that differ between cells."""
     facts = {
         "devices": device_name,
         "machines of a cluster": lambda environment: node(environment) or "none",
@@ -193,12 +192,12 @@ def _of_machines(records: Sequence[Record]) -> Iterator[str]:
 
 
 def study_command(study: Study) -> str:
-    """``sysbench-tui study precision --variant small --set model=tiny``."""
+    """Return ``sysbench-tui study precision --variant small --set model=tiny``."""
     return shlex.join(["sysbench-tui", "study", _name(study), *_options(study)])
 
 
 def _name(study: Study) -> str:
-    """The name where it finds the file, else the file."""
+    """Return the name if it finds the file, else the file."""
     file = study_files().get(study.name)
     return study.name if file is not None and str(file) == study.file else study.file
 
@@ -209,7 +208,7 @@ def _options(study: Study) -> Iterator[str]:
     try:
         original = with_variant(load_study(Path(study.file)), study.variant)
     except SysbenchError:
-        # The file is gone or was replaced: the overrides are unknown.
+        # The file was deleted or replaced: the overrides are unknown.
         return
     if study.repeat != original.repeat:
         yield from ("--repeat", str(study.repeat))

@@ -1,4 +1,4 @@
-"""Typed cells to text a person reads: units, digits, and names kept literal."""
+"""Format table cells as text: units, digits, literal names."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from sysbench.core.tables.table import QUANTITY, Cell, Row, Table, is_number
 
 DASH = "–"
 KEYED = ("spec", "environment")
-"""Tables whose quantities appear under the keys of the record and of ``--set``."""
+"""Tables whose quantities keep the keys of the record and of ``--set``."""
 SERIES = "telemetry"
-"""The table whose quantities are series."""
 SIGNED_SHARE = "signed share"
-"""The unit of a change: a share of one whose sign is always written."""
+"""Unit of a share that is always written with its sign."""
 SIGNED = "signed "
-"""Before a unit: a change, whose sign is always written."""
+"""Prefix of a unit that is always written with its sign."""
 _PER_CALL = ("mean_ns", "median_ns", "min_ns", "max_ns", "std_ns")
 _CHANGES = ("over_bare", "over_a", "drift", "error")
 _HEADINGS = {
@@ -54,7 +53,7 @@ _SPEC_KEYS = frozenset(field.name for field in FIELDS)
 
 
 def heading(column: str) -> str:
-    """The column's name for people: ``median_ms`` is ``median ms``; a key of a spec is itself."""
+    """Return a column's name for people: ``median ms`` for ``median_ms``; a spec key stays."""
     if column in _HEADINGS:
         return _HEADINGS[column]
     if column in _SPEC_KEYS:
@@ -68,7 +67,6 @@ def heading(column: str) -> str:
 
 
 def quantity_words(key: str) -> str:
-    """The name of a quantity for people; that of a part of the record is its key."""
     return key if "." in key else heading(key)
 
 
@@ -89,55 +87,51 @@ _SERIES_WORDS = {
 
 
 def series_words(key: str) -> str:
-    """The key of a telemetry series for people: ``GPU 0 power, W``; others as they are."""
-    found = _SERIES.fullmatch(key)
-    if found is None or found[3] not in _SERIES_WORDS:
+    """Return a telemetry series for people: ``GPU 0 power, W``; unknown ones stay."""
+    match = _SERIES.fullmatch(key)
+    if match is None or match[3] not in _SERIES_WORDS:
         return key
-    whose = "host" if found[2] is None else f"GPU {found[2]}"
-    return f"{whose} {_SERIES_WORDS[found[3]]}"
+    owner = "host" if match[2] is None else f"GPU {match[2]}"
+    return f"{owner} {_SERIES_WORDS[match[3]]}"
 
 
 def heading_of(table: Table, column: str) -> str:
-    """The heading that the table gives its column, else that of the column's name."""
     return table.headings.get(column) or heading(column)
 
 
 def unit_of(table: Table, column: str) -> str:
-    """The unit that the table gives its column, else that of the column's name."""
     return table.units.get(column) or _unit(column)
 
 
 def cells_as_text(table: Table) -> list[list[str]]:
-    """The rows as text. Numbers of one unit share their decimals; in a table of quantities
-    the unit is the row's, not the column's."""
+    """Format all rows. Numbers of one unit share their decimals; in a table of quantities each row
+    has its own unit."""
     return [*map(row_writer(table), table.rows)]
 
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """The cells of a column, top to bottom. A long one is looked through once for each answer."""
+    """The cells of a column, with cached statistics."""
 
     cells: Sequence[Cell]
 
     @cached_property
     def kinds(self) -> frozenset[type]:
-        """Types of the cells; `UNKNOWN_KIND` among them where one is not known."""
         return frozenset(map(type, self.cells))
 
     @property
     def holds_numbers(self) -> bool:
-        """True where every cell is a number or unknown, at least one a number."""
+        """True if all cells are numbers or unknown and at least one is a number."""
         kinds = self.kinds - {UNKNOWN_KIND}
         return bool(kinds) and bool not in kinds and all(issubclass(k, int | float) for k in kinds)
 
     def is_blank(self, *, unknown: bool) -> bool:
-        """Whether there is nothing in any cell; with ``unknown`` also of a column of unknowns."""
+        """Return whether all cells are empty; with ``unknown``, unknown cells count as empty."""
         blanks = ("", None) if unknown else ("",)
         return bool(self.cells) and all(cell in blanks for cell in self.cells)
 
     @cached_property
     def numbers(self) -> Sequence[float]:
-        """The numbers among the cells."""
         if self.kinds <= NUMBERS:
             return cast(Sequence[float], self.cells)
         if self.kinds - {UNKNOWN_KIND} <= NUMBERS:
@@ -147,16 +141,15 @@ class Contents:
 
     @cached_property
     def ends(self) -> tuple[float, ...]:
-        """The least and the greatest number; nothing of a column without numbers."""
+        """Minimum and maximum; empty without numbers."""
         ends = (min(self.numbers), max(self.numbers)) if self.numbers else ()
-        if any(map(isnan, ends)):  # as they are where the first number is none
+        if any(map(isnan, ends)):  # min and max are unreliable if the first number is NaN
             numbers = [number for number in self.numbers if not isnan(number)]
             return (min(numbers), max(numbers)) if numbers else ()
         return ends
 
 
 def columns_of(table: Table) -> dict[str, Contents]:
-    """What every column holds, by its name."""
     places = enumerate(table.columns)
     return {name: Contents(tuple(map(itemgetter(place), table.rows))) for place, name in places}
 
@@ -164,13 +157,9 @@ def columns_of(table: Table) -> dict[str, Contents]:
 def row_writer(
     table: Table, columns: Mapping[str, Contents] | None = None
 ) -> Callable[[Row], list[str]]:
-    """A function that writes rows of this table as `cells_as_text` does.
+    """Return a function that formats single rows as `cells_as_text` does.
 
-    What the rows share is found here, once: of a long table only the rows in view are written.
-
-    Args:
-        table: The table.
-        columns: Its `columns_of`, where they are known.
+    The decimals are computed once, so that long tables format only the rows in view.
     """
     if table.columns[0] == QUANTITY:
         name_of: Callable[[str], str] = str if table.name in KEYED else quantity_words
@@ -180,11 +169,11 @@ def row_writer(
     units = [unit_of(table, name) for name in table.columns]
     largest: dict[str, float] = defaultdict(float)
     for unit, contents in zip(units, columns.values(), strict=True):
-        scale = unit.removeprefix(SIGNED)  # a change has the decimals of what changed
+        scale = unit.removeprefix(SIGNED)  # a change has as many decimals as the value
         largest[scale] = max(chain([largest[scale]], map(abs, contents.ends)))
     formats = table.formats or ("",) * len(table.columns)
     writers = [
-        partial(_formatted, written=written)
+        partial(_format_cell, written=written)
         if written
         else _writer(unit, contents, largest[unit.removeprefix(SIGNED)])
         for unit, contents, written in zip(units, columns.values(), formats, strict=True)
@@ -192,7 +181,7 @@ def row_writer(
     return lambda row: [write(cell) for write, cell in zip(writers, row, strict=True)]
 
 
-def _formatted(cell: Cell, written: str) -> str:
+def _format_cell(cell: Cell, written: str) -> str:
     if cell is None:
         return DASH
     return written.format(cell) if is_number(cell) else literal(str(cell))
@@ -208,32 +197,32 @@ def _quantity_row(
 
 
 def is_numeric(table: Table, column: str) -> bool:
-    """True for a column of numbers, which is set flush right; of texts that sort as numbers too."""
+    """Return whether the column holds numbers, or texts that sort as numbers; both are
+    right-aligned."""
     if column in table.sort_keys:
         return True
     return Contents(table.column(column)).holds_numbers
 
 
 def one_figure(key: str, value: Cell) -> str:
-    """A single value as text, its unit read from its key."""
+    """Format a single value, with the unit of its key."""
     if not is_number(value):
         return UNKNOWN if value is None else _word(value)
     return _number(_unit(key), value, abs(value))
 
 
 def literal(text: str) -> str:
-    """Foreign text on one line, with characters that a terminal would obey made visible."""
+    """Return untrusted text on one line with control characters escaped."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _visible(char) for char in text)
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
-def _visible(char: str) -> str:
+def _escape(char: str) -> str:
     return repr(char)[1:-1]
 
 
 def _writer(unit: str, contents: Contents, largest: float) -> Callable[[Cell], str]:
-    """How the cells of a column are written."""
     if any(issubclass(kind, str | bool) for kind in contents.kinds):
         return lambda cell: "" if cell is None else _word(cell)
     return lambda cell: _number(unit, cell, largest) if is_number(cell) else DASH
@@ -268,14 +257,13 @@ def _number(unit: str, value: float, largest: float) -> str:
 
 
 def _unit(column: str) -> str:
-    """The unit at the end of a column's name; times per call are shown in microseconds."""
     if column in _PER_CALL:
         return "µs"
     return SIGNED_SHARE if column in _CHANGES else column.rpartition("_")[2]
 
 
 def decimal_cell(value: float, decimals: int) -> str:
-    """A number with so many decimals; one that rounds to zero is written as a bound."""
+    """Format with a fixed number of decimals; a value that rounds to zero becomes a bound."""
     text = f"{value:,.{decimals}f}"
     if value and not text.strip("-0.,"):
         return f"{'<' if value > 0 else '>-'}{10.0**-decimals:.{decimals}f}"
@@ -283,7 +271,7 @@ def decimal_cell(value: float, decimals: int) -> str:
 
 
 def _decimals(largest: float) -> int:
-    """Decimals that still distinguish small parts of the largest number."""
+    """Return enough decimals to distinguish small parts of the largest number."""
     if largest >= 1000:
         return 2
     return 3 if largest >= 0.1 else 5

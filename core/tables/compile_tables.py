@@ -1,4 +1,4 @@
-"""Tables of torch.compile: the facts, the gaps, the generated kernels."""
+"""Tables of torch.compile: facts, gaps and generated kernels."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from sysbench.core.trace.provenance import row_key
 
 EXTENTS = {
     "whole": "whole: every frame became a graph",
-    "part": "in part: what else ran eagerly is in the table of gaps",
+    "part": "in part: the rest ran eagerly, see the table of gaps",
     "none": "nothing: this is an eager run",
 }
 
 
 def compile_tables(record: Record, worth: BreakEven | None = None) -> list[Table]:
-    """The tables that have rows."""
     if record.compile is None:
         return []
     tables = [compile_table(record.compile, worth), gaps_table(record.compile)]
@@ -30,7 +29,7 @@ def compile_tables(record: Record, worth: BreakEven | None = None) -> list[Table
 
 
 def compile_table(block: Compile, worth: BreakEven | None = None) -> Table:
-    """The facts: extent, seconds of compiling, and steps until it pays."""
+    """What was compiled, how long it took, and the break-even step count."""
     values: dict[str, Cell] = {
         "compiled": EXTENTS[block.extent] if block.extent else None,
         "mode": block.mode,
@@ -58,7 +57,7 @@ def compile_table(block: Compile, worth: BreakEven | None = None) -> Table:
 
 
 def caches_in_words(block: Compile) -> str:
-    """The caches behind ``compile_seconds``: ``with empty caches, 3.2 s with full ones``."""
+    """Describe the caches of ``compile_seconds``: ``with empty caches, 3.2 s with full ones``."""
     if block.cold_seconds is not None:
         how = "with empty caches"
         if block.warm_seconds is not None:
@@ -94,7 +93,7 @@ def _worth(worth: BreakEven) -> dict[str, Cell]:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """A part that was not compiled once and whole."""
+    """A part that did not become one whole graph, compiled once."""
 
     what: str
     count: int
@@ -103,11 +102,18 @@ class _Gap:
     code: str | None = None
 
 
-GAP_COLUMNS = fields_of(_Gap, "what", "count", "place", "reason", "code")
+GAP_COLUMNS = fields_of(
+    _Gap,
+    what="graph break, recompile limit, or another gap",
+    count="number of occurrences",
+    place="file and line",
+    reason="reason that the compiler gives",
+    code="source line",
+)
 
 
 def gaps_table(block: Compile) -> Table:
-    """The parts not compiled once and whole; no rows for a run without gaps."""
+    """Graph breaks, recompiles and eager parts."""
     return tabulate(
         _gaps(block),
         GAP_COLUMNS,
@@ -137,7 +143,7 @@ def _gaps(block: Compile) -> Iterator[_Gap]:
 
 @dataclass(frozen=True, slots=True)
 class _Generated:
-    """A kernel that the compiler made, and the rows of the trace that are this kernel."""
+    """A generated kernel and its rows in the trace."""
 
     kernel: GeneratedKernel
     traced: list[KernelRow]
@@ -152,21 +158,37 @@ class _Generated:
 
 
 GENERATED_COLUMNS: tuple[Column[_Generated], ...] = (
-    *fields_of(_Generated, "exclusive_ns", "calls"),
-    Column("per_call_bytes", lambda row: row.kernel.bytes_per_call),
-    Column("name", lambda row: row.kernel.name),
-    Column("phase", lambda row: row.kernel.phase),
-    Column("module", lambda row: row.kernel.module or WHOLE_MODEL),
-    Column("ops", lambda row: ", ".join(row.kernel.ops)),
-    Column("sources", lambda row: "; ".join(row.kernel.sources)),
-    Column("file", lambda row: row.kernel.file),
+    *fields_of(
+        _Generated,
+        exclusive_ns="time of this row alone; overlaps count once",
+        calls="number of calls",
+    ),
+    Column(
+        "per_call_bytes",
+        lambda row: row.kernel.bytes_per_call,
+        about="bytes that one call reads and writes",
+    ),
+    Column("name", lambda row: row.kernel.name, about="name of the row"),
+    Column("phase", lambda row: row.kernel.phase, about="phase of the step"),
+    Column(
+        "module",
+        lambda row: row.kernel.module or WHOLE_MODEL,
+        about="path of the module; * is every layer",
+    ),
+    Column("ops", lambda row: ", ".join(row.kernel.ops), about="operators in the fused kernel"),
+    Column(
+        "sources",
+        lambda row: "; ".join(row.kernel.sources),
+        about="lines of the model in the kernel",
+    ),
+    Column("file", lambda row: row.kernel.file, about="file of the generated code"),
 )
 
 
 def generated_table(kernels: Kernels) -> Table:
-    """Kernels that the compiler made, decoded, with their time in the traced step."""
+    """Generated kernels with their time in the traced step."""
     fused = [kernel for kernel in kernels.generated if kernel.fused]
-    rows = [_Generated(kernel, _traced(kernel, kernels, fused)) for kernel in fused]
+    rows = [_Generated(kernel, _trace_rows(kernel, kernels, fused)) for kernel in fused]
     return tabulate(
         sorted(rows, key=lambda row: -(row.exclusive_ns or 0.0)),
         GENERATED_COLUMNS,
@@ -175,10 +197,11 @@ def generated_table(kernels: Kernels) -> Table:
     )
 
 
-def _traced(
+def _trace_rows(
     kernel: GeneratedKernel, kernels: Kernels, fused: Sequence[GeneratedKernel]
 ) -> list[KernelRow]:
-    """The rows of the trace that are this kernel; none if another of its name may own them."""
+    """Return the trace rows of this kernel; empty if another kernel of the same name may own
+    them."""
     namesakes = [
         other for other in fused if (other.name, other.phase) == (kernel.name, kernel.phase)
     ]

@@ -1,4 +1,4 @@
-"""The columns that decide a number: size, batch, context, precision, attention, compile, device."""
+"""Tables and lines about a run: spec, passes, findings, environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sysbench.core.tables.table import Cell, Column, Table, facts, fields_of, is
 
 
 def spec_table(record: Record) -> Table:
-    """Every key of the spec, with the run's id, identity and exact parameter count."""
+    """All keys of the spec, with the run's id, identity and parameter count."""
     values = {
         "run": record.id,
         "identity": record.identity,
@@ -32,7 +32,8 @@ def spec_table(record: Record) -> Table:
 
 
 def passes_table(record: Record) -> Table:
-    """Outcome of each pass; ``over_bare`` is its step over the timing pass's, minus one."""
+    """Outcome of each pass. ``over_bare`` is its step time over that of the timing pass, minus
+    one."""
     bare = record.timing.step.median_ms if record.timing else None
 
     def over_bare(watched: PassRecord) -> float | None:
@@ -41,25 +42,40 @@ def passes_table(record: Record) -> Table:
     return tabulate(
         record.passes,
         (
-            *fields_of(PassRecord, "name", "outcome", "step_ms"),
-            Column("over_bare", over_bare),
-            *fields_of(PassRecord, "seconds", "detail"),
+            *fields_of(
+                PassRecord,
+                name="name of the row",
+                outcome="how the pass ended",
+                step_ms="median step of the pass",
+            ),
+            Column("over_bare", over_bare, about="step over that of the timing pass, minus one"),
+            *fields_of(
+                PassRecord,
+                seconds="duration of the pass on the host's clock",
+                detail="details of how the pass ended",
+            ),
         ),
         name="passes",
-        title="Passes: what watching the step costs it",
+        title="Passes: what measuring costs the step",
     )
 
 
-FINDING_COLUMNS = fields_of(Finding, "severity", "verdict", "why", "next", "rule")
+FINDING_COLUMNS = fields_of(
+    Finding,
+    severity="problem, warning, note or good",
+    verdict="the finding in one sentence",
+    why="numbers that support the finding",
+    next="what to do about it",
+    rule="rule that found it",
+)
 
 
 def findings_table(record: Record) -> Table:
-    """Verdict / Why / Next of each rule that fired."""
     return tabulate(record.findings, FINDING_COLUMNS, name="findings", title="Findings")
 
 
 def environment_table(record: Record) -> Table:
-    """Hardware, software and settings, nested keys joined with dots."""
+    """Hardware, software and settings; nested keys are joined with dots."""
     missing = record.environment.get("missing")
     values = dict(_flat({k: v for k, v in record.environment.items() if k != "missing"}))
     return facts("environment", "Environment", values, missing if _is_map(missing) else None)
@@ -85,7 +101,7 @@ def _is_map(value: object) -> bool:
 
 
 def headline(record: Record) -> list[str]:
-    """The model; the settings; the machine; the run. Foreign text is not escaped here."""
+    """Return lines about the model, settings, machine and run, not escaped."""
     return [
         model_line(record.spec, record.parameters),
         settings_line(record.spec, record.environment),
@@ -95,7 +111,8 @@ def headline(record: Record) -> list[str]:
 
 
 def model_line(spec: Mapping[str, Any], parameters: int) -> str:
-    """``tiny: 2,230,272 parameters (d_model 128, d_ff 512, …)``; the workload without a model."""
+    """``tiny: 2,230,272 parameters (d_model 128, d_ff 512, …)``, or the workload if it has no
+    model."""
     workload = spec.get("workload", "transformer")
     if workload == "attention":
         return f"{bare_attention(spec)}: no weights"
@@ -123,7 +140,7 @@ def settings_line(spec: Mapping[str, Any], environment: Mapping[str, Any] | None
     """``batch 4 · context 128 · fp32 · naive attention · train with adamw-foreach · …``.
 
     Args:
-        environment: The record's, where there is one: it has the kernel that ``sdpa`` was.
+        environment: Of the record; names the kernel that ``sdpa`` chose.
     """
     if spec.get("workload") in NUMERIC_WORKLOADS:
         return "values and types: no batch, no steps"
@@ -146,7 +163,7 @@ def settings_line(spec: Mapping[str, Any], environment: Mapping[str, Any] | None
 
 
 def ranks_words(spec: Mapping[str, Any]) -> list[str]:
-    """``2 ranks``, ``bucketed``, ``25 MiB buckets`` …; none where there is one rank."""
+    """``2 ranks``, ``bucketed``, ``25 MiB buckets`` …; empty for one rank."""
     if spec.get("ranks", 1) == 1:
         return []
     parts = [f"{spec['ranks']} ranks"]
@@ -159,10 +176,7 @@ def ranks_words(spec: Mapping[str, Any]) -> list[str]:
 
 
 def machine_line(spec: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    """``cpu · AMD EPYC 7B13 · 3 threads · torch 2.13.0``, and the nodes if ranks are on several.
-
-    Unknown parts are left out.
-    """
+    """``cpu · AMD EPYC 7B13 · 3 threads · torch 2.13.0``, plus the nodes if there are several."""
     count = threads(environment) or spec.get("threads")
     torch = torch_version(environment)
     parts = [

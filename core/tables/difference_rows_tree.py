@@ -1,4 +1,4 @@
-"""The difference of two runs as tables: one row a node, indented, the biggest change first."""
+"""Tables of the difference of two runs: one indented row per node, largest change first."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 @dataclass(frozen=True, slots=True)
 class PlacedDifference(Generic[AnyNode]):
-    """A node of a difference as a row, with its depth below the whole."""
-
     node: AnyNode
     depth: int = 0
 
@@ -33,8 +31,9 @@ class PlacedDifference(Generic[AnyNode]):
 class Cut:
     """The part of a difference to show.
 
-    ``depth`` levels below the whole, all where it is None. Rows that changed by less than
-    ``least`` of all changes, or not at all, are summed to one; with 0 every row stays.
+    Attributes:
+        depth: Levels below the root; None for all.
+        least: Share of all changes below which rows are summed into one; 0 keeps all rows.
     """
 
     depth: int | None = None
@@ -42,35 +41,38 @@ class Cut:
 
 
 TIME_COLUMNS: tuple[Column[PlacedDifference[TimeNode]], ...] = (
-    Column("change_ns", lambda row: row.node.change, "change ms", f"{SIGNED}ns"),
-    Column("a_ns", lambda row: row.node.a_ns, "A ms"),
-    Column("b_ns", lambda row: row.node.b_ns, "B ms"),
-    Column("a_calls", lambda row: row.node.a_calls, "A calls"),
-    Column("b_calls", lambda row: row.node.b_calls, "B calls"),
-    Column("state", lambda row: _state(row.node)),
-    Column("phase", lambda row: row.node.phase, is_optional=True),
-    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
-    Column("kind", lambda row: row.node.kind),
-    *fields_of(PlacedDifference, "depth"),
+    Column("change_ns", lambda row: row.node.change, "change ms", f"{SIGNED}ns", about="B minus A"),
+    Column("a_ns", lambda row: row.node.a_ns, "A ms", about="time in A's traced step"),
+    Column("b_ns", lambda row: row.node.b_ns, "B ms", about="time in B's traced step"),
+    Column("a_calls", lambda row: row.node.a_calls, "A calls", about="calls per step of A"),
+    Column("b_calls", lambda row: row.node.b_calls, "B calls", about="calls per step of B"),
+    Column("state", lambda row: _state(row.node), about="new in B, gone from A, or renamed"),
+    Column("phase", lambda row: row.node.phase, is_optional=True, about="phase of the step"),
+    Column(
+        "row", lambda row: "  " * row.depth + difference_label(row.node), about="row of the tree"
+    ),
+    Column("kind", lambda row: row.node.kind, about="kind of the row"),
+    *fields_of(PlacedDifference, depth="depth of the row below the root"),
 )
 BYTE_COLUMNS: tuple[Column[PlacedDifference[ByteNode]], ...] = (
-    Column("change_bytes", lambda row: row.node.change, "change", f"{SIGNED}bytes"),
-    Column("a_bytes", lambda row: row.node.a_bytes, "A"),
-    Column("b_bytes", lambda row: row.node.b_bytes, "B"),
-    Column("a_blocks", lambda row: row.node.a_blocks, "A blocks"),
-    Column("b_blocks", lambda row: row.node.b_blocks, "B blocks"),
-    Column("state", lambda row: _state(row.node)),
-    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
-    Column("kind", lambda row: row.node.kind),
-    *fields_of(PlacedDifference, "depth"),
+    Column(
+        "change_bytes", lambda row: row.node.change, "change", f"{SIGNED}bytes", about="B minus A"
+    ),
+    Column("a_bytes", lambda row: row.node.a_bytes, "A", about="bytes of A at its peak"),
+    Column("b_bytes", lambda row: row.node.b_bytes, "B", about="bytes of B at its peak"),
+    Column("a_blocks", lambda row: row.node.a_blocks, "A blocks", about="blocks of A at its peak"),
+    Column("b_blocks", lambda row: row.node.b_blocks, "B blocks", about="blocks of B at its peak"),
+    Column("state", lambda row: _state(row.node), about="new in B, gone from A, or renamed"),
+    Column(
+        "row", lambda row: "  " * row.depth + difference_label(row.node), about="row of the tree"
+    ),
+    Column("kind", lambda row: row.node.kind, about="kind of the row"),
+    *fields_of(PlacedDifference, depth="depth of the row below the root"),
 )
 
 
 def change_tables(difference: Difference, cut: Cut | None = None) -> list[Table]:
-    """What changed, as tables: time, then memory; none of one in which nothing did.
-
-    The rows of each level add up to the row above them.
-    """
+    """Return tables of changed times and bytes. The rows of each level add up to the row above."""
     cut = cut or Cut()
     tables = []
     if difference.time and (times := _rows(difference.time, cut)):
@@ -104,5 +106,4 @@ def _state(node: DifferenceNode) -> str:
 
 
 def difference_label(node: DifferenceNode) -> str:
-    """The node's name; of a renamed one A's and B's."""
     return f"{node.a_name} → {node.name}" if node.a_name else node.name

@@ -1,24 +1,25 @@
-"""Tables of several ranks: parts of the step, collectives, waiting and memory by rank."""
+"""Tables of a run with several ranks: parts of the step, collectives, memory."""
 
 from __future__ import annotations
 
 from sysbench.core.record.distributed import CollectiveRow, HostRow, MemoryRow, RankRow
 from sysbench.core.record.record import Distributed, Spread
 from sysbench.core.tables.table import Cell, Column, Table, facts, fields_of, tabulate
+from sysbench.core.tables.timing_tables import STATISTICS
 
 SPLIT = ("compute", "waiting", "transfer", "exposed", "communication")
 _WORDS = {
     "step": "the whole step",
     "compute": "step without exposed",
-    "waiting": "standing still for the slowest rank",
-    "transfer": "standing still while data moves",
+    "waiting": "waiting for the slowest rank",
+    "transfer": "waiting while data moves",
     "exposed": "waiting + transfer",
-    "communication": "data moves, behind computing or not",
+    "communication": "data moves, overlapped with computing or not",
 }
 
 
 def distributed_tables(block: Distributed) -> list[Table]:
-    """All tables of the block, in reading order; some may be without rows."""
+    """Return all tables in reading order; some may be empty."""
     return [
         rank_steps_table(block),
         split_table(block),
@@ -30,7 +31,7 @@ def distributed_tables(block: Distributed) -> list[Table]:
 
 
 def rank_steps_table(block: Distributed) -> Table:
-    """The strategy of the ranks, their backend and interconnect."""
+    """Strategy, backend and interconnect."""
     values: dict[str, Cell] = {
         "ranks": block.ranks,
         "parallel": block.parallel,
@@ -51,17 +52,23 @@ def rank_steps_table(block: Distributed) -> Table:
             "bus_gigabytes_per_second": reduced.bus_gigabytes_per_second,
             "bandwidth_formula": reduced.formula,
         }
-    return facts("distributed", "Several ranks: who works together, and over what", values, missing)
+    return facts(
+        "distributed", "Several ranks: strategy, backend and interconnect", values, missing
+    )
 
 
 def split_table(block: Distributed) -> Table:
-    """Parts of the step; their means add up, their medians need not."""
+    """Parts of the step. Means add up, medians need not."""
     series: dict[str, Spread | None] = {"step": block.step}
     series |= {name: getattr(block, name) for name in SPLIT}
     whole_ms = block.step.mean_ms
 
     def statistic(key: str) -> Column[str]:
-        return Column(key, lambda part: getattr(series[part], key) if series[part] else None)
+        return Column(
+            key,
+            lambda part: getattr(series[part], key) if series[part] else None,
+            about=STATISTICS[key],
+        )
 
     def share(part: str) -> float | None:
         spread = series[part]
@@ -70,12 +77,14 @@ def split_table(block: Distributed) -> Table:
     return tabulate(
         series,
         (
-            Column("part", lambda part: part),
+            Column("part", lambda part: part, about="part of the step"),
             statistic("mean_ms"),
-            Column("share", share),
+            Column("share", share, about="share of the mean step"),
             *map(statistic, ("median_ms", "ci_low_ms", "ci_high_ms")),
             Column(
-                "note", lambda part: _WORDS[part] if series[part] else block.missing.get(part, "")
+                "note",
+                lambda part: _WORDS[part] if series[part] else block.missing.get(part, ""),
+                about="what the part contains, or why it is missing",
             ),
         ),
         name="distributed-split",
@@ -83,11 +92,17 @@ def split_table(block: Distributed) -> Table:
     )
 
 
-COLLECTIVE_COLUMNS = fields_of(CollectiveRow, "kind", "calls", "bytes", "sent_bytes")
+COLLECTIVE_COLUMNS = fields_of(
+    CollectiveRow,
+    kind="kind of the row",
+    calls="number of calls",
+    bytes="input or output of one rank, whichever is larger",
+    sent_bytes="bytes that one rank sends",
+)
 
 
 def collective_table(block: Distributed) -> Table:
-    """Collectives by kind: calls and bytes per step."""
+    """Calls and bytes per step, by kind of collective."""
     return tabulate(
         block.collectives,
         COLLECTIVE_COLUMNS,
@@ -98,16 +113,27 @@ def collective_table(block: Distributed) -> Table:
 
 RANK_COLUMNS = fields_of(
     RankRow,
-    *("rank", "step_ms", "compute_ms", "waiting_ms", "transfer_ms", "exposed_ms"),
-    *("communication_ms", "last_share", "device", "threads"),
+    rank="number of the process",
+    step_ms="median step of the rank",
+    compute_ms="step time without waiting and transfer",
+    waiting_ms="time from the rank's arrival at a collective to the last rank's arrival",
+    transfer_ms="time from the last rank's arrival at a collective to its end",
+    exposed_ms="communication during which the rank computed nothing",
+    communication_ms="time in collectives: waiting and transfer",
+    last_share="share of the collectives that this rank reached last",
+    device="device of the row",
+    threads="compute threads of the process",
 )
 
 
 def rank_table(block: Distributed) -> Table:
-    """One row a rank, with its host if there are several; a rank that waits is not a slow one."""
+    """One row per rank, with its host if there are several."""
     return tabulate(
         block.rows,
-        (*RANK_COLUMNS, *(fields_of(RankRow, "host") if block.hosts else ())),
+        (
+            *RANK_COLUMNS,
+            *(fields_of(RankRow, host="number of the host in this run") if block.hosts else ()),
+        ),
         name="distributed-ranks",
         title="Ranks: medians per step; last is the share of collectives that it reached last",
     )
@@ -115,13 +141,19 @@ def rank_table(block: Distributed) -> Table:
 
 MEMORY_COLUMNS = fields_of(
     MemoryRow,
-    *("rank", "moment", "parameter_bytes", "gradient_bytes", "optimizer_bytes"),
-    *("total_bytes", "allocated_bytes", "peak_allocated_bytes"),
+    rank="number of the process",
+    moment="moment at which the bytes were read",
+    parameter_bytes="bytes of parameters",
+    gradient_bytes="bytes of gradients",
+    optimizer_bytes="bytes of the optimizer's state",
+    total_bytes="bytes of all of them",
+    allocated_bytes="bytes in blocks that are in use",
+    peak_allocated_bytes="highest number of allocated bytes",
 )
 
 
 def optimizer_table(block: Distributed) -> Table:
-    """Bytes that each rank holds around the optimizer's step."""
+    """Bytes per rank around the optimizer step."""
     return tabulate(
         block.memory,
         MEMORY_COLUMNS,
@@ -130,14 +162,21 @@ def optimizer_table(block: Distributed) -> Table:
     )
 
 
-HOST_COLUMNS = fields_of(HostRow, "host", "node", "ranks", "clock_ahead_ms", "clock_error_ms")
+HOST_COLUMNS = fields_of(
+    HostRow,
+    host="number of the host in this run",
+    node="digits that stand for the cluster's node in records",
+    ranks="number of ranks",
+    clock_ahead_ms="offset of the host's clock from host 0",
+    clock_error_ms="maximum error of the offset",
+)
 
 
 def host_table(block: Distributed) -> Table:
-    """One row a host with the difference of its clock; no rows where there is one only."""
+    """Clock offset of each host; empty for a single host."""
     return tabulate(
         block.hosts,
         HOST_COLUMNS,
         name="distributed-hosts",
-        title="Hosts: by how much each clock was ahead of host 0's, and the most that is wrong by",
+        title="Hosts: offset of each clock from host 0, and its maximum error",
     )

@@ -1,4 +1,4 @@
-"""The tables of `estimate`: a prediction's ledger and phases, and a grid of predictions."""
+"""Tables of `estimate`: predicted ledger, phases and grid."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sysbench.core.tables.table import Column, Table, facts, fields_of, tabulate
 
 
 def predicted_ledger_table(prediction: Prediction) -> Table:
-    """The ledger at the peak; the rows of ``bytes`` sum to it.
+    """The ledger at the predicted peak; ``bytes`` adds up to it.
 
-    ``block_bytes`` are the blocks of CUDA's allocator for the same tensors, where they are known.
+    ``block_bytes`` are CUDA allocator blocks, if known.
     """
     blocks = prediction.block_ledger if isinstance(prediction, ExactPrediction) else None
     block_bytes = {row.name: row.bytes for row in blocks or ()}
@@ -24,9 +24,14 @@ def predicted_ledger_table(prediction: Prediction) -> Table:
     return tabulate(
         prediction.ledger,
         (
-            *fields_of(LedgerRow, "name", "bytes"),
-            Column("share", lambda row: row.bytes / peak),
-            Column("block_bytes", lambda row: block_bytes.get(row.name), is_optional=True),
+            *fields_of(LedgerRow, name="name of the row", bytes="bytes at the predicted peak"),
+            Column("share", lambda row: row.bytes / peak, about="share of the peak"),
+            Column(
+                "block_bytes",
+                lambda row: block_bytes.get(row.name),
+                is_optional=True,
+                about="size of the allocator's block",
+            ),
         ),
         name="ledger",
         title=f"Peak memory, predicted, in {prediction.peak_phase} ({prediction.peak_place})",
@@ -34,17 +39,32 @@ def predicted_ledger_table(prediction: Prediction) -> Table:
 
 
 def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float]) -> Table:
-    """Each phase's own peak and work.
+    """Peak and work of each phase.
 
     Args:
-        roof: Phase to the milliseconds of `roof_ms`; empty where no roof is known.
+        roof: Milliseconds of `roof_ms` by phase; empty without a roof.
     """
-    roofline = Column[PhasePrediction]("roofline_ms", lambda phase: roof[phase.phase])
+    roofline = Column[PhasePrediction](
+        "roofline_ms",
+        lambda phase: roof[phase.phase],
+        about="minimum time by the roofline, at the device's peak rates",
+    )
     return tabulate(
         prediction.phases,
         (
-            *fields_of(PhasePrediction, "phase", "peak_bytes", "place", "flops"),
-            Column("block_bytes", lambda phase: phase.block_bytes, is_optional=True),
+            *fields_of(
+                PhasePrediction,
+                phase="phase of the step",
+                peak_bytes="bytes alive at the peak",
+                place="module or operator at the peak",
+                flops="FLOPs; a multiply-add is two",
+            ),
+            Column(
+                "block_bytes",
+                lambda phase: phase.block_bytes,
+                is_optional=True,
+                about="size of the allocator's block",
+            ),
             *((roofline,) if roof else ()),
         ),
         name="phases",
@@ -53,7 +73,6 @@ def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float
 
 
 def fit_words(key: str) -> str:
-    """Name of the key in a sentence about its largest value."""
     return "number of layers" if key == "layers" else key
 
 
@@ -74,14 +93,19 @@ def fit_table(fit: Fit) -> Table:
 
 
 def grid_table(cells: Sequence[FitCell]) -> Table:
-    """A row per cell, the axes' columns first."""
+    """One row per cell, axes first."""
     keys = tuple(cells[0].settings)
     return tabulate(
         cells,
         (
-            *(Column[FitCell](key, _setting(key)) for key in keys),
-            *fields_of(FitCell, "peak_bytes", "peak_phase", "fits"),
-            Column("note", lambda cell: cell.why, is_optional=True),
+            *(Column[FitCell](key, _setting(key), about="value of this axis") for key in keys),
+            *fields_of(
+                FitCell,
+                peak_bytes="bytes alive at the peak",
+                peak_phase="phase of the peak",
+                fits="true if the predicted peak fits in memory",
+            ),
+            Column("note", lambda cell: cell.why, is_optional=True, about="why there is no value"),
         ),
         name="grid",
         title=f"Peak memory, predicted, by {' and '.join(keys)}",
@@ -89,16 +113,27 @@ def grid_table(cells: Sequence[FitCell]) -> Table:
 
 
 def savings_table(savings: Savings) -> Table:
-    """A row per change that saves anything, the most first."""
+    """One row per change that saves memory, largest first."""
     return tabulate(
         savings.savings,
         (
-            Column("change", _change),
-            *fields_of(Saving, "saved_bytes"),
-            Column("share", lambda saving: saving.saved_bytes / savings.peak_bytes),
-            *fields_of(Saving, "peak_bytes", "peak_phase"),
-            Column("reserved_bytes", lambda saving: saving.reserved_bytes, is_optional=True),
-            *fields_of(Saving, "price"),
+            Column("change", _change, about="setting that changes"),
+            *fields_of(Saving, saved_bytes="reduction of the predicted peak"),
+            Column(
+                "share",
+                lambda saving: saving.saved_bytes / savings.peak_bytes,
+                about="share of the peak",
+            ),
+            *fields_of(
+                Saving, peak_bytes="bytes alive at the peak", peak_phase="phase of the peak"
+            ),
+            Column(
+                "reserved_bytes",
+                lambda saving: saving.reserved_bytes,
+                is_optional=True,
+                about="bytes reserved from the driver",
+            ),
+            *fields_of(Saving, price="cost of the change"),
         ),
         name="savings",
         title="What one change would save of the peak, predicted",

@@ -1,4 +1,4 @@
-"""Tables of the host of a file: ranges of users, Python functions, calls of the runtime."""
+"""Tables of the host: user annotations, Python functions, runtime calls."""
 
 from __future__ import annotations
 
@@ -9,35 +9,60 @@ from sysbench.core.tables.table import Cell, Column, Table, field_of, fields_of,
 from sysbench.core.trace.idle_causes import idle_label
 
 ODD = "odd"
-"""Mark of a step unlike the others of its kind."""
+"""Marks a step that differs from others of its kind."""
 
 
 def steps_table(marked: MarkedSteps) -> Table:
-    """Every step, then what lies outside of them: each column of times adds up to the span's."""
+    """All steps, then the time outside of them; time columns add up to the span."""
     rows = [*marked.rows, marked.outside]
     causes = dict.fromkeys(cause for row in rows for cause, ns in row.idle.items() if ns)
 
     def idle_column(cause: str) -> Column[StepRow]:
-        return Column(f"{cause}_ns", lambda row: row.idle.get(cause, 0), heading=idle_label(cause))
+        return Column(
+            f"{cause}_ns",
+            lambda row: row.idle.get(cause, 0),
+            heading=idle_label(cause),
+            about="idle time with this cause",
+        )
 
     span_ns = marked.span_ns or 1
     work = "kernels" if marked.clock == "device" else "operators"
     return tabulate(
         rows,
         (
-            Column("step", lambda row: "outside" if row.number is None else row.number),
-            Column("kind", lambda row: row.kind or None, is_optional=True),
-            Column("tokens", lambda row: row.tokens, is_optional=True),
-            Column("requests", lambda row: row.requests, is_optional=True),
-            Column("time_ns", lambda row: row.ns),
-            Column("share", lambda row: row.ns / span_ns),
-            *fields_of(StepRow, "busy_ns", "communication_ns"),
+            Column(
+                "step",
+                lambda row: "outside" if row.number is None else row.number,
+                about="number of the step",
+            ),
+            Column("kind", lambda row: row.kind or None, is_optional=True, about="kind of the row"),
+            Column("tokens", lambda row: row.tokens, is_optional=True, about="tokens of the step"),
+            Column(
+                "requests",
+                lambda row: row.requests,
+                is_optional=True,
+                about="requests that the step served",
+            ),
+            Column(
+                "time_ns", lambda row: row.ns, about="time of the step's work, or of its marker"
+            ),
+            Column("share", lambda row: row.ns / span_ns, about="share of the table's total"),
+            *fields_of(
+                StepRow,
+                busy_ns="time in which at least one kernel ran",
+                communication_ns="time in which a collective ran",
+            ),
             *map(idle_column, causes),
-            *fields_of(StepRow, "unattributed_ns"),
-            Column("kernels", lambda row: row.kernels, heading=work),
-            *fields_of(StepRow, "host_ns"),
-            Column("odd", lambda row: ODD if row.is_odd else None, is_optional=True),
-            *fields_of(StepRow, "name"),
+            *fields_of(StepRow, unattributed_ns="busy time without a named event in the trace"),
+            Column("kernels", lambda row: row.kernels, heading=work, about="kernels launched"),
+            *fields_of(StepRow, host_ns="time on the host"),
+            Column(
+                "odd",
+                lambda row: ODD if row.is_odd else None,
+                is_optional=True,
+                about="marks a step that differs from others of its kind",
+            ),
+            *fields_of(StepRow, name="name of the row"),
         ),
         name="steps",
         title=f"Steps by {marked.family}, {_clock_words(marked)}: with outside "
@@ -48,57 +73,66 @@ def steps_table(marked: MarkedSteps) -> Table:
 def _clock_words(marked: MarkedSteps) -> str:
     if marked.clock == "host":
         return "their markers on the host"
-    return "what each launched"
+    return "work launched by each"
 
 
 def steps_notes(marked: MarkedSteps) -> list[str]:
-    """The odd steps by their numbers, markers that were left out, and the choice."""
+    """Name odd steps, ignored markers and the selection."""
     notes = []
     odd = [row for row in marked.rows if row.is_odd]
     if odd:
         numbers = ", ".join(str(row.number) for row in odd)
-        are = "step is" if len(odd) == 1 else "steps are"
-        notes.append(f"odd among its kind, {are}: {numbers}")
+        are = "step" if len(odd) == 1 else "steps"
+        notes.append(f"odd {are}: {numbers}")
     if marked.left_out:
-        markers = "marker begins" if marked.left_out == 1 else "markers begin"
-        notes.append(f"{marked.left_out:,} {markers} inside another one and is no step of its own")
+        markers = "marker starts" if marked.left_out == 1 else "markers start"
+        notes.append(f"{marked.left_out:,} {markers} inside another one and is ignored")
     if marked.chosen:
         notes.append(f"all other tables are of {marked.chosen_words}, per step")
     else:
-        notes.append("--step N, or --steps N-M, makes all other tables those of a choice")
+        notes.append("--step N, or --steps N-M, restricts all other tables to these steps")
     return notes
 
 
 NOTE = (
-    "own: of work launched in it and in no range inside; any thread: launched by others too while "
-    "it was open, as backward is; host late: the GPU idle meanwhile, as nothing was launched yet"
+    "own: without nested ranges; any thread: with work that other threads launched in that time, "
+    "such as backward; host late: GPU idle because the host had launched nothing yet"
 )
 COLUMNS: tuple[Column[HostRange], ...] = (
-    field_of(HostRange, "total_ns", priority=1),
-    field_of(HostRange, "own_ns", priority=2),
-    field_of(HostRange, "meanwhile_ns", heading="any thread ms", priority=5),
-    field_of(HostRange, "launched", priority=7),
-    field_of(HostRange, "calls", priority=3),
-    field_of(HostRange, "host_ns", priority=8),
+    field_of(HostRange, "total_ns", priority=1, about="busy time of work launched inside"),
+    field_of(HostRange, "own_ns", priority=2, about="time without the rows inside it"),
+    field_of(
+        HostRange,
+        "meanwhile_ns",
+        heading="any thread ms",
+        priority=5,
+        about="device time, launches of any thread included",
+    ),
+    field_of(HostRange, "launched", priority=7, about="kernels, copies and fills launched"),
+    field_of(HostRange, "calls", priority=3, about="number of calls"),
+    field_of(HostRange, "host_ns", priority=8, about="time on the host"),
     Column(
         "late_ns",
         lambda row: row.late_ns or None,
         heading="host late ms",
         is_optional=True,
         priority=6,
+        about="device idle because the host was late to launch",
     ),
-    field_of(HostRange, "name", priority=4, is_flexible=True),
+    field_of(HostRange, "name", priority=4, is_flexible=True, about="name of the row"),
 )
 CALL_COLUMNS: tuple[Column[KernelSummary], ...] = (
-    field_of(KernelSummary, "total_ns", priority=1),
-    field_of(KernelSummary, "share", priority=2),
-    field_of(KernelSummary, "instances", heading="calls", priority=3),
-    field_of(KernelSummary, "mean_ns", priority=5),
-    field_of(KernelSummary, "median_ns", priority=6),
-    field_of(KernelSummary, "min_ns", priority=7),
-    field_of(KernelSummary, "max_ns", priority=8),
-    field_of(KernelSummary, "std_ns", priority=9),
-    field_of(KernelSummary, "name", priority=4, is_flexible=True),
+    field_of(KernelSummary, "total_ns", priority=1, about="sum of the call times"),
+    field_of(KernelSummary, "share", priority=2, about="share of the table's total"),
+    field_of(
+        KernelSummary, "instances", heading="calls", priority=3, about="number of occurrences"
+    ),
+    field_of(KernelSummary, "mean_ns", priority=5, about="time over calls"),
+    field_of(KernelSummary, "median_ns", priority=6, about="median call"),
+    field_of(KernelSummary, "min_ns", priority=7, about="shortest call"),
+    field_of(KernelSummary, "max_ns", priority=8, about="longest call"),
+    field_of(KernelSummary, "std_ns", priority=9, about="standard deviation of the calls"),
+    field_of(KernelSummary, "name", priority=4, is_flexible=True, about="name of the row"),
 )
 
 
@@ -108,8 +142,7 @@ def _work(kernels: Kernels) -> str:
 
 
 def annotations_table(kernels: Kernels, side: HostSide) -> Table:
-    """Ranges that the program opened, and the time in none of them: own times add up to the busy
-    time of the tables' window."""
+    """Annotations and the time outside of them; ``own_ns`` adds up to the busy time."""
     whose = "Annotations, as projected onto the device" if side.projected else "Annotations"
     return tabulate(
         side.annotations,
@@ -121,7 +154,7 @@ def annotations_table(kernels: Kernels, side: HostSide) -> Table:
 
 
 def functions_table(kernels: Kernels, side: HostSide) -> Table:
-    """Python functions outside of torch that launched work, by the first line of the function."""
+    """Python functions outside of torch that launched work, by first line."""
     return tabulate(
         side.functions,
         COLUMNS,
@@ -132,12 +165,9 @@ def functions_table(kernels: Kernels, side: HostSide) -> Table:
 
 
 def calls_table(side: HostSide) -> Table:
-    """Calls of CUDA's or HIP's runtime and driver, as ``cuda_api_sum`` has them."""
+    """CUDA or HIP runtime and driver calls, as in ``cuda_api_sum``."""
     return tabulate(
-        side.calls,
-        CALL_COLUMNS,
-        name="api",
-        title="Calls of the runtime by the host: cuda_api_sum",
+        side.calls, CALL_COLUMNS, name="api", title="Calls of the runtime by the host: cuda_api_sum"
     )
 
 

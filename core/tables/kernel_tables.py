@@ -1,4 +1,4 @@
-"""Tables of a traced step: kernels, categories, idle time, roofline, answers."""
+"""Tables of a traced step: kernels, categories, roofline, answers."""
 
 from __future__ import annotations
 
@@ -30,57 +30,66 @@ from sysbench.core.trace.roofline import RoofPoint, roof_points
 ADDITIVE = ("exclusive_ns", "share", "calls")
 
 
-def noun(kernels: Kernels) -> str:
-    """The word for a row: a kernel of the device, or an operator of the host."""
+def row_noun(kernels: Kernels) -> str:
     return "kernel" if kernels.source == "kernels" else "operator"
 
 
-def averaged(kernels: Kernels) -> str:
-    """``, mean of 3 steps``; nothing where one step was traced."""
+def mean_label(kernels: Kernels) -> str:
+    """``, mean of 3 steps``; empty for one step."""
     return f", mean of {kernels.steps} steps" if kernels.steps > 1 else ""
 
 
-def windowed(kernels: Kernels) -> str:
-    """The words for the sum of the rows."""
+def window_label(kernels: Kernels) -> str:
     return "one traced step" if kernels.whole == "step" else "traced span"
 
 
 KERNEL_COLUMNS: tuple[Column[KernelRow], ...] = (
-    field_of(KernelRow, "exclusive_ns", priority=1),
-    field_of(KernelRow, "share", priority=2),
-    field_of(KernelRow, "calls", priority=6),
-    field_of(KernelRow, "mean_ns", priority=9),
-    field_of(KernelRow, "category", priority=3),
-    field_of(KernelRow, "fused", in_detail=True),
-    field_of(KernelRow, "phase", priority=7),
-    field_of(KernelRow, "name", priority=4, is_flexible=True),
-    field_of(KernelRow, "module", priority=5),
-    field_of(KernelRow, "op", priority=8),
-    field_of(KernelRow, "total_ns", priority=12),
-    field_of(KernelRow, "min_ns", priority=10),
-    field_of(KernelRow, "max_ns", priority=11),
-    field_of(KernelRow, "of_roof", priority=9),
-    field_of(KernelRow, "flops", priority=14),
-    field_of(KernelRow, "moved_bytes", priority=15),
-    Column("ops", lambda row: ", ".join(row.ops) or None, in_detail=True),
+    field_of(
+        KernelRow, "exclusive_ns", priority=1, about="time of this row alone; overlaps count once"
+    ),
+    field_of(KernelRow, "share", priority=2, about="share of the traced step"),
+    field_of(KernelRow, "calls", priority=6, about="number of calls"),
+    field_of(KernelRow, "mean_ns", priority=9, about="time over calls"),
+    field_of(KernelRow, "category", priority=3, about="kind of work or memory"),
+    field_of(
+        KernelRow,
+        "fused",
+        in_detail=True,
+        about="true if the compiler made one kernel of several operators",
+    ),
+    field_of(KernelRow, "phase", priority=7, about="phase of the step"),
+    field_of(KernelRow, "name", priority=4, is_flexible=True, about="name of the row"),
+    field_of(KernelRow, "module", priority=5, about="path of the module; * is every layer"),
+    field_of(KernelRow, "op", priority=8, about="operator that launched it"),
+    field_of(KernelRow, "total_ns", priority=12, about="sum of the call times"),
+    field_of(KernelRow, "min_ns", priority=10, about="shortest call"),
+    field_of(KernelRow, "max_ns", priority=11, about="longest call"),
+    field_of(KernelRow, "of_roof", priority=9, about="roofline time over measured time"),
+    field_of(KernelRow, "flops", priority=14, about="FLOPs; a multiply-add is two"),
+    field_of(KernelRow, "moved_bytes", priority=15, about="input and output bytes, each once"),
+    Column(
+        "ops",
+        lambda row: ", ".join(row.ops) or None,
+        in_detail=True,
+        about="operators in the fused kernel",
+    ),
 )
-"""The kernel table: one row here is one column, null in rows of time without work."""
+"""Columns of the kernel table."""
 
 
 def kernel_table(kernels: Kernels) -> Table:
-    """All rows, longest first, then idle and unattributed time: shares sum to one."""
+    """All kernels, longest first, then idle and unattributed time; shares add up to one."""
     return tabulate(
         sorted(kernels.rows, key=lambda row: -row.exclusive_ns),
         KERNEL_COLUMNS,
         name="kernels",
-        title=f"{noun(kernels).capitalize()}s: {windowed(kernels)} of {kernels.step_ms:.2f} ms"
-        f"{averaged(kernels)}",
+        title=f"{row_noun(kernels).capitalize()}s: {window_label(kernels)} of "
+        f"{kernels.step_ms:.2f} ms{mean_label(kernels)}",
         further=_not_running(kernels),
     )
 
 
 def _not_running(kernels: Kernels) -> Iterator[dict[str, Cell]]:
-    """The rest of the step: idle time by cause, and unattributed time."""
     for idle in kernels.idle:
         yield {
             "exclusive_ns": idle.ns,
@@ -98,13 +107,11 @@ def _not_running(kernels: Kernels) -> Iterator[dict[str, Cell]]:
 
 
 def top_kernels(kernels: Kernels, keep: int, *, placed: bool = False) -> Table:
-    """The ``keep`` names that take longest, over all modules; the others as one row; idle and
-    unattributed time; and the step, the sum of all.
+    """Return the ``keep`` longest kernel names, the others as one row, idle and unattributed time,
+    and the total.
 
     Args:
-        kernels: The table.
-        keep: Rows of names.
-        placed: Name the operator and the module in which each took longest, and how many more.
+        placed: Add the operator and module in which each took longest.
     """
     by_name = group_by_name(kernels, placed=placed)
     table = kernel_table(by_name)
@@ -115,22 +122,20 @@ def top_kernels(kernels: Kernels, keep: int, *, placed: bool = False) -> Table:
 
 
 def group_by_name(kernels: Kernels, *, placed: bool = True) -> Kernels:
-    """The kernels with one row for each name, category and phase, over all modules.
+    """Merge kernels of the same name, category and phase.
 
     Args:
-        kernels: The table.
-        placed: Name the operator and the module in which each took longest, and how many more;
-            else both are empty.
+        placed: Add the operator and module in which each took longest; otherwise both are empty.
     """
     groups: dict[tuple[str, str, str], list[KernelRow]] = defaultdict(list)
     for row in kernels.rows:
         groups[row.name, row.category, row.phase].append(row)
-    rows = [_merged(group, placed=placed) for group in groups.values()]
+    rows = [_merge_rows(group, placed=placed) for group in groups.values()]
     return msgspec.structs.replace(kernels, rows=rows)
 
 
-def _longest(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
-    """Where a kernel took longest: ``blocks.*.attention +2``."""
+def _longest_label(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
+    """Return where a kernel took longest: ``blocks.*.attention +2``."""
     times: defaultdict[str, float] = defaultdict(float)
     for row in group:
         if of(row):
@@ -139,13 +144,13 @@ def _longest(group: Sequence[KernelRow], of: Callable[[KernelRow], str]) -> str:
     return f"{first} +{len(times) - 1}" if len(times) > 1 else first
 
 
-def _merged(group: Sequence[KernelRow], *, placed: bool) -> KernelRow:
+def _merge_rows(group: Sequence[KernelRow], *, placed: bool) -> KernelRow:
     calls = sum(row.calls for row in group)
     total_ns = sum(row.total_ns for row in group)
     return msgspec.structs.replace(
         group[0],
-        module=_longest(group, attrgetter("module")) if placed else "",
-        op=_longest(group, attrgetter("op")) if placed else "",
+        module=_longest_label(group, attrgetter("module")) if placed else "",
+        op=_longest_label(group, attrgetter("op")) if placed else "",
         calls=calls,
         total_ns=total_ns,
         exclusive_ns=sum(row.exclusive_ns for row in group),
@@ -160,7 +165,7 @@ def _merged(group: Sequence[KernelRow], *, placed: bool) -> KernelRow:
 
 
 def category_table(kernels: Kernels) -> Table:
-    """Categories by phase, longest first, with idle and unattributed time."""
+    """Categories by phase, longest first, then idle and unattributed time."""
     phases = list(dict.fromkeys([*kernels.phases_ns, *(row.phase for row in kernels.categories)]))
     by_phase: dict[str, dict[str, float]] = defaultdict(dict)
     calls: dict[str, float] = defaultdict(float)
@@ -173,15 +178,27 @@ def category_table(kernels: Kernels) -> Table:
     rest = {"idle": sum(idle.ns for idle in kernels.idle), "unattributed": kernels.unattributed_ns}
 
     def phase_column(phase: str) -> Column[str]:
-        return Column(f"{phase}_ns", lambda category: by_phase[category].get(phase))
+        return Column(
+            f"{phase}_ns",
+            lambda category: by_phase[category].get(phase),
+            about="time of this row alone in the phase",
+        )
 
     return tabulate(
         sorted(totals, key=lambda category: -totals[category]),
         (
-            Column("category", lambda category: category),
-            Column("exclusive_ns", lambda category: totals[category]),
-            Column("share", lambda category: totals[category] / step_ns),
-            Column("calls", lambda category: calls[category]),
+            Column("category", lambda category: category, about="kind of work or memory"),
+            Column(
+                "exclusive_ns",
+                lambda category: totals[category],
+                about="time of this row alone; overlaps count once",
+            ),
+            Column(
+                "share",
+                lambda category: totals[category] / step_ns,
+                about="share of the traced step",
+            ),
+            Column("calls", lambda category: calls[category], about="number of calls"),
             *map(phase_column, phases),
         ),
         name="categories",
@@ -194,19 +211,27 @@ def category_table(kernels: Kernels) -> Table:
 
 
 QUESTION_COLUMNS: tuple[Column[Answer], ...] = (
-    Column("question", lambda answer: answer.question),
-    Column("answer", lambda answer: answer.sentence),
-    Column("missing", lambda answer: "; ".join(answer.commands)),
+    Column("question", lambda answer: answer.question, about="question"),
+    Column(
+        "answer",
+        lambda answer: answer.sentence,
+        about="the answer, computed from the table rows that it names",
+    ),
+    Column(
+        "missing",
+        lambda answer: "; ".join(answer.commands),
+        about="commands that measure what the answer lacks",
+    ),
 )
 
 
 def question_table(answers: Sequence[Answer]) -> Table:
-    """One row a question; ``missing`` has the commands that would measure absent values."""
+    """One row per question; ``missing`` lists commands that measure absent values."""
     return tabulate(
         answers,
         QUESTION_COLUMNS,
         name="questions",
-        title="Questions of the write-ups, answered from the rows",
+        title="Questions, answered from the rows",
     )
 
 
@@ -214,7 +239,7 @@ CONVENTION = "bytes: every input and output of an operator once"
 
 
 def roof_words(roof: Roof | None, reason: str = "") -> str:
-    """The two ceilings and their sources, or the reason for their absence."""
+    """Describe both ceilings with their sources, or why there is no roof."""
     if roof is None:
         return f"no roof: {reason}" if reason else "no roof"
     precision = f" {roof.precision}" if roof.precision else ""
@@ -228,23 +253,44 @@ def roof_words(roof: Roof | None, reason: str = "") -> str:
 
 
 ROOFLINE_COLUMNS: tuple[Column[RoofPoint], ...] = (
-    Column("group", lambda point: point.label),
-    Column("phase", lambda point: point.phase),
-    Column("total_ns", lambda point: point.ns),
-    Column("share", lambda point: point.share),
-    Column("intensity", lambda point: point.intensity, heading="FLOP/byte"),
-    Column("tflops", lambda point: point.flops_per_second / 1e12),
-    Column("gigabytes_per_second", lambda point: point.bytes_per_second / 1e9),
-    *fields_of(RoofPoint, "of_roof", "bound", "flops", "moved_bytes"),
-    Column("known_share", lambda point: point.known),
+    Column(
+        "group", lambda point: point.label, about="group of rows: a category or a kind of kernel"
+    ),
+    Column("phase", lambda point: point.phase, about="phase of the step"),
+    Column("total_ns", lambda point: point.ns, about="time of the group's rows with known bytes"),
+    Column("share", lambda point: point.share, about="share of the table's total"),
+    Column(
+        "intensity",
+        lambda point: point.intensity,
+        heading="FLOP/byte",
+        about="FLOPs per byte moved",
+    ),
+    Column(
+        "tflops", lambda point: point.flops_per_second / 1e12, about="FLOPs over time, in TFLOP/s"
+    ),
+    Column(
+        "gigabytes_per_second",
+        lambda point: point.bytes_per_second / 1e9,
+        about="bytes over time, in GB/s",
+    ),
+    *fields_of(
+        RoofPoint,
+        of_roof="roofline time over measured time",
+        bound="limit: compute or memory",
+        flops="FLOPs; a multiply-add is two",
+        moved_bytes="input and output bytes, each once",
+    ),
+    Column(
+        "known_share", lambda point: point.known, about="share of the time whose bytes are known"
+    ),
 )
 
 
 def roofline_table(kernels: Kernels) -> Table:
-    """Groups of work by phase, the longest first: the points of the roofline plot.
+    """Groups of work by phase, longest first.
 
-    ``known_share`` is the part of the group's time whose bytes are known; the other columns
-    but ``share`` are of that part.
+    ``known_share`` is the share of time whose bytes are known; other columns but ``share`` cover
+    that part only.
     """
     return tabulate(
         roof_points(kernels, by_phase=True),
@@ -257,8 +303,6 @@ def roofline_table(kernels: Kernels) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _CountedPhase:
-    """FLOPs of one phase: counted, and by closed form in both conventions."""
-
     phase: str
     counted_flops: float
     model_flops: float
@@ -271,13 +315,17 @@ class _CountedPhase:
 
 FLOPS_COLUMNS = fields_of(
     _CountedPhase,
-    *("phase", "counted_flops", "model_flops", "over_model", "causal_model_flops"),
+    phase="phase of the step",
+    counted_flops="FLOPs counted from operator shapes",
+    model_flops="closed form of the model, attention in full",
+    over_model="counted over closed form, minus one",
+    causal_model_flops="closed form without the masked half of attention",
 )
 
 
 def flops_table(record: Record) -> Table:
-    """FLOPs of matrix products by phase: counted from the shapes that ran, and by closed form
-    with attention in full and without its masked half. Empty where none were counted."""
+    """FLOPs of matrix products by phase: counted from shapes, and by closed form with and without
+    the masked half of attention."""
     counted = record.kernels.counted_flops if record.kernels else None
     prediction = record.prediction or {}
     if not counted or not prediction:

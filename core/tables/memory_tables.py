@@ -1,4 +1,4 @@
-"""Tables of memory: ledger, card, modules, largest, out of memory, difference of two runs."""
+"""Tables of memory: ledger, process memory, modules, allocations, out of memory, differences."""
 
 from __future__ import annotations
 
@@ -25,16 +25,30 @@ from sysbench.core.record.record import Memory, ModuleMemory, Record
 from sysbench.core.tables.table import Column, Row, Table, facts, field_of, fields_of, tabulate
 
 ORIGIN_COLUMNS: tuple[Column[Origin], ...] = (
-    *fields_of(Origin, "bytes"),
-    Column("block_bytes", lambda row: row.block_bytes, is_optional=True),
-    *fields_of(Origin, "blocks", "category", "phase"),
-    Column("stack", lambda row: " < ".join(row.stack)),
+    *fields_of(Origin, bytes="requested bytes"),
+    Column(
+        "block_bytes",
+        lambda row: row.block_bytes,
+        is_optional=True,
+        about="size of the allocator's block",
+    ),
+    *fields_of(
+        Origin,
+        blocks="number of blocks",
+        category="kind of work or memory",
+        phase="phase of the step",
+    ),
+    Column(
+        "stack",
+        lambda row: " < ".join(row.stack),
+        about="stack of the request, innermost frame first",
+    ),
 )
-"""``block_bytes`` are the allocator's blocks, ``bytes`` the requests."""
+"""``block_bytes`` are allocator blocks, ``bytes`` the requests."""
 
 
 def origins_table(memory: Memory) -> Table:
-    """Bytes alive at the peak by the stack of their request, innermost frame first."""
+    """Bytes alive at the peak by request stack, innermost frame first."""
     return tabulate(
         memory.origins,
         ORIGIN_COLUMNS,
@@ -44,22 +58,32 @@ def origins_table(memory: Memory) -> Table:
 
 
 LARGEST_COLUMNS: tuple[Column[Allocation], ...] = (
-    field_of(Allocation, "bytes"),
-    field_of(Allocation, "block_bytes", is_optional=True, priority=3),
-    field_of(Allocation, "category", priority=1),
-    field_of(Allocation, "phase", priority=2),
-    field_of(Allocation, "module", priority=4),
-    field_of(Allocation, "born_ms", priority=5),
-    field_of(Allocation, "died_ms", priority=6),
-    Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
+    field_of(Allocation, "bytes", about="requested bytes"),
+    field_of(
+        Allocation,
+        "block_bytes",
+        is_optional=True,
+        priority=3,
+        about="size of the allocator's block",
+    ),
+    field_of(Allocation, "category", priority=1, about="kind of work or memory"),
+    field_of(Allocation, "phase", priority=2, about="phase of the step"),
+    field_of(Allocation, "module", priority=4, about="path of the module; * is every layer"),
+    field_of(Allocation, "born_ms", priority=5, about="time of the allocation in the recording"),
+    field_of(Allocation, "died_ms", priority=6, about="time of the free in the recording"),
+    Column(
+        "stack",
+        lambda row: " < ".join(row.stack),
+        is_flexible=True,
+        about="stack of the request, innermost frame first",
+    ),
 )
 
 
 def largest_table(memory: Memory) -> Table:
-    """The largest allocations alive at the peak, innermost frame first.
+    """The largest allocations alive at the peak.
 
-    Where the recording has no times, nothing tells those of one size and place apart: they are one
-    row, with their count.
+    Without times, allocations of the same size and place are one row with a count.
     """
     title = "Largest allocations alive at the peak"
     if "times" not in memory.missing:
@@ -74,14 +98,14 @@ def largest_table(memory: Memory) -> Table:
     counts = {id(row): alike[cells] for cells, row in first.items()}
     return tabulate(
         first.values(),
-        (Column("blocks", lambda row: counts[id(row)]), *kept),
+        (Column("blocks", lambda row: counts[id(row)], about="number of blocks"), *kept),
         name="largest",
         title=title,
     )
 
 
 def largest_alike_table(memory: Memory) -> Table:
-    """The same without times: allocations of one size and place are one row, with their count."""
+    """The largest allocations, with equal ones as one row."""
     alike = Counter(
         (row.bytes, row.block_bytes, row.category, row.phase, row.module, tuple(row.stack))
         for row in memory.largest
@@ -90,11 +114,25 @@ def largest_alike_table(memory: Memory) -> Table:
     return tabulate(
         rows,
         (
-            Column("blocks", lambda pair: pair[1]),
-            Column("bytes", lambda pair: pair[0][0], heading="each"),
-            Column("block_bytes", lambda pair: pair[0][1], is_optional=True),
-            Column("sum_bytes", lambda pair: pair[0][0] * pair[1], heading="all"),
-            Column("stack", lambda pair: " < ".join(pair[0][5])),
+            Column("blocks", lambda pair: pair[1], about="number of blocks"),
+            Column("bytes", lambda pair: pair[0][0], heading="each", about="requested bytes"),
+            Column(
+                "block_bytes",
+                lambda pair: pair[0][1],
+                is_optional=True,
+                about="size of the allocator's block",
+            ),
+            Column(
+                "sum_bytes",
+                lambda pair: pair[0][0] * pair[1],
+                heading="all",
+                about="bytes of all blocks of the row",
+            ),
+            Column(
+                "stack",
+                lambda pair: " < ".join(pair[0][5]),
+                about="stack of the request, innermost frame first",
+            ),
         ),
         name="largest",
         title=f"Largest of {len(memory.largest)} allocations alive at the peak",
@@ -102,18 +140,17 @@ def largest_alike_table(memory: Memory) -> Table:
 
 
 def largest_first(largest: Sequence[Allocation]) -> list[Allocation]:
-    """By bytes as requested; of equals the order stays."""
     return sorted(largest, key=lambda row: -row.bytes)
 
 
 def memory_table(memory: Memory) -> Table:
-    """The byte totals, each under its own name: none of them is "the" memory."""
+    """The byte totals, each under its own name."""
     values = {
         "peak_allocated_bytes": memory.peak_allocated_bytes,
-        **_requested(memory, "peak"),
+        **_requested_bytes(memory, "peak"),
         "peak_reserved_bytes": memory.peak_reserved_bytes,
         "end_allocated_bytes": memory.end_allocated_bytes,
-        **_requested(memory, "end"),
+        **_requested_bytes(memory, "end"),
         "driver_used_bytes": memory.driver_used_bytes,
         "baseline_bytes": memory.baseline_bytes,
         "baseline_blocks": memory.baseline_blocks,
@@ -128,8 +165,8 @@ def memory_table(memory: Memory) -> Table:
     return facts("memory", f"Memory of {memory.whole}, {source}", values, memory.missing)
 
 
-def _requested(memory: Memory, when: str) -> dict[str, int | None]:
-    """Bytes of the requests, where the blocks that were handed out are larger."""
+def _requested_bytes(memory: Memory, when: str) -> dict[str, int | None]:
+    """Requested bytes, if they differ from the allocated blocks."""
     key = f"{when}_requested_bytes"
     requested: int | None = getattr(memory, key)
     differs = requested not in (None, getattr(memory, f"{when}_allocated_bytes"))
@@ -137,26 +174,25 @@ def _requested(memory: Memory, when: str) -> dict[str, int | None]:
 
 
 def _predicted_reserve(memory: Memory) -> dict[str, int | None]:
-    """The predicted segments of a caching allocator, where there is one."""
     if memory.source != "cuda-snapshot":
         return {}
     return {"predicted_reserved_bytes": memory.predicted_reserved_bytes}
 
 
 def recording_notes(memory: Memory) -> list[str]:
-    """Limits of the recording, a sentence each."""
+    """Limits of the recording, one sentence each."""
     notes = []
     if memory.baseline_blocks:
         count, baseline = memory.baseline_blocks, format_bytes(memory.baseline_bytes)
         blocks = "block is" if count == 1 else "blocks are"
-        why = "" if memory.events_dropped else " (it began late, or its ring of events wrapped)"
+        why = "" if memory.events_dropped else " (it started late, or its event buffer overflowed)"
         notes.append(f"{count:,} {blocks} older than the recording: {baseline}{why}")
     if memory.peak_reserved_bytes is not None and (
         memory.peak_reserved_bytes < memory.peak_allocated_bytes
     ):
-        notes.append("what was reserved is known of the end alone")
+        notes.append("reserved memory is only known at the end")
     if memory.events_dropped:
-        notes.append(f"the ring of events wrapped: the first {memory.events_dropped:,} are lost")
+        notes.append(f"the event buffer overflowed: the first {memory.events_dropped:,} are lost")
     if memory.devices:
         shown = next(device for device in memory.devices if device.is_described)
         busiest = shown.events == max(device.events for device in memory.devices)
@@ -165,11 +201,21 @@ def recording_notes(memory: Memory) -> list[str]:
     return notes
 
 
-DEVICE_COLUMNS = fields_of(DeviceMemory, *DeviceMemory.__struct_fields__)
+DEVICE_COLUMNS = fields_of(
+    DeviceMemory,
+    device="device of the row",
+    events="allocations and frees in the recording",
+    peak_allocated_bytes="highest number of allocated bytes",
+    peak_reserved_bytes="highest number of reserved bytes",
+    end_allocated_bytes="bytes held by tensors at the end",
+    baseline_bytes="bytes allocated before the recording",
+    baseline_blocks="blocks older than the recording",
+    is_described="true for the device of the other tables",
+)
 
 
 def devices_table(memory: Memory) -> Table:
-    """Every device of a snapshot that has several."""
+    """One row per device of the snapshot."""
     return tabulate(
         memory.devices,
         DEVICE_COLUMNS,
@@ -179,10 +225,7 @@ def devices_table(memory: Memory) -> Table:
 
 
 def ledger_table(memory: Memory) -> Table:
-    """The ledger at the peak, and the same names at the other recorded instants.
-
-    The rows of ``peak_bytes`` sum to the peak allocated.
-    """
+    """The ledger at the peak and at other instants; ``peak_bytes`` adds up to the peak."""
     others = {name: _amounts(rows) for name, rows in memory.columns.items() if name != "peak"}
     at_peak = _amounts(memory.ledger)
     names = dict.fromkeys(name for amounts in (at_peak, *others.values()) for name in amounts)
@@ -190,13 +233,22 @@ def ledger_table(memory: Memory) -> Table:
     return tabulate(
         names,
         (
-            Column("name", lambda name: name),
-            Column("peak_bytes", lambda name: at_peak.get(name, 0)),
-            Column("share", lambda name: at_peak.get(name, 0) / peak),
-            *(Column(_bytes_column(instant), others[instant].get) for instant in others),
+            Column("name", lambda name: name, about="name of the row"),
+            Column(
+                "peak_bytes", lambda name: at_peak.get(name, 0), about="bytes alive at the peak"
+            ),
+            Column("share", lambda name: at_peak.get(name, 0) / peak, about="share of the peak"),
+            *(
+                Column(
+                    _bytes_column(instant),
+                    others[instant].get,
+                    about="bytes of the row at this instant",
+                )
+                for instant in others
+            ),
         ),
         name="ledger",
-        title=f"Memory ledger: what is resident at the peak of {memory.whole}",
+        title=f"Memory ledger: bytes at the peak of {memory.whole}",
     )
 
 
@@ -205,39 +257,39 @@ def _amounts(rows: list[LedgerRow]) -> dict[str, int]:
 
 
 def _bytes_column(instant: str) -> str:
-    """``end_of_forward_bytes``."""
     return f"{re.sub('[ -]', '_', instant)}_bytes"
 
 
 def card_table(memory: Memory) -> Table:
-    """From the allocator to what the driver reports; on the CPU, to the resident set.
+    """From the allocator to what the driver reports, or to the resident set on a CPU.
 
-    ``bytes`` are at the peak; the other columns are as in `ledger_table`, null where nothing
-    was read.
+    ``bytes`` are at the peak. Other columns are as in `ledger_table`, null if nothing was read.
     """
     counted_by = "the driver" if memory.source == "cuda-snapshot" else "the operating system"
     total = sum(row.bytes for row in memory.card) or 1
     others = {name: _amounts(rows) for name, rows in memory.card_columns.items() if name != "peak"}
 
     def instant_column(instant: str) -> Column[LedgerRow]:
-        return Column(_bytes_column(instant), lambda row: others[instant].get(row.name))
+        return Column(
+            _bytes_column(instant),
+            lambda row: others[instant].get(row.name),
+            about="bytes of the row at this instant",
+        )
 
     return tabulate(
         memory.card,
         (
-            *fields_of(LedgerRow, "name", "bytes"),
-            Column("share", lambda row: row.bytes / total),
+            *fields_of(LedgerRow, name="name of the row", bytes="bytes that the driver counts"),
+            Column("share", lambda row: row.bytes / total, about="share of the table's total"),
             *map(instant_column, others),
         ),
         name="card",
-        title=f"Card ledger: from the allocator to what {counted_by} counts",
+        title=f"Process memory: from the allocator to what {counted_by} counts",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _PoolAt:
-    """One pool of the allocator at one instant."""
-
     instant: str
     pool: Pool
 
@@ -248,34 +300,55 @@ class _PoolAt:
 
 
 POOL_COLUMNS: tuple[Column[_PoolAt], ...] = (
-    Column("instant", lambda row: row.instant),
-    Column("pool", lambda row: row.pool.name),
-    Column("reserved_bytes", lambda row: row.pool.reserved_bytes),
-    Column("allocated_bytes", lambda row: row.pool.allocated_bytes),
-    Column("free_bytes", lambda row: row.pool.free_bytes),
-    Column("largest_free_bytes", lambda row: row.pool.largest_free_bytes),
-    Column("largest_share", lambda row: row.largest_share),
+    Column("instant", lambda row: row.instant, about="moment in the step"),
+    Column(
+        "pool",
+        lambda row: row.pool.name,
+        about="pool of the allocator: ordinary, private, or of a CUDA graph",
+    ),
+    Column(
+        "reserved_bytes",
+        lambda row: row.pool.reserved_bytes,
+        about="bytes reserved from the driver",
+    ),
+    Column(
+        "allocated_bytes",
+        lambda row: row.pool.allocated_bytes,
+        about="bytes in blocks that are in use",
+    ),
+    Column(
+        "free_bytes", lambda row: row.pool.free_bytes, about="reserved bytes that are not in use"
+    ),
+    Column(
+        "largest_free_bytes", lambda row: row.pool.largest_free_bytes, about="largest free piece"
+    ),
+    Column(
+        "largest_share", lambda row: row.largest_share, about="largest free piece over all free"
+    ),
 )
 
 
 def pools_table(memory: Memory) -> Table:
-    """The caching allocator's pools at every instant: how much is free, and in what pieces."""
+    """Free bytes of the caching allocator's pools, and their largest piece."""
     return tabulate(
         (_PoolAt(instant, pool) for instant, pools in memory.pools.items() for pool in pools),
         POOL_COLUMNS,
         name="pools",
-        title="Allocator pools: a request larger than the largest free piece asks the driver",
+        title="Allocator pools: a request above the largest free piece needs more memory",
     )
 
 
 RECONCILIATION_COLUMNS = fields_of(
-    ReconciledRow, "name", "predicted_bytes", "measured_bytes", "error"
+    ReconciledRow,
+    name="name of the row",
+    predicted_bytes="bytes by the closed form or the dry run",
+    measured_bytes="bytes found by the memory pass",
+    error="predicted over measured, minus one",
 )
 
 
 def reconciliation_table(memory: Memory) -> Table:
-    """Every row of the predicted ledger against the measured bytes at the instant with the most
-    bytes of tensors; then the bytes added by libraries, and the peak."""
+    """Each row of the predicted ledger against measured bytes; then library memory and the peak."""
     return tabulate(
         memory.reconciliation,
         RECONCILIATION_COLUMNS,
@@ -285,15 +358,23 @@ def reconciliation_table(memory: Memory) -> Table:
 
 
 def resident_table(memory: Memory) -> Table:
-    """The closed forms against the measured peak; ``is_the_peak`` marks the match."""
+    """Closed forms against the measured peak; ``is_the_peak`` marks the match."""
     named = memory.resident_set or "none of these"
     return tabulate(
         memory.closed_forms,
         (
-            Column("form", lambda form: form.name),
-            *fields_of(ClosedForm, "bytes", "error"),
-            Column("is_the_peak", lambda form: form.name == memory.resident_set),
-            *fields_of(ClosedForm, "meaning"),
+            Column("form", lambda form: form.name, about="parts that the sum counts"),
+            *fields_of(
+                ClosedForm,
+                bytes="bytes of the closed form",
+                error="predicted over measured, minus one",
+            ),
+            Column(
+                "is_the_peak",
+                lambda form: form.name == memory.resident_set,
+                about="true if this sum is the measured peak",
+            ),
+            *fields_of(ClosedForm, meaning="what the sum includes"),
         ),
         name="resident",
         title=f"What was resident: {named} · P weights, A saved for backward, C autocast's copies",
@@ -302,37 +383,49 @@ def resident_table(memory: Memory) -> Table:
 
 MODULE_COLUMNS = fields_of(
     ModuleMemory,
-    *("module", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes"),
+    module="path of the module; * is every layer",
+    parameter_bytes="bytes of parameters",
+    gradient_bytes="bytes of gradients",
+    optimizer_bytes="bytes of the optimizer's state",
+    activation_bytes="saved for backward, alive at the peak",
 )
 
 
 def module_table(memory: Memory) -> Table:
-    """Bytes by module, own and children's."""
     return tabulate(
-        memory.modules,
-        MODULE_COLUMNS,
-        name="modules",
-        title="Memory by module, own and children's",
+        memory.modules, MODULE_COLUMNS, name="modules", title="Memory by module, own and children's"
     )
 
 
 CHANGE_COLUMNS: tuple[Column[RowChange], ...] = (
-    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
-    *fields_of(RowChange, "a_bytes", "b_bytes"),
+    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes, about="B minus A"),
+    *fields_of(RowChange, a_bytes="bytes of A at its peak", b_bytes="bytes of B at its peak"),
 )
 STACK_CHANGE_COLUMNS: tuple[Column[OriginChange], ...] = (
-    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
-    *fields_of(OriginChange, "a_bytes", "b_bytes", "a_blocks", "b_blocks", "category", "phase"),
-    Column("stack", lambda row: " < ".join(row.stack)),
+    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes, about="B minus A"),
+    *fields_of(
+        OriginChange,
+        a_bytes="bytes of A at its peak",
+        b_bytes="bytes of B at its peak",
+        a_blocks="blocks of A at its peak",
+        b_blocks="blocks of B at its peak",
+        category="kind of work or memory",
+        phase="phase of the step",
+    ),
+    Column(
+        "stack",
+        lambda row: " < ".join(row.stack),
+        about="stack of the request, innermost frame first",
+    ),
 )
 
 
 def difference_tables(difference: MemoryDifference) -> list[Table]:
-    """Three tables, the largest change first; without rows where nothing differs."""
+    """Return three tables, largest change first; empty if nothing differs."""
     return [
         tabulate(
             difference.rows,
-            (*CHANGE_COLUMNS, *fields_of(RowChange, "name")),
+            (*CHANGE_COLUMNS, *fields_of(RowChange, name="name of the row")),
             name="ledger-difference",
             title="Ledgers at the two peaks: what differs",
         ),
@@ -340,8 +433,12 @@ def difference_tables(difference: MemoryDifference) -> list[Table]:
             difference.modules,
             (
                 *CHANGE_COLUMNS,
-                Column("kind", lambda row: row.kind.removesuffix("_bytes")),
-                Column("module", lambda row: row.name),
+                Column(
+                    "kind", lambda row: row.kind.removesuffix("_bytes"), about="kind of the row"
+                ),
+                Column(
+                    "module", lambda row: row.name, about="path of the module; * is every layer"
+                ),
             ),
             name="module-difference",
             title="Modules, own and children's: what differs",
@@ -364,7 +461,7 @@ NO_LIMIT = "the spec sets no memory_limit"
 
 
 def oom_tables(record: Record) -> list[Table]:
-    """Tables of the out-of-memory pass with the most detail; none without such a pass."""
+    """Return tables of the out-of-memory pass with the most detail."""
     pass_and_oom = out_of_memory(record)
     if pass_and_oom is None:
         return []
@@ -375,62 +472,67 @@ def oom_tables(record: Record) -> list[Table]:
 
 
 def oom_table(name: str, oom: Oom) -> Table:
-    """The failed request, its place, and the memory there was."""
+    """The failed request, its place, and the available memory."""
     values = {"pass": name} | ({} if oom.rank is None else {"rank": oom.rank})
     values |= {key: getattr(oom, key) for key in FACTS}
-    title = "Out of memory: what was asked for, and what there was"
+    title = "Out of memory: requested and available memory"
     return facts("oom", title, values, {"limit_bytes": NO_LIMIT} | oom.missing)
 
 
 def would_fit_table(oom: Oom) -> Table:
-    """The largest value of each key with which the predicted peak fits, other keys unchanged."""
+    """Largest value of each key that fits, other keys unchanged."""
     return tabulate(
         oom.would_fit,
-        fields_of(WouldFit, "key", "asked", "largest", "peak_bytes"),
+        fields_of(
+            WouldFit,
+            key="setting",
+            asked="requested value",
+            largest="largest value that fits by the closed form",
+            peak_bytes="bytes alive at the peak",
+        ),
         name="oom_would_fit",
-        title="What would fit, by the closed form, all else as asked",
+        title="What would fit, by the closed form, other keys unchanged",
     )
 
 
 def stack_table(oom: Oom) -> Table:
-    """Frames of the failed request, innermost first."""
     return tabulate(
         oom.stack,
-        (Column("frame", lambda frame: frame),),
+        (Column("frame", lambda frame: frame, about="file, line and function"),),
         name="oom_stack",
-        title="Where the memory was asked for, innermost frame first",
+        title="Stack of the failed request, innermost frame first",
     )
 
 
 def oom_ledger_table(oom: Oom) -> Table:
-    """The ledger at the failed request; the rows sum to the allocated bytes."""
+    """The ledger at the failed request; rows add up to the allocated bytes."""
     total = sum(row.bytes for row in oom.ledger) or 1
     return tabulate(
         oom.ledger,
         (
-            *fields_of(LedgerRow, "name", "bytes"),
-            Column("share", lambda row: row.bytes / total),
+            *fields_of(LedgerRow, name="name of the row", bytes="bytes at the failed request"),
+            Column("share", lambda row: row.bytes / total, about="share of the table's total"),
         ),
         name="oom_ledger",
-        title="Memory ledger at the refusal: sums to what was allocated",
+        title="Memory ledger at the failed request: adds up to the allocated bytes",
     )
 
 
 def oom_origins_table(oom: Oom) -> Table:
-    """Bytes alive at the failed request, by the stack of their request."""
+    """Bytes alive at the failed request, by request stack."""
     return tabulate(
         oom.origins,
         ORIGIN_COLUMNS,
         name="oom_origins",
-        title="Alive at the refusal, by category, phase and stack (bytes as requested)",
+        title="Alive at the failed request, by category, phase and stack (bytes as requested)",
     )
 
 
 def oom_largest_table(oom: Oom) -> Table:
-    """The largest allocations alive at the failed request, without the column of their death."""
+    """The largest allocations alive at the failed request."""
     return tabulate(
         largest_first(oom.largest),
         [column for column in LARGEST_COLUMNS if column.name != "died_ms"],
         name="oom_largest",
-        title="Largest allocations alive at the refusal",
+        title="Largest allocations alive at the failed request",
     )

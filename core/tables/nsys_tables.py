@@ -1,4 +1,4 @@
-"""Tables of an Nsight Systems recording: NVIDIA's own sums, clocks, devices, ranges."""
+"""Tables of an Nsight Systems recording: NVIDIA's sums, clocks, devices, ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sysbench.core.tables.table import Row, Table, facts, field_of, fields_of, t
 
 
 def record_tables(nsys: Nsys) -> list[Table]:
-    """All tables of the nsys pass, in reading order; some may be without rows."""
+    """Return all tables of the nsys pass in reading order; some may be empty."""
     attributed = msgspec.structs.replace(
         kernel_table(nsys.kernels),
         name="nsys-kernels",
@@ -23,7 +23,7 @@ def record_tables(nsys: Nsys) -> list[Table]:
 
 
 def nsys_tables(nsys: NsysFacts) -> list[Table]:
-    """The tables of an export, without its kernels by phase, module and operator."""
+    """Return the tables of an export, without attributed kernels."""
     return [
         clock_table(nsys),
         device_table(nsys),
@@ -47,7 +47,7 @@ def nsys_tables(nsys: NsysFacts) -> list[Table]:
 
 
 def clock_table(nsys: NsysFacts) -> Table:
-    """The three clocks, the kernels outside every range, and the data that the export lacks."""
+    """Wall, span and busy time, kernels outside of ranges, and missing data."""
     clocks, nvtx = nsys.clocks, nsys.nvtx
     share = clocks.busy_ns / clocks.span_ns if clocks.busy_ns and clocks.span_ns else None
     table = facts(
@@ -70,11 +70,22 @@ def clock_table(nsys: NsysFacts) -> Table:
     return msgspec.structs.replace(table, rows=(*table.rows, *lacking))
 
 
-DEVICE_COLUMNS = fields_of(NsysDevice, *NsysDevice.__struct_fields__)
+DEVICE_COLUMNS = fields_of(
+    NsysDevice,
+    device="device of the row",
+    name="name of the row",
+    kernels="kernels launched",
+    copies="copies and fills",
+    span_ns="from the first kernel to the last",
+    busy_ns="time in which at least one kernel ran",
+    summed_ns="sum of kernel times; overlaps count once per kernel",
+    busy_with_copies_ns="time in which a kernel, copy or fill ran",
+    communication_ns="time in which a collective ran",
+    exposed_communication_ns="communication in which no other kernel ran",
+)
 
 
 def device_table(nsys: NsysFacts) -> Table:
-    """A row a device."""
     return tabulate(
         nsys.devices,
         DEVICE_COLUMNS,
@@ -84,40 +95,46 @@ def device_table(nsys: NsysFacts) -> Table:
 
 
 SUMMARY_COLUMNS = (
-    field_of(KernelSummary, "total_ns", priority=1),
-    field_of(KernelSummary, "share", priority=2),
-    field_of(KernelSummary, "instances", priority=3),
-    field_of(KernelSummary, "mean_ns", priority=5),
-    field_of(KernelSummary, "median_ns", priority=6),
-    field_of(KernelSummary, "min_ns", priority=7),
-    field_of(KernelSummary, "max_ns", priority=8),
-    field_of(KernelSummary, "std_ns", priority=9),
-    field_of(KernelSummary, "name", priority=4, is_flexible=True),
+    field_of(KernelSummary, "total_ns", priority=1, about="sum of the call times"),
+    field_of(KernelSummary, "share", priority=2, about="share of the table's total"),
+    field_of(KernelSummary, "instances", priority=3, about="number of occurrences"),
+    field_of(KernelSummary, "mean_ns", priority=5, about="time over calls"),
+    field_of(KernelSummary, "median_ns", priority=6, about="median call"),
+    field_of(KernelSummary, "min_ns", priority=7, about="shortest call"),
+    field_of(KernelSummary, "max_ns", priority=8, about="longest call"),
+    field_of(KernelSummary, "std_ns", priority=9, about="standard deviation of the calls"),
+    field_of(KernelSummary, "name", priority=4, is_flexible=True, about="name of the row"),
 )
 
 
 def summary_table(rows: Sequence[KernelSummary], *, name: str, title: str) -> Table:
-    """Times by name; shares sum to one."""
+    """Times by name; shares add up to one."""
     return tabulate(rows, SUMMARY_COLUMNS, name=name, title=title)
 
 
 RANGE_COLUMNS = (
-    field_of(NvtxRange, "projected_ns", priority=1),
-    field_of(NvtxRange, "range_ns", priority=7),
-    field_of(NvtxRange, "instances", priority=2),
-    field_of(NvtxRange, "operations", priority=6),
-    field_of(NvtxRange, "kernels", priority=4),
-    field_of(NvtxRange, "kernel_ns", priority=5),
-    field_of(NvtxRange, "process_kernels", priority=8),
-    field_of(NvtxRange, "process_kernel_ns", priority=9),
-    field_of(NvtxRange, "range", priority=3, is_flexible=True),
-    field_of(NvtxRange, "style", priority=10),
+    field_of(
+        NvtxRange, "projected_ns", priority=1, about="from its first GPU work to its last, summed"
+    ),
+    field_of(NvtxRange, "range_ns", priority=7, about="time of the range on the host"),
+    field_of(NvtxRange, "instances", priority=2, about="number of occurrences"),
+    field_of(NvtxRange, "operations", priority=6, about="work items launched by its own thread"),
+    field_of(NvtxRange, "kernels", priority=4, about="kernels launched"),
+    field_of(NvtxRange, "kernel_ns", priority=5, about="sum of its kernel times"),
+    field_of(NvtxRange, "process_kernels", priority=8, about="kernels of any thread in that time"),
+    field_of(
+        NvtxRange,
+        "process_kernel_ns",
+        priority=9,
+        about="time of kernels of any thread in that time",
+    ),
+    field_of(NvtxRange, "range", priority=3, is_flexible=True, about="text of the NVTX range"),
+    field_of(NvtxRange, "style", priority=10, about="push and pop, or start and end"),
 )
 
 
 def range_table(nsys: NsysFacts) -> Table:
-    """NVTX ranges by their projection, then those in which only other threads launched; all calls
-    of an operator as one where each has a name of its own."""
+    """NVTX ranges by projected time, then those in which only other threads launched work."""
     nvtx = nsys.nvtx
     alike = ", the calls of an operator as one" if nvtx.folded else ""
     return tabulate(
@@ -125,5 +142,5 @@ def range_table(nsys: NsysFacts) -> Table:
         RANGE_COLUMNS,
         name="nvtx",
         title="NVTX ranges: their work on the GPU, from its first to its last "
-        f"(nvtx_gpu_proj_sum{alike}), and the kernels of all threads meanwhile",
+        f"(nvtx_gpu_proj_sum{alike}), and the kernels of all threads in that time",
     )

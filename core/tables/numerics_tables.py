@@ -9,11 +9,9 @@ from sysbench.core.record.numerics import Accumulated, Numerics, TensorDtype
 from sysbench.core.tables.table import Column, Table, fields_of, tabulate
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-"""Names of the write-ups."""
 
 
 def numerics_tables(block: Numerics) -> list[Table]:
-    """The tables that the block has rows for."""
     tables = []
     if block.accumulations:
         tables.append(accumulation_table(block.accumulations))
@@ -23,15 +21,20 @@ def numerics_tables(block: Numerics) -> list[Table]:
 
 
 ACCUMULATION_COLUMNS: tuple[Column[Accumulated], ...] = (
-    *fields_of(Accumulated, "name", "device", "accumulator", "addend"),
-    Column("sum", lambda row: row.value, format="{:.4f}"),
-    Column("exact", lambda row: row.exact),
-    Column("off_by", lambda row: row.error, format="{:.4f}"),
+    *fields_of(
+        Accumulated,
+        name="name of the row",
+        device="device of the row",
+        accumulator="type of the sum",
+        addend="type of the addend",
+    ),
+    Column("sum", lambda row: row.value, format="{:.4f}", about="sum after the loop"),
+    Column("exact", lambda row: row.exact, about="sum without rounding"),
+    Column("off_by", lambda row: row.error, format="{:.4f}", about="sum minus the exact sum"),
 )
 
 
 def accumulation_table(rows: list[Accumulated]) -> Table:
-    """One row a loop."""
     return tabulate(
         rows,
         ACCUMULATION_COLUMNS,
@@ -41,14 +44,13 @@ def accumulation_table(rows: list[Accumulated]) -> Table:
 
 
 def tensor_columns(rows: list[TensorDtype]) -> dict[str, str]:
-    """The columns of `dtypes_table` that are tensors, each with its tensor."""
     tensors = dict.fromkeys(row.tensor for row in rows)
     return {tensor.removesuffix(" output"): tensor for tensor in tensors}
 
 
 def dtypes_table(rows: list[TensorDtype]) -> Table:
-    """One row for each device type's autocast and its requested type; ``source`` is that of the
-    tensors, see `sysbench.core.record.numerics.TensorDtype`."""
+    """One row per autocast device type and requested type; ``source`` as in
+    `sysbench.core.record.numerics.TensorDtype`."""
     tensors = tensor_columns(rows)
     first = rows[0].tensor if rows else ""
     by_cast: dict[tuple[str, str], dict[str, TensorDtype]] = defaultdict(dict)
@@ -56,7 +58,9 @@ def dtypes_table(rows: list[TensorDtype]) -> Table:
         by_cast[row.autocast, row.lower][row.tensor] = row
 
     def tensor_column(name: str) -> Column[Mapping[str, TensorDtype]]:
-        return Column(name, lambda cast: _short(cast[tensors[name]].dtype))
+        return Column(
+            name, lambda cast: _short_dtype(cast[tensors[name]].dtype), about="type of this tensor"
+        )
 
     def of_first(value: Callable[[TensorDtype], str]) -> Callable[[Mapping[str, TensorDtype]], str]:
         return lambda cast: value(cast[first])
@@ -64,15 +68,19 @@ def dtypes_table(rows: list[TensorDtype]) -> Table:
     return tabulate(
         by_cast.values(),
         (
-            Column("autocast", of_first(lambda row: row.autocast)),
-            Column("lower", of_first(lambda row: _short(row.lower))),
+            Column("autocast", of_first(lambda row: row.autocast), about="device type of autocast"),
+            Column(
+                "lower",
+                of_first(lambda row: _short_dtype(row.lower)),
+                about="low-precision type of autocast",
+            ),
             *map(tensor_column, tensors),
-            Column("source", of_first(lambda row: row.source)),
+            Column("source", of_first(lambda row: row.source), about="where the types were read"),
         ),
         name="dtypes",
         title="Types of a toy model's tensors under autocast",
     )
 
 
-def _short(dtype: str) -> str:
+def _short_dtype(dtype: str) -> str:
     return SHORT.get(dtype, dtype)

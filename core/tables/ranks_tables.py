@@ -1,4 +1,4 @@
-"""Tables of a folder's ranks."""
+"""Tables of the ranks in a folder."""
 
 from __future__ import annotations
 
@@ -17,21 +17,55 @@ RANKS_TITLE = (
 
 
 def ranks_table(ranks: Ranks) -> Table:
-    """One row a rank, the lowest first."""
+    """One row per rank."""
     has_undivided = any(row.undivided_ns for row in ranks.rows)
     has_devices = any(row.device is not None for row in ranks.rows)
     return tabulate(
         ranks.rows,
         (
-            *fields_of(FileRankRow, "rank"),
-            *(fields_of(FileRankRow, "device") if has_devices else ()),
-            *fields_of(FileRankRow, "span_ns", "compute_ns", "waiting_ns", "transfer_ns"),
-            *(fields_of(FileRankRow, "undivided_ns") if has_undivided else ()),
-            *fields_of(FileRankRow, "idle_ns", "exposed_ns"),
-            Column("exposed_share", lambda row: row.exposed_ns / (row.span_ns or 1), unit="share"),
-            *fields_of(FileRankRow, "last", "late_ns", "bounded_ns"),
-            *fields_of(FileRankRow, "collectives", "matched"),
-            *fields_of(FileRankRow, "clock_ahead_ns", "clock_error_ns", "clock_spread_ns", "file"),
+            *fields_of(FileRankRow, rank="number of the process"),
+            *(fields_of(FileRankRow, device="device of the row") if has_devices else ()),
+            *fields_of(
+                FileRankRow,
+                span_ns="from the first kernel to the last",
+                compute_ns="time in which the rank computed or copied",
+                waiting_ns="exposed communication until the last rank's arrival",
+                transfer_ns="exposed communication after the last rank's arrival",
+            ),
+            *(
+                fields_of(FileRankRow, undivided_ns="exposed communication that no other file has")
+                if has_undivided
+                else ()
+            ),
+            *fields_of(
+                FileRankRow,
+                idle_ns="time in which nothing ran",
+                exposed_ns="communication during which no other kernel ran",
+            ),
+            Column(
+                "exposed_share",
+                lambda row: row.exposed_ns / (row.span_ns or 1),
+                unit="share",
+                about="exposed communication over the span",
+            ),
+            *fields_of(
+                FileRankRow,
+                last="collectives that this rank reached last",
+                late_ns="time in which others waited for this rank",
+                bounded_ns="part of it that is certain despite clock errors",
+            ),
+            *fields_of(
+                FileRankRow,
+                collectives="collectives in the rank's file",
+                matched="collectives that the other files contain as well",
+            ),
+            *fields_of(
+                FileRankRow,
+                clock_ahead_ns="offset of the rank's clock from the reference rank",
+                clock_error_ns="maximum error of the offset",
+                clock_spread_ns="the same, if collectives end together",
+                file="file name",
+            ),
         ),
         name="ranks",
         title=RANKS_TITLE,
@@ -39,27 +73,41 @@ def ranks_table(ranks: Ranks) -> Table:
 
 
 def rank_steps_table(ranks: Ranks) -> Table:
-    """One row a step and rank."""
+    """One row per step and rank."""
     return tabulate(
         ranks.steps,
-        fields_of(RankStepRow, "step", "rank", "ns", "exposed_ns", "waiting_ns", "transfer_ns"),
+        fields_of(
+            RankStepRow,
+            step="number of the step",
+            rank="number of the process",
+            ns="time of the step",
+            exposed_ns="communication during which no other kernel ran",
+            waiting_ns="exposed communication until the last rank's arrival",
+            transfer_ns="exposed communication after the last rank's arrival",
+        ),
         name="steps",
         title="Steps by rank: exposed communication, of it waiting and transfer",
     )
 
 
 def exposed_table(ranks: Ranks) -> Table:
-    """Exposed communication, a row a step and a column a rank; null where a rank lacks the step."""
+    """Exposed communication: one row per step, one column per rank; null if the rank lacks the
+    step."""
     by_step: dict[int, dict[int, int]] = {}
     for row in ranks.steps:
         by_step.setdefault(row.step, {})[row.rank] = row.exposed_ns
 
     def of_rank(rank: int) -> Column[tuple[int, dict[int, int]]]:
         return Column(
-            f"rank{rank}_exposed_ns", lambda item: item[1].get(rank), heading=f"rank {rank}"
+            f"rank{rank}_exposed_ns",
+            lambda item: item[1].get(rank),
+            heading=f"rank {rank}",
+            about="exposed communication of the rank",
         )
 
-    step: Column[tuple[int, dict[int, int]]] = Column("step", lambda item: item[0])
+    step: Column[tuple[int, dict[int, int]]] = Column(
+        "step", lambda item: item[0], about="number of the step"
+    )
     return tabulate(
         by_step.items(),
         (step, *(of_rank(row.rank) for row in ranks.rows)),
@@ -69,18 +117,38 @@ def exposed_table(ranks: Ranks) -> Table:
 
 
 def matched_table(ranks: Ranks) -> Table:
-    """Collectives that the files have in common, the longest first."""
+    """Collectives found in all files, longest first."""
     return tabulate(
         ranks.collectives,
         (
-            *fields_of(MatchedCollective, "calls", "kind", "ranks"),
-            Column("bytes", lambda row: row.bytes, is_optional=True),
-            *fields_of(MatchedCollective, "waiting_ns", "most_waiting_ns", "transfer_ns"),
-            Column(
-                "algorithm_gbs", lambda row: row.algorithm_gbs, heading="alg GB/s", is_optional=True
+            *fields_of(
+                MatchedCollective,
+                calls="number of calls",
+                kind="kind of the row",
+                ranks="number of ranks",
             ),
-            Column("bus_gbs", lambda row: row.bus_gbs, heading="bus GB/s", is_optional=True),
-            Column("group", lambda row: row.group, is_optional=True),
+            Column("bytes", lambda row: row.bytes, is_optional=True, about="bytes of one call"),
+            *fields_of(
+                MatchedCollective,
+                waiting_ns="exposed communication until the last rank's arrival",
+                most_waiting_ns="longest wait of a rank for the last one",
+                transfer_ns="exposed communication after the last rank's arrival",
+            ),
+            Column(
+                "algorithm_gbs",
+                lambda row: row.algorithm_gbs,
+                heading="alg GB/s",
+                is_optional=True,
+                about="bytes over transfer time",
+            ),
+            Column(
+                "bus_gbs",
+                lambda row: row.bus_gbs,
+                heading="bus GB/s",
+                is_optional=True,
+                about="bus bandwidth as in nccl-tests",
+            ),
+            Column("group", lambda row: row.group, is_optional=True, about="group of ranks"),
         ),
         name="collectives",
         title="Matched collectives: mean waiting for the last rank, then transfer, ms",
@@ -88,16 +156,38 @@ def matched_table(ranks: Ranks) -> Table:
 
 
 def rank_memory_table(ranks: Ranks) -> Table:
-    """One row a rank."""
+    """One row per rank."""
     return tabulate(
         ranks.memory,
         (
-            *fields_of(RankMemoryRow, "rank", "peak_bytes"),
-            Column("reserved_bytes", lambda row: row.reserved_bytes, is_optional=True),
-            *fields_of(RankMemoryRow, "end_bytes", "baseline_bytes"),
-            Column("largest_bytes", lambda row: row.largest_bytes, is_optional=True),
-            Column("largest", lambda row: row.largest, heading="held by", is_optional=True),
-            *fields_of(RankMemoryRow, "file"),
+            *fields_of(
+                RankMemoryRow, rank="number of the process", peak_bytes="bytes alive at the peak"
+            ),
+            Column(
+                "reserved_bytes",
+                lambda row: row.reserved_bytes,
+                is_optional=True,
+                about="bytes reserved from the driver",
+            ),
+            *fields_of(
+                RankMemoryRow,
+                end_bytes="bytes alive at the end of the recording",
+                baseline_bytes="bytes allocated before the recording",
+            ),
+            Column(
+                "largest_bytes",
+                lambda row: row.largest_bytes,
+                is_optional=True,
+                about="bytes that this place holds at the peak",
+            ),
+            Column(
+                "largest",
+                lambda row: row.largest,
+                heading="held by",
+                is_optional=True,
+                about="place in the code that holds the most bytes at the peak",
+            ),
+            *fields_of(RankMemoryRow, file="file name"),
         ),
         name="memory",
         title="Memory of each rank's recording",
@@ -105,7 +195,7 @@ def rank_memory_table(ranks: Ranks) -> Table:
 
 
 def ranks_tables(ranks: Ranks) -> dict[str, list[Table]]:
-    """The tables by section; those without rows are left out."""
+    """Return non-empty tables by section."""
     sections = {
         "ranks": [ranks_table(ranks)],
         "steps": [exposed_table(ranks), rank_steps_table(ranks)],
@@ -117,22 +207,22 @@ def ranks_tables(ranks: Ranks) -> dict[str, list[Table]]:
 
 
 def ranks_notes(ranks: Ranks) -> list[str]:
-    """How well the clocks are known, which ranks have no file, and what else is not told."""
+    """Describe clock alignment, absent ranks and other limits."""
     notes = []
     errors = [row.clock_error_ns for row in ranks.rows if row.clock_error_ns is not None]
     spreads = [row.clock_spread_ns for row in ranks.rows if row.clock_spread_ns is not None]
     if len(errors) > 1:
         notes.append(
-            f"clocks aligned to rank {ranks.reference}'s by collectives: off by "
-            f"{max(errors) / 1e6:.3g} ms at most, by {max(spreads) / 1e6:.3g} ms if these end on "
-            "all ranks together"
+            f"clocks aligned to rank {ranks.reference} by collectives: error "
+            f"{max(errors) / 1e6:.3g} ms at most, {max(spreads) / 1e6:.3g} ms if these end on "
+            "all ranks at the same time"
         )
     if ranks.absent:
         names = ", ".join(map(str, ranks.absent[:16]))
         more = f" and {len(ranks.absent) - 16} more" if len(ranks.absent) > 16 else ""
         notes.append(
-            f"of {ranks.world_size} ranks without a file: {names}{more}; waiting for them counts "
-            "as transfer"
+            f"of {ranks.world_size} ranks, these have no file: {names}{more}; waiting for them "
+            "counts as transfer"
         )
     notes += ranks.missing.values()
     if ranks.left_out:

@@ -1,7 +1,6 @@
-"""Every section of a report: one row each, with its tables; and all tables of a record.
+"""Registry of report sections, each with its tables.
 
-A table belongs to a section by a line in the section's function. Modules of tables are imported
-when a section is made: the command line reads the names alone.
+Table modules are imported when a section is made, because the command line needs only names.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionSource:
-    """The data that tables are made from.
+    """Input of the tables.
 
     Attributes:
-        record: Of a run, or of a foreign file, whose spec is empty.
+        record: Of a run or of an imported file, whose spec is empty.
         others: Runs of the same spec with another kind of step, for the questions.
         worth: Break-even of compiling against an eager run.
-        tree: The traced step layer by layer.
+        tree: The traced step by layer.
     """
 
     record: Record
@@ -41,10 +40,9 @@ class Section:
     """One section of a report.
 
     Attributes:
-        make: Yields the section's tables in reading order, some perhaps without rows; none
-            of a block that the record has not.
-        block: Field of the record that the section is about; empty where every run has it.
-        of_files: Whether a foreign file may have it too.
+        make: Yields the section's tables in reading order; some may be empty.
+        block: Record field of the section; empty if every run has it.
+        of_files: True if imported files may have it.
     """
 
     make: Callable[[SectionSource], Iterator[Table]]
@@ -52,13 +50,12 @@ class Section:
     of_files: bool = False
 
     def tables(self, source: SectionSource) -> list[Table]:
-        """The section's tables that have rows, in reading order."""
         return [table for table in self.make(source) if table.rows]
 
 
 def _timing(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import context
-    from sysbench.core.tables import timing_tables as timing
+    from sysbench.core.tables import context  # lazy: the CLI reads names only
+    from sysbench.core.tables import timing_tables as timing  # lazy: the CLI reads names only
 
     if source.record.timing:
         yield timing.timing_table(source.record.timing)
@@ -67,14 +64,14 @@ def _timing(source: SectionSource) -> Iterator[Table]:
 
 
 def _rounds(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import timing_tables as timing
+    from sysbench.core.tables import timing_tables as timing  # lazy: the CLI reads names only
 
     if source.record.timing:
         yield timing.rounds_table(source.record.timing)
 
 
 def _kernels(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import kernel_tables as kernels
+    from sysbench.core.tables import kernel_tables as kernels  # lazy: the CLI reads names only
 
     if source.record.kernels:
         yield kernels.kernel_table(source.record.kernels)
@@ -82,57 +79,59 @@ def _kernels(source: SectionSource) -> Iterator[Table]:
 
 
 def _steps(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import host_tables as steps
+    from sysbench.core.tables import host_tables as steps  # lazy: the CLI reads names only
 
     if source.record.kernels and source.record.kernels.marked_steps:
         yield steps.steps_table(source.record.kernels.marked_steps)
 
 
 def _collectives(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import collectives_tables as collectives
+    from sysbench.core.tables import (
+        collectives_tables as collectives,
+    )  # lazy: the CLI reads names only
 
     if source.record.kernels:
         yield collectives.collectives_table(source.record.kernels.collectives)
 
 
 def _annotations(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import host_tables as host
+    from sysbench.core.tables import host_tables as host  # lazy: the CLI reads names only
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.annotations_table(source.record.kernels, side)
 
 
 def _python(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import host_tables as host
+    from sysbench.core.tables import host_tables as host  # lazy: the CLI reads names only
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.functions_table(source.record.kernels, side)
 
 
 def _api(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import host_tables as host
+    from sysbench.core.tables import host_tables as host  # lazy: the CLI reads names only
 
     if source.record.kernels and (side := source.record.kernels.host):
         yield host.calls_table(side)
 
 
 def _tree(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import tree_rows as tree
+    from sysbench.core.tables import tree_rows as tree  # lazy: the CLI reads names only
 
     if source.tree:
         yield tree.tree_table(source.tree)
 
 
 def _questions(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import kernel_tables as kernels
-    from sysbench.core.trace.questions import questions_of
+    from sysbench.core.tables import kernel_tables as kernels  # lazy: the CLI reads names only
+    from sysbench.core.trace.questions import questions_of  # lazy: the CLI reads names only
 
     if source.record.kernels:
         yield kernels.question_table(questions_of(source.record, source.others))
 
 
 def _roofline(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import kernel_tables as kernels
+    from sysbench.core.tables import kernel_tables as kernels  # lazy: the CLI reads names only
 
     if source.record.kernels:
         yield kernels.roofline_table(source.record.kernels)
@@ -140,8 +139,8 @@ def _roofline(source: SectionSource) -> Iterator[Table]:
 
 
 def _memory(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import memory_tables as allocations
-    from sysbench.core.tables import memory_tables as memory
+    from sysbench.core.tables import memory_tables as allocations  # lazy: the CLI reads names only
+    from sysbench.core.tables import memory_tables as memory  # lazy: the CLI reads names only
 
     if block := source.record.memory:
         yield memory.memory_table(block)
@@ -157,13 +156,13 @@ def _memory(source: SectionSource) -> Iterator[Table]:
 
 
 def _oom(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import memory_tables as memory
+    from sysbench.core.tables import memory_tables as memory  # lazy: the CLI reads names only
 
     yield from memory.oom_tables(source.record)
 
 
 def _nsys(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import nsys_tables as nsys
+    from sysbench.core.tables import nsys_tables as nsys  # lazy: the CLI reads names only
 
     if block := source.record.nsys:
         # The kernels of a file are a section already; those of a run are of its trace pass.
@@ -171,40 +170,42 @@ def _nsys(source: SectionSource) -> Iterator[Table]:
 
 
 def _telemetry(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import timing_tables as timing
+    from sysbench.core.tables import timing_tables as timing  # lazy: the CLI reads names only
 
     if source.record.telemetry:
         yield timing.telemetry_table(source.record.telemetry)
 
 
 def _compile(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import compile_tables as compile
+    from sysbench.core.tables import compile_tables as compile  # lazy: the CLI reads names only
 
     yield from compile.compile_tables(source.record, source.worth)
 
 
 def _distributed(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import distributed_tables as distributed
+    from sysbench.core.tables import (
+        distributed_tables as distributed,
+    )  # lazy: the CLI reads names only
 
     if source.record.distributed:
         yield from distributed.distributed_tables(source.record.distributed)
 
 
 def _numerics(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import numerics_tables as numerics
+    from sysbench.core.tables import numerics_tables as numerics  # lazy: the CLI reads names only
 
     if source.record.numerics:
         yield from numerics.numerics_tables(source.record.numerics)
 
 
 def _findings(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import context
+    from sysbench.core.tables import context  # lazy: the CLI reads names only
 
     yield context.findings_table(source.record)
 
 
 def _environment(source: SectionSource) -> Iterator[Table]:
-    from sysbench.core.tables import context
+    from sysbench.core.tables import context  # lazy: the CLI reads names only
 
     yield context.environment_table(source.record)
 
@@ -235,30 +236,30 @@ SECTIONS = {
 """In the order of ``--section``."""
 
 INSPECTED = tuple(name for name, section in SECTIONS.items() if section.of_files)
-"""The sections that a foreign file may have."""
+"""Sections that an imported file may have."""
 
-TREE_LEAST = 0.005
-"""Share of the step under which nodes of the exported tree are summed up: the kernel table has
-every row."""
+MIN_TREE_SHARE = 0.005
+"""Share of the step below which tree nodes are summed."""
 
 READING_ORDER = (
     *("findings", "passes", "oom", "timing", "rounds", "questions", "steps", "categories"),
     *("collectives", "annotations", "tree", "kernels", "roofline", "python", "api", "memory"),
     *("nsys", "numerics", "compile", "distributed", "telemetry", "environment"),
 )
-"""Sections as a report has them, and single tables that are read apart from their section. A
-section that is not here comes before the last."""
+"""Sections in reading order, and tables that are read apart from their section. Unlisted sections
+come before the last."""
 
 
 def tables_of(
     record: Record, others: Sequence[Record] = (), worth: BreakEven | None = None
 ) -> list[Table]:
-    """Every table that the record has data for, in reading order.
+    """Return every table that the record has data for, in reading order.
 
-    ``others`` are runs of the same spec with another kind of step, for the questions;
-    ``worth`` is the break-even of compiling against an eager run.
+    Args:
+        others: Runs of the same spec with another kind of step, for the questions.
+        worth: Break-even of compiling against an eager run.
     """
-    from sysbench.core.tables.context import spec_table
+    from sysbench.core.tables.context import spec_table  # lazy: the CLI reads names only
 
     source = SectionSource(record=record, others=others, worth=worth, tree=_short_tree(record))
     tables = [
@@ -273,9 +274,12 @@ def tables_of(
 def _short_tree(record: Record) -> TreeNode | None:
     if record.kernels is None:
         return None
-    from sysbench.core.trace.module_tree import from_share, kernel_tree
+    from sysbench.core.trace.module_tree import (
+        from_share,
+        kernel_tree,
+    )  # lazy: the CLI reads names only
 
-    return from_share(kernel_tree(record.kernels, record.memory), TREE_LEAST)
+    return from_share(kernel_tree(record.kernels, record.memory), MIN_TREE_SHARE)
 
 
 def _place(section: str, table: Table) -> int:
@@ -284,10 +288,10 @@ def _place(section: str, table: Table) -> int:
 
 
 def table_named(record: Record, name: str) -> Table:
-    """One table by its name: ``timing``, ``kernels``, ``ledger``, …
+    """Return one table by name: ``timing``, ``kernels``, ``ledger``, …
 
     Raises:
-        NotFoundError: The record has no such table; names those it has.
+        NotFoundError: The record has no such table; the message lists the tables it has.
     """
     tables = {table.name: table for table in tables_of(record)}
     if name not in tables:

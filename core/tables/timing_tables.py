@@ -1,4 +1,4 @@
-"""Timing, compilation and telemetry of a record as tables."""
+"""Tables of timing and telemetry, and the data of figures."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from sysbench.core.record.record import Round, Spread, Telemetry, Timing
 from sysbench.core.tables.table import QUANTITY, Cell, Column, Table, facts, fields_of, tabulate
 
 LOG_FROM = 8.0
-"""Ratio of an axis's ends from which it is logarithmic: three doublings."""
+"""Ratio of an axis's ends from which it is logarithmic."""
 DIGITS = 4
 COUNT_FROM = 1e6
-"""Places on the axis from this value on are written as counts: ``969 M`` parameters."""
+"""Axis values from this one on are written as counts: ``969 M``."""
 _STEPS = (1, 2, 5)
 
 Point = tuple[float, float]
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One line. Points ascend along the axis; y is None where there is no value: a gap."""
+    """One line with ascending x; y is None for a gap."""
 
     name: str
     points: tuple[tuple[float, float | None], ...]
 
     @property
     def known(self) -> list[Point]:
-        """The points that have a value."""
         return [(x, y) for x, y in self.points if y is not None]
 
     @property
     def pieces(self) -> list[list[Point]]:
-        """Neighbours that all have values; a gap is never bridged."""
+        """Runs of adjacent points that have values; gaps are not bridged."""
         pieces: list[list[Point]] = [[]]
         for x, y in self.points:
             if y is None:
@@ -50,10 +49,10 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of one quantity over one axis.
 
     Attributes:
-        name: Of the quantity, with its unit.
-        title: Caption of the figure.
-        axis: Name of the axis; its values are the points' x.
-        unit: Of the values: ``ms``, ``GiB``, ``%``; ``B`` is written in the unit that suits.
+        name: Quantity with its unit.
+        title: Caption.
+        axis: Name of the x axis.
+        unit: ``ms``, ``GiB``, ``%``; ``B`` is scaled.
     """
 
     name: str
@@ -64,45 +63,39 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def drawn(self) -> list[Series]:
-        """The series that have a value."""
         return [series for series in self.series if series.known]
 
     @property
     def places(self) -> list[float]:
-        """All values of the axis, ascending."""
         return sorted({x for series in self.series for x, _ in series.points})
 
     @property
     def across(self) -> Scale:
-        """The scale of the axis."""
         return Scale.of(self.places)
 
     @property
     def up(self) -> Scale:
-        """The scale of the quantity; it has zero where it is linear."""
+        """Scale of the quantity; a linear one includes zero."""
         values = (y for series in self.series for _, y in series.known)
         return Scale.of(values, with_zero=True, is_binary=self.unit == "B")
 
     def mark(self, place: float) -> str:
-        """A value of the axis."""
         return f"{place:g}" if abs(place) < COUNT_FROM else format_count(place).strip()
 
     def tick(self, value: float) -> str:
-        """A round value of the quantity."""
         return format_bytes(value) if self.unit == "B" else f"{value:,.6g}"
 
     def words(self, value: float | None) -> str:
-        """A value of the quantity with its unit; a dash where there is none."""
         return "–" if value is None else with_unit(value, self.unit)
 
 
 def with_unit(value: float, unit: str) -> str:
-    """A number with four digits and its unit; ``B`` becomes the unit that suits."""
+    """Format with four digits and the unit; ``B`` is scaled."""
     return digits(value, unit) if unit == "B" else f"{digits(value, unit)} {unit}".rstrip()
 
 
 def digits(value: float, unit: str) -> str:
-    """The same without the unit. Byte values carry their own unit."""
+    """Format with four digits; bytes have their unit."""
     if unit == "B":
         return format_bytes(value)
     integer_digits = math.floor(math.log10(abs(value))) + 1 if value else 1
@@ -110,7 +103,7 @@ def digits(value: float, unit: str) -> str:
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """An axis from ``low`` to ``high``, ``low`` less. A binary one has powers of two as ticks."""
+    """An axis. A binary one has powers of two as ticks."""
 
     low: float
     high: float
@@ -121,27 +114,27 @@ class Scale(msgspec.Struct, frozen=True):
     def of(
         cls, values: Iterable[float], *, with_zero: bool = False, is_binary: bool = False
     ) -> Scale:
-        """A scale that holds all of these values, logarithmic where they are far apart."""
+        """Make a scale that contains all values, logarithmic if they are far apart."""
         numbers = list(values)
         low, high = min(numbers), max(numbers)
         if low > 0 and high >= LOG_FROM * low:
             return cls(low, high, is_log=True, is_binary=is_binary)
         if with_zero:
             low, high = min(low, 0.0), max(high, 0.0)
-        room = 0.0 if low < high else abs(high) / 2 or 1.0
-        return cls(low - room, high + room, is_log=False, is_binary=is_binary)
+        margin = 0.0 if low < high else abs(high) / 2 or 1.0
+        return cls(low - margin, high + margin, is_log=False, is_binary=is_binary)
 
     def part(self, value: float) -> float:
-        """Position of a value: 0 at the low end, 1 at the high."""
+        """Return the position of a value: 0 at the low end, 1 at the high."""
         if self.is_log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, limit: int) -> list[float]:
-        """Round values within the axis, at least one and at most ``limit``, which is 2 or more."""
+        """Return 1 to ``limit`` round values; ``limit`` is at least 2."""
         ticks = self._log_ticks() if self.is_log else []
         if len(ticks) < 2:
-            # A step may be 2.5 times the part that it rounds, and then two parts hold none of it.
+            # A step may be 2.5 times the unrounded part, so that two parts contain nrow.
             ticks = self._even_ticks(limit) or self._even_ticks(2 * limit)
         return ticks[:: math.ceil(len(ticks) / limit)]
 
@@ -168,30 +161,38 @@ class Scale(msgspec.Struct, frozen=True):
         )
 
 
-_STATISTICS = (
-    "median_ms",
-    "ci_low_ms",
-    "ci_high_ms",
-    "mad_ms",
-    "mean_ms",
-    "std_ms",
-    "min_ms",
-    "max_ms",
-    "n",
-    "iqr_ms",
-    "p10_ms",
-    "p90_ms",
-    "drift",
-)
+STATISTICS = {
+    "median_ms": "median of the samples, or of the rounds' medians",
+    "ci_low_ms": "lower end of the median's 95 % interval",
+    "ci_high_ms": "upper end of the median's 95 % interval",
+    "mad_ms": "1.4826 × median absolute deviation: the standard deviation of normal samples",
+    "mean_ms": "arithmetic mean of the samples",
+    "std_ms": "standard deviation of the samples",
+    "min_ms": "shortest sample",
+    "max_ms": "longest sample",
+    "n": "number of samples",
+    "iqr_ms": "interquartile range: width of the middle half of the samples",
+    "p10_ms": "10th percentile of the samples",
+    "p90_ms": "90th percentile of the samples",
+    "drift": "median of the second half of the samples over that of the first, minus one",
+}
+"""Statistics of a series, each with a sentence about its column."""
+SERIES_STATISTICS = {
+    "min": "lowest value during the steps",
+    "median": "median value during the steps",
+    "max": "highest value during the steps",
+    "n": "number of samples",
+}
+"""Statistics of a telemetry series, each with a sentence about its column."""
 
 
 INSIDE = "95 % interval inside one process"
 
 
 def interval_words(timing: Timing) -> str:
-    """The interval that the step and the phases have: ``95 % interval of 8 processes``.
+    """Describe the interval of step and phases: ``95 % interval of 8 processes``.
 
-    Two to five processes have none: their ends are the extremes.
+    Two to five processes have no interval: the ends are the extremes.
     """
     if timing.interval_of == "steps":
         return INSIDE
@@ -201,7 +202,7 @@ def interval_words(timing: Timing) -> str:
 
 
 def known_words(timing: Timing) -> str:
-    """What the median is of: ``of 40 steps in one process``, ``of 5 rounds``."""
+    """Describe the samples of the median: ``of 40 steps in one process``, ``of 5 rounds``."""
     if timing.interval_of == "steps":
         return f"of {timing.step.n} steps in one process"
     return f"of {timing.step.n} rounds"
@@ -210,14 +211,13 @@ def known_words(timing: Timing) -> str:
 def ending_words(
     reason: str, half_width: float | None, *, until: float, steps: int
 ) -> Iterator[str]:
-    """``✓ within ±5 %``, ``stopped at 15 s``: the interval against the goal, then what ended it.
+    """Yield ``✓ within ±5 %``, ``stopped at 15 s``: the goal, then why measuring ended.
 
     Args:
-        reason: Why measuring stopped; empty while it goes on.
-        half_width: Of the interval inside one process, as a share of the median; None where there
-            is none.
-        until: The goal, as a share.
-        steps: The number of steps asked for: then there is no goal. 0 for none.
+        reason: Why measuring stopped; empty while it runs.
+        half_width: Interval inside one process as a share of the median, if known.
+        until: Goal as a share.
+        steps: Requested number of steps, which replaces the goal; 0 for nrow.
     """
     goal = f"±{100 * until:.2g} %"
     words = stop_words(reason)
@@ -235,10 +235,10 @@ def ending_words(
 
 
 def timing_table(timing: Timing) -> Table:
-    """One row for the step and one for each phase; on a GPU one for the host's issue time.
+    """One row for the step and each phase; on a GPU also for the host's issue time.
 
-    With rounds, step and phases are of their medians, and ``all steps`` of every step in them; the
-    host's issue time stays that of one process.
+    With rounds, step and phases are statistics of the rounds' medians and ``all steps`` of all
+    steps; the host's issue time is of one process.
     """
     series: dict[str, Spread] = {"step": timing.step, **timing.phases}
     if timing.steps is not None:
@@ -247,57 +247,102 @@ def timing_table(timing: Timing) -> Table:
         series["issue (host)"] = timing.issue
     clock = "CUDA events" if timing.clock == "cuda-events" else "host clock"
 
-    # Below six rounds the ends are no 95 % interval, and must not be headed so.
+    # With fewer than six rounds the ends are not a 95 % interval.
     headings = {} if timing.interval_of == "steps" else {"ci_low_ms": "low", "ci_high_ms": "high"}
 
     def statistic(key: str) -> Column[str]:
-        return Column(key, lambda phase: getattr(series[phase], key), headings.get(key, ""))
+        return Column(
+            key,
+            lambda phase: getattr(series[phase], key),
+            headings.get(key, ""),
+            about=STATISTICS[key],
+        )
 
     return tabulate(
         series,
-        (Column("phase", lambda phase: phase), *map(statistic, _STATISTICS)),
+        (
+            Column("phase", lambda phase: phase, about="the step, or a part of it"),
+            *map(statistic, STATISTICS),
+        ),
         name="timing",
         title=f"Timing: ms per step, {clock}, no profiler; {interval_words(timing)}",
     )
 
 
 def rounds_table(timing: Timing) -> Table:
-    """One row a round: its median with the interval inside the process, and the machine then."""
+    """One row per round: median, interval inside the process, and machine state."""
 
-    def why(one: Round) -> str:
-        return one.disturbed or ("" if one.outcome == "finished" else one.outcome)
+    def why(row: Round) -> str:
+        return row.disturbed or ("" if row.outcome == "finished" else row.outcome)
 
     return tabulate(
         timing.rounds,
         (
-            Column("round", lambda one: one.index),
-            *fields_of(Round, "median_ms", "ci_low_ms", "ci_high_ms"),
-            Column("n", lambda one: one.steps),
-            Column("counts", lambda one: one.counts),
-            Column("why_not", why, is_optional=True),
-            Column("sm_clock_mhz", lambda one: one.sm_clock_mhz, "SM MHz", is_optional=True),
-            Column(
-                "temperature_celsius", lambda one: one.temperature_celsius, "°C", is_optional=True
+            Column("round", lambda row: row.index, about="number of the round, one fresh process"),
+            *fields_of(
+                Round,
+                median_ms="median step of this process",
+                ci_low_ms="lower end of the median's 95 % interval",
+                ci_high_ms="upper end of the median's 95 % interval",
             ),
-            Column("clock_reasons", lambda one: ", ".join(one.clock_reasons), is_optional=True),
+            Column("n", lambda row: row.steps, about="number of samples"),
+            Column("counts", lambda row: row.counts, about="true if the round counts"),
+            Column("why_not", why, is_optional=True, about="reason why the round does not count"),
+            Column(
+                "sm_clock_mhz",
+                lambda row: row.sm_clock_mhz,
+                "SM MHz",
+                is_optional=True,
+                about="median SM clock during the steps",
+            ),
+            Column(
+                "temperature_celsius",
+                lambda row: row.temperature_celsius,
+                "°C",
+                is_optional=True,
+                about="median temperature during the steps",
+            ),
+            Column(
+                "clock_reasons",
+                lambda row: ", ".join(row.clock_reasons),
+                is_optional=True,
+                about="reasons for a lower GPU clock",
+            ),
             Column(
                 "cpu_percent",
-                lambda one: one.cpu_percent,
+                lambda row: row.cpu_percent,
                 "host CPU %",
                 format="{:.0f}",
                 is_optional=True,
+                about="busy share of all host cores",
             ),
             Column(
                 "own_cpu_percent",
-                lambda one: one.own_cpu_percent,
+                lambda row: row.own_cpu_percent,
                 "own CPU %",
                 format="{:.0f}",
                 is_optional=True,
+                about="share of the cores that the round's own processes used",
             ),
-            Column("tenants", lambda one: ", ".join(one.tenants), is_optional=True),
-            Column("experiment", lambda one: one.experiment, is_optional=True),
-            Column("side", lambda one: one.side, is_optional=True),
-            Column("block", lambda one: one.block, is_optional=True),
+            Column(
+                "tenants",
+                lambda row: ", ".join(row.tenants),
+                is_optional=True,
+                about="other processes on the device",
+            ),
+            Column(
+                "experiment",
+                lambda row: row.experiment,
+                is_optional=True,
+                about="experiment of the round",
+            ),
+            Column("side", lambda row: row.side, is_optional=True, about="A or B"),
+            Column(
+                "block",
+                lambda row: row.block,
+                is_optional=True,
+                about="number of the block of interleaved rounds",
+            ),
         ),
         name="rounds",
         title=f"Rounds: one process each; {INSIDE}",
@@ -305,15 +350,14 @@ def rounds_table(timing: Timing) -> Table:
 
 
 def speed_table(timing: Timing, telemetry: Telemetry | None = None) -> Table:
-    """Rates from the timing, the choice of its steps, and on a GPU its clock meanwhile.
+    """Rates, how the steps were chosen, and the GPU clock.
 
-    Of several rounds the rates follow from the median of all, the rest is of round ``of_round``;
-    the clock is sampled over the measured parts of all.
+    With several rounds the rates follow from the median of all; other values are of ``of_round``.
     """
-    standing = middle(timing.rounds)
+    middle_round = middle(timing.rounds)
     of_rounds: dict[str, Cell] = {}
-    if standing is not None:
-        of_rounds = {"interval": interval_words(timing), "of_round": standing.index}
+    if middle_round is not None:
+        of_rounds = {"interval": interval_words(timing), "of_round": middle_round.index}
     values: dict[str, Cell] = {
         **of_rounds,
         "first_step_ms": timing.first_step_ms,
@@ -335,7 +379,6 @@ def speed_table(timing: Timing, telemetry: Telemetry | None = None) -> Table:
 
 
 def _clock(timing: Timing, telemetry: Telemetry | None) -> dict[str, Cell]:
-    """The SM clock and what held it; nothing on a CPU."""
     series = telemetry.series if telemetry else {}
     clock = next((spread for name, spread in series.items() if name.endswith(".sm_clock_mhz")), {})
     on_cuda = timing.issue is not None
@@ -350,7 +393,7 @@ def _clock(timing: Timing, telemetry: Telemetry | None) -> dict[str, Cell]:
 
 
 def throttled_words(timing: Timing) -> str | None:
-    """``power cap 43.0 %, thermal 0.2 %`` of the measured part; None where it was not counted."""
+    """``power cap 43.0 %, thermal 0.2 %`` of the measured time; None if not counted."""
     if timing.throttled is None:
         return None
     held = {reason: share for reason, share in timing.throttled.items() if share}
@@ -361,12 +404,17 @@ def telemetry_table(block: Telemetry) -> Table:
     """One row per series, over the measured part of the timing pass."""
 
     def statistic(key: str, priority: int = 0) -> Column[str]:
-        return Column(key, lambda name: block.series[name].get(key), priority=priority)
+        return Column(
+            key,
+            lambda name: block.series[name].get(key),
+            priority=priority,
+            about=SERIES_STATISTICS[key],
+        )
 
     return tabulate(
         block.series,
         (
-            Column[str](QUANTITY, lambda name: name, is_flexible=True),
+            Column[str](QUANTITY, lambda name: name, is_flexible=True, about="device and quantity"),
             statistic("min", priority=2),
             statistic("median"),
             statistic("max", priority=1),

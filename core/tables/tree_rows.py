@@ -1,4 +1,4 @@
-"""The tree of a traced step as a table: one row a node, indented."""
+"""The tree of a traced step as a table with one indented row per node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ODD_WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node of the tree as a row: its depth, and whether tracing perturbed its times."""
+    """A node of the tree with its depth; ``perturbed`` if tracing slowed the step."""
 
     node: TreeNode
     depth: int = 0
@@ -29,34 +29,77 @@ class PlacedNode:
 
 
 NODE_COLUMNS: tuple[Column[PlacedNode], ...] = (
-    Column("inclusive_ns", lambda row: row.node.inclusive_ns, priority=1),
-    Column("share", lambda row: row.node.share, priority=2),
-    Column("own_ns", lambda row: row.node.exclusive_ns, priority=12),
-    Column("calls", lambda row: row.node.calls, priority=4),
-    Column("of_roof", lambda row: row.node.of_roof, priority=5),
-    Column("flops", lambda row: row.node.flops, priority=15),
-    Column("moved_bytes", lambda row: row.node.moved_bytes, priority=16),
-    Column("forward_ns", lambda row: row.node.phases_ns.get("forward"), priority=10),
-    Column("backward_ns", lambda row: row.node.phases_ns.get("backward"), priority=11),
-    Column("parameter_bytes", lambda row: row.node.parameter_bytes, priority=13),
-    Column("activation_bytes", lambda row: row.node.activation_bytes, priority=14),
+    Column(
+        "inclusive_ns",
+        lambda row: row.node.inclusive_ns,
+        priority=1,
+        about="time of the row and all below it",
+    ),
+    Column("share", lambda row: row.node.share, priority=2, about="share of the traced step"),
+    Column(
+        "own_ns",
+        lambda row: row.node.exclusive_ns,
+        priority=12,
+        about="time without the rows inside it",
+    ),
+    Column("calls", lambda row: row.node.calls, priority=4, about="number of calls"),
+    Column(
+        "of_roof",
+        lambda row: row.node.of_roof,
+        priority=5,
+        about="roofline time over measured time",
+    ),
+    Column("flops", lambda row: row.node.flops, priority=15, about="FLOPs; a multiply-add is two"),
+    Column(
+        "moved_bytes",
+        lambda row: row.node.moved_bytes,
+        priority=16,
+        about="input and output bytes, each once",
+    ),
+    Column(
+        "forward_ns",
+        lambda row: row.node.phases_ns.get("forward"),
+        priority=10,
+        about="time of work in forward",
+    ),
+    Column(
+        "backward_ns",
+        lambda row: row.node.phases_ns.get("backward"),
+        priority=11,
+        about="time of work in backward",
+    ),
+    Column(
+        "parameter_bytes",
+        lambda row: row.node.parameter_bytes,
+        priority=13,
+        about="bytes of parameters",
+    ),
+    Column(
+        "activation_bytes",
+        lambda row: row.node.activation_bytes,
+        priority=14,
+        about="saved for backward, alive at the peak",
+    ),
     Column(
         "where",
         lambda row: "  " * row.depth + label(row.node, perturbed=row.perturbed),
         priority=6,
         is_flexible=True,
+        about="module, operator or kernel, indented",
     ),
-    Column("kind", lambda row: row.node.kind, in_detail=True),
-    Column("path", lambda row: row.node.path, in_detail=True),
+    Column("kind", lambda row: row.node.kind, in_detail=True, about="kind of the row"),
+    Column("path", lambda row: row.node.path, in_detail=True, about="full path from the root"),
 )
-TREE_COLUMNS = (*NODE_COLUMNS, field_of(PlacedNode, "depth", in_detail=True))
+TREE_COLUMNS = (
+    *NODE_COLUMNS,
+    field_of(PlacedNode, "depth", in_detail=True, about="depth of the row below the root"),
+)
 
 
 def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
-    """All nodes, parents before children; the leaves' ``inclusive_ns`` add up to the step.
+    """All nodes, parents first; ``inclusive_ns`` of the leaves adds up to the step.
 
-    ``own_ns`` leaves out the modules inside; ``activation_bytes`` are saved for backward.
-    With ``perturbed`` the times in labels are marked.
+    ``own_ns`` excludes modules inside. ``perturbed`` marks times in labels.
     """
     nodes = list(walk(root))
     odd = f"; {ODD_WORDS}" if any(node.layers for _, node in nodes) else ""
@@ -69,7 +112,7 @@ def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
 
 
 def label(node: TreeNode, *, perturbed: bool) -> str:
-    """The node's name; for folded layers also their count and the spread of their times."""
+    """Return the node's name; folded layers add their count and spread."""
     return (
         f"{node.name} ({layer_words(node.layers, perturbed=perturbed)})"
         if node.layers
@@ -78,7 +121,7 @@ def label(node: TreeNode, *, perturbed: bool) -> str:
 
 
 def layer_words(layers: LayerSpread, *, perturbed: bool) -> str:
-    """``36×, 2.61–2.66–2.74 ms, slowest 17``: least, median and most of one layer."""
+    """``36×, 2.61–2.66–2.74 ms, slowest 17``: minimum, median and maximum of one layer."""
     figures = [decimal_cell(ns / 1e6, 2) for ns in (layers.min_ns, layers.median_ns, layers.max_ns)]
     times = f"{'–'.join(figures)} ms"
     shown = mark_perturbed(times) if perturbed else times

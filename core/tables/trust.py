@@ -1,4 +1,4 @@
-"""Worth of a run's numbers: coverage, perturbation by each pass, accuracy of the prediction."""
+"""How far a run's numbers can be trusted: coverage, perturbation, prediction error."""
 
 from __future__ import annotations
 
@@ -10,44 +10,43 @@ from sysbench.core.findings.kernels_rules import COVERAGE_LIMIT, PERTURBATION_LI
 from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
 from sysbench.core.record.memory import RESIDUAL
 from sysbench.core.record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing
-from sysbench.core.record.timing import holding
+from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.spec.own_model import is_own
 from sysbench.core.tables.cells import decimal_cell, literal
 from sysbench.core.tables.timing_tables import interval_words, throttled_words
 
 PERTURBED_MARK = "~"
-"""Stands before a time perturbed by tracing; the screens dim it as well."""
+"""Prefix of a time perturbed by tracing."""
 
 
 def explains_too_little(kernels: Kernels) -> bool:
-    """True if the rows explain less of the step than `COVERAGE_LIMIT`."""
+    """Return whether the rows explain less than `COVERAGE_LIMIT` of the step."""
     return kernels.coverage.explained < COVERAGE_LIMIT
 
 
 def is_perturbed(kernels: Kernels) -> bool:
-    """True if the traced step is off the bare one by more than `PERTURBATION_LIMIT`.
+    """Return whether traced and untraced step differ by more than `PERTURBATION_LIMIT`.
 
-    Its times are void then. Below, it is not told apart from what processes differ by.
+    Smaller differences also occur between processes.
     """
     change = 0.0 if kernels.perturbation is None else kernels.perturbation - 1
     return abs(change) > PERTURBATION_LIMIT
 
 
 def mark_perturbed(text: str) -> str:
-    """A perturbed time with its mark."""
     return f"{PERTURBED_MARK}{text}" if any(map(str.isdigit, text)) else text
 
 
 def coverage_words(kernels: Kernels) -> list[str]:
-    """The share that the tables explain, and the counts behind it over all traced steps."""
+    """Describe the explained share and the counts that it comes from, over all traced steps."""
     coverage = kernels.coverage
     words = [f"explains {percent(coverage.explained)} of the {kernels.whole}"]
     if kernels.source == "operators":
-        return [*words, "host operators, self time"]
+        return [*words, "CPU operators, self time"]
     words.append(f"{coverage.launches:,} launches, {coverage.kernels:,} kernels seen")
     words.append(f"{coverage.dropped:,} dropped")
     if coverage.unlinked:
-        words.append(f"launch not recorded for {coverage.unlinked:,}")
+        words.append(f"{coverage.unlinked:,} kernels without a launch event")
     if coverage.captured:
         words.append(f"{coverage.captured:,} launches captured into graphs, which replays run")
     if coverage.graph_kernels:
@@ -56,7 +55,7 @@ def coverage_words(kernels: Kernels) -> list[str]:
 
 
 def coverage_warning(kernels: Kernels) -> str:
-    """A warning for tables that explain too little; else empty."""
+    """Return a warning if the tables explain too little, else empty."""
     if not explains_too_little(kernels):
         return ""
     if kernels.lacks_kernels:
@@ -65,20 +64,20 @@ def coverage_warning(kernels: Kernels) -> str:
     if coverage.dropped and coverage.dropped == coverage.dropped_fills and not coverage.unlinked:
         were = "fill of memory was" if coverage.dropped == 1 else "fills of memory were"
         return (
-            f"{coverage.dropped:,} {were} launched and not recorded, and no kernel is missing: "
+            f"{coverage.dropped:,} {were} launched but not recorded; no kernel is missing. "
             f"{percent(1 - coverage.explained)} of the {kernels.whole}, in gaps after such a "
-            "launch, is called unattributed and not idle."
+            "launch, counts as unattributed, not as idle."
         )
     return (
         f"These tables explain only {percent(kernels.coverage.explained)} of the {kernels.whole} "
-        f"({percent(COVERAGE_LIMIT, 0)} is the least to rely on): shares are of what was seen."
+        f"({percent(COVERAGE_LIMIT, 0)} is the minimum): shares cover recorded work only."
     )
 
 
 def steps_words(record: Record) -> list[str]:
-    """The step bare, traced and memory-traced, each with its change over the bare one."""
+    """Describe the untraced, traced and memory-traced step, with their changes."""
     bare = record.timing.step.median_ms if record.timing else None
-    words = [] if bare is None else [f"bare {decimal_cell(bare, 2)} ms"]
+    words = [] if bare is None else [f"untraced {decimal_cell(bare, 2)} ms"]
     for name, label in (("trace", "traced"), ("memory", "memory-traced")):
         pass_record = record.pass_named(name)
         if pass_record is None or not pass_record.step_ms:
@@ -89,19 +88,19 @@ def steps_words(record: Record) -> list[str]:
 
 
 def perturbation_note(kernels: Kernels) -> str:
-    """The meaning of a marked time; empty when times hold."""
+    """Explain marked times; empty if none are marked."""
     if kernels.perturbation is None or not is_perturbed(kernels):
         return ""
     return (
-        f"{PERTURBED_MARK} a time of the traced step, which is "
-        f"{signed_percent(kernels.perturbation - 1)} off the bare one "
+        f"{PERTURBED_MARK} = time of the traced step, which differs by "
+        f"{signed_percent(kernels.perturbation - 1)} from the untraced one "
         f"(limit {percent(PERTURBATION_LIMIT, 0)}): "
-        "read the shares, take times from Timing."
+        "use the shares; real times are under Timing."
     )
 
 
 def trust_lines(record: Record) -> list[tuple[str, str]]:
-    """Pairs of a check and its finding, in reading order."""
+    """Return checks with their results, in reading order."""
     lines: list[tuple[str, str]] = []
     if record.timing:
         lines += _of_timing(record.timing)
@@ -110,7 +109,9 @@ def trust_lines(record: Record) -> list[tuple[str, str]]:
         if pass_record.name != "timing" and pass_record.step_ms:
             text = f"step {decimal_cell(pass_record.step_ms, 2)} ms"
             if bare:
-                text += f" ({signed_percent(pass_record.step_ms / bare - 1)} over the bare step)"
+                text += (
+                    f" ({signed_percent(pass_record.step_ms / bare - 1)} against the untraced step)"
+                )
             lines.append((f"{pass_record.name} pass", text))
     if record.kernels:
         lines += _of_kernels(record.kernels)
@@ -140,7 +141,7 @@ def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
         yield (
             "includes",
             f"{' + '.join(timing.phases)}, timed directly; "
-            f"their medians sum to {percent(share)} of it",
+            f"their medians add up to {percent(share)} of the step",
         )
     steady = "settled" if timing.settled else "not settled"
     warm = "settled" if timing.warmup_settled else "not settled"
@@ -153,13 +154,13 @@ def _of_timing(timing: Timing) -> Iterator[tuple[str, str]]:
 
 
 def _round_words(timing: Timing) -> str:
-    """``4 of 5 count; inside one process ±0.8 % at most; round 3, the middle one, is shown``."""
-    able = counting(timing.rounds)
-    parts = [f"{len(able)} of {len(timing.rounds)} count"]
-    if widths := [one.half_width for one in able if one.half_width is not None]:
+    """``4 of 5 count; inside one process ±0.8 % at most; …``."""
+    counted_rounds = counting(timing.rounds)
+    parts = [f"{len(counted_rounds)} of {len(timing.rounds)} count"]
+    if widths := [row.half_width for row in counted_rounds if row.half_width is not None]:
         parts.append(f"inside one process ±{percent(max(widths))} at most")
-    if (standing := middle(timing.rounds)) is not None:
-        parts.append(f"first step, warm-up and steadiness are of round {standing.index}")
+    if (middle_round := middle(timing.rounds)) is not None:
+        parts.append(f"first step, warm-up and steadiness are of round {middle_round.index}")
     return "; ".join(parts)
 
 
@@ -178,20 +179,20 @@ def _of_memory(memory: Memory, *, is_own: bool) -> Iterator[tuple[str, str]]:
     if memory.predicted_peak_bytes and memory.prediction_error is not None:
         predicted = format_bytes(memory.predicted_peak_bytes)
         error = signed_percent(memory.prediction_error)
-        method = "played step" if is_own else "closed form"
+        method = "dry run" if is_own else "closed form"
         text = f"{method} {predicted}, {error} against the measured peak"
         if memory.library_workspace_bytes and memory.tensor_prediction_error is not None:
             text += f", {signed_percent(memory.tensor_prediction_error)} without library workspace"
         yield ("prediction", text)
     if memory.clock_offset_us is not None:
         off = f"{memory.clock_offset_us:+.1f} µs"
-        yield ("clock join", f"the allocator's clock is {off} off, the notes were shifted by it")
+        yield ("clock join", f"the allocator's clock was {off} off; timestamps were corrected")
     if memory.events_dropped:
-        yield ("dropped", f"{memory.events_dropped:,} allocation events fell out of the ring")
+        yield ("dropped", f"{memory.events_dropped:,} allocation events were lost")
 
 
 def _closing(rows: list[LedgerRow], total_bytes: int, total_name: str) -> str:
-    # The residual is what the others leave: with it any sum would close.
+    # The residual closes any sum, so it is excluded.
     sum_bytes = sum(row.bytes for row in rows if row.name != RESIDUAL)
     gap = percent(abs(sum_bytes - total_bytes) / total_bytes if total_bytes else 0.0, 2)
     total = format_bytes(total_bytes)
@@ -204,19 +205,19 @@ def _of_telemetry(telemetry: Telemetry) -> Iterator[tuple[str, str]]:
             f"{process.get('name') or '?'} (pid {process.get('pid', '?')})"
             for process in telemetry.other_processes
         )
-        yield ("neighbours", f"also on the device: {literal(names)}")
+        yield ("other processes", f"also on the device: {literal(names)}")
     for name, why in telemetry.missing.items():
-        if name.startswith("device") and "." not in name:  # all of it, not one series
-            yield ("telemetry", f"no figures of the GPU: {literal(why)}")
+        if name.startswith("device") and "." not in name:  # the whole device, not one series
+            yield ("telemetry", f"no GPU telemetry: {literal(why)}")
 
 
 def _of_clock(record: Record) -> Iterator[tuple[str, str]]:
-    """The SM clock beside the step, what held it in samples, and for how long by the counters."""
-    reasons = holding(record.telemetry.clock_reasons) if record.telemetry else []
+    """Describe the SM clock and what limited it."""
+    reasons = limiting_reasons(record.telemetry.clock_reasons) if record.telemetry else []
     counted = throttled_words(record.timing) if record.timing else None
     parts = [
         sm_clock_words(record),
-        f"held by: {literal(', '.join(reasons))}" if reasons else "",
+        f"limited by: {literal(', '.join(reasons))}" if reasons else "",
         f"share of the measured part by the driver's counters: {counted}" if counted else "",
     ]
     if any(parts):

@@ -1,4 +1,4 @@
-"""The two sides of a verdict as tables: their rounds, their conditions, what was left out."""
+"""Tables of the two sides of a verdict: rounds, conditions, excluded rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sysbench.core.tables.cells import one_figure
 from sysbench.core.tables.table import Column, Table, tabulate
 
 CAUSE, PROCEDURE = "may be the cause", "only how long it was measured"
-_LEAST_ROUNDS = 6  # fewer have no 95 % interval of their median
+_MIN_ROUNDS = 6  # fewer have no 95 % interval of their median
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Side:
     Attributes:
         name: ``A`` or ``B``.
         run: Id of its run.
-        rounds: Its processes, those that do not count included.
-        loss: Loss of the very first step; None without one.
+        rounds: All its processes, also excluded ones.
+        loss: Loss of the first step, if known.
     """
 
     name: str
@@ -40,23 +40,56 @@ class Side:
 
 
 def sides_table(sides: Sequence[Side]) -> Table:
-    """A row for each side: the median of its rounds, and how far they lie apart."""
+    """One row per side: median and spread of its rounds."""
     fewest = min((len(side.medians_ms) for side in sides), default=0)
-    if fewest >= _LEAST_ROUNDS:
+    if fewest >= _MIN_ROUNDS:
         spread = "with its 95 % interval"
     else:
-        spread = f"with their range: fewer than {_LEAST_ROUNDS} have no 95 % interval"
+        spread = f"with their range: fewer than {_MIN_ROUNDS} have no 95 % interval"
     columns: tuple[Column[Side], ...] = (
-        Column("side", lambda side: side.name),
-        Column("median_ms", lambda side: _median(side.medians_ms)),
-        Column("ci_low_ms", lambda side: _ends(side.medians_ms, fewest)[0], heading="low ms"),
-        Column("ci_high_ms", lambda side: _ends(side.medians_ms, fewest)[1], heading="high ms"),
-        Column("rounds", lambda side: len(side.medians_ms)),
-        Column("left_out", lambda side: len(side.rounds) - len(side.medians_ms)),
-        Column("loss_start", lambda side: side.loss, heading="first loss", format="{:.6g}"),
-        Column("run", lambda side: side.run),
+        Column("side", lambda side: side.name, about="A or B"),
+        Column(
+            "median_ms",
+            lambda side: _median(side.medians_ms),
+            about="median of the rounds that count",
+        ),
+        Column(
+            "ci_low_ms",
+            lambda side: _ends(side.medians_ms, fewest)[0],
+            heading="low ms",
+            about="lower end of the median's 95 % interval",
+        ),
+        Column(
+            "ci_high_ms",
+            lambda side: _ends(side.medians_ms, fewest)[1],
+            heading="high ms",
+            about="upper end of the median's 95 % interval",
+        ),
+        Column("rounds", lambda side: len(side.medians_ms), about="rounds that count"),
+        Column(
+            "left_out",
+            lambda side: len(side.rounds) - len(side.medians_ms),
+            about="rounds that do not count",
+        ),
+        Column(
+            "loss_start",
+            lambda side: side.loss,
+            heading="first loss",
+            format="{:.6g}",
+            about="loss of the first step",
+        ),
+        Column("run", lambda side: side.run, about="id of the run"),
     )
     return tabulate(sides, columns, name="sides", title=f"Step: median of the rounds {spread}")
+
+
+FACTOR_COLUMNS = {
+    "factor": "setting or fact that differs",
+    "A": "value of side A",
+    "B": "value of side B",
+    "what": "whether it may be the cause",
+}
+"""Columns of `factor_table`, each with a sentence."""
 
 
 def factor_table(
@@ -66,13 +99,11 @@ def factor_table(
     title: str = "What differs",
     names: tuple[str, str] = ("A", "B"),
 ) -> Table:
-    """The settings and facts in which two runs differ.
+    """Settings and facts in which two runs differ.
 
     Args:
-        factors: Those that may be causes.
-        procedure: Those that are none; with these a column says which is which.
-        title: Of the table.
-        names: Of the two sides.
+        factors: Possible causes.
+        procedure: Differences that cannot be causes; adds a column that separates both.
     """
     rows: list[tuple[str, ...]] = [
         (row.name, one_figure(row.name, row.a), one_figure(row.name, row.b))
@@ -83,32 +114,46 @@ def factor_table(
         columns = (*columns, "what")
         what = [CAUSE] * len(factors) + [PROCEDURE] * len(procedure)
         rows = [(*row, kind) for row, kind in zip(rows, what, strict=True)]
-    return Table(name="factors", title=title, columns=columns, rows=tuple(rows))
+    return Table(
+        name="factors", title=title, columns=columns, rows=tuple(rows), about=FACTOR_COLUMNS
+    )
 
 
 def conditions_table(conditions: Sequence[Condition]) -> Table:
-    """What the rounds show of the machine; a mark where that deserves a look."""
+    """Machine conditions during the rounds; (!) marks notable ones."""
     columns: tuple[Column[Condition], ...] = (
-        Column("condition", lambda row: f"{row.name} (!)" if row.warns else row.name),
-        Column("A", lambda row: row.a),
-        Column("B", lambda row: row.b),
-        Column("seen", lambda row: row.text),
+        Column(
+            "condition",
+            lambda row: f"{row.name} (!)" if row.warns else row.name,
+            about="condition; (!) if it differs",
+        ),
+        Column("A", lambda row: row.a, about="value of side A"),
+        Column("B", lambda row: row.b, about="value of side B"),
+        Column("seen", lambda row: row.text, about="observation in both sides"),
     )
     return tabulate(conditions, columns, name="conditions", title="Conditions of the rounds")
 
 
 def left_out_table(sides: Sequence[Side]) -> Table:
-    """Every round that does not count, with its reason, in the order of measuring."""
+    """Excluded rounds with their reasons, in order of measurement."""
     rows = sorted(
         ((side.name, row) for side in sides for row in side.rounds if not row.counts),
         key=lambda pair: pair[1].started_ns,
     )
     columns: tuple[Column[tuple[str, Round]], ...] = (
-        Column("side", lambda pair: pair[0]),
-        Column("round", lambda pair: pair[1].index),
-        Column("block", lambda pair: None if pair[1].block is None else pair[1].block + 1),
-        Column("median_ms", lambda pair: pair[1].median_ms),
-        Column("why", lambda pair: pair[1].disturbed or pair[1].outcome),
+        Column("side", lambda pair: pair[0], about="A or B"),
+        Column("round", lambda pair: pair[1].index, about="number of the round, one fresh process"),
+        Column(
+            "block",
+            lambda pair: None if pair[1].block is None else pair[1].block + 1,
+            about="number of the block of interleaved rounds",
+        ),
+        Column("median_ms", lambda pair: pair[1].median_ms, about="median step of this process"),
+        Column(
+            "why",
+            lambda pair: pair[1].disturbed or pair[1].outcome,
+            about="reason why the round does not count",
+        ),
     )
     return tabulate(rows, columns, name="left_out", title="Rounds that do not count")
 
@@ -118,9 +163,9 @@ def _median(medians_ms: Sequence[float]) -> float | None:
 
 
 def _ends(medians_ms: Sequence[float], fewest: int) -> tuple[float | None, float | None]:
-    """The interval where all sides have one, else the range; nothing of one round."""
+    """Return the interval if all sides have one, else the range; None for one round."""
     if len(medians_ms) < 2:
         return None, None
-    if fewest < _LEAST_ROUNDS:
+    if fewest < _MIN_ROUNDS:
         return min(medians_ms), max(medians_ms)
     return median_interval(medians_ms)

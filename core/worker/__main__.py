@@ -102,24 +102,24 @@ def _exit_with_reader(descriptor: int) -> None:
 
 
 def _run_program(job: Job, report: Report) -> int:
-    """Run a pass that needs no torch here: its program starts the worker that measures."""
-    from sysbench.core.worker.boot import measure_of
+    """Run a pass that does not need torch here: its program starts the measuring worker."""
+    from sysbench.core.worker.boot import measure_of  # lazy: imports torch
 
     try:
         return 1 if measure_of(job)(job, report) is False else 0
     except Exception as error:
-        from sysbench.core.worker.failures import report_failure
+        from sysbench.core.worker.failures import report_failure  # lazy: imports torch
 
         report_failure(error, job.spec, report)
         return 1
 
 
 def _run_ranks(job: Job, report: Report) -> int:
-    """Run a pass of several processes: this one starts them, and measures nothing itself."""
+    """Run a pass of several processes; this one starts them and measures nothing."""
     report(StageEntered(stage="import"))
     with uncollected():
-        from sysbench.core.worker.failures import report_failure
-        from sysbench.core.worker.ranks.launcher import measure
+        from sysbench.core.worker.failures import report_failure  # lazy: imports torch
+        from sysbench.core.worker.ranks.launcher import measure  # lazy: imports torch
 
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
     try:
@@ -139,10 +139,10 @@ def _run(job: Job, report: Report, parent: int) -> int:
         os.environ[CACHE_VARIABLE] = str(timing / CACHE_FOLDER)
     if not have_plain_paths(job, report):
         return 1
-    # Late, so that the first event is out before the second that importing torch takes.
+    # Late: importing torch takes a second, and the first event should be out before.
     with uncollected():
-        from sysbench.core.worker.boot import Measure, measure_of, run_pass
-        from sysbench.core.worker.limits import leftover_allocation_notice
+        from sysbench.core.worker.boot import Measure, measure_of, run_pass  # lazy: imports torch
+        from sysbench.core.worker.limits import leftover_allocation_notice  # lazy: imports torch
 
     die_with_parent(parent)
 
@@ -162,7 +162,7 @@ def _run(job: Job, report: Report, parent: int) -> int:
 
 
 if __name__ == "__main__":
-    # Skips the interpreter's clean-up of torch: everything is written, and a CUDA context
+    # Skip the interpreter's clean-up of torch: everything is written, and a CUDA context
     # in a bad state can hang there.
     code = main()
     sys.stdout.flush()

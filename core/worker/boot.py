@@ -1,4 +1,4 @@
-"""Start of a process that measures: set up torch by the spec, set limits, run the pass.
+"""Set up torch for the spec, set limits, run the pass.
 
 Importing this module imports torch, so a process reports its first event before that.
 """
@@ -23,17 +23,14 @@ from sysbench.core.worker.workloads.make_workload import set_precision
 
 
 def measure_of(job: Job) -> Measure:
-    """The function that runs the job's pass; with ``capture`` the one for an outside profiler.
-
-    Only its module is imported: a pass does not pay for what another one needs.
-    """
+    """Return the function that runs the job's pass, importing only its module."""
     module = "capture" if job.capture else job.name
-    measure: Measure = import_module(f"sysbench.core.worker.passes.{module}_pass").measure
+    measure: Measure = import_module(f"{__package__}.passes.{module}_pass").measure
     return measure
 
 
 def prepare_torch(spec: RunSpec) -> dict[str, Any]:
-    """Set threads, precision and device; returns the settings in force, by name."""
+    """Set threads, precision and device; return the settings in force by name."""
     threads = set_threads(spec)
     settings = set_precision(spec)
     if spec.on_cuda:
@@ -42,9 +39,9 @@ def prepare_torch(spec: RunSpec) -> dict[str, Any]:
 
 
 def describe_torch(spec: RunSpec) -> dict[str, Any]:
-    """Versions of torch and facts on the device that is measured, in two groups.
+    """Collect versions of torch and facts about the device.
 
-    A third one, ``missing``, has the reason for a fact that is not there.
+    The group ``missing`` has the reason for each absent fact.
     """
     facts: dict[str, Any] = {"version": str(torch.__version__), "cuda": torch.version.cuda}
     if spec.on_cuda:
@@ -52,7 +49,7 @@ def describe_torch(spec: RunSpec) -> dict[str, Any]:
         try:
             facts["cudnn"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            # Of another version than torch was built for. Few runs need it, and those say so.
+            # cuDNN of another version than torch was built for; runs that need it report that.
             return {"torch": facts, **device, "missing": {"torch.cudnn": str(error)}}
         return {"torch": facts, **device}
     facts["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
@@ -65,7 +62,7 @@ def describe_torch(spec: RunSpec) -> dict[str, Any]:
 
 def _describe_cuda(device: torch.device) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(device)
-    # The null GPU of tests has this mark behind its card's name.
+    # The name of the tests' null GPU ends with this mark.
     is_simulated = properties.name.endswith("(null GPU)")
     return {
         "name": properties.name,
@@ -78,7 +75,7 @@ def _describe_cuda(device: torch.device) -> dict[str, Any]:
 
 
 def _memory_speed(properties: Any) -> dict[str, int]:
-    """Clock (MHz) and bus width (bits) of the memory; empty where this torch has neither."""
+    """Memory clock (MHz) and bus width (bits); empty if torch reports neither."""
     clock_khz = getattr(properties, "memory_clock_rate", 0)
     bits = getattr(properties, "memory_bus_width", 0)
     if not clock_khz or not bits:
@@ -94,8 +91,7 @@ def run_pass(job: Job, report: Report, load: Callable[[], Measure]) -> bool:
     """Run a pass in this process; return False if it failed, which is reported.
 
     Args:
-        load: Returns the function that measures. It is called before the memory limit: what it
-            imports, or the ranks that it joins, do not count.
+        load: Called before the memory limit is set, so that its imports do not count.
     """
     observer = None
     try:

@@ -1,4 +1,4 @@
-"""Conversion of a pass's exception into the event that the worker reports."""
+"""Convert a pass's exception into an event."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sysbench.core.worker.workloads.make_workload import StepError
 
 
 def users_place(error: BaseException, spec: RunSpec) -> str:
-    """``model.py:12 in make: open(path)``: the innermost line of the user's code in the chain.
+    """``model.py:12 in make: open(path)``: innermost line of the user's code in the chain.
 
-    Empty where it was not running, and of the built-in models.
+    Empty for built-in models, and if no user code was running.
     """
     folder = os.path.dirname(spec.model_file) + os.sep
     place, link = "", cast(BaseException | None, error)
@@ -42,12 +42,12 @@ def users_place(error: BaseException, spec: RunSpec) -> str:
 
 
 def _is_users(filename: str, folder: str) -> bool:
-    """Whether a file is beside the model's, and in no installed library below it."""
+    """Whether a file belongs to the user's project and not to an installed library."""
     return filename.startswith(folder) and f"{os.sep}site-packages{os.sep}" not in filename
 
 
 def expression_of(frame: traceback.FrameSummary) -> str | None:
-    """The code that the frame was evaluating, joined to one line; None without its source."""
+    """Source of the expression that the frame evaluated, on one line; None if unavailable."""
     if frame.lineno is None or frame.end_lineno is None:
         return frame.line or None
     lines = linecache.getlines(frame.filename)[frame.lineno - 1 : frame.end_lineno]
@@ -67,23 +67,23 @@ NATIVE_REFUSALS = (
     *("CUDA driver error: out of memory", "Triton Error [CUDA]: out of memory"),
     *("Cuda failure 2 'out of memory'", "Cuda failure 'out of memory'"),
 )
-"""Messages of the C++ library, of the host's libraries and of what calls CUDA directly: libraries,
-expandable segments, Triton's launcher, NCCL."""
+"""Out-of-memory messages of the C++ library, of host libraries and of direct callers of CUDA:
+libraries, expandable segments, Triton's launcher, NCCL."""
 
 WATCHER = os.path.join("core", "worker", "memory", "tagger.py")
-"""The memory pass's watcher stands between the model's code and torch, and asks for nothing."""
+"""Frames of the memory pass between the model's code and torch, which allocate nothing."""
 
-NOT_SAID = "whoever was refused, Python or a library, does not say how much"
+NOT_SAID = "the allocator did not report the requested size"
 STACK_FRAMES = 12
 
 
 def report_failure(
     error: Exception, spec: RunSpec, report: Report, observer: OomObserver | None = None
 ) -> None:
-    """Report the exception as out-of-memory or as a failure, with the place of both.
+    """Report the exception as out of memory or as a failure, with its place.
 
     Args:
-        observer: Holds the allocator's state at the refusal; without one it is read now.
+        observer: Has the allocator's state at the refusal; without one it is read now.
     """
     if spec.memory_limit:
         lift_memory_limit()
@@ -105,10 +105,9 @@ def report_failure(
 
 
 def _phase_and_cause(error: Exception) -> tuple[str, Exception]:
-    """The phase of the step, and the error of the chain that is reported.
+    """Phase of the step, and the exception of the chain to report.
 
-    A refusal can lead to others while the stack unwinds. The one whose message has the
-    requested size is reported.
+    A refusal can cause others while the stack unwinds; the one with a size is reported.
     """
     chain = list(_chain(error))
     phase = next((link.phase for link in chain if isinstance(link, StepError)), "build")
@@ -149,12 +148,10 @@ def _out_of_memory(
 
 
 def ran_out_of_memory(error: Exception) -> bool:
-    """Whether a pass's exception is an allocator's refusal."""
     return is_out_of_memory(_phase_and_cause(error)[1])
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an allocator refused, the CUDA one or the host's."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error)
@@ -164,7 +161,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def requested_bytes(message: str) -> int | None:
-    """Bytes requested, from the allocator's message; None if it has no size."""
+    """Requested bytes in the allocator's message; None if it has no size."""
     if match := CPU_REFUSAL.search(message):
         return int(match[1])
     if match := CUDA_REFUSAL.search(message):
@@ -179,8 +176,7 @@ def _kind(error: Exception) -> str:
 
 
 def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
-    """Innermost frame first, without torch's frames, and the memory pass's around each operator,
-    unless there are no others."""
+    """Frames, innermost first, without those of torch and the memory pass if others exist."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [
         frame

@@ -1,4 +1,4 @@
-"""Importing without garbage collection, which would walk what is made again and again."""
+"""Import without garbage collection, which would walk the new objects repeatedly."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sysbench.core.runs.worker_process import Job
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect no garbage in the block, and never walk what is alive at its end.
+    """Disable garbage collection in the block and freeze all objects at its end.
 
-    Modules make a million objects that live as long as the process. Collecting is a tenth of the
-    time of importing torch, and a third of that of importing its compiler.
+    Imported modules live as long as the process. Collecting takes a tenth of the time of importing
+    torch, and a third for its compiler.
     """
     gc.disable()
     try:
@@ -26,9 +26,9 @@ def uncollected() -> Iterator[None]:
 
 
 def import_compiler(job: Job) -> None:
-    """Import torch's compiler now if the pass will: optimizers and the profiler do so themselves.
+    """Import torch's compiler now if optimizers or the profiler will import it later.
 
-    It is as large as the rest of torch, and in the middle of a pass nobody stops the collecting.
+    It is as large as the rest of torch, and a pass would import it with collection on.
     """
     trains = job.spec.workload == "transformer" and job.spec.step == "train"
     if trains or job.spec.compiles or job.name == "trace":

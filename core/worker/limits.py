@@ -18,7 +18,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.imports import uncollected
 
 M_MMAP_THRESHOLD, LARGE_BYTES = -3, 128 * 2**10
-"""The parameter's number in malloc.h, and glibc's initial value of it: mallopt(3)."""
+"""Parameter number in malloc.h and glibc's initial value: mallopt(3)."""
 
 OOM_RESERVE_BYTES = 4 * 2**20
 """Bytes that the memory pass frees when memory runs out, so that it can still report."""
@@ -27,10 +27,10 @@ OMP_VARIABLE = "OMP_NUM_THREADS"
 
 
 def limit_memory(spec: RunSpec) -> None:
-    """Cap what tensors may hold to ``spec.memory_limit`` bytes; 0 is no cap.
+    """Limit the memory of tensors to ``spec.memory_limit`` bytes; 0 is no limit.
 
-    On CUDA the cap is on the allocator's reserved bytes; the context does not count. On the
-    CPU the data segment may grow by that much beyond its size now, until `lift_memory_limit`.
+    On CUDA the limit applies to reserved bytes without the context. On the CPU the data segment may
+    grow by that much until `lift_memory_limit`.
     """
     if not spec.memory_limit:
         return
@@ -39,7 +39,7 @@ def limit_memory(spec: RunSpec) -> None:
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, spec.memory_limit / total), device)
         return
-    import resource
+    import resource  # lazy: Unix only
 
     _preallocate_non_tensor_memory()
     _unmap_large_blocks_on_free()
@@ -50,10 +50,9 @@ def limit_memory(spec: RunSpec) -> None:
 
 
 def _preallocate_non_tensor_memory() -> None:
-    """Allocate now what would count against the limit later though no tensor needs it.
+    """Allocate what would otherwise count against the limit without being a tensor.
 
-    That is the stacks of threads, the profiler's among them, and the modules of torch that
-    optimizers, autocast and the profiler import.
+    These are thread stacks and the modules that optimizers, autocast and the profiler import.
     """
     torch.ones(2**16).sum()
     with uncollected():
@@ -63,11 +62,10 @@ def _preallocate_non_tensor_memory() -> None:
 
 
 def _unmap_large_blocks_on_free() -> None:
-    """Have glibc map each large block separately and unmap it when it is freed.
+    """Make glibc map large blocks separately and unmap them when freed.
 
-    By default glibc keeps freed blocks of up to 32 MiB for reuse, fragmented, and they count
-    against the limit: a step that needs 250 MiB then takes 430. The price is time, since every
-    step faults its pages in anew.
+    By default glibc keeps freed blocks of up to 32 MiB, fragmented, and they count against the
+    limit: a step that needs 250 MiB takes 430. Every step faults its pages in again instead.
     """
     # Setting the threshold, even to its initial value, stops glibc from raising it.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -76,11 +74,11 @@ def _unmap_large_blocks_on_free() -> None:
 
 
 def lift_memory_limit() -> int | None:
-    """Remove the CPU's cap; returns the bytes that were left under it, None without a cap.
+    """Remove the CPU's limit; return the bytes left under it, None without a limit.
 
-    Work after the steps needs memory that no tensor holds, and so does reporting a failure.
+    Work after the steps, and failure reports, need memory that no tensor holds.
     """
-    import resource
+    import resource  # lazy: Unix only
 
     cap, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
@@ -91,7 +89,7 @@ def lift_memory_limit() -> int | None:
 
 @contextmanager
 def without_limit(spec: RunSpec) -> Iterator[None]:
-    """Exempt memory that is allocated in the block and kept from the spec's limit on the CPU."""
+    """Exempt memory that the block allocates and keeps from the spec's CPU limit."""
     if not spec.memory_limit:
         yield
         return
@@ -101,9 +99,9 @@ def without_limit(spec: RunSpec) -> Iterator[None]:
 
 
 def leftover_allocation_notice(spec: RunSpec) -> str | None:
-    """A sentence on memory that torch reserved before the model is built; None without any."""
+    """Describe memory that torch reserved before the model is built; None if none."""
     if not spec.on_cuda:
-        return None  # a fresh process, whose allocator keeps nothing
+        return None  # a fresh process has no cached blocks
     reserved = torch.cuda.memory_reserved(torch.device(spec.device))
     if not reserved:
         return None
@@ -111,10 +109,10 @@ def leftover_allocation_notice(spec: RunSpec) -> str | None:
 
 
 def set_threads(spec: RunSpec) -> int:
-    """Set how many host threads operators use; returns the number in force.
+    """Set the number of operator threads; return the number in force.
 
-    The spec decides, else ``OMP_NUM_THREADS``. Without both, one processor is left to the
-    supervisor: where operators have more threads than processors, a step takes many times longer.
+    The spec decides, else ``OMP_NUM_THREADS``. Otherwise one processor is left to the supervisor:
+    with more threads than processors a step takes many times longer.
     """
     if spec.threads or not os.environ.get(OMP_VARIABLE):
         torch.set_num_threads(spec.threads or available_threads())
@@ -122,6 +120,6 @@ def set_threads(spec: RunSpec) -> int:
 
 
 def available_threads() -> int:
-    """Processors that this process may use, less one for the supervisor; at least one."""
+    """Processors that this process may use, minus one for the supervisor; at least one."""
     available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
     return max(1, (available or 1) - 1)

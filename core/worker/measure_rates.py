@@ -1,4 +1,4 @@
-"""What a device can do, measured apart from any model: products, memory, transfers, launches.
+"""Measure a device's rates: products, memory, transfers, launches.
 
 Run as ``python -P -m sysbench.core.worker.measure_rates PID``. Reads a `RateRequest`, a line of
 JSON on standard input, answers with a line for each rate, and ends with the process PID.
@@ -30,31 +30,31 @@ from sysbench.core.record.device_rates import (
 )
 
 SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}
-"""Rows of the square matrices that are tried."""
-LEAST_ARRAY_BYTES = 256 * 2**20
+"""Rows of the square matrices."""
+MIN_ARRAY_BYTES = 256 * 2**20
 CACHES = 4
-"""Arrays are so many times as large as the last cache, as STREAM asks (McCalpin)."""
-LARGEST_PART = 1 / 16
-"""Of the memory that is free: three arrays, and room for others."""
-TOO_LONG = 20.0
-"""A larger product is not tried if it would take so many times the least time."""
+"""Size of the arrays in last-level caches, as STREAM requires (McCalpin)."""
+MAX_MEMORY_SHARE = 1 / 16
+"""Maximum share of the free memory per array; there are three."""
+MAX_PRODUCT_TIMES = 20.0
+"""Skip a larger product if it would take more than this many times the minimum time."""
 
 ROW = 1024
-"""Numbers in a row where an array is written as rows."""
+"""Row length for writes."""
 
 LONG_ROW = 8 * ROW
-"""Numbers in a row where one is read: 1,024 to a row were read at 0.8 of the rate on Zen 3."""
+"""Row length for reads; rows of 1,024 reached only 0.8 of the rate on Zen 3."""
 
 Amount = tuple[float, str]
-"""A value in the kind's unit, and the work behind it."""
+"""Value in the kind's unit, and a description of the work."""
 
 
 class Unavailable(Exception):
-    """This device has no such rate; the message has the reason."""
+    """The device has no such rate; the message has the reason."""
 
 
 class Bench:
-    """The measurements of one device."""
+    """Measures the rates of one device."""
 
     def __init__(self, request: RateRequest) -> None:
         self.device = torch.device(request.device)
@@ -65,16 +65,15 @@ class Bench:
 
     @property
     def on_cuda(self) -> bool:
-        """Whether the device is a GPU."""
         return self.device.type == "cuda"
 
     def seconds(self, call: Callable[[], object]) -> float:
-        """Median seconds of a call, in blocks that end with a synchronisation of the device."""
+        """Median seconds of a call; each block of calls ends with a device synchronisation."""
         timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
         return float(timer.blocked_autorange(min_run_time=self._seconds).median)
 
     def product(self, kind: RateKind) -> Amount:
-        """The best rate of ``n × n`` by ``n × n`` over the sizes, 2 n³ FLOP each."""
+        """Best rate of ``n × n`` matrix products over all sizes, 2 n³ FLOP each."""
         has_it = self._capability() >= kind.capability if self.on_cuda else kind.on_cpu
         if not has_it:
             raise Unavailable("this device has no such products")
@@ -87,18 +86,18 @@ class Bench:
 
     def _products(self, dtype: torch.dtype) -> Iterator[Amount]:
         for n in SIZES[self.device.type]:
-            if 3 * n * n * dtype.itemsize > self._free_bytes() * LARGEST_PART * 3:
+            if 3 * n * n * dtype.itemsize > self._free_bytes() * MAX_MEMORY_SHARE * 3:
                 return
             # Random numbers: a GPU draws less power, and clocks higher, on zeros.
             a, b = (torch.randn(n, n, device=self.device).to(dtype) for _ in "ab")
             out = torch.empty(n, n, dtype=dtype, device=self.device)
             seconds = self.seconds(partial(torch.mm, a, b, out=out))
             yield 2 * n**3 / seconds, f"{n} × {n} × {n}"
-            if 8 * seconds > TOO_LONG * self._seconds:
+            if 8 * seconds > MAX_PRODUCT_TIMES * self._seconds:
                 return
 
     def memory(self, what: str) -> Amount:
-        """The best rate of one pass over float32 arrays that no cache holds, in bytes/s."""
+        """Best rate of one pass over float32 arrays larger than the caches, in bytes/s."""
         moved, ways = self._passes()[what]
         count = self.arrays[0].nbytes
         return max(
@@ -107,7 +106,7 @@ class Bench:
         )
 
     def _passes(self) -> dict[str, tuple[int, dict[str, Callable[[], object]]]]:
-        """Arrays that a pass moves, and operators that do it; the least of them is not counted."""
+        """Number of arrays moved, and operators that move them, by kind of pass."""
         x, y, z = self.arrays
         rows, row = x.view(-1, ROW), torch.ones(1, ROW, device=self.device)
         firsts = torch.zeros(len(rows), dtype=torch.int64, device=self.device)
@@ -133,7 +132,7 @@ class Bench:
 
     @cached_property
     def arrays(self) -> list[torch.Tensor]:
-        """Three of float32, written: a page that was never written has no memory behind it."""
+        """Three float32 arrays, written: pages that were never written have no memory."""
         count = self._array_bytes() // 4 // LONG_ROW * LONG_ROW
         return [torch.ones(count, device=self.device) for _ in range(3)]
 
@@ -141,11 +140,11 @@ class Bench:
         """Bytes/s between pinned host memory and the device."""
         if not self.on_cuda:
             raise Unavailable("the CPU's memory is the host's")
-        host = torch.ones(LEAST_ARRAY_BYTES // 4, pin_memory=True)
-        there = torch.ones(LEAST_ARRAY_BYTES // 4, device=self.device)
+        host = torch.ones(MIN_ARRAY_BYTES // 4, pin_memory=True)
+        there = torch.ones(MIN_ARRAY_BYTES // 4, device=self.device)
         target, source = (there, host) if to_device else (host, there)
         seconds = self.seconds(lambda: target.copy_(source, non_blocking=True))
-        return LEAST_ARRAY_BYTES / seconds, f"{LEAST_ARRAY_BYTES // 2**20} MiB"
+        return MIN_ARRAY_BYTES / seconds, f"{MIN_ARRAY_BYTES // 2**20} MiB"
 
     def launch(self, *, wait: bool) -> Amount:
         """Seconds of an operator on one element."""
@@ -165,7 +164,7 @@ class Bench:
         """Bytes/s to the slowest of the other devices."""
         if not self.peers:
             raise Unavailable("no other device is measured")
-        source = torch.ones(LEAST_ARRAY_BYTES // 4, device=self.device)
+        source = torch.ones(MIN_ARRAY_BYTES // 4, device=self.device)
         rates = []
         for peer in self.peers:
             target = torch.empty_like(source, device=peer)
@@ -176,17 +175,17 @@ class Bench:
 
             is_direct = torch.cuda.can_device_access_peer(self.device, peer)
             route = "directly" if is_direct else "through the host"
-            rates.append((LEAST_ARRAY_BYTES / self.seconds(copied), f"to {peer}, {route}"))
+            rates.append((MIN_ARRAY_BYTES / self.seconds(copied), f"to {peer}, {route}"))
         return min(rates)
 
     def all_reduce(self) -> Amount:
         """Bus bandwidth: 2 (n − 1) / n times bytes over seconds, as nccl-tests defines it."""
-        from torch.cuda import nccl
+        from torch.cuda import nccl  # lazy: only for several GPUs
 
         if not self.peers:
             raise Unavailable("no other device is measured")
         devices = [self.device, *self.peers]
-        arrays = [torch.ones(LEAST_ARRAY_BYTES // 4, device=device) for device in devices]
+        arrays = [torch.ones(MIN_ARRAY_BYTES // 4, device=device) for device in devices]
         if not nccl.is_available(arrays):  # type: ignore[no-untyped-call]
             raise Unavailable("this torch has no NCCL")
 
@@ -196,8 +195,8 @@ class Bench:
                 torch.cuda.synchronize(device)
 
         share = 2 * (len(devices) - 1) / len(devices)
-        work = f"{LEAST_ARRAY_BYTES // 2**20} MiB over {len(devices)} devices"
-        return share * LEAST_ARRAY_BYTES / self.seconds(reduced), work
+        work = f"{MIN_ARRAY_BYTES // 2**20} MiB over {len(devices)} devices"
+        return share * MIN_ARRAY_BYTES / self.seconds(reduced), work
 
     def _capability(self) -> tuple[int, int]:
         return torch.cuda.get_device_capability(self.device)
@@ -208,8 +207,8 @@ class Bench:
         return int(psutil.virtual_memory().available)
 
     def _array_bytes(self) -> int:
-        wanted = max(LEAST_ARRAY_BYTES, CACHES * self._cache_bytes())
-        return int(min(wanted, self._free_bytes() * LARGEST_PART)) // 2**20 * 2**20
+        wanted = max(MIN_ARRAY_BYTES, CACHES * self._cache_bytes())
+        return int(min(wanted, self._free_bytes() * MAX_MEMORY_SHARE)) // 2**20 * 2**20
 
     def _cache_bytes(self) -> int:
         if self.on_cuda:
@@ -237,7 +236,6 @@ MEASURES: dict[str, Callable[[Bench], Amount]] = {
 
 
 def answers(request: RateRequest) -> Iterator[RateAnswer]:
-    """Measure every kind of rate."""
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     bench = Bench(request)
@@ -263,8 +261,7 @@ def answers(request: RateRequest) -> Iterator[RateAnswer]:
 
 
 def main() -> int:
-    """Answer one request."""
-    # Standard output is for answers: whatever torch prints goes to standard error.
+    # Standard output is for answers; redirect output of torch to standard error.
     output = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     die_with_parent(int(sys.argv[1]))

@@ -25,21 +25,21 @@ LISTENER_VARIABLES = ("NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 
 
 def nvtx_ranges() -> tuple[MakeRange | None, str]:
-    """A maker of NVTX ranges if a profiler listens, and a sentence on what was found.
+    """Return a maker of NVTX ranges if a profiler listens, and a description.
 
-    Under some versions of nsys the ``nvtx`` package silently records nothing. Its domain is
-    a dummy then, and torch's binding is used instead.
+    Under some versions of nsys the ``nvtx`` package silently records nothing (dummy domain); then
+    torch's binding is used.
     """
     if not any(os.environ.get(variable) for variable in LISTENER_VARIABLES):
         return None, f"no profiler listens for NVTX ranges ({LISTENER_VARIABLES[0]} is not set)"
-    why = "the nvtx package is not heard"
+    why = "the nvtx package records nothing"
     try:
-        import nvtx
+        import nvtx  # lazy: optional
 
         if type(nvtx.get_domain(NVTX_DOMAIN)).__name__ != "DummyDomain":
             return functools.partial(nvtx.annotate, domain=NVTX_DOMAIN), "NVTX by the nvtx package"
     except ImportError:
-        why = "the nvtx package is not installed beside torch"
+        why = "the nvtx package is not installed"
     try:
         torch.cuda.nvtx.mark("sysbench-tui")  # type: ignore[no-untyped-call]
     except RuntimeError as error:
@@ -48,7 +48,7 @@ def nvtx_ranges() -> tuple[MakeRange | None, str]:
 
 
 class PhaseMarkers:
-    """A workload's ``enter`` that keeps a range open for the phase entered last."""
+    """A workload's ``enter`` that keeps a range open for the current phase."""
 
     def __init__(self, make: MakeRange) -> None:
         self.make = make
@@ -64,9 +64,9 @@ class PhaseMarkers:
 
 
 def takes_fused_paths(model: nn.Module) -> bool:
-    """Whether the model has attention layers of torch's that run as one operator in inference.
+    """Whether torch runs attention layers of the model as one operator in inference.
 
-    Under a dispatch mode autocast does not reach what such an operator calls.
+    Under a dispatch mode autocast does not reach inside such an operator.
     """
     layers = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
     return any(isinstance(one, layers) and not one.training for one in model.modules())
@@ -74,10 +74,9 @@ def takes_fused_paths(model: nn.Module) -> bool:
 
 @contextmanager
 def module_ranges(model: nn.Module, make: MakeRange) -> Iterator[None]:
-    """Open a range with its path around every module's forward, until the end of ``with``.
+    """Open a range named by path around every module's forward inside ``with``.
 
-    A compiled module gets its range from outside, and the modules inside it get none: their
-    hooks would be compiled in.
+    A compiled module gets an outer range; hooks of its children would be compiled in.
     """
     with ExitStack() as stack:
         for path, module, is_fused in _reachable(model, ""):
@@ -94,10 +93,9 @@ def module_ranges(model: nn.Module, make: MakeRange) -> Iterator[None]:
 def _reachable(
     module: nn.Module, path: str, is_fused: bool = False
 ) -> Iterator[tuple[str, nn.Module, bool]]:
-    """The module and all below it, but nothing inside a compiled one.
+    """Yield the module and its descendants, but not the children of compiled modules.
 
-    With each: whether it belongs to a layer that torch runs as one operator in inference, unless
-    one of its modules has hooks.
+    The flag is true inside a layer that torch fuses in inference unless a module has hooks.
     """
     is_fused = is_fused or (isinstance(module, nn.TransformerEncoderLayer) and not module.training)
     yield path, module, is_fused
@@ -107,7 +105,7 @@ def _reachable(
 
 
 def _hook(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> None:
-    """Open the range by hooks; ``always_call`` closes it also when forward raises."""
+    """Open the range by hooks; ``always_call`` also closes it when forward raises."""
     opened: list[AbstractContextManager[Any]] = []
 
     def enter(*_: object) -> None:
@@ -138,7 +136,7 @@ def _wrap_forward(module: nn.Module, name: str, make: MakeRange, stack: ExitStac
 
 
 def _wrap(module: nn.Module, name: str, make: MakeRange, stack: ExitStack) -> None:
-    """Open the range around the call that ``Module.compile`` made: hooks run inside the graph."""
+    """Open the range around the compiled call: hooks would run inside the graph."""
     call = module._compiled_call_impl
     assert call is not None
 

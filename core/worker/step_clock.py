@@ -1,4 +1,4 @@
-"""Clocks of steps and their phases: the host's, or CUDA events, neither disturbs the step."""
+"""Clocks of steps and phases: host time or CUDA events."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ MAX_BATCH_STEPS = 10
 
 
 class TimedSteps(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch of steps, one entry a step in the lists of steps and phases, all in milliseconds.
+    """A batch of steps, in milliseconds.
 
     Attributes:
-        step_ms: Each step by the clock's own time.
-        phases_ms: The same by phase.
-        issue_ms: The host's time to enqueue a step, of those steps alone that began on an idle
-            device: behind others the host waits for a place in the launch queue (about 1,024
-            launches), and its time tends to the device's. Empty when host and device are one.
-        wall_ms: The host's time for the whole batch, up to the synchronisation after it.
+        phases_ms: One entry per step, by phase.
+        issue_ms: Host time to enqueue a step, only for steps that began on an idle device: the
+            launch queue holds about 1,024 launches, and then the host waits. Empty when host and
+            device are one.
+        wall_ms: Host time of the whole batch with the synchronisation after it.
     """
 
     step_ms: list[float]
@@ -37,7 +36,7 @@ class Clock(Protocol):
     name: str
 
     def time(self, step: Callable[[Callable[[str], None]], None], count: int) -> TimedSteps:
-        """Run ``count`` steps, with no synchronisation between them unless asked for."""
+        """Run ``count`` steps, without synchronisation between them by default."""
         ...
 
 
@@ -59,10 +58,10 @@ class HostClock:
 
 
 class CudaClock:
-    """CUDA events at the phase boundaries, one synchronisation a batch.
+    """CUDA events at phase boundaries, one synchronisation per batch.
 
-    With ``every_step`` the host waits for the device after each step, and a step's time is the
-    host's, as in the published loops. Phases still come from events.
+    With ``every_step`` the host synchronises after each step and measures it itself, as in the
+    published loops.
     """
 
     name = "cuda-events"
@@ -112,14 +111,13 @@ class CudaClock:
 
 
 def clock_for(device: torch.device, *, every_step: bool) -> Clock:
-    """The clock of a device."""
     if device.type == "cuda":
         return CudaClock(device, every_step=every_step)
     return HostClock()
 
 
 def _from_marks(marks: list[tuple[str, int]]) -> TimedSteps:
-    """Durations from (phase, nanoseconds) marks; an empty phase ends a step."""
+    """Compute durations from (phase, nanoseconds) marks; an empty phase ends a step."""
     step_ms: list[float] = []
     phases_ms: dict[str, list[float]] = {}
     began = marks[0][1]

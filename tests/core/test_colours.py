@@ -1,4 +1,4 @@
-"""A category looks the same everywhere, and its readers can tell it from the others."""
+"""A category looks the same everywhere, and can be distinguished from the others."""
 
 from __future__ import annotations
 

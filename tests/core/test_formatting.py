@@ -173,5 +173,5 @@ def test_a_shortened_name_keeps_both_ends(name: str, most: int) -> None:
         ("", ""),
     ],
 )
-def test_a_short_path_tells_no_home(path: str, short: str) -> None:
+def test_a_short_path_contains_no_home(path: str, short: str) -> None:
     assert short_path(path) == short

@@ -142,7 +142,7 @@ def test_a_worker_killed_twice_at_one_place_fails_the_experiment(script: Script)
     ("end", "reason"),
     [
         ("fail", "ValueError: no such thing"),
-        ("starve", "out of memory: 1.00 GiB asked for in forward"),
+        ("starve", "out of memory in forward: tried to allocate 1.00 GiB"),
     ],
 )
 def test_a_side_that_fails_ends_the_experiment_at_once_with_its_reason(
@@ -175,7 +175,7 @@ def test_a_deleted_run_ends_the_experiment(script: Script) -> None:
     assert "is gone" in err
 
 
-def test_sides_that_compute_something_else_are_told_apart_after_two_rounds(
+def test_sides_that_compute_different_things_are_detected_after_two_rounds(
     script: Script,
 ) -> None:
     report = document(*SPEC, "--set-b", "seed=1")

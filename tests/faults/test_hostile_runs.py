@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 60
 
 @pytest.fixture
 def run(tiny_run: RunDirectory, sysbench_home: Path) -> RunDirectory:
-    """A copy of a finished run, to be made hostile; another whole one is beside it."""
+    """A copy of a finished run, to be made hostile; the original stays intact."""
     shutil.copytree(tiny_run.path, sysbench_home / "runs" / "20260101-000000-whole-0000")
     return RunDirectory(shutil.copytree(tiny_run.path, sysbench_home / "runs" / tiny_run.id))
 
@@ -137,7 +137,7 @@ def test_a_run_of_somebody_else_in_a_shared_folder_hides_none(
 
 
 def test_a_killed_run_on_a_full_disk_is_listed(run: RunDirectory, sysbench_home: Path) -> None:
-    """Its record cannot be kept, and is made again each time."""
+    """Its record cannot be stored, and is rebuilt each time."""
     run.record_path.unlink()
     code = (
         "import resource, sys; from sysbench.tui.cli import main\n"
@@ -299,16 +299,16 @@ def test_events_are_read_in_pieces_and_a_line_without_end_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "CHUNK_BYTES", 100)
-    monkeypatch.setattr(events, "MOST_LINE_BYTES", 1_000)
-    told = [Noticed(t_ns=n, message="x" * n) for n in range(0, 900, 50)]
-    lines = [encode_event(event) for event in told]
+    monkeypatch.setattr(events, "MAX_LINE_BYTES", 1_000)
+    events_written = [Noticed(t_ns=n, message="x" * n) for n in range(0, 900, 50)]
+    lines = [encode_event(event) for event in events_written]
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"".join(lines[:9]) + b"y" * 5_000 + b"\n" + b"".join(lines[9:])[:-20])
     tail = EventTail(path)
-    assert list(tail.read()) == told[:-1]
+    assert list(tail.read()) == events_written[:-1]
     with path.open("ab") as file:
         file.write(lines[-1][-20:])
-    assert list(tail.read()) == told[-1:]
+    assert list(tail.read()) == events_written[-1:]
     assert tail.skipped == 1
 
 

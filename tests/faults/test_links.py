@@ -48,7 +48,7 @@ def test_no_trace_is_exported_from_outside_the_run(
     run: RunDirectory, tiny_run: RunDirectory, tmp_path: Path, name: str
 ) -> None:
     to_be_read(run.trace_path, tiny_run.trace_path)
-    with pytest.raises(DamagedFileError, match="leads out of"):
+    with pytest.raises(DamagedFileError, match="points out of"):
         write_export(run, "perfetto", tmp_path / name)
     assert not (tmp_path / name).exists()
 
@@ -57,7 +57,7 @@ def test_no_snapshot_is_exported_from_outside_the_run(run: RunDirectory, tmp_pat
     outside = tmp_path / "weights.pickle"
     outside.write_bytes(b"\x80\x04N.")
     to_be_read(run.snapshot_path, outside)
-    with pytest.raises(DamagedFileError, match="leads out of"):
+    with pytest.raises(DamagedFileError, match="points out of"):
         write_export(run, "memory-viz", tmp_path / "s.pickle")
 
 
@@ -71,7 +71,7 @@ def test_no_table_is_shown_from_outside_the_run(
         folder.symlink_to(theirs)
     else:
         to_be_read(folder / "kernels.json", theirs / "kernels.json")
-    with pytest.raises(DamagedFileError, match="leads out of"):
+    with pytest.raises(DamagedFileError, match="points out of"):
         write_export(run, "html", tmp_path / "page.html")
 
 
@@ -85,9 +85,9 @@ def test_no_log_is_read_from_outside_the_run(
     for arguments in (["--section", "log"], ["--section", "log", "--json"], ["--json"]):
         assert main(["show", run.id, *arguments]) == 0
     assert main(["export", run.id, "md", "-o", str(tmp_path / "r.md")]) == 0
-    told = capsys.readouterr().out
-    assert "s business" not in told + (tmp_path / "r.md").read_text()
-    assert "leads out of" in told
+    output = capsys.readouterr().out
+    assert "s business" not in output + (tmp_path / "r.md").read_text()
+    assert "points out of" in output
 
 
 def test_a_link_inside_the_run_is_followed(run: RunDirectory, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_nothing_is_written_through_a_link_in_a_run(
 
 
 def test_a_lock_that_is_a_link_is_not_emptied(sysbench_home: Path, secret: Path) -> None:
-    """Whoever shares a data folder can plant one in the name of any device."""
+    """Users of a shared data folder can create one for any device."""
     run = create_run(RunSpec(device="cpu"), ["timing"])
     to_be_read(sysbench_home / "locks" / "cpu.lock", secret)
     events = list(supervise(run))

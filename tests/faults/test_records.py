@@ -54,7 +54,7 @@ def test_a_record_that_was_changed_by_hand_is_not_believed(finished: RunDirector
     assert load_record(finished) == before
 
 
-def test_events_that_cannot_be_read_are_told_in_the_record_that_is_made_of_the_rest(
+def test_events_that_cannot_be_read_are_a_finding_of_the_rebuilt_record(
     finished: RunDirectory,
 ) -> None:
     before = finished.record()
@@ -64,9 +64,9 @@ def test_events_that_cannot_be_read_are_told_in_the_record_that_is_made_of_the_r
     finished.record_path.unlink()
     rebuilt = load_record(finished)
     assert (rebuilt.status, rebuilt.timing) == (before.status, before.timing)
-    told = rebuilt.findings[0]
-    assert (told.rule, told.numbers) == ("events-damaged", {"lines": 1})
-    assert load_record(finished) == rebuilt, "it stays in what is kept"
+    finding = rebuilt.findings[0]
+    assert (finding.rule, finding.numbers) == ("events-damaged", {"lines": 1})
+    assert load_record(finished) == rebuilt, "it stays in the stored record"
 
 
 def test_a_round_that_is_added_after_a_crash_keeps_what_was_lost_in_sight(

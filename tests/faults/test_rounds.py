@@ -64,7 +64,7 @@ def outcomes(record: Record) -> list[str]:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The home of a run of three rounds, with the same run of one round beside it."""
+    """The home of a run of three rounds, and of the same run with one round."""
     home = tmp_path_factory.mktemp("stored")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(HOME_VARIABLE, str(home))
@@ -82,7 +82,7 @@ def own_home(sysbench_home: Path, stored: Path) -> Path:
 
 @pytest.fixture
 def stepping(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that only tell of steps: what they measure is nothing to the test."""
+    """Workers that only report steps: the test does not depend on what they measure."""
     replace_workers(monkeypatch, tmp_path / "double", steps=True)
 
 
@@ -153,7 +153,7 @@ def killed_in_a_round(run: RunDirectory) -> None:
 
 
 def set_steps(run: RunDirectory, steps: int) -> None:
-    """Have later rounds of a run take so many steps, which no command can."""
+    """Have later rounds of a run take ``steps`` steps, which no command can request."""
     header = run.header()
     changed = msgspec.structs.replace(header, spec=header.spec.changed(steps=steps))
     run.header_path.write_bytes(msgspec.json.encode(changed))

@@ -39,14 +39,14 @@ def own_home(sysbench_home: Path) -> Path:
 
 @pytest.fixture
 def stepping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that only tell of steps: enough for what the supervisor makes of their ends."""
+    """Workers that only report steps: enough for tests of how they end."""
     replace_workers(monkeypatch, tmp_path / "double", steps=True)
 
 
 def measured_until(
     harm: Callable[[int, Cancellation], None], steps: int = 20
 ) -> tuple[RunDirectory, list[AnyEvent]]:
-    """A run that is harmed once it has measured so many steps, and its events."""
+    """A run that is damaged after ``steps`` measured steps, and its events."""
     run, cancel, pid, done = create_run(ENDLESS, ["timing"]), Cancellation(), 0, 0
     events = []
     for event in supervise(run, cancel=cancel):
@@ -90,7 +90,7 @@ def test_the_record_of_a_stopped_run_is_the_same_when_it_is_rebuilt() -> None:
 
 
 @pytest.mark.usefixtures("stepping")
-def test_a_process_that_a_signal_stops_is_told_at_once_and_its_round_does_not_count() -> None:
+def test_a_process_that_a_signal_stops_is_reported_and_its_round_does_not_count() -> None:
     run, cancel, pid, done = create_run(ENDLESS, ["timing"]), Cancellation(), 0, False
     for event in supervise(run, cancel=cancel):
         if isinstance(event, PassStarted):

@@ -16,7 +16,7 @@ from sysbench.core.errors import DeviceBusyError
 from sysbench.core.experiments.experiment import create_experiment
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.stored_records import load_record
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_directory import open_study
@@ -56,7 +56,7 @@ def a_run() -> Stopping:
 
 
 def an_experiment() -> Stopping:
-    spec = resolved(RunSpec(device="cpu"))
+    spec = resolve(RunSpec(device="cpu"))
     directory = create_experiment(spec, spec)
     return directory.lock_path, lambda: directory.stop()
 

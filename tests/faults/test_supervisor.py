@@ -1,4 +1,4 @@
-"""Every way a run can end badly, with real processes: typed, told, nothing lost."""
+"""Every way a run can end badly, with real processes: typed, reported, nothing lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def stepping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers that only tell of steps, where it matters what becomes of their supervisor."""
+    """Workers that only report steps, for tests of their supervisor."""
     replace_workers(monkeypatch, tmp_path / "double", steps=True)
 
 
@@ -124,7 +124,7 @@ def detached() -> Iterator[RunDirectory]:
         (signal.SIGSEGV, StepsTimed, "measure", "Segmentation fault"),
     ],
 )
-def test_a_worker_killed_by_a_signal_is_told_by_name_and_leaves_its_stack_in_the_log_tail(
+def test_a_worker_killed_by_a_signal_is_reported_with_its_stack_in_the_log_tail(
     number: signal.Signals, at: type[AnyEvent], stage: str, said: str
 ) -> None:
     run = new_run(ENDLESS)
@@ -138,19 +138,21 @@ def test_a_worker_killed_by_a_signal_is_told_by_name_and_leaves_its_stack_in_the
     assert said in "\n".join(record.passes[0].log_tail)
 
 
-def test_native_code_that_ends_a_worker_for_want_of_memory_is_out_of_memory(
+def test_a_failed_allocation_in_native_code_is_out_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_workers(monkeypatch, tmp_path / "double").write(abort=[1])
     run = new_run(SHORT.changed(memory_limit=2**20))
     ended, run_ended = the_end(list(supervise(run)))
     assert (ended.outcome, run_ended.status) == ("oom", "oom")
-    assert ended.detail == ("out of memory: an unknown amount asked for in measure, limit 1.00 MiB")
+    assert ended.detail == (
+        "out of memory in measure: tried to allocate an unknown amount (limit 1.00 MiB)"
+    )
     record = run.record()
-    told = record.passes[0].oom
-    assert told is not None and told.message.endswith("'std::bad_alloc'")
-    assert "says no more" in told.missing["requested_bytes"]
-    assert told.would_fit, "the limit is known"
+    oom = record.passes[0].oom
+    assert oom is not None and oom.message.endswith("'std::bad_alloc'")
+    assert "without details" in oom.missing["requested_bytes"]
+    assert oom.would_fit, "the limit is known"
     assert "ran out of memory" in record.findings[0].verdict
 
 
@@ -178,7 +180,7 @@ def test_a_silent_worker_is_ended_as_hung(monkeypatch: pytest.MonkeyPatch) -> No
     assert "measure" in ended.detail
 
 
-def test_cancelling_ends_the_worker_and_is_told() -> None:
+def test_cancelling_ends_the_worker_and_is_reported() -> None:
     cancel = Cancellation()
     pids: list[int] = []
 
@@ -263,12 +265,12 @@ def test_a_second_run_waits_until_the_first_is_stopped_as_cancelled(
     stepping: None, detached: RunDirectory
 ) -> None:
     second = new_run(SHORT)
-    told: list[AnyEvent] = []
+    notices: list[AnyEvent] = []
     for event in supervise(second):
-        if isinstance(event, Noticed) and not told:
-            told.append(event)
+        if isinstance(event, Noticed) and not notices:
+            notices.append(event)
             assert detached.stop()
-    assert told
+    assert notices
     assert second.record().status == "finished"
     wait_until(lambda: not detached.is_live(), "the supervisor to end")
     assert detached.record().status == "cancelled"
@@ -279,7 +281,7 @@ def test_who_kept_the_processors_busy_is_on_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_workers(monkeypatch, tmp_path / "double").write(seconds=0.5)
-    # By a shell that ends at once: a child of this process would be no neighbour of the worker.
+    # By a shell that ends at once: a child of this process would not count as another process.
     begin = '"$0" -c "while True: pass" --token=hunter2 > /dev/null 2>&1 & echo $!'
     shell = ["sh", "-c", begin, sys.executable]
     pid = int(subprocess.run(shell, check=True, capture_output=True).stdout)
@@ -300,8 +302,8 @@ def test_a_pass_that_is_left_out_is_announced_with_its_reason(
 ) -> None:
     replace_workers(monkeypatch, tmp_path / "double").write(starve=(1, 2))
     run = new_run(SHORT, "timing", "trace", "memory")
-    told = [event.message for event in supervise(run) if isinstance(event, Noticed)]
-    assert told == ["trace pass left out: the timing pass ran out of memory"]
+    notices = [event.message for event in supervise(run) if isinstance(event, Noticed)]
+    assert notices == ["trace pass left out: the timing pass ran out of memory"]
     record = load_record(run)
     assert [one.name for one in record.passes] == ["timing", "memory"]
     why = "the trace pass was left out: the timing pass ran out of memory"

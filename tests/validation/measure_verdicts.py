@@ -26,7 +26,7 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import add_round
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 
 FALSE_BLOCKS, POWER_BLOCKS = 5, 12
@@ -79,7 +79,7 @@ if os.environ.get("{EXTRA}"):
 def the_spec() -> RunSpec:
     """A step of some ten milliseconds, timed for half a second."""
     spec = RunSpec(model="tiny", device="cpu", batch=2, context=64, warmup=5, max_seconds=0.5)
-    return resolved(spec)
+    return resolve(spec)
 
 
 def compared(

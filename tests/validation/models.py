@@ -1,17 +1,19 @@
 """Measures tiny models of transformers' architectures, and writes the table of docs/models.md.
 
 Run as ``python -m tests.validation.models`` where torch and transformers are. Each architecture
-is a process of its own, on the CPU with one thread: a trace pass, a memory pass, and the step
+has a process of its own, on the CPU with one thread: a trace pass, a memory pass, and the step
 played on tensors without data. With names of architectures only these are measured, and printed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +165,7 @@ def measured(name: str, folder: Path) -> Row:
     from sysbench.core.record.events import AnyEvent, DeviceDescribed, ResultReported
     from sysbench.core.record.record import Kernels, Memory
     from sysbench.core.runs.worker_process import Job
-    from sysbench.core.spec.profiles import resolved
+    from sysbench.core.spec.profiles import resolve
     from sysbench.core.spec.spec import parse_spec
     from sysbench.core.worker.boot import prepare_torch
     from sysbench.core.worker.passes import memory_pass as memory
@@ -175,7 +177,7 @@ def measured(name: str, folder: Path) -> Row:
     path.write_text(json.dumps(values))
     settings: dict[str, object] = {"model": f"hf:{path}", "device": "cpu", "threads": 1, "batch": 2}
     settings["context"] = 0 if kind.startswith(WITHOUT_CONTEXT) else 64
-    spec = resolved(parse_spec(settings))
+    spec = resolve(parse_spec(settings))
     prepare_torch(spec)
     events: list[AnyEvent] = []
     for one in (trace, memory):
@@ -199,16 +201,33 @@ def measured(name: str, folder: Path) -> Row:
     )
 
 
-def row_of(name: str) -> Row:
-    """The row of an architecture, measured in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-P", __file__, "--one", name],
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        return Row(name=name, error=(done.stderr.strip().splitlines() or ["no message"])[-1])
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Row)
+def rows_of(names: Iterable[str]) -> Iterator[Row]:
+    """Measure each architecture in a fresh copy of one process, which imports torch only once."""
+    with subprocess.Popen(
+        [sys.executable, "-P", __file__, "--each", *names], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield msgspec.json.decode(line, type=Row)
+
+
+def print_rows(names: Iterable[str]) -> None:
+    """Print the row of each architecture as a line of JSON; a copy of this process measures it."""
+
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "row.json")
+            if not (copy := os.fork()):
+                try:
+                    row = measured(name, Path(folder))
+                except Exception as error:
+                    row = Row(name=name, error=f"{type(error).__name__}: {error}")
+                path.write_bytes(msgspec.json.encode(row))
+                os._exit(0)
+            os.waitpid(copy, 0)
+            died = Row(name=name, error="its process died")
+            row = msgspec.json.decode(path.read_bytes(), type=Row) if path.exists() else died
+            print(msgspec.json.encode(row).decode(), flush=True)
 
 
 def share(value: float | None, digits: int = 2) -> str:
@@ -257,13 +276,12 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     """Measure one, some, or all; of all the page is written."""
     names = sys.argv[1:]
-    if names[:1] == ["--one"]:
-        with tempfile.TemporaryDirectory() as folder:
-            print(msgspec.json.encode(measured(names[1], Path(folder))).decode())
+    if names[:1] == ["--each"]:
+        print_rows(names[1:])
         return
-    rows = []
-    for name in names or ARCHITECTURES:
-        rows.append(row_of(name))
+    rows: list[Row] = []
+    for row in rows_of(names or ARCHITECTURES):
+        rows.append(row)
         print(rows[-1], file=sys.stderr)
     if names:
         print(table(rows), end="")

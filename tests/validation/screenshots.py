@@ -63,7 +63,7 @@ async def take_pictures(names: Collection[str]) -> None:
     """
     from sysbench.core import RunSpec, run
     from sysbench.core.runs.run_directory import create_run
-    from sysbench.core.spec.profiles import resolved
+    from sysbench.core.spec.profiles import resolve
     from sysbench.tui.app import SysbenchApp
     from sysbench.tui.live.pair_watch import Pair
     from sysbench.tui.screens.inspect_screen import InspectScreen
@@ -102,7 +102,7 @@ async def take_pictures(names: Collection[str]) -> None:
             await pilot.pause(3.0)
         await save_wanted("inspect")
         if not names or "live" in names:
-            started = create_run(resolved(spec.changed(until=0.001)), ["timing"])
+            started = create_run(resolve(spec.changed(until=0.001)), ["timing"])
             started.start()
             app.follow(started)
             while (

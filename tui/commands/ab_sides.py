@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sysbench.core.errors import NotFoundError
-from sysbench.core.machine.interpreter import chosen_before, named_python
+from sysbench.core.machine.interpreter import named_python, require_chosen
 from sysbench.core.runs.run_directory import RunDirectory, find_run
-from sysbench.core.spec.profiles import list_profiles, profiles_in_words, resolved
+from sysbench.core.spec.profiles import list_profiles, profiles_in_words, resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.commands.spec_arguments import changed_spec, from_file, is_model, parse_settings
 
@@ -33,13 +33,13 @@ def both_specs(
         SpecError, ProfileError, NotFoundError, DamagedFileError: Naming what is at fault.
     """
     for_both, for_b = parse_settings(settings), parse_settings(settings_b)
-    spec_a = resolved(changed_spec(side_settings(a), for_both), python=pythons[0])
+    spec_a = resolve(changed_spec(side_settings(a), for_both), python=pythons[0])
     spec_b = spec_a
     if b is not None or pythons[0] != pythons[1]:
         settings_b_alone = side_settings(a if b is None else b)
-        spec_b = resolved(changed_spec(settings_b_alone, for_both), python=pythons[1])
+        spec_b = resolve(changed_spec(settings_b_alone, for_both), python=pythons[1])
     if for_b:
-        spec_b = resolved(changed_spec(spec_b.settings(), for_b), python=pythons[1])
+        spec_b = resolve(changed_spec(spec_b.settings(), for_b), python=pythons[1])
     return spec_a, spec_b
 
 
@@ -68,7 +68,7 @@ def both_pythons(
 def _python_of(name: str | None) -> str | None:
     """The interpreter of a run; None of what is no run."""
     run = None if name is None else _run(name)
-    return None if run is None else chosen_before(run.header().python)
+    return None if run is None else require_chosen(run.header().python)
 
 
 def side_settings(name: str | None) -> Mapping[str, object]:

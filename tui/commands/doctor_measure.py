@@ -12,9 +12,9 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.kept_rates import (
     RateRow,
     RatesReport,
-    keep_rates,
     kept_rates,
     rates_report,
+    save_rates,
     sentences,
 )
 from sysbench.core.runs.rates_measurement import ROUNDS, RateFound, RateRound, measure_rates
@@ -48,7 +48,7 @@ def measure_devices(arguments: argparse.Namespace) -> int:
     # A cancelled measurement has fewer rounds than its tests take: the last whole one stands.
     whole = [] if cancel.is_set() else found
     for rates in whole:
-        keep_rates(rates)
+        save_rates(rates)
     if arguments.json:
         print_json(reports)
     else:

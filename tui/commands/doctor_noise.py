@@ -25,7 +25,7 @@ from sysbench.core.formatting import counted, milliseconds, percent, signed_perc
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.record.events import Noticed
 from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 from sysbench.core.tables.cells import literal
 from sysbench.tui.commands import layout
@@ -80,7 +80,7 @@ def _spec(settings: list[str]) -> RunSpec:
     defaults: dict[str, object] = {"max_seconds": ROUND_SECONDS}
     if not changes.keys() >= set(DIMENSION_NAMES) and "workload" not in changes:
         defaults["model"] = default_model(resolve_device(asked.device))
-    return resolved(parse_spec(defaults | changes))
+    return resolve(parse_spec(defaults | changes))
 
 
 class NoiseFold(Fold[ExperimentEvent]):

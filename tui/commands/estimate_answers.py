@@ -37,8 +37,8 @@ from sysbench.core.predict.variant import TrainingVariant
 from sysbench.core.record.environment import Roof
 from sysbench.core.runs.kept_rates import measured_facts
 from sysbench.core.runs.prediction_errors import this_machine
-from sysbench.core.spec.model_source import located
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.model_source import locate
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.estimate_tables import fit_table, grid_table, savings_table
 from sysbench.core.tables.table import Table
@@ -85,7 +85,7 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
     known = None if arguments.card is None else find_card(arguments.card)
     if known is not None:
         spec = spec_elsewhere(spec, known)
-    spec = resolved(spec) if spec.device == "auto" else located(spec)
+    spec = resolve(spec) if spec.device == "auto" else locate(spec)
     if not spec.is_own and not arguments.exact:
         _answer(arguments, spec, None, known)
     elif exact is None:  # the model was named in a file

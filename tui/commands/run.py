@@ -7,7 +7,7 @@ import argparse
 from sysbench.core.machine.peaks import parse_peak
 from sysbench.core.record.blocks import DEFAULT_PASSES, STEP_PASSES
 from sysbench.core.runs.run_directory import create_run
-from sysbench.core.spec.passes import MOST_ROUNDS
+from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.tui.commands.arguments import examples
 from sysbench.tui.commands.output import print_json, say
 from sysbench.tui.commands.spec_arguments import (
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help=f"time the steps in N processes, 1 to {MOST_ROUNDS}; the step's interval is then "
+        help=f"time the steps in N processes, 1 to {MAX_ROUNDS}; the step's interval is then "
         "that of the processes (default: 1)",
     )
     parser.add_argument("--detach", action="store_true", help="start it and return at once")

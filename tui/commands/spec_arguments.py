@@ -71,9 +71,9 @@ def chosen_spec(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         SpecError, ProfileError, NotFoundError: Naming the key or the file at fault.
     """
-    from sysbench.core.spec.profiles import resolved
+    from sysbench.core.spec.profiles import resolve
 
-    return resolved(asked_spec(arguments))
+    return resolve(asked_spec(arguments))
 
 
 def asked_spec(arguments: argparse.Namespace) -> RunSpec:

@@ -25,7 +25,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.study_exports import STUDY_FORMATS, study_as
 from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.tables.cells import heading_of
-from sysbench.tui.explanations import EXPLANATIONS, Explanation, explain_column
+from sysbench.tui.explanations import EXPLANATIONS, Explanation
 from sysbench.tui.modes import MODES
 from sysbench.tui.text import amount, day_and_time, milliseconds
 from sysbench.tui.widgets.choice import Options
@@ -148,11 +148,10 @@ def columns_in_view(screen: Screen[Any]) -> list[Pair]:
     shown = next((table.table for table in tables if table.table is not None), None)
     if shown is None:
         return []
-    sentences = {name: explain_column(shown.name, name) for name in shown.columns}
     return [
-        (f"  {heading_of(shown, name)}", sentence)
-        for name, sentence in sentences.items()
-        if sentence
+        (f"  {heading_of(shown, name)}", shown.about[name])
+        for name in shown.columns
+        if name in shown.about
     ]
 
 

@@ -21,11 +21,11 @@ from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.core.errors import SpecError, SysbenchError
 from sysbench.core.experiments.plan import Plan, plan_of
 from sysbench.core.formatting import parse_ratio
-from sysbench.core.machine.interpreter import chosen_before
+from sysbench.core.machine.interpreter import require_chosen
 from sysbench.core.runs.run_directory import Header
 from sysbench.core.spec.command_line import as_typed
 from sysbench.core.spec.fields import differing_keys, field_named
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.plan_text import plan_facts
 from sysbench.tui.text import run_headline
@@ -132,13 +132,13 @@ class MeasureScreen(Dialog[Order]):
                 chose here.
         """
         of_b = self._b or self._a
-        python_a, python_b = chosen_before(self._a.python), chosen_before(of_b.python)
+        python_a, python_b = require_chosen(self._a.python), require_chosen(of_b.python)
         spec = of_b.spec
         if self._b is None:
             spec = spec_of_side(spec, self.query_one("#changes", Input).value)
         return Order(
             a=self._a.spec,
-            b=resolved(spec, python=python_b),
+            b=resolve(spec, python=python_b),
             pythons=(python_a, python_b),
             minutes=_minutes(self.query_one("#minutes", Input).value),
             smallest=_smallest(self.query_one("#smallest", Input).value),

@@ -23,14 +23,14 @@ from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.related import runs_with_other_steps
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.kernel_tables import (
-    averaged,
     category_table,
     group_by_name,
     kernel_table,
-    noun,
+    mean_label,
     question_table,
     roof_words,
     roofline_table,
+    row_noun,
 )
 from sysbench.core.tables.sections import SECTIONS, SectionSource
 from sysbench.core.tables.table import Table
@@ -90,7 +90,7 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[BarPar
 
 def sum_line(kernels: Kernels) -> Content:
     """The sum of the parts, marked where tracing perturbed it too much."""
-    return _sum(kernels) + Content(f" = the parts below{averaged(kernels)}")
+    return _sum(kernels) + Content(f" = the parts below{mean_label(kernels)}")
 
 
 def _sum(kernels: Kernels) -> Content:
@@ -376,7 +376,7 @@ class KernelsTab(ViewsTab):
             rows = tuple(row for row, phase in phases if phase == self.phase)
             table = msgspec.structs.replace(table, rows=rows)
         split = "" if self.is_grouped else " by module"
-        title = f"{noun(kernels).title()}s{split} · phase {self.phase}"
+        title = f"{row_noun(kernels).title()}s{split} · phase {self.phase}"
         self.table.border_title = Content(title)
         self.table.show(table, sort="exclusive_ns")
         self._show_tree()

@@ -16,8 +16,8 @@ from textual.widgets import Input, Static
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import SysbenchError
 from sysbench.core.runs.library import (
-    LONGEST_NAME,
-    LONGEST_NOTE,
+    MAX_NAME_CHARS,
+    MAX_NOTE_CHARS,
     SPEC_COLUMNS,
     Entry,
     label_known,
@@ -148,7 +148,7 @@ class LabelScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         text = getattr(label_known(self._run.path), self._what)
-        longest = LONGEST_NAME if self._what == "name" else LONGEST_NOTE
+        longest = MAX_NAME_CHARS if self._what == "name" else MAX_NOTE_CHARS
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = Content(f"{self._what.title()} of {literal(self._run.id)}")
             dialog.border_subtitle = "enter keeps, esc cancels"

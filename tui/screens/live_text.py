@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from sysbench.core.formatting import counted
-from sysbench.core.record.timing import holding
+from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.tables.timing_tables import ending_words
 from sysbench.tui.live.earlier import Earlier, left_seconds
 from sysbench.tui.live.run_watch import LiveView
@@ -206,7 +206,7 @@ def sensor_words(view: LiveView, cursor_ns: int | None) -> str:
         return ""
     if cursor_ns is not None:
         gpu = device_of(view.samples[place_at(view.samples, cursor_ns)], device) or gpu
-    held = holding(gpu.clock_reasons or ())
+    held = limiting_reasons(gpu.clock_reasons or ())
     words = [f"clock held by {', '.join(held)}"] if held else []
     joules = joules_a_step(view, device)
     if joules is not None:

@@ -204,7 +204,7 @@ class RunScreen(WorkScreen):
 
     def _started(self, filled: Filled) -> RunDirectory | None:
         """A new run of what the form said, and its supervisor; none where that failed."""
-        from sysbench.core.spec.profiles import resolved
+        from sysbench.core.spec.profiles import resolve
 
         if filled.spec is None:
             return None
@@ -212,7 +212,7 @@ class RunScreen(WorkScreen):
             # Nothing of a run is needed before the first frame.
             from sysbench.core.runs.run_directory import create_run
 
-            run = create_run(resolved(filled.spec), filled.passes, repeat=filled.repeat)
+            run = create_run(resolve(filled.spec), filled.passes, repeat=filled.repeat)
             run.start()
         except (SysbenchError, OSError) as error:
             self.notify(str(error), title="Not started", severity="error", markup=False)
@@ -238,11 +238,11 @@ class RunScreen(WorkScreen):
     @work(thread=True, group="run.exact", exclusive=True, exit_on_error=False)
     def _predict_exactly(self, predicted: DevicePrediction, estimator: Estimator) -> None:
         spec = predicted.spec.changed(device=predicted.device or predicted.spec.device)
-        from sysbench.core.spec.model_source import located
+        from sysbench.core.spec.model_source import locate
 
         try:
             with estimator:
-                exact = estimator.predict(located(spec), predicted.capability)
+                exact = estimator.predict(locate(spec), predicted.capability)
             text = exact_text(spec, predicted.prediction, exact)
             text += exact_verdict(predicted, exact)
         except SysbenchError as error:

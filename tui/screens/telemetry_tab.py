@@ -13,7 +13,7 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.export.text_formats import table_as_markdown
 from sysbench.core.machine.sample import Sample
 from sysbench.core.record.events import PassStarted, TelemetrySampled
-from sysbench.core.record.timing import holding
+from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.tables.timing_tables import telemetry_table
 from sysbench.tui.live.run_watch import mark_of
 from sysbench.tui.screens.result_views import ResultTab
@@ -33,7 +33,7 @@ class TelemetryTab(ResultTab):
         with Vertical(classes="panel", id="series") as series:
             series.border_title = "The whole run"
             yield Drawing()
-        if reasons := ", ".join(holding(telemetry.clock_reasons)):
+        if reasons := ", ".join(limiting_reasons(telemetry.clock_reasons)):
             yield Static(f"! clocks were held back by: {reasons}", markup=False)
         for name, why in telemetry.missing.items():
             if name.startswith("device") and "." not in name:  # all of it, not one series

@@ -97,31 +97,43 @@ def _counts(side: int) -> Callable[[ChangeBranch], Cell]:
 
 
 _SHARED: tuple[Column[ChangeBranch], ...] = (
-    Column("share", lambda row: row.share, "of change", priority=3),
+    Column("share", lambda row: row.share, "of change", priority=3, about="share of the change"),
     Column(BAR, lambda row: change_bar(row.part), priority=4),
 )
 _LAST: tuple[Column[ChangeBranch], ...] = (
-    Column("phase", lambda row: row.node.phase, is_optional=True, priority=7),
-    Column("kind", lambda row: row.node.kind, in_detail=True),
+    Column(
+        "phase", lambda row: row.node.phase, is_optional=True, priority=7, about="phase of the step"
+    ),
+    Column("kind", lambda row: row.node.kind, in_detail=True, about="kind of the row"),
 )
 TIME_COLUMNS: tuple[Column[ChangeBranch], ...] = (
-    Column("name", lambda row: row.text),
-    Column("a_ns", lambda row: row.node.amounts[0], "A ms", priority=1),
-    Column("b_ns", lambda row: row.node.amounts[1], "B ms", priority=2),
-    Column("change_ns", lambda row: row.node.change, "change ms", f"{SIGNED}ns"),
+    Column("name", lambda row: row.text, about="name of the row"),
+    Column(
+        "a_ns", lambda row: row.node.amounts[0], "A ms", priority=1, about="time in A's traced step"
+    ),
+    Column(
+        "b_ns", lambda row: row.node.amounts[1], "B ms", priority=2, about="time in B's traced step"
+    ),
+    Column("change_ns", lambda row: row.node.change, "change ms", f"{SIGNED}ns", about="B minus A"),
     *_SHARED,
-    Column("a_calls", _counts(0), "A calls", priority=5),
-    Column("b_calls", _counts(1), "B calls", priority=6),
+    Column("a_calls", _counts(0), "A calls", priority=5, about="calls per step of A"),
+    Column("b_calls", _counts(1), "B calls", priority=6, about="calls per step of B"),
     *_LAST,
 )
 BYTE_COLUMNS: tuple[Column[ChangeBranch], ...] = (
-    Column("name", lambda row: row.text),
-    Column("a_bytes", lambda row: row.node.amounts[0], "A", priority=1),
-    Column("b_bytes", lambda row: row.node.amounts[1], "B", priority=2),
-    Column("change_bytes", lambda row: row.node.change, "change", f"{SIGNED}bytes"),
+    Column("name", lambda row: row.text, about="name of the row"),
+    Column(
+        "a_bytes", lambda row: row.node.amounts[0], "A", priority=1, about="bytes of A at its peak"
+    ),
+    Column(
+        "b_bytes", lambda row: row.node.amounts[1], "B", priority=2, about="bytes of B at its peak"
+    ),
+    Column(
+        "change_bytes", lambda row: row.node.change, "change", f"{SIGNED}bytes", about="B minus A"
+    ),
     *_SHARED,
-    Column("a_blocks", _counts(0), "A blocks", priority=5),
-    Column("b_blocks", _counts(1), "B blocks", priority=6),
+    Column("a_blocks", _counts(0), "A blocks", priority=5, about="blocks of A at its peak"),
+    Column("b_blocks", _counts(1), "B blocks", priority=6, about="blocks of B at its peak"),
     *_LAST,
 )
 

@@ -1,1 +1,1 @@
-"""The folder by which another Python imports this package, and nothing else."""
+"""Folder through which another Python imports this package; contains nothing else."""

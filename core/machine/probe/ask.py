@@ -1,8 +1,8 @@
 """Print facts about this Python interpreter as one line of JSON: ``PYTHON ask.py QUESTION``.
 
-Any Python that somebody names runs it, so an old one must be able to report its version. The
-question is JSON: ``modules`` to look for, the ``program`` on the import path, distributions in
-``packages``, and imports in ``libraries``, whose versions are wanted.
+Any Python that a user names runs it, so an old one must be able to report its version. The question
+is JSON: ``modules`` to look for, the ``program`` on the import path, distributions in ``packages``,
+and imports in ``libraries``, whose versions are wanted.
 """
 
 import json
@@ -20,17 +20,17 @@ if sys.version_info >= (3, 11):  # noqa: UP036
     from pathlib import Path
 
     def origin(name: str) -> str:
-        """A folder that an uninstalled package has left behind has a spec without an origin."""
+        """Return the path of a module; empty for a folder that an uninstalled package left."""
         try:
             spec = find_spec(name)
-        except ImportError:  # of the folder above
+        except ImportError:  # of the parent folder
             return ""
         return spec.origin or "" if spec else ""
 
     def is_missing(name: str) -> bool:
         try:
             return find_spec(name) is None
-        except ValueError:  # a module that was put there by hand
+        except ValueError:  # a module that was inserted by hand
             return False
 
     question = json.loads(sys.argv[1])

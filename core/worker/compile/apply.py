@@ -19,7 +19,7 @@ from sysbench.core.spec.spec import RunSpec
 
 DISABLING = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 LIMITS = ("recompile limit exceeded", "recompile_limit reached")
-"""What dynamo says of a function that it gives up, the second in torch 2.9."""
+"""Messages of dynamo when it gives up a function; the second one is of torch 2.9."""
 ELSEWHERE = "another function"
 
 Metric = Any
@@ -27,13 +27,10 @@ Metric = Any
 
 
 def parts_seconds(metrics: Sequence[Metric], loading_seconds: float) -> dict[str, float]:
-    """Seconds of each stage without those inside it; they add up to all compilations.
+    """Exclusive seconds of each compile stage; they add up to the compile time.
 
-    ``dynamo`` traces, ``aot`` makes the backward graph and its partition, ``inductor`` lowers
-    and writes code, ``backend`` loads it: the C++ compiler or Triton, or their cache.
-
-    Args:
-        loading_seconds: Seconds of loading generated code, all graphs together.
+    ``dynamo`` traces, ``aot`` builds and partitions the backward graph, ``inductor`` generates
+    code, ``backend`` loads it (C++ compiler, Triton, or their cache).
     """
     # Dynamo measures the stages by separate timers: clamp each to the stage that contains it, so
     # that no difference is negative.
@@ -69,7 +66,6 @@ def graph_breaks(reasons: Iterable[Any]) -> list[GraphBreak]:
 
 
 def _innermost(stack: Sequence[traceback.FrameSummary]) -> tuple[str, str]:
-    """Place and code of the innermost line that is not torch's own."""
     for frame in reversed(stack):
         if f"{os.sep}torch{os.sep}" not in frame.filename:
             return _place(frame.filename, frame.lineno, frame.name), (frame.line or "").strip()
@@ -77,7 +73,7 @@ def _innermost(stack: Sequence[traceback.FrameSummary]) -> tuple[str, str]:
 
 
 def recompiles(metrics: Sequence[Metric]) -> list[Recompile]:
-    """Compilations of a frame that had been compiled before, with the guard that failed."""
+    """Recompilations, with the guard that failed."""
     return [
         Recompile(place=_frame(metric, metrics), guard=_without_id(metric.recompile_reason))
         for metric in metrics
@@ -88,10 +84,10 @@ def recompiles(metrics: Sequence[Metric]) -> list[Recompile]:
 def eager_parts(
     metrics: Sequence[Metric], breaks: Sequence[GraphBreak], graphs: int, *, skipped: int = 0
 ) -> list[EagerPart]:
-    """All that ran eagerly, each with its reason; none if everything ran compiled.
+    """Everything that ran eagerly, with its reason; empty if all code was compiled.
 
     Args:
-        skipped: Frames that were seen and not compiled, with or without a recorded reason.
+        skipped: Frames that were not compiled, with or without a recorded reason.
     """
     if not metrics and not graphs:
         return [_nothing_compiled()]
@@ -112,7 +108,7 @@ def _nothing_compiled() -> EagerPart:
     variable = next((name for name in DISABLING if os.environ.get(name) == "1"), None)
     if variable:
         return EagerPart(cause="disabled", place="", reason=f"{variable} is set to 1")
-    return EagerPart(cause="nothing-compiled", place="", reason="nothing was given to the compiler")
+    return EagerPart(cause="nothing-compiled", place="", reason="the compiler was never called")
 
 
 def _failure(metric: Metric, metrics: Sequence[Metric]) -> EagerPart:
@@ -128,7 +124,7 @@ def _failure(metric: Metric, metrics: Sequence[Metric]) -> EagerPart:
 
 
 def _frame(metric: Metric, metrics: Sequence[Metric]) -> str:
-    """Place of the compiled function; the record of a refused attempt has only its number."""
+    """Place of the compiled function; a refused attempt has only a number."""
     frame = str(metric.compile_id or "").partition("/")[0]
     same_frame = (
         other for other in metrics if str(other.compile_id or "").partition("/")[0] == frame
@@ -150,7 +146,6 @@ def _without_id(guard: str) -> str:
 
 
 def first_line(text: str) -> str:
-    """First line of dynamo's long explanation."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith("raised:"):  # of a backend: the exception follows
         return f"{lines[0]} {lines[1]}"
@@ -164,7 +159,7 @@ RECORDS_KEPT = 4096
 
 
 def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
-    """The model, or its blocks, wrapped by torch.compile; compiling happens at the first step."""
+    """Wrap the model, or its blocks, in torch.compile; the first step compiles."""
     if spec.compile == "off":
         return model
     _keep_records()
@@ -185,12 +180,12 @@ def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
 
 
 def compiled_modules(spec: RunSpec, model: nn.Module) -> list[nn.Module]:
-    """Modules that the spec compiles as a graph each, if it compiles: the blocks, or the model."""
+    """Modules that are compiled as one graph each: the blocks, or the model."""
     return compiled_blocks(model) if spec.compile_scope == "block" else [model]
 
 
 def compiled_blocks(model: nn.Module) -> list[nn.Module]:
-    """The longest list of modules of one class in the model; empty without a list of two."""
+    """The longest list of modules of one class; empty if no list has two."""
     lists = [
         list(module)
         for module in model.modules()
@@ -201,7 +196,7 @@ def compiled_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
-    """The compile block of this process, from torch.compile's counters and records."""
+    """The compile block of this process, from torch.compile's counters."""
     from torch._dynamo.utils import (
         compilation_time_metrics,
         counters,
@@ -246,7 +241,7 @@ def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
 
 
 def _keep_records() -> None:
-    from torch._dynamo import utils
+    from torch._dynamo import utils  # lazy: torch's compiler takes a second
 
     if hasattr(utils, "set_compilation_metrics_limit"):
         utils.set_compilation_metrics_limit(RECORDS_KEPT)
@@ -274,14 +269,14 @@ def _counted(reasons: Any) -> dict[str, int]:
 
 
 def _cache_use(counters: Any) -> tuple[int | None, int | None]:
-    """Hits and misses of Inductor's cache, in graphs; None where it was not used."""
+    """Hits and misses of Inductor's graph cache; None if it was not used."""
     inductor = counters["inductor"]
     hits, misses = int(inductor["fxgraph_cache_hit"]), int(inductor["fxgraph_cache_miss"])
     return (hits, misses) if hits or misses else (None, None)
 
 
 def _cudagraph_skips(metrics: Any, count: int, otherwise: str) -> dict[str, int]:
-    """Reasons why graphs were not captured as CUDA graphs, with the number of graphs of each."""
+    """Reasons why CUDA graphs were not captured, with counts."""
     reasons = [
         reason for metric in metrics if (reason := getattr(metric, "cudagraph_skip_reason", None))
     ]
@@ -292,7 +287,7 @@ def _cudagraph_skips(metrics: Any, count: int, otherwise: str) -> dict[str, int]
 
 
 def _with_cache_state(spec: RunSpec, block: Compile) -> Compile:
-    """The block with its seconds as those of a cold or of a warm cache, or of neither."""
+    """Set the cold or warm compile seconds, depending on the state of the cache."""
     if spec.compile_cache == "cold":
         return msgspec.structs.replace(block, cold_seconds=block.compile_seconds)
     missing = {"cold_seconds": "the cache was not empty: --set compile_cache=cold measures both"}

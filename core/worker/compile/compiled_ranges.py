@@ -22,12 +22,11 @@ MARK = "_sysbench_enter"
 
 @contextmanager
 def part_ranges(graphs: Iterable[GeneratedGraph], make: MakeRange) -> Iterator[None]:
-    """Open a range before every kernel call of the graphs, until the end of ``with``.
+    """Open a range before every kernel call of the graphs inside ``with``.
 
-    The functions that call the kernels are recompiled from their source with one more statement
-    per call. Those without the compiler's numbers stay as they are.
+    Functions that call kernels are recompiled with one extra statement per call.
     """
-    from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.codecache import PyCodeCache  # lazy: torch's compiler takes a second
 
     loaded = {getattr(module, "__file__", ""): module for module in PyCodeCache.modules}
     with ExitStack() as stack:
@@ -54,7 +53,7 @@ def _mark_calls(
 
 
 class _Ranges:
-    """Keeps the range of the current call open; a graph's calls run one after the other."""
+    """Keeps the range of the current kernel call open."""
 
     def __init__(self, paths: Mapping[int, str], make: MakeRange) -> None:
         self._paths = paths
@@ -62,7 +61,6 @@ class _Ranges:
         self._open: AbstractContextManager[Any] | None = None
 
     def enter(self, number: int) -> None:
-        """Close the open range, and open that of this call; 0 only closes."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
             self._open = None
@@ -72,7 +70,6 @@ class _Ranges:
 
 
 def _functions_with_marks(source: str) -> ast.Module:
-    """The functions and classes that call kernels, with the marks inserted."""
     lines = source.splitlines(keepends=True)
     kept: list[ast.stmt] = []
     for node in ast.parse(source).body:
@@ -96,7 +93,6 @@ def _compiled(tree: ast.Module, names: Mapping[str, Any]) -> dict[str, FunctionT
 
 
 def _functions(names: Mapping[str, Any]) -> dict[str, FunctionType]:
-    """Functions and methods of classes that were made by the generated code, by name."""
     functions: dict[str, FunctionType] = {}
     for name, value in names.items():
         if isinstance(value, FunctionType):

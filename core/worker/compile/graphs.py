@@ -46,22 +46,17 @@ CALL = re.compile(r"# \[Provenance debug handles\] (\S+:\d+)")
 
 @contextmanager
 def watched_graphs(spec: RunSpec, root: nn.Module) -> Iterator[list[GeneratedGraph]]:
-    """Collect the graphs that Inductor compiles inside ``with``, flex attention's in an eager
-    model among them.
+    """Collect the graphs that Inductor compiles inside ``with``, flex attention's included.
 
-    Cached graphs lack their origins, so the cache of graphs is off; the caches of C++ and Triton
-    binaries stay on. On the CPU kernels are generated with profiler events, without which the
-    profiler does not see them.
-
-    Args:
-        root: The compiled module, or one of several.
+    Cached graphs lack their origins, so the graph cache is off; caches of binaries stay on. CPU
+    kernels get profiler events, which the profiler needs to see them.
     """
     graphs: list[GeneratedGraph] = []
     if not spec.compiles or (spec.compile != "off" and spec.compile_backend != "inductor"):
         yield graphs
         return
-    from torch._functorch import config as functorch_config
-    from torch._inductor import config as inductor_config
+    from torch._functorch import config as functorch_config  # lazy: torch's compiler takes a second
+    from torch._inductor import config as inductor_config  # lazy: torch's compiler takes a second
 
     wanted: dict[str, object] = {
         "fx_graph_cache": False,
@@ -90,7 +85,6 @@ def made_kernels(graphs: Iterable[GeneratedGraph], job: Job) -> list[GeneratedKe
 
 
 def _patched(config: Any, wanted: dict[str, object]) -> Any:
-    """Apply the settings that this version of torch has, until the end of ``with``."""
     return config.patch({key: value for key, value in wanted.items() if _has(config, key)})
 
 
@@ -103,7 +97,7 @@ def _has(config: Any, key: str) -> bool:
 
 
 class _Watcher(logging.Handler):
-    """Adds a graph for each piece of code that Inductor announces."""
+    """Adds a graph for each piece of code that Inductor reports."""
 
     def __init__(self, graphs: list[GeneratedGraph], root: nn.Module) -> None:
         super().__init__()
@@ -117,14 +111,13 @@ class _Watcher(logging.Handler):
             return
         try:
             self._graphs.append(_generated_graph(path, self._root))
-        except Exception:  # private to torch, any version may change it: the run goes on without
+        except Exception:  # private to torch and may change: continue without
             logging.getLogger(__name__).exception("the origins of %s are not known", path)
 
 
 def _generated_graph(path: str, root: nn.Module) -> GeneratedGraph:
-    """The graph that Inductor compiles at this moment."""
-    from torch._inductor import debug
-    from torch._inductor.virtualized import V
+    from torch._inductor import debug  # lazy: torch's compiler takes a second
+    from torch._inductor.virtualized import V  # lazy: torch's compiler takes a second
 
     graph: Any = V.graph
     everything: dict[str, list[str]] = getattr(
@@ -182,7 +175,7 @@ def _unique(texts: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def _operator(node: fx.Node) -> str | None:
-    """``add`` of ``aten.add.Tensor``; before decomposition where that is known."""
+    """Shorten ``aten.add.Tensor`` to ``add``; from before decomposition if known."""
     if node.op != "call_function":
         return None
     parts = str(node.meta.get("original_aten") or node.target).split(".")
@@ -190,7 +183,6 @@ def _operator(node: fx.Node) -> str | None:
 
 
 def _module(node: fx.Node, root: nn.Module) -> str | None:
-    """Path of the module that the node was traced in, or its forward node; None if unknown."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
         return None
@@ -205,7 +197,7 @@ def _module(node: fx.Node, root: nn.Module) -> str | None:
 
 
 def _source(node: fx.Node) -> str | None:
-    """``models/attention.py:71 q = …``, the innermost line that is not torch's own."""
+    """``models/attention.py:71 q = …``: the innermost line outside torch."""
     text = node.meta.get("stack_trace") or ""
     lines = text.splitlines()
     for index in range(len(lines) - 1, -1, -1):
@@ -219,7 +211,7 @@ def _source(node: fx.Node) -> str | None:
 
 
 def _scheduled(nodes: Iterable[Any]) -> Iterator[ScheduledNode]:
-    """The scheduler's nodes with the bytes that it counts for each."""
+    """Scheduler nodes and the bytes counted for each."""
     for node in nodes:
         yield ScheduledNode(
             origins=frozenset(

@@ -1,4 +1,4 @@
-"""Paths that torch's C++ compiling can take.
+"""Paths that torch's C++ compiler command accepts.
 
 Inductor writes the compiler's command as one line and splits it as a shell would, but quotes
 neither its cache folder nor the folders of libraries: with a blank, a quote or a backslash in one
@@ -29,14 +29,14 @@ PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 def use_plain_paths() -> None:
     """Give this process plain paths to Inductor's cache, to torch and to Python.
 
-    Call it before torch is imported: torch takes its own folder from the import.
+    Call it before torch is imported.
 
     Raises:
         WorkerFailed: No folder can hold the links.
     """
     cache = os.environ.get(CACHE_VARIABLE, "")
     if not is_plain(cache):
-        Path(cache).mkdir(parents=True, exist_ok=True)  # a link to nothing is no folder
+        Path(cache).mkdir(parents=True, exist_ok=True)  # a dangling link is no folder
         os.environ[CACHE_VARIABLE] = str(plain(Path(cache).absolute()))
     for index, entry in enumerate(sys.path):
         if not is_plain(entry) and Path(entry, "torch", "__init__.py").is_file():
@@ -45,19 +45,19 @@ def use_plain_paths() -> None:
     for name in PYTHON_FOLDERS:
         if variables.get(name) and not is_plain(str(variables[name])):
             variables[name] = str(plain(Path(variables[name])))
-    # The cache's place if nothing names one. Last, because links are made in it while it is plain.
+    # The default place of the cache. Last, because links are made in it while it is plain.
     if not is_plain(folder := tempfile.gettempdir()):
         os.environ["TMPDIR"] = tempfile.tempdir = str(plain(Path(folder)))
 
 
 def have_plain_paths(job: Job, report: Report) -> bool:
-    """`use_plain_paths` where the job compiles; false if that failed, which is reported."""
+    """Call `use_plain_paths` if the job compiles; report a failure and return False."""
     if not job.spec.compiles:
         return True
     try:
         use_plain_paths()
     except (SysbenchError, OSError) as error:
-        from sysbench.core.worker.failures import report_failure  # imports torch
+        from sysbench.core.worker.failures import report_failure  # lazy: imports torch
 
         report_failure(error, job.spec, report)
         return False
@@ -65,7 +65,7 @@ def have_plain_paths(job: Job, report: Report) -> bool:
 
 
 def is_plain(path: str) -> bool:
-    """Whether a shell's rules take a path for one word as it stands."""
+    """Whether a shell reads the path as one word without quoting."""
     try:
         return not path or shlex.split(path) == [path]
     except ValueError:  # a quote that nothing closes
@@ -73,13 +73,10 @@ def is_plain(path: str) -> bool:
 
 
 def plain(path: Path) -> Path:
-    """The same folder by a path that is plain; itself where it is already.
-
-    Args:
-        path: Absolute; need not exist yet.
+    """Return a plain path to the same folder, which need not exist yet.
 
     Raises:
-        WorkerFailed: No folder can hold the link that it takes.
+        WorkerFailed: No folder can hold the link.
     """
     awkward = next((one for one in (path, *path.parents) if not is_plain(one.name)), None)
     if awkward is None:
@@ -87,7 +84,7 @@ def plain(path: Path) -> Path:
     # The same for every process, because compiled code is cached by the command that made it.
     name = hashlib.sha256(os.fsencode(awkward)).hexdigest()[:16]
     link = _folder_of_links(path) / name
-    # Whoever comes second finds the same link: it is named after where it leads.
+    # A second process finds the same link: its name is made from its target.
     with suppress(FileExistsError):
         link.symlink_to(awkward)
     return link / path.relative_to(awkward)

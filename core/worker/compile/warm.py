@@ -23,13 +23,13 @@ from sysbench.core.worker.imports import uncollected
 MODULE = "sysbench.core.worker.compile.warm"
 RESULT = "compiled-again.json"
 TIMEOUT_SECONDS = 1700.0
-"""Less than the supervisor's timeout of a worker that compiles."""
+"""Less than the supervisor's timeout for compiling workers."""
 
 
 def with_warm_seconds(job: Job, block: Compile) -> Compile:
-    """The block with the seconds that a fresh process needed to compile from the same cache.
+    """Add the seconds that a fresh process needs to compile from the same cache.
 
-    Call it when this process's model is freed: a full device has no room for both.
+    Call it after this process freed its model: a full device has no space for both.
     """
     held_bytes = _let_go(job.spec)
     result = job.path / RESULT
@@ -50,8 +50,8 @@ def with_warm_seconds(job: Job, block: Compile) -> Compile:
 
 
 def _let_go(spec: RunSpec) -> int:
-    """Free what this process holds of the device; returns the bytes that it still holds."""
-    import torch
+    """Free this process's device memory; return the bytes that remain."""
+    import torch  # lazy: imports torch from a plain path
 
     # Captured CUDA graphs keep their pools after their model is gone.
     torch.compiler.reset()
@@ -69,17 +69,16 @@ def _without(block: Compile, reason: str) -> Compile:
 
 
 def main() -> None:
-    """Compile the spec on standard input once, and write the compile block to the named file."""
+    """Compile the spec on standard input once and write the compile block to the named file."""
     die_with_parent(os.getppid())
     use_plain_paths()
-    # Late: torch is imported from a plain path.
     with uncollected():
-        import torch
+        import torch  # lazy: torch is imported from a plain path
 
-        from sysbench.core.worker.boot import prepare_torch
-        from sysbench.core.worker.compile.apply import describe_compilation
-        from sysbench.core.worker.limits import limit_memory
-        from sysbench.core.worker.workloads.make_workload import make_workload
+        from sysbench.core.worker.boot import prepare_torch  # lazy: as torch
+        from sysbench.core.worker.compile.apply import describe_compilation  # lazy: as torch
+        from sysbench.core.worker.limits import limit_memory  # lazy: as torch
+        from sysbench.core.worker.workloads.make_workload import make_workload  # lazy: as torch
 
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=RunSpec)
     prepare_torch(spec)

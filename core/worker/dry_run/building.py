@@ -16,19 +16,15 @@ from sysbench.core.predict.requests import RequestTrace
 _copy = torch.ops.aten._to_copy
 
 REDRAWS = torch.__version__ >= "2.12"  # torch compares this as versions
-"""Whether this torch's truncated normal redraws what falls outside of its bounds, in tensors as
-large as the weight, until nothing does. Before 2.12 it worked in place."""
+"""Whether this torch's truncated normal redraws values outside its bounds, in tensors as large as
+the weight. Before 2.12 it worked in place."""
 
 BEYOND = math.erfc(3 / math.sqrt(2))
 """Share of a normal distribution outside of three deviations: the built-in model's bounds."""
 
 
 class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows every storage from its first appearance, until the step's tracker takes it over.
-
-    Attributes:
-        trace: The requests and returns.
-    """
+    """Follows every storage until the step's tracker takes it over."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -38,18 +34,18 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made_from: list[tuple[int, int]] = []
 
     def number_of(self, address: int) -> int | None:
-        """The number of a live storage; None if it is unknown, as one on the host is."""
+        """Number of a live storage; None if unknown, for example on the host."""
         return self._numbers.get(address)
 
     def hand_over(self, address: int, block: int) -> int | None:
-        """The number of a storage that another tracker follows from now on; None if unknown."""
+        """Number of a storage that another tracker takes over; None if unknown."""
         number = self._numbers.pop(address, None)
         if number is not None and number >= 0:
             self.trace.blocks[number] = block
         return number
 
     def label_the_rest(self) -> None:
-        """Give each storage that is gone the block of what it was copied to, or made from."""
+        """Assign freed storages to the block that they were copied to or made from."""
         blocks = self.trace.blocks
         for source, copy in self._copies:
             blocks[source] = blocks[copy]
@@ -90,14 +86,14 @@ class BuildTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def request_initialisation(module: nn.Module) -> None:
-    """Make the requests of `models.transformer.initialise`, without values."""
+    """Request the memory of `transformer.initialise` without computing values."""
     if REDRAWS and isinstance(module, (nn.Linear, nn.Embedding)):
         with torch.no_grad():
             _redraw(module.weight, redraws_of(module.weight.numel()))
 
 
 def redraws_of(count: int) -> int:
-    """Redraws until less than half a value is expected outside; all are counted as drawn."""
+    """Number of redraws until less than half a value is expected outside the bounds."""
     redraws = 0
     while count * BEYOND**redraws * BEYOND >= 0.5:
         redraws += 1
@@ -105,7 +101,7 @@ def redraws_of(count: int) -> int:
 
 
 def _redraw(weight: Tensor, redraws: int) -> None:
-    # The names and their lifetimes are torch's: they decide what is alive with what.
+    # Same names and lifetimes as in torch: they decide which tensors are alive together.
     result = weight
     for left in range(redraws, -1, -1):
         mask = (result < 0) | (result > 0)

@@ -42,15 +42,12 @@ from sysbench.core.worker.failures import users_place
 def exact_prediction(
     spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
 ) -> ExactPrediction:
-    """Run the step on meta tensors and sum it; for a deep model, extend shallow ones.
+    """Run the step on meta tensors and sum it; extend shallow dry runs of a deep model.
 
     Args:
-        capability: As `closed_form.predict` takes it.
-        variant: Of a training step.
+        capability: See `closed_form.predict`.
     """
-    from sysbench.core.worker.dry_run.depth import (
-        dry_run_at_depth,  # `main` times the import of torch
-    )
+    from sysbench.core.worker.dry_run.depth import dry_run_at_depth  # lazy: imports torch
 
     run, how = dry_run_at_depth(spec, capability, variant)
     sizes = (
@@ -59,13 +56,13 @@ def exact_prediction(
         else _built_in(spec)
     )
     prediction = _added_up(spec, run, how, capability, sizes)
-    if variant.shards > 1:  # its transfers have streams of their own, which the dry run has not
+    if variant.shards > 1:  # its transfers use separate streams, which the dry run does not model
         return msgspec.structs.replace(prediction, requests=None, held=None)
     return prediction
 
 
 class DryRunSizes(NamedTuple):
-    """What a prediction says of the model itself; without masked FLOPs where no form has them."""
+    """Sizes of the model itself; no masked FLOPs if no closed form has them."""
 
     parameters: int
     parameter_bytes: int
@@ -149,15 +146,14 @@ def _place(spec: RunSpec, moment: Moment) -> str:
 
 
 def main() -> int:
-    """Answer until the input ends."""
-    # Standard output is for answers: whatever torch prints goes to standard error.
+    # Standard output is for answers; redirect output of torch to standard error.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     # Importing makes a million objects, none of them garbage. Within a step a collection would
     # free storages at a moment at which a real step frees none.
     gc.disable()
     began = time.perf_counter()
-    import torch
+    import torch  # lazy: timed here
 
     from sysbench.core.worker.dry_run import depth  # noqa: F401
 
@@ -174,7 +170,7 @@ def main() -> int:
 
 
 def _import_model(spec: RunSpec) -> None:
-    """Import what the model needs, and exempt it from the collection before each step."""
+    """Import what the model needs and exempt it from garbage collection."""
     from sysbench.core.worker.workloads.model_workload import (
         import_own_model,  # `main` times the import of torch
     )

@@ -1,4 +1,4 @@
-"""Dry runs of deep models: shallow ones extended, where the blocks repeat each other."""
+"""Dry runs of deep models, extended from shallow ones if the blocks repeat."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from sysbench.core.worker.workloads.huggingface import model_class
 from sysbench.core.worker.workloads.model_workload import parts_of
 
 DEPTHS = (SHALLOW - 1, SHALLOW, SHALLOW + 1)
-"""Two that are extended, and a third that has to confirm them."""
+"""Two depths that are extended, and a third that must confirm the result."""
 
 DEPTH = "num_hidden_layers"
-"""Name that configurations have for the number of blocks, or under which they find it."""
+"""Attribute of configurations for the number of blocks, possibly an alias."""
 
 
 class Blocks(NamedTuple):
-    """The blocks of a model, all alike: the name of their list, and their number."""
+    """Name of the module list and number of identical blocks."""
 
     name: str
     layers: int
@@ -40,13 +40,13 @@ class Blocks(NamedTuple):
 def dry_run_at_depth(
     spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
 ) -> tuple[DryRun, str]:
-    """Dry run of the model, extended from shallow ones where these decide it; and how it was made.
+    """Dry-run the model, extended from shallow ones if they decide it; also return the method.
 
     Args:
-        capability, variant: As `dry_run` takes them.
+        capability, variant: See `dry_run`.
 
     Raises:
-        Exception: Whatever the user's code raises.
+        Exception: Any error of the user's code.
     """
     if spec.is_own:
         run = _of_configuration(spec, capability) if variant == PLAIN else None
@@ -68,14 +68,14 @@ def _deep(small: DryRun, large: DryRun, layers: int, *, on_cuda: bool) -> DryRun
 
 
 def _of_configuration(spec: RunSpec, capability: str | None) -> DryRun | None:
-    """The extended dry run of a model whose blocks repeat each other; None of any other one."""
+    """Extend the dry run of a model with repeated blocks; None for other models."""
     if source_of(spec.model).door != "hf" or spec.trust_code:
         return None
     try:
         return _extended(spec, capability)
     except Exception:
-        # No shallow model can be built, or the blocks differ in what they do. The dry run of the
-        # whole model follows, and raises what is wrong with it.
+        # No shallow model can be built, or the blocks behave differently. The dry run of the
+        # whole model follows and raises any error.
         return None
 
 
@@ -119,21 +119,21 @@ def _without_order(run: DryRun) -> tuple[DryRun, Counter[Moment]]:
 
 
 def _extends(trace: RequestTrace | None, deeper: RequestTrace | None) -> bool:
-    """Whether a trace of `SHALLOW` layers gives that of one layer more."""
+    """Whether the trace of `SHALLOW` layers predicts the one with one more layer."""
     assert trace is not None and deeper is not None
     given = extended_trace(trace, SHALLOW + 1).requests()
     return [*_in_one_order(given.step)] == [*_in_one_order(deeper.requests().step)]
 
 
 def _in_one_order(entries: Sequence[int]) -> Iterator[int]:
-    """Requests with the returns between them sorted: their order changes nothing."""
+    """Sort consecutive returns, whose order does not matter."""
     for is_return, group in groupby(entries, key=lambda entry: entry < 0):
         rows = list(group)
         yield from sorted(rows) if is_return else rows
 
 
 def _is_list(value: object, layers: int) -> bool:
-    """Whether a value of a configuration speaks of each layer."""
+    """Whether a configuration value has one entry per layer."""
     return isinstance(value, (list, tuple)) and len(value) == layers
 
 
@@ -142,12 +142,12 @@ def _is_uniform(values: Sequence[Any]) -> bool:
 
 
 def _named(moment: Moment) -> Moment:
-    """The moment with the name of its module, as the whole model's step has it."""
+    """Rename the moment's module as in the full model."""
     return replace(moment, block=0, place=moment.place.replace("*", str(moment.block - 1), 1))
 
 
 def blocks_alike(model: nn.Module) -> Blocks | None:
-    """The model's only list of modules, if its children differ in nothing but their index."""
+    """The model's only module list, if its children differ only in their index."""
     lists = [(name, one) for name, one in model.named_modules() if type(one) is nn.ModuleList]
     if len(lists) != 1 or not len(lists[0][1]):
         return None
@@ -164,7 +164,7 @@ _BASE = frozenset(vars(nn.Module()))
 
 
 def _facts(block: nn.Module) -> Iterator[tuple[tuple[str, str], Any]]:
-    """All of a block that decides what it does: by the name of a module in it, and what of it."""
+    """Everything that decides what a block does, by module name."""
     for name, module in block.named_modules():
         yield (name, ""), type(module)
         for kind in (module.named_parameters, module.named_buffers):
@@ -173,5 +173,5 @@ def _facts(block: nn.Module) -> Iterator[tuple[tuple[str, str], Any]]:
         for key, value in vars(module).items():
             if key not in _BASE:
                 is_plain = isinstance(value, (*PLAIN_VALUES, tuple))
-                # Any other object is like itself alone.
+                # Other objects are equal only to themselves.
                 yield (name, key), value if is_plain else (type(value), id(value))

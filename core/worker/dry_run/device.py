@@ -33,24 +33,22 @@ GROUPED_PRODUCTS = tuple(
     for owner, name in ((torch, "_grouped_mm"), (F, "grouped_mm"))
     if hasattr(owner, name)
 )
-"""Products of experts' weights, in the versions of torch that have them."""
+"""Grouped products for mixtures of experts, in versions of torch that have them."""
 
 
 class GroupedProduct(torch.autograd.Function):
-    """A product of rows in groups, each with a matrix of its own.
+    """Product of grouped rows, each group with its own matrix.
 
-    torch has no meta kernel for it in float32. Every row is multiplied once, whatever the groups.
+    torch has no meta kernel for it in float32. Every row is multiplied once.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, matrices: Tensor, ends: Tensor | None) -> Tensor:
-        """The rows' products, in the layout of the rows; ``ends`` are those of the groups."""
         ctx.save_for_backward(rows, matrices, ends)
         return rows @ matrices[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        """The gradients of rows and matrices."""
         rows, matrices, _ = ctx.saved_tensors
         (gradient,) = gradients
         of_rows = gradient @ matrices[0].t()
@@ -59,7 +57,6 @@ class GroupedProduct(torch.autograd.Function):
 
 
 def grouped_product(rows: Tensor, matrices: Tensor, offs: Tensor | None = None, **_: Any) -> Any:
-    """`GroupedProduct` by the arguments of torch's functions."""
     return GroupedProduct.apply(rows, matrices, offs)  # type: ignore[no-untyped-call]
 
 
@@ -69,7 +66,7 @@ def is_grouped_product(func: Callable[..., Any], args: Sequence[Any]) -> bool:
 
 
 def _unguarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a function of `F` that does not hand itself to function modes as a whole."""
+    """Copy a function of `F`, without its check for function modes."""
     assert isinstance(function, FunctionType)
     names = {**vars(F), "has_torch_function": lambda operands: False}
     copy = FunctionType(function.__code__, names, argdefs=function.__defaults__)
@@ -78,9 +75,10 @@ def _unguarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 attention_layer = _unguarded(F.multi_head_attention_forward)
-"""``F.multi_head_attention_forward``, whose operations reach a mode one by one.
+"""``F.multi_head_attention_forward``, whose operations reach a function mode one by one.
 
-torch asks a mode about the function as a whole, and leaves the mode before its body runs.
+The original passes itself to the mode as a whole, and its body would run outside of the mode.
+Copied, since torch has no public way to skip that check.
 """
 
 
@@ -89,14 +87,12 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        """The normalised x, in its own dtype."""
         normed = torch.empty_like(x)  # before the numbers, as the kernel does
         ctx.save_for_backward(x, weight, x.new_empty(x.shape[:-1], dtype=torch.float32))
         return normed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of both inputs."""
         x, weight, _ = ctx.saved_tensors
         return torch.empty_like(x), torch.empty_like(weight)
 
@@ -122,10 +118,10 @@ def cuda_dropout(
 
 
 def masked_cuda_attention(attention: Attention, call: AttentionCall) -> Tensor | None:
-    """Attention with a mask by a kernel of CUDA that keeps no scores; None where torch has none.
+    """Masked attention by a CUDA kernel that keeps no scores; None if torch has none.
 
-    cuDNN's kernel takes a mask without gradient or dropout in 16 bits, on compute capability 9 and
-    10; the memory-efficient one takes all, and is torch's choice elsewhere. Flash takes none.
+    cuDNN accepts a mask without gradient or dropout in 16 bits on compute capability 9 and 10; the
+    memory-efficient kernel accepts all. Flash accepts none.
     """
     query, mask = call.query, call.attn_mask
     heads = {tensor.shape[-3] for tensor in call.operands if tensor.dim() == 4}
@@ -147,10 +143,10 @@ def masked_cuda_attention(attention: Attention, call: AttentionCall) -> Tensor |
 
 
 def is_fused_by_cuda(call: AttentionCall) -> bool:
-    """Whether `cuda_attention` knows the kernel: one that keeps no scores, without a mask.
+    """Whether `cuda_attention` models the kernel: no stored scores, no mask.
 
-    It keeps as much with and without causality and dropout. Key heads fewer than query heads are
-    refused by the memory-efficient kernel, the only one for float32: torch then writes scores.
+    With fewer key heads than query heads the memory-efficient kernel, the only one for float32,
+    refuses: torch then writes scores.
     """
     is_half = call.query.dtype in (torch.bfloat16, torch.float16)
     return call.attn_mask is None and (is_half or call.query.shape[-3] == call.key.shape[-3])
@@ -186,10 +182,7 @@ def cuda_attention(attention: Attention, call: AttentionCall) -> Tensor:
 def cpu_attention(attention: Attention, call: AttentionCall) -> Tensor:
     """Attention by the kernel that torch chooses on the CPU for these shapes and strides.
 
-    torch is asked with real tensors that nobody writes to: their memory is never touched.
-
-    Args:
-        attention: The spec's, which may leave torch one kernel alone.
+    The choice is made with real tensors whose memory is never touched.
     """
     mask, options = call.attn_mask, (call.dropout_p, call.is_causal)
     allowed: AbstractContextManager[object] = nullcontext()
@@ -210,13 +203,12 @@ def cpu_attention(attention: Attention, call: AttentionCall) -> Tensor:
 
 
 def _unwritten(tensor: Tensor) -> Tensor:
-    """A tensor of the CPU like this one, with no values."""
     like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     return like.requires_grad_(tensor.requires_grad)
 
 
 def _named(*names: str) -> frozenset[Any]:
-    """The functions of these names of torch, of its tensors, and of its functional module."""
+    """Functions with these names in torch, `Tensor` and `F`."""
     found = (getattr(owner, name, None) for name in names for owner in (torch, Tensor, F))
     return frozenset(function for function in found if function is not None)
 
@@ -263,10 +255,10 @@ DROPOUTS = (F.dropout, torch.dropout)
 
 @contextmanager
 def device_semantics(spec: RunSpec) -> Iterator[None]:
-    """Run the block as on the device: forward pass and loss. The cache of casts ends with it."""
+    """Emulate the device for forward and loss; clears autocast's cache at the end."""
     functions = CudaFunctions if spec.on_cuda else CpuFunctions
     mode = functions(autocast_dtype(spec), spec.attention_row)
-    # On the CPU, what the model's code makes without a device is where the model is.
+    # On the CPU, tensors that the model creates without a device are on the model's device.
     default = nullcontext() if spec.on_cuda else torch.device("meta")
     try:
         with default, mode:
@@ -279,11 +271,10 @@ class CpuFunctions(TorchFunctionMode):
     """Mode that computes torch functions as on the CPU.
 
     Args:
-        dtype: Dtype to which autocast lowers matrix products; None without autocast.
-        attention: The spec's choice of kernel.
+        dtype: Autocast dtype; None without autocast.
 
     Attributes:
-        copies: Casts of weights that need gradients, which autocast caches.
+        copies: Cached casts of weights that need gradients.
     """
 
     lowered: frozenset[Any] = LOWERED_BY_CPU
@@ -316,7 +307,7 @@ class CpuFunctions(TorchFunctionMode):
     def _compute(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """Compute the function of operands that are cast already."""
+        """Compute the function on operands that are already cast."""
         if func is F.scaled_dot_product_attention:
             return cpu_attention(self._attention, AttentionCall(*args, **kwargs))
         if is_grouped_product(func, args):
@@ -324,7 +315,7 @@ class CpuFunctions(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _cast(self, value: object, dtype: torch.dtype) -> object:
-        """Cast as autocast does: it caches the copies of weights that need gradients."""
+        """Cast as autocast does, caching copies of weights that need gradients."""
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return value
         if value.dtype in (dtype, torch.float64):

@@ -1,4 +1,4 @@
-"""Dry run of the real step: every storage of it, with its place and its lifetime."""
+"""Dry run of the real step: all storages with place and lifetime."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 
 class DryRunOptimizer:
-    """Steps as the optimizer of `workloads.base.optimizer_over` from its second step on.
+    """Behaves as the optimizer of `stepped_workload.optimizer_over` from its second step on.
 
     Attributes:
-        state: Optimizer state by parameter, allocated from the start.
+        state: Optimizer state by parameter, allocated at construction.
     """
 
     def __init__(self, spec: RunSpec, parameters: list[nn.Parameter]) -> None:
@@ -67,7 +67,6 @@ class DryRunOptimizer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update every parameter that has a gradient."""
         parameters = [one for one in self._parameters if one.grad is not None]
         used = [local_shard(parameter) for parameter in parameters]
         gradients = [local_shard(one.grad) for one in parameters if one.grad is not None]
@@ -104,10 +103,10 @@ class DryRunOptimizer:
 
 
 class DryRunWorkload(Workload):
-    """The workload of any model on meta tensors, on any machine.
+    """Workload of any model on meta tensors.
 
     Attributes:
-        requested_spec: The spec that is predicted; ``spec`` is its stand-in, run eagerly.
+        requested_spec: The predicted spec; ``spec`` is its eager stand-in.
     """
 
     def __init__(self, requested_spec: RunSpec, variant: TrainingVariant = PLAIN) -> None:
@@ -144,9 +143,9 @@ class DryRunWorkload(Workload):
 
 
 class PlainBatches(TorchFunctionMode):
-    """Answers what transformers reads from ids and masks: one sequence a row, without padding.
+    """Answers questions of transformers about ids and masks: one sequence a row, no padding.
 
-    Reading the values of meta tensors is an error otherwise.
+    Reading the values of meta tensors is an error.
     """
 
     def __init__(self) -> None:
@@ -171,7 +170,7 @@ class PlainBatches(TorchFunctionMode):
 
 
 CONDITIONS = (Tensor.all, Tensor.__eq__)
-"""Functions whose result transformers reads: all rows have one sequence, all ids count."""
+"""Functions whose result transformers reads: one sequence a row, no padding."""
 
 
 def _runnable(spec: RunSpec) -> RunSpec:
@@ -193,10 +192,10 @@ BLOCK = re.compile(r"blocks\.(\d+)")
 
 
 class Places(NamedTuple):
-    """Places of a model's modules, by their names, and of the parameters of their own.
+    """Places of a model's modules by name, and of their own parameters.
 
     Attributes:
-        layers: Number of blocks that the places distinguish.
+        layers: Number of distinct blocks.
     """
 
     of_module: Callable[[str], Place]
@@ -205,7 +204,7 @@ class Places(NamedTuple):
 
 
 def places_of(spec: RunSpec) -> Places:
-    """The blocks and ends of the built-in model; of others each module by its name."""
+    """Blocks and ends of the built-in model; for other models each module by name."""
     if spec.is_own:
         return Places(partial(Place, 0), partial(Place, 0))
     return Places(_built_in_module, _built_in_parameters, spec.layers)
@@ -227,18 +226,16 @@ def dry_run(
     variant: TrainingVariant = PLAIN,
     places: Places | None = None,
 ) -> DryRun:
-    """Run the step of the whole model on meta tensors; optimizer state exists from the start.
+    """Run the step of the whole model on meta tensors; optimizer state already exists.
 
-    An optimizer or a whole step of the user's makes its state in a first step, which is not
-    followed.
+    A custom optimizer or step creates its state in a first step, which is not tracked.
 
     Args:
-        capability: As `closed_form.predict` takes it.
-        variant: Way to train, if it is not the spec's; without an optimizer of the user's.
-        places: See `places_of`, which is the default.
+        capability: See `closed_form.predict`.
+        places: Default: `places_of`.
 
     Raises:
-        Exception: Whatever the user's code raises, also because a tensor has no data.
+        Exception: Any error of the user's code, also because a tensor has no data.
     """
     with fake_process_group(variant.shards):
         return _dry_run(spec, capability, variant, places or places_of(spec))
@@ -286,7 +283,7 @@ def _dry_run(
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Hold off collections: they would free storages where a real step frees none."""
+    """Pause garbage collection, which would free storages that a real step keeps."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
@@ -316,7 +313,7 @@ def _own_residents(tracker: StorageTracker, workload: DryRunWorkload, places: Pl
 
 
 def _place_ranges(tracker: StorageTracker, places: Places) -> MakeRange:
-    """Ranges around modules that move the tracker to their places."""
+    """Make ranges that move the tracker to the modules' places."""
     open_places: list[Place] = [OUTSIDE]
 
     @contextmanager
@@ -335,7 +332,7 @@ def _place_ranges(tracker: StorageTracker, places: Places) -> MakeRange:
 def _watch(
     tracker: StorageTracker, workload: DryRunWorkload, places: Places, used: set[Tensor]
 ) -> None:
-    """Hook the model so that the tracker has its outputs and the gradients."""
+    """Hook the model so that the tracker sees its outputs and gradients."""
 
     def done(module: nn.Module, args: object, output: object) -> None:
         for tensor in tensors_in(output):

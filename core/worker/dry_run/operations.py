@@ -1,4 +1,4 @@
-"""What an operation on tensors without data costs, and what its kernel would have returned."""
+"""Costs and results of operations on tensors without data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def flops_of(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
 
 
 def product_of(flops: int, func: Any, args: Sequence[Any], result: Any) -> Product:
-    """A matrix product with the bytes that it reads and writes."""
+    """Matrix product with the bytes that it reads and writes."""
     dtype = str(tensors_in(args)[0].dtype).removeprefix("torch.")
     return Product(dtype, flops, moved_bytes(func, args, result))
 
@@ -54,7 +54,7 @@ def moved_bytes(func: Any, args: Sequence[Any], result: Any) -> int:
         and declared.name != "grads"
     ]
     is_new = all(declared.alias_info is None for declared in schema.returns)
-    # An expanded tensor has more elements than its storage: no more is moved than there is.
+    # An expanded tensor has more elements than its storage: count the storage.
     return sum(
         min(leaf.numel() * leaf.itemsize, leaf.untyped_storage().nbytes())
         for leaf in tensors_in((args, written, result if is_new else None))
@@ -62,11 +62,11 @@ def moved_bytes(func: Any, args: Sequence[Any], result: Any) -> int:
 
 
 def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool) -> int:
-    """Bytes that an operation allocates and frees inside, besides its library's.
+    """Bytes that an operation allocates and frees internally, apart from library workspaces.
 
-    The backward of a layer norm copies operands that are not contiguous. That of a batch norm on
-    the CPU makes the gradient of its input twice, where input and incoming gradient are dense:
-    ``batch_norm_backward_cpu_template``.
+    The backward of a layer norm copies operands that are not contiguous. On the CPU the backward of
+    a batch norm allocates the input gradient twice if input and incoming gradient are dense
+    (``batch_norm_backward_cpu_template``).
     """
     if packet is _aten.native_layer_norm_backward:
         return sum(strided_bytes(args))
@@ -85,10 +85,10 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def in_kernel_s_layout(packet: Any, result: Any) -> Any:
-    """The results with the strides that kernels give them, where those of meta tensors differ.
+    """Give results the strides of the real kernel where meta tensors differ.
 
-    ``native_layer_norm_backward`` makes the gradient of its input contiguous on CPU and CUDA; on
-    meta tensors it has the strides of the incoming one, and is copied by what views it next.
+    ``native_layer_norm_backward`` returns a contiguous input gradient on CPU and CUDA; on meta
+    tensors it keeps the incoming strides, and views copy it.
     """
     if packet is not _aten.native_layer_norm_backward or result[0] is None:
         return result
@@ -105,7 +105,7 @@ def results_on_device(packet: Any, result: Any) -> Any:
 
 
 def tensors_in(values: Any) -> list[Tensor]:
-    """The tensors among an operation's operands or results, single or in lists."""
+    """Tensors among operands or results, single or in lists."""
     if isinstance(values, Tensor):
         return [values]
     if isinstance(values, (list, tuple)):

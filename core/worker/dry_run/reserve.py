@@ -20,28 +20,27 @@ from sysbench.core.spec.spec import RunSpec
 
 
 class ShortInModel(Exception):
-    """The model of the allocator runs out of memory in a step that ran."""
+    """The allocator model runs out of memory in a step that ran."""
 
     def __init__(self, shortage: Shortage) -> None:
         requested = format_bytes(shortage.requested_bytes)
         reserved = format_bytes(shortage.reserved_bytes)
         super().__init__(
-            f"the model of the allocator has no room for {requested} in {shortage.phase}, with "
+            f"the allocator model cannot place {requested} in {shortage.phase}, with "
             f"{reserved} reserved"
         )
 
 
 def with_own_prediction(memory: Memory, spec: RunSpec) -> Memory:
-    """Add the prediction of the dry run of the user's model to the block, or the reason for none.
+    """Add the dry run's prediction of a user's model, or the reason why there is none.
 
-    It runs in this process after everything was measured: the built-in models have a closed
-    form, which the record takes instead.
+    Runs in this process after the measurement. Built-in models use the closed form.
     """
     why = unsupported_reason(spec)
     if why is None:
         try:
             return _with_dry_run(memory, spec)
-        except Exception as error:  # of code that cannot do without values
+        except Exception as error:  # code that reads values
             cause = error.__cause__ or error
             why = f"the dry run failed: {type(cause).__name__}: {cause}".splitlines()[0]
     names = ("predicted_peak_bytes", "reconciliation", "predicted_reserved_bytes")
@@ -49,7 +48,7 @@ def with_own_prediction(memory: Memory, spec: RunSpec) -> Memory:
 
 
 def _with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
-    from sysbench.core.worker.dry_run.child import exact_prediction
+    from sysbench.core.worker.dry_run.child import exact_prediction  # lazy: few runs need it
 
     prediction = exact_prediction(canonical_spec(spec))
     return msgspec.structs.replace(
@@ -61,12 +60,12 @@ def _with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
 
 
 def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
-    """The block with what a model of the allocator reserves; ``missing`` says why there is none."""
+    """Add the modelled reserved bytes; ``missing`` has the reason if there are none."""
     if not spec.on_cuda or spec.is_own:
         return memory
     why = why_not_predicted(spec)
     if spec.workload != "transformer" or spec.checkpoint:
-        why = why or "the dry run has a transformer's step, and none that recomputes"
+        why = why or "the dry run covers transformer steps without recomputation"
     if why is None:
         try:
             return msgspec.structs.replace(memory, predicted_reserved_bytes=_reserved_bytes(spec))
@@ -79,8 +78,7 @@ def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
 
 
 def _reserved_bytes(spec: RunSpec) -> int:
-    # Late: only CUDA runs need the dry run.
-    from sysbench.core.worker.dry_run.child import exact_prediction
+    from sysbench.core.worker.dry_run.child import exact_prediction  # lazy: few runs need it
 
     return _held(exact_prediction(canonical_spec(spec)), spec)
 
@@ -103,7 +101,7 @@ def _held(prediction: ExactPrediction, spec: RunSpec) -> int:
 
 
 def _capacity_bytes(spec: RunSpec) -> int:
-    """What this process's allocator can reserve: a full device gives cached segments back."""
+    """Bytes that this process's allocator can reserve; a full device frees cached segments."""
     device = torch.device(spec.device)
     free, _ = torch.cuda.mem_get_info(device)
     here = free + torch.cuda.memory_reserved(device)

@@ -1,4 +1,4 @@
-"""Results of operations on tensors without data, computed once for each kind of operands.
+"""Cache of results of operations on tensors without data, by kind of operands.
 
 Layers repeat, and torch computes shapes in Python: 0.1 to 2 ms an operation.
 """
@@ -25,7 +25,7 @@ PLAIN_VALUES = (
 
 @dataclass(frozen=True, slots=True)
 class _New:
-    """A tensor that an operation makes: its sizes, its strides, and its dtype."""
+    """New tensor of an operation: sizes, strides and dtype."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -37,21 +37,17 @@ class _New:
 
 
 class Results:
-    """Calls operations; answers one itself where it makes tensors alone, of operands seen before.
+    """Calls operations, and caches results that consist of new tensors only.
 
-    It never answers an operation that writes to an operand or returns a view of one.
+    It never caches operations that write to an operand or return a view of one.
     """
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
-        self._views: set[Any] = set()  # operations whose schema does not say so
+        self._views: set[Any] = set()  # writes that the operation's schema does not declare
 
     def of(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The operation's result: new tensors wherever torch would make new ones.
-
-        Raises:
-            Exception: Whatever the operation raises.
-        """
+        """The operation's result, with new tensors wherever torch makes new ones."""
         if _only_writes_lists(func) and all(one.is_meta for one in args[0]):
             return None
         may_know = _makes_tensors(func) and func not in self._views
@@ -71,7 +67,7 @@ class Results:
 
 @cache
 def _only_writes_lists(func: Any) -> bool:
-    """Whether it writes to its first list and returns nothing, as the optimizers' steps do."""
+    """Whether the operation only writes to its first list, as optimizer steps do."""
     schema = func._schema
     if schema.returns or not schema.name.startswith("aten::_foreach_"):
         return False
@@ -87,9 +83,9 @@ def _makes_tensors(func: Any) -> bool:
 
 
 def _kind(value: Any) -> Hashable | None:
-    """All of an operand that a result can depend on; None where that is not known."""
+    """Everything about an operand that a result can depend on; None if unknown."""
     if isinstance(value, Tensor):
-        # A tensor of the host may count by its value; a subclass has rules of its own.
+        # A host tensor may matter by its value; subclasses have their own rules.
         if type(value) not in (Tensor, nn.Parameter) or not value.is_meta:
             return None
         return value.shape, value.stride(), value.dtype
@@ -102,7 +98,7 @@ def _kind(value: Any) -> Hashable | None:
 
 
 def _is_new(result: Any, taken: set[int]) -> bool:
-    """Whether each tensor of a result has a storage of its own, no larger than itself."""
+    """Whether each tensor of a result has its own storage, no larger than itself."""
     for one in tensors_in(result):
         storage = one.untyped_storage()
         whole = type(one) is Tensor and one.is_meta and not one.storage_offset()
@@ -120,7 +116,6 @@ def _bytes_of(tensor: Tensor) -> int:
 
 
 def _recipe(result: Any) -> Any:
-    """The result with a `_New` for each tensor."""
     if isinstance(result, Tensor):
         return _New(tuple(result.shape), result.stride(), result.dtype)
     if isinstance(result, (tuple, list)):

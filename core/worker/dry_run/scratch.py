@@ -1,6 +1,6 @@
-"""Memory that CUDA's kernels request for themselves and return before they are over.
+"""Memory that CUDA kernels request and return internally.
 
-Sizes are those of torch 2.12, seen in recorded allocations; what takes less than 1 KiB is left out.
+Sizes come from allocations recorded with torch 2.12; those below 1 KiB are omitted.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ FLASH_ROWS, FLASH_COLUMNS = 128, 32
 
 
 def scratch_before(packet: Any, args: Sequence[Any]) -> list[int]:
-    """Bytes of requests ahead of the results; all are returned at the operation's end."""
+    """Bytes requested before the results; all are returned when the operation ends."""
     if packet is _aten.roll and not args[0].is_contiguous():
         return [args[0].numel() * args[0].itemsize]
     return []
 
 
 def scratch_after(packet: Any, args: Sequence[Any], result: Any) -> list[int]:
-    """Bytes of requests behind the results; a negative one, ``~n``, returns the n-th before.
+    """Bytes requested after the results; a negative ``~n`` returns the n-th of before.
 
-    The rest is returned at the operation's end.
+    The rest is returned when the operation ends.
     """
     if packet is _aten.embedding_dense_backward:
         return _sorted_embedding(args[0], args[1], args[2])
@@ -64,7 +64,7 @@ def softmax_product_bytes(gradient: Tensor) -> int:
 
 
 def strided_bytes(args: Sequence[Any]) -> list[int]:
-    """Of a layer norm's backward: copies of the gradient and the input that are not contiguous."""
+    """Layer norm backward: contiguous copies of the gradient and the input."""
     strided = (tensor for tensor in args[:2] if not tensor.is_contiguous())
     return [tensor.numel() * tensor.itemsize for tensor in strided]
 
@@ -103,9 +103,9 @@ def _flash_backward(q: Tensor) -> list[int]:
 
 
 def _cudnn_backward(q: Tensor) -> list[int]:
-    """The workspace of cuDNN's frontend: both of these in one.
+    """Workspace of cuDNN's frontend: both of these in one.
 
-    Not what cuDNN asks for beyond, which only a GPU can tell.
+    Additional requests of cuDNN are unknown without a GPU.
     """
     batch, heads, tokens, width = q.shape
     return [batch * heads * tokens * (width + 1) * 4]

@@ -42,7 +42,7 @@ PRODUCTS = frozenset({_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm})
 
 
 class Place(NamedTuple):
-    """Position in the model: a block by index from 1, or the name of a part outside the blocks."""
+    """Place in the model: block index from 1, or the name of a part outside the blocks."""
 
     block: int
     name: str
@@ -60,28 +60,26 @@ class Life:
     born: int = 0
     died: int | None = None
     place: Place | None = None
-    """The block of a parameter, its gradient or its state; else None."""
+    """Place of a parameter, its gradient or its state; else None."""
     number: int = -1
-    """Of its request in the trace."""
+    """Number of its request in the trace."""
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Accounts for storages by the phase and the place in which they are made.
+    """Accounts for storages by the phase and place that create them.
 
-    A moment is the end of an operation that allocated a storage: live bytes peak only there. An
-    operation of backward belongs to the place whose forward made the graph node, one of the
-    optimizer to the place of its parameter.
+    A moment is the end of an operation that allocated a storage: live bytes peak only there. A
+    backward operation belongs to the place whose forward created the graph node, an optimizer
+    operation to the place of its parameter.
 
     Args:
-        built: The tracker of the model's build, whose storages this one takes over.
-        capability: As `closed_form.predict` takes it.
-        on_cuda: Whether CUDA's kernels run the step.
+        built: Tracker of the model's build; its storages are taken over.
+        capability: See `closed_form.predict`.
 
     Attributes:
-        phase: The current phase.
-        saved_bytes: Bytes alive at the end of the forward pass and the loss, without residents.
-        trace: Every request for a storage and its return, from the build on.
-        products: Number of times that each phase computes each product.
+        saved_bytes: Bytes alive after forward and loss, without residents.
+        trace: Every request and return of storage, including the build.
+        products: Number of calls of each product by phase.
         moved: Bytes that all other operations read and write, by phase.
     """
 
@@ -106,13 +104,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.moved: Counter[str] = Counter()
 
     def go_to(self, place: Place) -> None:
-        """Enter a place of the forward pass or the loss; its graph nodes number from here."""
+        """Enter a place of forward or loss; its graph nodes number from here."""
         self._place = place
         self._first_nodes.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
         self._forward_places.append(place)
 
     def enter(self, phase: str) -> None:
-        """Begin a phase, with the state now as its first moment. The empty name ends the step."""
+        """Begin a phase whose first moment is the current state; an empty name ends the step."""
         if phase == "backward":
             self.graph_is_complete()
         self.phase = phase
@@ -126,13 +124,12 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._moments.append((phase, self._place))
 
     def own(self, tensor: Tensor, category: str, place: Place | None = None) -> None:
-        """Give the tensor's storage a category for its lifetime."""
         block = place.block if place is not None else 0
         life = self._of.get(_address(tensor)) or self._follow(tensor, category, block)
         life.category, life.place = category, place
 
     def resized(self, tensor: Tensor) -> None:
-        """Follow a storage whose memory was returned, or requested again, without an operation."""
+        """Record that a storage was freed or allocated again by a resize."""
         address, count = _address(tensor), tensor.untyped_storage().nbytes()
         life = self._of.get(address)
         if life is None or life.bytes == count:
@@ -146,14 +143,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._moments.append((self.phase, self._place))
 
     def forget(self, tensor: Tensor) -> None:
-        """Exclude the tensor's storage from all totals."""
         life = self._of.get(_address(tensor))
         if life is not None:
             life.bytes = 0
             self._forgotten.add(life.number)
 
     def begin_state(self, tensors: Iterable[Tensor]) -> None:
-        """Say which of the tensors that were built are the optimizer's state."""
+        """Mark which of the built tensors are optimizer state."""
         numbers = [self._built.number_of(_address(tensor)) for tensor in tensors]
         self.trace.mark_before(min((n for n in numbers if n is not None), default=None), STATE)
 
@@ -214,8 +210,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.phase == "backward":
             node = torch._C._current_autograd_node()
             if node is not None and node.name() != "torch::autograd::AccumulateGrad":
-                # The last place entered at or before the node was made: equal starts are empty
-                # places, hence the right end. AccumulateGrad stays where the node before it was.
+                # The last place entered before the node was made; bisect right, because places with
+                # equal starts are empty. AccumulateGrad stays in the place of the previous node.
                 index = bisect_right(self._first_nodes, node._sequence_nr()) - 1
                 self._place = self._forward_places[max(0, index)]
         elif self.phase in OF_PARAMETERS:
@@ -224,7 +220,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._place = next(owned, self._place)
 
     def _blocks_of(self, new: Sequence[Tensor], args: Sequence[Any]) -> list[int]:
-        """The block of each new tensor: of a list by parameter, its operand's."""
+        """Block of each new tensor; results of list operations belong to their operands."""
         operands = args[0] if args and isinstance(args[0], (list, tuple)) else ()
         lives = [self._of.get(_address(leaf)) for leaf in tensors_in(operands)]
         if self.phase not in OF_PARAMETERS or len(lives) != len(new):
@@ -234,9 +230,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
 
     def _replaced_by_sum(self, func: Any, args: Sequence[Any]) -> Tensor | None:
-        """The gradient in whose memory autograd's engine adds another one of the same tensor.
+        """Return the gradient that autograd's engine accumulates into, if this is such an addition.
 
-        No formula here adds. While operations are watched, the engine adds in a new tensor.
+        No formula here adds. Under a dispatch mode the engine adds into a new tensor.
         """
         if self.phase != "backward" or func is not _aten.add.Tensor:
             return None
@@ -249,7 +245,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.trace.request(count, self._place.block)
 
     def _note_library(self, packet: Any) -> None:
-        """Note the first product of each thread."""
         thread = BACKWARD_PRODUCT if self.phase == "backward" else PRODUCT
         if packet in PRODUCTS and thread not in self._multiplied:
             self._multiplied.add(thread)
@@ -297,14 +292,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace.give_back(life.number)
 
     def whole_trace(self) -> RequestTrace:
-        """Every request and its return, without those of forgotten tensors."""
+        """Every request and return, without forgotten tensors."""
         return self.trace.without(self._forgotten)
 
     def moments(self) -> Iterator[Moment]:
         """Live bytes at each moment, in order of time."""
         rows = {name: row for row, name in enumerate(ROWS)}
-        # One more than moments: a storage may be born or die after the last one. The zip below
-        # drops that entry.
+        # One extra entry for storages that are born or die after the last moment; zip drops it.
         changes: list[list[tuple[Life, int]]] = [[] for _ in range(len(self._moments) + 1)]
         for life in self._lives:
             changes[life.born].append((life, 1))
@@ -323,7 +317,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _indices(func: Any, args: Sequence[Any]) -> list[Tensor]:
-    """Tensors of indices: of a list in brackets torch makes one without an operation."""
+    """Index tensors; torch builds one for a list index without an operation."""
     return tensors_in(args[1]) if func.overloadpacket is _aten.index else []
 
 

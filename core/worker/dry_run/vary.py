@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Set an attribute to another value in the block."""
+    """Replace an attribute inside ``with``; the only place of the dry run that patches torch.
+
+    FSDP2 refuses meta parameters and resizes storages without an operation: neither has a hook.
+    """
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -31,13 +34,13 @@ def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
 
 @contextmanager
 def fake_process_group(ranks: int) -> Iterator[None]:
-    """A group of that many ranks in the block, this one the first; none for a single one."""
+    """Fake process group of that size, with this process as rank 0; none for one rank."""
     if ranks == 1:
         yield
         return
-    import torch.distributed as dist
-    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+    import torch.distributed as dist  # lazy: FSDP takes a second
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group  # lazy: FSDP takes a second
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # lazy: FSDP takes a second
 
     dist.init_process_group(
         "fake",
@@ -54,18 +57,18 @@ def fake_process_group(ranks: int) -> Iterator[None]:
 
 
 def shard(model: nn.Module, ranks: int) -> None:
-    """Divide the model among the ranks, by its blocks and then the rest, as `ranks.fsdp2` does.
+    """Shard the model by blocks, then the rest, as `ranks.fsdp2` does.
 
     Raises:
-        ModelError: No blocks repeat in it.
+        ModelError: The model has no repeated blocks.
     """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.device_mesh import init_device_mesh  # lazy: FSDP takes a second
+    from torch.distributed.fsdp import fully_shard  # lazy: FSDP takes a second
 
     blocks = blocks_of(model)
     if not blocks:
-        raise ModelError("no blocks repeat in the model, so that none is gathered by itself")
-    with _disable_current_modes(), torch.device("cpu"):  # its numbers are real ones
+        raise ModelError("no blocks repeat in the model, so FSDP cannot gather them one by one")
+    with _disable_current_modes(), torch.device("cpu"):  # the mesh needs real tensors
         mesh = init_device_mesh("cpu", (ranks,))
     for part in (*blocks, model):
         sharded = fully_shard(part, mesh=mesh)
@@ -84,14 +87,14 @@ class _NoTransfer:
 
 @contextmanager
 def track_resizes(tracker: StorageTracker, ranks: int) -> Iterator[None]:
-    """Follow in the block what ``fully_shard`` does to storages without an operation.
+    """Track allocations that ``fully_shard`` makes without an operation.
 
-    It returns the memory of gathered weights, and requests it again, by resizing their storage.
+    It frees and reallocates gathered weights by resizing their storage.
     """
     if ranks == 1:
         yield
         return
-    from torch.distributed.fsdp._fully_shard import _fsdp_param
+    from torch.distributed.fsdp._fully_shard import _fsdp_param  # lazy: FSDP takes a second
 
     def tracked(resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         def resize_and_track(tensor: Tensor) -> None:
@@ -108,20 +111,20 @@ def track_resizes(tracker: StorageTracker, ranks: int) -> Iterator[None]:
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """This rank's shard of a tensor that is divided; others as they are."""
+    """This rank's shard of a sharded tensor; other tensors unchanged."""
     shard_of: Tensor = getattr(tensor, "_local_tensor", tensor)
     return shard_of
 
 
 SCALE = 2.0
-"""Factor of the adapters' part: alpha over rank, of no weight for memory."""
+"""LoRA's alpha over rank; does not affect memory."""
 
 
 def adapt(model: nn.Module, rank: int) -> None:
-    """Freeze the model and put adapters of that rank beside its linear layers, but not its head.
+    """Freeze the model and add LoRA adapters to its linear layers, except the head.
 
-    A linear layer with as many rows as a table of embeddings is a head. Adapters have the dtype of
-    the layer. Weights outside linear layers, such as those of experts in one tensor, stay frozen.
+    A linear layer with as many rows as an embedding is a head. Adapters have the layer's dtype.
+    Weights outside linear layers, such as fused experts, stay frozen.
 
     Raises:
         ModelError: The model has no such layer.
@@ -135,7 +138,7 @@ def adapt(model: nn.Module, rank: int) -> None:
         if (shape := _shape(layer)) is not None and shape[1] not in heads
     ]
     if not layers:
-        raise ModelError("the model has no linear layer beside which an adapter could stand")
+        raise ModelError("the model has no linear layer to adapt")
     for layer, (width_in, width_out) in layers:
         options: dict[str, Any] = {
             "bias": False,
@@ -148,7 +151,7 @@ def adapt(model: nn.Module, rank: int) -> None:
 
 
 def _shape(layer: nn.Module) -> tuple[int, int] | None:
-    """Widths of input and output of a linear layer that is called as a module; None of others."""
+    """Input and output widths of a linear layer; None for other modules."""
     if type(layer) is nn.Linear:
         return layer.in_features, layer.out_features
     if type(layer).__name__ == "Conv1D" and isinstance(layer.weight, Tensor):
@@ -163,10 +166,10 @@ def _added(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
 
 
 def vary(model: nn.Module, variant: TrainingVariant) -> None:
-    """Change the model in place; `sharding.fake_process_group` has to be around it.
+    """Change the model in place, inside `fake_process_group`.
 
     Raises:
-        ModelError: The model has nothing that the variant could change.
+        ModelError: The variant does not apply to the model.
     """
     if variant.lora_rank:
         adapt(model, variant.lora_rank)
@@ -175,5 +178,5 @@ def vary(model: nn.Module, variant: TrainingVariant) -> None:
 
 
 def trained_of(model: nn.Module) -> int:
-    """Count of the parameters that need gradients."""
+    """Number of parameters that need gradients."""
     return sum(one.numel() for one in model.parameters() if one.requires_grad)

@@ -1,4 +1,4 @@
-"""Recorder of the CPU allocator, by the profiler, which sees every request of torch."""
+"""Recorder of the CPU allocator, using the profiler."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ CLEAR_PEAK_RESIDENT = "5"
 
 
 class CpuRecorder:
-    """Records within ``with``. Allocations that libraries make without torch are not seen.
+    """Records inside ``with``; allocations of libraries are not seen.
 
-    Leaves ``allocations.json.gz``, a chrome trace, in the job's folder.
+    Writes ``allocations.json.gz``, a chrome trace, into the job's folder.
 
     Attributes:
-        released_ns: None: the CPU's libraries keep no workspaces in torch's allocator.
-        workspaces: None of them, for the same reason.
-        soundings: None either: the profiler and the notes read one clock.
+        released_ns, workspaces, soundings: Empty; see `CudaRecorder`.
     """
 
     def __init__(self, job: Job) -> None:
@@ -72,11 +70,11 @@ class CpuRecorder:
         try:
             self._profile.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         except (RuntimeError, MemoryError):
-            if error is None:  # else ``error`` is the cause, and this one only follows from it
+            if error is None:  # otherwise ``error`` is the cause
                 raise
 
     def read(self, column: str, *, of_peak: bool = False) -> None:
-        """Note the process's resident set, or its peak since the last reading."""
+        """Read the process's resident set, or its peak since the last reading."""
         used = _peak_resident_bytes() if of_peak else int(psutil.Process().memory_info().rss)
         self._readings[column] = CardReading(used=used)
         # Where the reset fails, later peaks are those since the process began.
@@ -84,23 +82,23 @@ class CpuRecorder:
             Path("/proc/self/clear_refs").write_text(CLEAR_PEAK_RESIDENT)
 
     def begin_steady_step(self) -> None:
-        """Read the card before the steady step."""
+        """Read the resident set before the steady step."""
         self.read("after warm-up")
 
     def end_steady_step(self) -> None:
-        """Read the card after the steady step, its peak first."""
+        """Read the resident set after the steady step, its peak first."""
         self.read("peak", of_peak=True)
         self.read("steady end")
 
     def export(self) -> Recording:
-        """Write the artifact and return what was recorded, after the ``with`` block.
+        """Write the artifact and return the recording, after the ``with`` block.
 
         Raises:
             OSError: The artifact could not be written.
-            WorkerFailed: The profiler kept nothing: it was refused memory itself.
+            WorkerFailed: The profiler itself ran out of memory and kept nothing.
         """
         if self._profile.kineto_results is None:
-            raise WorkerFailed("the profiler ran out of memory, too, and kept nothing")
+            raise WorkerFailed("the profiler also ran out of memory and kept nothing")
         plain = self._path.with_suffix("")
         self._profile.export_chrome_trace(str(plain))  # type: ignore[no-untyped-call]
         data = plain.read_bytes()
@@ -117,7 +115,7 @@ class CpuRecorder:
 
 
 def _peak_resident_bytes() -> int:
-    """Peak resident set; without one in ``/proc`` the resident set now."""
+    """Peak resident set; the current one if ``/proc`` has no peak."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

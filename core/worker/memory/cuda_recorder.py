@@ -1,4 +1,4 @@
-"""Recorder of CUDA's caching allocator: its history, its counters, and the card by NVML."""
+"""Recorder of CUDA's caching allocator: history, counters, and process memory by NVML."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ MAX_EVENTS = 400_000
 """Size of the allocator's ring of events; a full ring drops the oldest."""
 
 PICKLE_PROTOCOL = 4
-"""The newest that pytorch.org/memory_viz reads."""
+"""The newest version that pytorch.org/memory_viz supports."""
 
 SOUNDING_BYTES = (771, 773, 775)
-"""Odd sizes, of no tensor of the step: by them the events of soundings are found again. The first
-may have to wait for memory of the driver; the others tell the time."""
+"""Odd sizes that no tensor has, so that their events can be identified. The first may have to wait
+for memory of the driver; the others are timed."""
 
-NO_PROCESS = "NVML does not tell this process's share of the device"
+NO_PROCESS = "NVML does not report this process's share of the device"
 NO_NVML = "nvidia-ml-py, which asks NVML for this process's share, is not installed beside torch"
 
 
 class CudaRecorder:
     """Records from ``with`` to the end of the steady step.
 
-    Leaves ``snapshot.pickle`` in the job's folder, also when memory runs out.
+    Writes ``snapshot.pickle`` into the job's folder, also when memory runs out.
 
     Attributes:
-        released_ns: When cuBLAS gave back its workspaces; None where torch cannot ask for it.
-        workspaces: After an out-of-memory, addresses of the blocks that cuBLAS gave back.
-        soundings: By which the allocator's clock is joined with `time.time_ns`.
+        released_ns: When cuBLAS freed its workspaces; None if torch cannot request it.
+        workspaces: After an out-of-memory error, addresses that cuBLAS freed.
+        soundings: Samples that relate the allocator's clock to `time.time_ns`.
     """
 
     def __init__(self, job: Job) -> None:
@@ -85,8 +85,7 @@ class CudaRecorder:
         torch.cuda.memory._record_memory_history(None, device=self._device)
 
     def _find_workspaces(self) -> None:
-        """Note which blocks were cuBLAS's when memory ran out, in a history that begins anew: the
-        one up to the refusal has been taken."""
+        """Detect cuBLAS's blocks after an out-of-memory error, in a new history."""
         self._begin_history()
         self._release_workspaces()
         trace = torch.cuda.memory._snapshot()["device_traces"][self._index]
@@ -94,16 +93,15 @@ class CudaRecorder:
 
     @property
     def _index(self) -> int:
-        """Number of the device."""
         index = self._device.index
         return torch.cuda.current_device() if index is None else index
 
     def read(self, column: str, *, of_peak: bool = False) -> None:
-        """Note the bytes in use now, and reset the counters of peaks.
+        """Read the bytes in use and reset the peak counters.
 
         Args:
-            of_peak: The column stands for the peak since the last reading. The device is read
-                now all the same: a caching allocator gives nothing back.
+            of_peak: The column is the peak since the last reading. The device is read now in both
+                cases: a caching allocator returns nothing.
         """
         torch.cuda.synchronize(self._device)
         count = torch.cuda.max_memory_allocated if of_peak else torch.cuda.memory_allocated
@@ -111,11 +109,11 @@ class CudaRecorder:
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def begin_steady_step(self) -> None:
-        """Read the card before the steady step, and reset the peaks."""
+        """Read process memory before the steady step and reset the peaks."""
         self.read("after warm-up")
 
     def end_steady_step(self) -> None:
-        """Read counters and card after the steady step, then take the history."""
+        """Read counters and process memory after the steady step, then take the history."""
         torch.cuda.synchronize(self._device)
         self._counters = Counters(
             peak_allocated=torch.cuda.max_memory_allocated(self._device),
@@ -130,7 +128,7 @@ class CudaRecorder:
         self._take_snapshot()
 
     def _sound(self) -> None:
-        """Allocate and free small blocks between two readings of the clock that the notes have."""
+        """Allocate and free small blocks between two clock readings."""
         for size in SOUNDING_BYTES:
             before_ns = time.time_ns()
             block = torch.empty(size, dtype=torch.uint8, device=self._device)
@@ -139,23 +137,23 @@ class CudaRecorder:
             self.soundings.append(Sounding(before_ns, after_ns, size))
 
     def _take_snapshot(self) -> None:
-        """Copy the history now: ending the recording empties it."""
+        """Copy the history now: ending the recording clears it."""
         self._events = self._count_events() - self._events_before
         self._snapshot = torch.cuda.memory._snapshot()
 
     def _release_workspaces(self) -> None:
-        """Make cuBLAS free its workspaces: only these frees show which blocks they were."""
+        """Make cuBLAS free its workspaces; only these frees identify them."""
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
         if clear is not None:
             self.released_ns = time.time_ns()  # before the call: frees at or after it are these
             clear()
 
     def export(self) -> Recording:
-        """Write the artifact and return what was recorded.
+        """Write the artifact and return the recording.
 
         Raises:
             OSError: The artifact could not be written.
-            DamagedFileError: torch wrote a snapshot in a form that this version cannot read.
+            DamagedFileError: This version cannot read the snapshot's format.
         """
         self._write(self._snapshot)
         device = self._index
@@ -182,7 +180,7 @@ class CudaRecorder:
         return all(reading.process is not None for reading in self._readings.values())
 
     def _count_events(self) -> int:
-        """Allocations and frees since the process began."""
+        """Number of allocations and frees since the process started."""
         stats = torch.cuda.memory_stats(self._device)
         return int(stats.get("allocation.all.allocated", 0) + stats.get("allocation.all.freed", 0))
 
@@ -190,9 +188,9 @@ class CudaRecorder:
         write_atomically(self._path, pickle.dumps(snapshot, protocol=PICKLE_PROTOCOL))
 
     def _take_out_of_memory(self, *_: int) -> None:
-        """Take the history just before the allocator raises, while every tensor is still alive.
+        """Take the history just before the allocator raises, while every tensor is alive.
 
-        If memory runs out several times, the last one counts: earlier ones were recovered from.
+        The last refusal counts: the process recovered from earlier ones.
         """
         self._take_snapshot()
         self._counters = Counters(end_allocated=torch.cuda.memory_allocated(self._device))
@@ -218,9 +216,9 @@ def _why_no_shares() -> str:
 
 
 def _process_shares(device: torch.device) -> dict[int, int]:
-    """Bytes on the device by process id; empty where NVML does not answer."""
+    """Device bytes by process id; empty if NVML does not answer."""
     try:
-        import pynvml  # the user's Python may lack it: that costs one column
+        import pynvml  # lazy: optional in the user's Python
     except ImportError:
         return {}
     try:

@@ -11,7 +11,7 @@ import torch
 from sysbench.core.spec.spec import RunSpec
 
 CPU_REASONS = {
-    "free_bytes": "only the memory pass can tell on the CPU",
+    "free_bytes": "on the CPU only the memory pass knows them",
     "allocated_bytes": "the CPU allocator keeps no count; the memory pass does",
     "reserved_bytes": "the CPU allocator reserves nothing ahead",
     "largest_free_bytes": "the CPU allocator asks the system for each block",
@@ -21,7 +21,7 @@ NO_NODE = "on CUDA only backward's functions are known; see the expression"
 
 
 class AllocatorState(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes, named as in `sysbench.core.record.memory.Oom`; None with a reason in ``missing``."""
+    """Bytes, named as in `core.record.memory.Oom`; None with a reason in ``missing``."""
 
     requested_bytes: int | None = None
     free_bytes: int | None = None
@@ -34,11 +34,11 @@ class AllocatorState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OomObserver:
-    """Observer of CUDA's allocator, which calls its observers before it raises.
+    """Observer of CUDA's allocator, called before it raises.
 
     Attributes:
-        last: The allocator's state at the latest refusal. A refusal need not end the pass: some
-            libraries try again with less.
+        last: State at the latest refusal, which need not end the pass: some libraries retry with
+            less.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -57,10 +57,10 @@ class OomObserver:
 
 
 def observe_refusals(observer: Any) -> None:
-    """Attach an observer to CUDA's allocator.
+    """Register an allocator observer.
 
     Args:
-        observer: Called with device, bytes requested, capacity and free bytes.
+        observer: Called with device, requested bytes, capacity and free bytes.
     """
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if attach is not None:
@@ -68,17 +68,17 @@ def observe_refusals(observer: Any) -> None:
 
 
 def state_now(spec: RunSpec) -> AllocatorState:
-    """The state after the step was left: tensors local to the operator are free again by then."""
+    """State after the step: tensors local to the operator are already freed."""
     return cuda_state(spec) if spec.on_cuda else _cpu_state(spec)
 
 
 def cuda_state(spec: RunSpec, op: str | None = None) -> AllocatorState:
-    """The caching allocator's counters and the free bytes of its device, within the limit."""
+    """The caching allocator's counters and the device's free bytes within the limit."""
     device = torch.device(spec.device)
     allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
     free = torch.cuda.mem_get_info(device)[0]
     if spec.memory_limit:
-        # The cap counts reserved bytes, so cached free blocks do not make room for a new one.
+        # The cap counts reserved bytes, so cached free blocks do not allow a new one.
         free = min(free, max(0, spec.memory_limit - reserved))
     index = torch.cuda.current_device() if device.index is None else device.index
     blocks = (

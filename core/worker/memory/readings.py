@@ -1,4 +1,4 @@
-"""Readings of memory while the memory pass runs, for who watches it."""
+"""Live memory readings during the memory pass."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ STATUS = Path("/proc/self/status")
 
 
 class Readings:
-    """Reports the bytes held at the end of each phase, from the allocator's counters or the kernel.
+    """Reports the bytes held at the end of each phase.
 
-    Neither asks for memory of the device, nor waits for it. On the CPU no counter tells what torch
-    holds: there it is the process's resident set above what it was when this was made, and so with
-    what the recording itself takes.
+    Reading neither allocates on the device nor waits for it. On the CPU it is the growth of the
+    process's resident set, which includes the recording itself.
     """
 
     def __init__(self, spec: RunSpec, report: Report) -> None:
@@ -28,7 +27,7 @@ class Readings:
         self._before = 0 if spec.on_cuda else self._now()[0] or 0
 
     def read(self, step: int | None, phase: str) -> None:
-        """Report the bytes held now, where they can be known."""
+        """Report the bytes held now, if they can be read."""
         held, peak = self._now()
         if held is None:
             return
@@ -43,7 +42,7 @@ class Readings:
         )
 
     def around(self, step: int, enter: EnterPhase) -> EnterPhase:
-        """``enter`` with a reading at the end of each phase."""
+        """Wrap ``enter`` to read at the end of each phase."""
         phase = ""
 
         def entering(following: str) -> None:
@@ -56,7 +55,7 @@ class Readings:
         return entering
 
     def _now(self) -> tuple[int | None, int | None]:
-        """Bytes held, and their highest since the recorder last began to count."""
+        """Bytes held, and their peak since the recorder last reset it."""
         if self._device is not None:
             return (
                 torch.cuda.memory_allocated(self._device),
@@ -66,7 +65,7 @@ class Readings:
 
 
 def resident_bytes() -> tuple[int | None, int | None]:
-    """Resident set of this process and its peak; None where the kernel does not tell."""
+    """Resident set of this process and its peak; None if the kernel does not report them."""
     try:
         lines = STATUS.read_text().splitlines()
     except OSError:

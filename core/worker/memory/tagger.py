@@ -20,15 +20,15 @@ from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload, ten
 
 BUILD_STEP = -1
 CASTS = (torch.ops.aten._to_copy, torch.ops.aten.to)
-"""How autocast casts a weight: the first under gradients, the other in inference mode."""
+"""Casts of weights by autocast: with gradients, and in inference mode."""
 
 
 class Tagger:
-    """Writes `Notes`: phases, open modules, and the owners of storages by address.
+    """Writes `Notes`: phases, open modules, and owners of storages by address.
 
-    Addresses are those of storages, so that views count once. The notes have only addresses
-    and times, so they keep no tensor alive. An address is reused after a free: the analysis
-    joins a tag to the allocation that is alive at the tag's time.
+    Views share their storage's address. The notes hold addresses and times, so they keep no tensor
+    alive. Addresses are reused: the analysis joins a tag to the allocation that is alive at its
+    time.
     """
 
     def __init__(self) -> None:
@@ -40,11 +40,10 @@ class Tagger:
 
     @property
     def notes(self) -> Notes:
-        """The notes so far."""
         return self._notes
 
     def begin_step(self, index: int) -> None:
-        """Begin a step: the phases that follow belong to it. Steps count from 0."""
+        """Begin a step, counted from 0; the phases that follow belong to it."""
         self._step = index
 
     def enter(self, phase: str) -> None:
@@ -55,17 +54,16 @@ class Tagger:
         self._compute(self._open[0])
 
     def tag(self, tensor: Tensor, owner: Owner, module: str = WHOLE_MODEL) -> None:
-        """Note that the tensor's storage belongs to an owner from now on."""
         self._notes.tags.append(Tag(time.time_ns(), _address(tensor), owner, module))
 
     @contextmanager
     def watching(self, workload: SteppedWorkload) -> Iterator[None]:
-        """Tag the workload's tensors, and those its steps make, until the block ends."""
+        """Tag the workload's tensors and those that its steps create inside ``with``."""
         self._tag_residents(workload)
         spec = workload.spec
         hides_casts = spec.compile != "off" or takes_fused_paths(workload.model)
         if spec.precision_row.autocast and not hides_casts:
-            # Compiled code casts within its kernels, out of the dispatcher's sight.
+            # Compiled code casts inside its kernels, where the dispatcher does not see it.
             self._casts = _CastWatcher(self._weights, self.tag)
         with ExitStack() as stack:
             stack.enter_context(module_ranges(workload.model, self._computing))
@@ -99,7 +97,7 @@ class Tagger:
 
     @contextmanager
     def _computing(self, range_name: str) -> Iterator[None]:
-        """Mark a module's forward; the whole model's also watches for casts."""
+        """Mark a module's forward; the whole model's also detects casts."""
         path = range_name.removeprefix(MODULE_RANGE)
         self._open.append(path)
         self._compute(path)
@@ -150,14 +148,14 @@ class Tagger:
         return module, tensor.detach()
 
     def _unpack(self, saved: tuple[str, Tensor]) -> Tensor:
-        """Hand a saved tensor to backward, which has reached the module that saved it."""
+        """Return a saved tensor to backward and mark the module that saved it."""
         module, tensor = saved
         self._compute(module)
         return tensor
 
 
 class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tags autocast's copies of weights: the dispatcher sees them, hooks do not."""
+    """Tags autocast's copies of weights, which only the dispatcher sees."""
 
     def __init__(self, weights: Mapping[int, str], tag: Callable[..., None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -166,10 +164,10 @@ class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """True: what a step compiles, such as flex attention, is compiled under this mode too.
+        """True, because flex attention is compiled under this mode too.
 
-        Under any other mode the compiler refuses, and flex attention has no way to run but
-        compiled. Its casts are then out of sight, and it has none of weights.
+        The compiler refuses other modes. Casts in compiled code are not seen; flex attention casts
+        no weights.
         """
         return True
 
@@ -186,7 +184,7 @@ class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _module_of(name: str) -> str:
-    """The path of the module that holds a parameter or buffer of this name."""
+    """Path of the module that has this parameter or buffer."""
     return name.rpartition(".")[0] or WHOLE_MODEL
 
 

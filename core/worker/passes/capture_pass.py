@@ -21,9 +21,8 @@ STEPS = 5
 def measure(job: Job, report: Report) -> None:
     """Warm up, then run ``spec.steps`` (default 5) steps inside the profiler's window.
 
-    Phases and modules are NVTX ranges where a profiler hears them; on CUDA torch's operators
-    are, too, and the window is between cudaProfilerStart and cudaProfilerStop. Nothing is
-    timed.
+    Phases and modules are NVTX ranges if a profiler listens; on CUDA also torch's operators,
+    between cudaProfilerStart and cudaProfilerStop. Nothing is timed.
     """
     make, notice = nvtx_ranges()
     report(Noticed(message=notice))

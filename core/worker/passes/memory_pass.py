@@ -36,9 +36,9 @@ from sysbench.core.worker.workloads.stepped_workload import EnterPhase, SteppedW
 def report_oom_snapshot(
     job: Job, recorder: CudaRecorder | CpuRecorder, notes: Notes, report: Report
 ) -> None:
-    """Write the artifacts of a recording that ended early, and report the live allocations.
+    """Write the artifacts of an interrupted recording and report the live allocations.
 
-    Errors here become a notice: they must not replace the out-of-memory error.
+    Errors here become a notice, so that they do not replace the out-of-memory error.
     """
     report(StageEntered(stage="export"))
     try:
@@ -47,7 +47,7 @@ def report_oom_snapshot(
         report(StageEntered(stage="analyse"))
         snapshot = snapshot_at_oom(recording, notes)
     except (OSError, MemoryError, RuntimeError, SysbenchError, msgspec.DecodeError) as error:
-        report(Noticed(message=f"what was alive is not known: {type(error).__name__}: {error}"))
+        report(Noticed(message=f"live allocations unknown: {type(error).__name__}: {error}"))
         return
     report(ResultReported(block="oom", data=msgspec.to_builtins(snapshot)))
 
@@ -57,22 +57,21 @@ WARMUP_STEPS = 2
 runs in the memory of a steady step."""
 
 HIDDEN_BY_COMPILING = {
-    "ledger.autocast weight copies": "compiled code casts out of sight: they are activations here",
-    "modules.activation_bytes": "compiled code has no modules inside: see the one that encloses it",
+    "ledger.autocast weight copies": "casts in compiled code are hidden: counted as activations",
+    "modules.activation_bytes": "compiled code has no inner modules; see the enclosing one",
 }
 
-OFF = "the allocator's clock is {:+.1f} µs off the system's: owners were joined with that shift"
+OFF = "the allocator's clock was {:+.1f} µs off; timestamps were corrected before matching owners"
 
 STEADY_STEP = WARMUP_STEPS
 STEPS = WARMUP_STEPS + 1
 
 
 def measure(job: Job, report: Report) -> None:
-    """Record the allocator over build, warm-up and one steady step, and report the ledger.
+    """Record the allocator over build, warm-up and one steady step; report the ledger.
 
-    Leaves ``snapshot.pickle`` (CUDA) or ``allocations.json.gz`` (CPU, a chrome trace) and
-    ``notes.json`` in the job's folder. An out-of-memory error propagates as torch raises it,
-    after the live allocations have been reported.
+    Writes ``snapshot.pickle`` (CUDA) or ``allocations.json.gz`` (CPU) and ``notes.json``. An
+    out-of-memory error propagates after the live allocations have been reported.
     """
     report(StageEntered(stage="build"))
     recorder = CudaRecorder(job) if job.spec.on_cuda else CpuRecorder(job)
@@ -97,7 +96,7 @@ def measure(job: Job, report: Report) -> None:
     if job.spec.compile != "off":
         memory = msgspec.structs.replace(memory, missing=memory.missing | HIDDEN_BY_COMPILING)
     report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
-    if job.spec.is_own:  # reported first: playing runs the user's code once more
+    if job.spec.is_own:  # reported before: the dry run executes the user's code again
         memory = with_own_prediction(memory, job.spec)
         report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
 
@@ -114,12 +113,12 @@ def _noted(tagger: Tagger, recorder: CudaRecorder | CpuRecorder) -> Notes:
 def _record(
     job: Job, recorder: CudaRecorder | CpuRecorder, tagger: Tagger, report: Report
 ) -> float:
-    """Build, warm up, take the steady step; returns its milliseconds."""
+    """Build, warm up and run the steady step; return its milliseconds."""
     with without_limit(job.spec):
         if not job.spec.on_cuda:
             _rehearse(job.spec)
-        # Mapped memory counts against the limit; freeing it makes room for the report.
-        room = bytearray(OOM_RESERVE_BYTES)
+        # Mapped memory counts against the limit; free it so that the report can be written.
+        reserve = bytearray(OOM_RESERVE_BYTES)
     with recorder:
         try:
             readings = Readings(job.spec, report)
@@ -130,7 +129,7 @@ def _record(
             readings.read(None, "build")
             step_ms = _take_steps(workload, recorder, tagger, readings, report)
         except BaseException:
-            del room  # no call here: the CPU's recorder notes calls, which takes memory
+            del reserve  # no function call here: the CPU recorder would allocate to record it
             raise
     report_own_model(workload, report)
     report_sdpa_kernel(workload, report)
@@ -173,10 +172,9 @@ def _step(workload: SteppedWorkload, tagger: Tagger, index: int, enter: EnterPha
 
 
 def _rehearse(spec: RunSpec) -> None:
-    """Run a step of the smallest built-in model, unrecorded, and import what an own one imports.
+    """Run an unrecorded step of a minimal model, so that torch imports what it needs.
 
-    Torch imports parts of itself at their first use. The CPU's recorder traces Python calls,
-    and would take longer over those imports than over the steps.
+    The CPU recorder traces Python calls: imports would take longer than the steps.
     """
     if spec.is_own:
         import_own_model(spec)

@@ -1,4 +1,4 @@
-"""The nsys pass: the worker's steps under ``nsys profile``, and its export read on the spot.
+"""The nsys pass: the worker's steps under ``nsys profile``, and its export.
 
 Nsight Systems starts the profiled program in a new session, and a helper that is soon orphaned.
 So the profiled worker sends its events through a named pipe and ends when that has no reader.
@@ -41,18 +41,15 @@ PROGRESS_BAR = re.compile(rb"\[\d+/\d+\] \[.*\d+%")
 
 
 def measure(job: Job, report: Report) -> bool:
-    """Profile the spec; leave ``nsys.nsys-rep`` and ``nsys.sqlite``, report the block.
+    """Profile the spec, write ``nsys.nsys-rep`` and ``nsys.sqlite``, report the block.
 
-    ``nsys.json`` has all ranges, the block only the first, and ``kernels.json`` has a row for
-    every layer.
-
-    Returns:
-        Whether there is a result. If not, the profiled worker has reported the reason.
+    ``nsys.json`` has all ranges, the block only the first; ``kernels.json`` has one row per layer.
+    Returns False if the profiled worker has reported a failure.
 
     Raises:
-        NotFoundError: There is no nsys.
-        WorkerFailed: It ended without an export.
-        DamagedFileError: Its export cannot be read.
+        NotFoundError: nsys is not installed.
+        WorkerFailed: nsys ended without an export.
+        DamagedFileError: The export cannot be read.
     """
     adopt_orphans()
     pipe = job.path / "events.pipe"
@@ -72,7 +69,7 @@ def measure(job: Job, report: Report) -> bool:
         return False
     if process.returncode or not (job.path / EXPORT).is_file():
         raise WorkerFailed(
-            f"nsys ended with code {process.returncode} and no export; the pass's log says more"
+            f"nsys ended with code {process.returncode} without an export; see the pass's log"
         )
     report(StageEntered(stage="analyse"))
     export = read_export(job.path / EXPORT)
@@ -83,7 +80,7 @@ def measure(job: Job, report: Report) -> bool:
 
 
 def shorten_log(export: NsysExport) -> Nsys:
-    """The block with the first ranges only: torch's operators make one for every call."""
+    """Keep the first ranges only: torch's operators make one per call."""
     block = export.block()
     nvtx, missing = block.nvtx, block.missing
     if len(nvtx.rows) > KEPT_RANGES:
@@ -97,14 +94,14 @@ def shorten_log(export: NsysExport) -> Nsys:
 
 
 def _command(job: Job, pipe: Path, report: Report) -> list[str]:
-    """Command line of nsys with the flags that this version has, then of the worker by hand.
+    """Command line of nsys with the flags that this version supports, then of the worker.
 
     Raises:
-        NotFoundError: There is no nsys.
+        NotFoundError: nsys is not installed.
     """
     program = shutil.which("nsys")
     if program is None:
-        raise NotFoundError("nsys is not on PATH any more")
+        raise NotFoundError("nsys is no longer on PATH")
     spec = job.path / "spec.json"
     write_atomically(spec, msgspec.json.encode(job.spec))
     flags, left_out, _ = flags_for(job.spec, installed_options())
@@ -120,7 +117,6 @@ def _command(job: Job, pipe: Path, report: Report) -> list[str]:
 
 @contextmanager
 def _named_pipe(path: Path) -> Iterator[int]:
-    """A pipe in the file system, open for reading while inside ``with``."""
     path.unlink(missing_ok=True)
     os.mkfifo(path)
     # Also for writing: reads never reach the end of file, and opening does not wait for a writer.
@@ -133,7 +129,7 @@ def _named_pipe(path: Path) -> Iterator[int]:
 
 
 def _follow(process: subprocess.Popen[bytes], pipe_fd: int, report: Report) -> bool:
-    """Forward the worker's events until nsys ends; false if one reports a failure."""
+    """Forward the worker's events until nsys ends; False if one reports a failure."""
     succeeded, rest = True, b""
     while True:
         # Before the select, so that events written just before the end are still read.
@@ -157,7 +153,7 @@ def _follow(process: subprocess.Popen[bytes], pipe_fd: int, report: Report) -> b
 
 
 def _copy_log(process: subprocess.Popen[bytes]) -> None:
-    """Copy the output of nsys and the worker, without nsys's hundreds of progress bars."""
+    """Copy the output of nsys and the worker without progress bars."""
     assert process.stdout is not None
     for line in process.stdout:
         kept = [part for part in line.split(b"\r") if not PROGRESS_BAR.match(part)]

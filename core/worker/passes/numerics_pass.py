@@ -1,4 +1,4 @@
-"""The numerics pass: sums in number formats, and the types that autocast gives a model."""
+"""The numerics pass: sums in number formats, and dtypes under autocast."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class Loop(NamedTuple):
-    """Types of a sum and its addends; ``converted`` widens each addend before it is added."""
+    """Dtypes of a sum and its addends; ``converted`` widens each addend first."""
 
     accumulator: torch.dtype
     addend: torch.dtype
@@ -31,7 +31,6 @@ class Loop(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``fp32 += fp16``, or ``fp32 += fp32(fp16)``."""
         left, right = NAMES[self.accumulator], NAMES[self.addend]
         return f"{left} += {left}({right})" if self.converted else f"{left} += {right}"
 
@@ -49,7 +48,6 @@ LOOPS = (
 
 
 def accumulated(spec: RunSpec) -> Numerics:
-    """All loops on the spec's device."""
     return Numerics(accumulations=[_row(loop, torch.device(spec.device)) for loop in LOOPS])
 
 
@@ -82,7 +80,7 @@ Source = Literal["measured", "dispatcher", "autograd"]
 
 
 def autocast_dtypes(spec: RunSpec) -> Numerics:
-    """Under float16 and bfloat16, by CUDA's autocast and by the CPU's."""
+    """Dtypes under float16 and bfloat16 autocast of CUDA and of the CPU."""
     rows: list[TensorDtype] = []
     for lower in LOWER_DTYPES:
         rows += _measured(spec.device, "cuda", lower) if spec.on_cuda else _dispatched(lower)
@@ -92,7 +90,7 @@ def autocast_dtypes(spec: RunSpec) -> Numerics:
 
 
 def _measured(device: str, kind: Device, lower: torch.dtype) -> list[TensorDtype]:
-    """A real step, forward and backward, on a device that is here."""
+    """Run a real forward and backward step on an available device."""
     with torch.device(device):
         weights = ToyWeights(*(weight.requires_grad_() for weight in toy_weights()))
         with torch.autocast(kind, lower):
@@ -104,11 +102,11 @@ def _measured(device: str, kind: Device, lower: torch.dtype) -> list[TensorDtype
 
 
 def _dispatched(lower: torch.dtype) -> list[TensorDtype]:
-    """Dtypes that torch's dispatcher gives CUDA tensors without data.
+    """Dtypes that torch's dispatcher gives fake CUDA tensors.
 
-    A fake CUDA tensor has the dispatch keys of a real one, so torch's own table of casts
-    decides. `torch.autocast` would disable itself without a device, hence its low-level
-    switches. Without CUDA a fake tensor cannot have a gradient.
+    Their dispatch keys are real, so torch's own cast table decides. `torch.autocast` disables
+    itself without a device, hence the low-level switches. Without CUDA fake tensors have no
+    gradients.
     """
     with FakeTensorMode(), torch.no_grad(), torch.device("cuda"), _cuda_autocast(lower):
         weights = toy_weights()
@@ -139,7 +137,7 @@ def _rows(
     source: Source,
     gradient_source: Source,
 ) -> list[TensorDtype]:
-    """Rows of the write-ups' six tensors, and of the two reductions on which they disagree."""
+    """Rows of the six tensors of the write-ups and of two disputed reductions."""
     types = {name: str(tensor.dtype) for name, tensor in tensors.items()}
     first = ("fc1 output", "LayerNorm output", "logits", "loss")
     ordered = {"parameters": str(weights.fc1.dtype)} | {name: types.pop(name) for name in first}
@@ -160,7 +158,7 @@ def _plain(dtype: str) -> str:
 
 
 def measure(job: Job, report: Report) -> None:
-    """Run the spec's experiment; reports the numerics block.
+    """Run the spec's experiment and report the numerics block.
 
     Raises:
         ValueError: The spec's workload has no such experiment.

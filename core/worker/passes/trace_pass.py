@@ -42,14 +42,14 @@ from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload
 WARMUP_STEPS = 3
 TRACED_STEPS = 3
 LONG_SECONDS = 2.0
-"""Fewer steps are traced where three would take longer."""
+"""Trace fewer steps if three would take longer."""
 COPY_BYTES = 8 * 2**20
 
 
 def measure(job: Job, report: Report) -> None:
-    """Trace a few warm steps; write ``trace.json.gz`` and ``kernels.json``, report the table.
+    """Trace a few warm steps, write ``trace.json.gz`` and ``kernels.json``, report the table.
 
-    ``kernels.json`` has a row for every layer, the reported block folds layers together.
+    ``kernels.json`` has one row per layer; the reported block folds layers.
     """
     report(StageEntered(stage="build"))
     workload = make_workload(job.spec)
@@ -70,12 +70,11 @@ def measure(job: Job, report: Report) -> None:
 def report_table(
     job: Job, raw: Path, shaped: Path, graphs: Sequence[GeneratedGraph], report: Report
 ) -> None:
-    """Make the kernel table of a recorded trace, write ``kernels.json``, report the block.
+    """Build the kernel table of a trace, write ``kernels.json``, report the block.
 
     Args:
-        raw: The traced steps; deleted once it is read.
-        shaped: Another step with the shapes of all inputs; deleted too.
-        graphs: What was compiled.
+        raw: Traced steps; deleted after reading.
+        shaped: Another step with input shapes; deleted too.
     """
     trace = read_trace(
         raw, lambda done, size: report(WorkStepped(what="decode", done=done, total=size))
@@ -84,7 +83,7 @@ def report_table(
     events = len(trace.host.name) + len(trace.device.name)
     report(WorkStepped(what="trace events", done=events, total=events))
     ledger = time_ledger(trace)
-    item_bytes = job.spec.precision_row.weight_bytes  # of the optimizer's lists of tensors
+    item_bytes = job.spec.precision_row.weight_bytes  # the optimizer's tensor lists
     costs = work_from_other_trace(trace, ledger, read_trace(shaped), item_bytes)
     shaped.unlink()
     made = made_kernels(graphs, job)
@@ -102,7 +101,6 @@ def report_table(
 def _record(
     workload: SteppedWorkload, graphs: list[GeneratedGraph], report: Report, path: Path
 ) -> None:
-    """Warm up, trace, and write the profiler's JSON."""
     enter = PhaseMarkers(record_function)
     spec = workload.spec
     report(StageEntered(stage="compile" if spec.compiles else "warmup"))
@@ -137,10 +135,9 @@ def _record(
 
 
 def _record_shapes(workload: SteppedWorkload, path: Path) -> None:
-    """Run one more step, untimed and traced on the host only, with the shapes of all inputs.
+    """Run one more step, traced on the host only, with input shapes.
 
-    Shapes cost 0.3 µs an operator, up to a tenth of a small model's step, so the traced steps
-    do without.
+    Shapes cost 0.3 µs per operator, up to a tenth of a small model's step.
     """
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes:
         workload.step(PhaseMarkers(record_function))
@@ -155,10 +152,10 @@ def _export(profiler: profile, path: Path) -> None:
 
 
 def _raise_why_not_written(partial: Path) -> NoReturn:
-    """Raise the reason for a missing trace: writing to the profiler's file repeats its error.
+    """Raise the reason for a missing trace: writing to the file again repeats its error.
 
     Raises:
-        OSError: The file cannot be written, as on a full disk.
+        OSError: The file cannot be written, for example on a full disk.
         WorkerFailed: It can; the profiler's message is in the log.
     """
     with partial.open("ab") as file:
@@ -172,7 +169,6 @@ def _synchronise(spec: RunSpec) -> None:
 
 
 def _compress(source: Path, target: Path, report: Report) -> None:
-    """Copy into gzip, fast rather than small."""
     size = source.stat().st_size
     with source.open("rb") as plain, gzip.open(target, "wb", compresslevel=1) as packed:
         while piece := plain.read(COPY_BYTES):

@@ -2,9 +2,9 @@
 
 Run as ``python -m sysbench.core.worker.ranks.agent FOLDER HOST HOSTS``, on other hosts by srun.
 
-It says on its standard output that it began, and how its ranks ended. It ends, and its ranks with
-it, when its standard input does, or when the launcher's pulse stops: srun that is killed leaves it
-both running and with its input open.
+It reports its start and the end of its ranks on standard output. It ends, with its ranks, when its
+standard input closes or the launcher's pulse stops: a killed srun leaves it running with its input
+open.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sysbench.core.worker.imports import uncollected
 from sysbench.core.worker.ranks.rank import JOB, MEETING, events_name
 
 PEER_VARIABLE = "SYSBENCH_PEER_ADDRESS"
-"""An address of another host, on the first one; on the others Slurm names the first one's."""
+"""Address of another host, set on the first host; on others Slurm names the first host."""
 PULSE = "pulse"
 """File in the meeting's folder that the launcher changes every `PULSE_SECONDS`."""
 PULSE_SECONDS = 2.0
@@ -36,15 +36,15 @@ some seconds late."""
 
 
 class Began(msgspec.Struct, frozen=True, tag=True):
-    """The agent is there: what fails from now on is not the start of a process on its host."""
+    """The agent has started; later failures are not failures to start it."""
 
 
 class AgentEnded(msgspec.Struct, frozen=True, tag=True):
     """The ranks of this host have ended.
 
     Attributes:
-        codes: Exit codes of those that failed.
-        failures: Failures that ranks reported.
+        codes: Exit codes of ranks that failed.
+        failures: Failures reported by ranks.
     """
 
     codes: dict[int, int]
@@ -52,9 +52,9 @@ class AgentEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 def main() -> int:
-    """Run this host's ranks to their end; returns the exit code."""
+    """Run this host's ranks to their end; return the exit code."""
     folder, host, hosts = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    # What anybody prints goes into the pass's log.
+    # All output goes into the pass's log.
     said = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     die_with_input()
@@ -77,7 +77,7 @@ def main() -> int:
 
 
 def own_address() -> str:
-    """The address of this host on the way to another one of the job; empty where none is named."""
+    """Address of this host on the route to another host of the job; empty if there is none."""
     peer = os.environ.get(PEER_VARIABLE) or os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or ""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chosen:
         chosen.connect((peer, 9))  # nothing is sent: the kernel chooses a route
@@ -96,7 +96,7 @@ def _die_with_pulse(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    # Skips the interpreter's clean-up, as any worker does.
+    # Skip the interpreter's clean-up, as all workers do.
     code = main()
     sys.stderr.flush()
     os._exit(code)

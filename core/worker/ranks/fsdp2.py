@@ -13,14 +13,13 @@ from sysbench.core.record.distributed import Kind
 from sysbench.core.worker.ranks.watched_collectives import Collectives, Launch
 from sysbench.core.worker.workloads.model_workload import blocks_of
 
-UNSEEN = "on CUDA the streams of fully_shard do not tell when computing waits for them; see a trace"
+UNSEEN = "on CUDA stalls for fully_shard's streams cannot be measured; see a trace"
 
 
 class Fsdp2:
-    """``fully_shard`` around each of the model's own blocks and around the model.
+    """``fully_shard`` around each of the model's blocks and around the model.
 
-    On the CPU its collectives run one at a time while computing stands still; on CUDA they run
-    on separate streams.
+    On the CPU its collectives block computation; on CUDA they run on separate streams.
     """
 
     phase = ""
@@ -40,7 +39,7 @@ class Fsdp2:
 
 
 class _Watched:
-    """Base of the collectives that fully_shard calls: allocation, and the timed call."""
+    """Base of the collectives that fully_shard calls: allocation and timing."""
 
     def __init__(self, collectives: Collectives) -> None:
         self.collectives = collectives

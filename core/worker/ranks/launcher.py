@@ -1,11 +1,11 @@
 """A pass of several ranks: this worker runs torchrun and forwards the events of its ranks.
 
 Each rank writes its events to a separate file. Those of rank 0 go on to the supervisor at once.
-Of the others only failures count, and only the rank that failed first is reported: one rank's
-death makes all others fail a moment later.
+Of the others only failures count, and only the first failed rank is reported: its death makes all
+others fail.
 
-Inside a job of several nodes there is an agent on each: here a child of this worker, so that rank 0
-is as at home for who watches it, and on the others a step of srun.
+Inside a job of several nodes each has an agent: here a child of this worker, on the others a step
+of srun.
 """
 
 from __future__ import annotations
@@ -50,16 +50,15 @@ SRUN = (
     *("--cpu-bind=none", "--mem=0"),  # the host's ranks share all that the job has there
 )
 OF_THE_JOB = re.compile(r"SLURM_(NTASKS|NPROCS|CPUS_PER_TASK|TRES_PER_TASK|GPUS_PER_TASK|MEM_PER)")
-"""Variables of the job that srun would take for options of its step."""
+"""Variables of the job that srun would read as options of its step."""
 
 Failure = OutOfMemory | WorkerFailed
 
 
 def measure(job: Job, report: Report) -> bool:
-    """Run the job on ``job.spec.ranks`` processes of this host, or of all nodes of its job.
+    """Run the job on ``job.spec.ranks`` processes of this host or of all nodes of its job.
 
-    Returns:
-        False if a rank failed; the first failure has been reported then.
+    Returns False if a rank failed, after reporting the first failure.
 
     Raises:
         ClusterError: The nodes are not known.
@@ -83,8 +82,8 @@ def measure(job: Job, report: Report) -> bool:
         shutil.rmtree(meeting, ignore_errors=True)
     if not codes and not lost:
         return True
-    for rank, told in reported.items():
-        listener.failures.setdefault(rank, told)
+    for rank, failure in reported.items():
+        listener.failures.setdefault(rank, failure)
     rank, failure = first_failure(codes, listener.failures, listener.stage, job.path, lost)
     _print_tail(rank, job.path / log_name(rank))
     report(failure)
@@ -92,7 +91,7 @@ def measure(job: Job, report: Report) -> bool:
 
 
 class Agents:
-    """The agents of all hosts, from their start to the end of the last.
+    """Runs the agents of all hosts until the last one ends.
 
     Args:
         hosts: Names of the nodes, this one first.
@@ -108,8 +107,7 @@ class Agents:
         self._over = threading.Event()
 
     def run(self) -> tuple[dict[int, int], dict[int, Failure], dict[int, WorkerFailed]]:
-        """Exit codes of ranks that failed, failures that they reported, and hosts that were lost,
-        each as a failure of its first rank."""
+        """Return exit codes of failed ranks, reported failures, and lost hosts by first rank."""
         pulse = threading.Thread(target=self._pulse, daemon=True)
         pulse.start()
         running: dict[RankPlace, subprocess.Popen[bytes]] = {}
@@ -134,7 +132,7 @@ class Agents:
             try:
                 place, said, code = self._ends.get(timeout=left)
             except queue.Empty:
-                break  # the others had time to tell of it, and may wait for those that are gone
+                break  # the others had time to report, and may wait for lost peers
             del running[place]
             if isinstance(said, AgentEnded):
                 codes |= said.codes
@@ -150,13 +148,13 @@ class Agents:
         return codes, failures, lost
 
     def _lost(self, place: RankPlace, code: int, *, has_begun: bool) -> WorkerFailed:
-        """The failure of an agent that ended without a word on its ranks."""
+        """Describe the failure of an agent that ended without a report."""
         which = f"host {place.host} of {place.hosts} ({alias(self._hosts[place.host])})"
         by = signal.Signals(-code).name if code < 0 else f"code {code}"
         words = f"the agent of {which} ended with {by}, and its ranks with it"
         if not has_begun:
-            words = f"no agent began on {which}: its start ended with {by}; the log says more"
-        # srun tells of a signal by a code above 128.
+            words = f"no agent started on {which}: its start ended with {by}; see the log"
+        # srun reports signals as codes above 128.
         is_killed = has_begun and (code < 0 or code > 128)
         return WorkerFailed(
             kind="agent", message=words, traceback="", is_cuda_error=False, killed=is_killed
@@ -198,7 +196,7 @@ class Agents:
 
 
 def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
-    """End agents, and with them their ranks: by their input, for srun that is killed ends none."""
+    """End agents and their ranks by closing their input; killing srun would not end the ranks."""
     for process in processes:
         assert process.stdin is not None
         with suppress(BrokenPipeError):
@@ -211,23 +209,23 @@ def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
 
 
 def _address_of(node: str) -> str:
-    """The address at which Slurm reaches a node; empty where it does not say."""
+    """Address at which Slurm reaches a node; empty if it does not report one."""
     command = ("scontrol", "--oneliner", "show", "node", node)
     with suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(
+        output = subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=ANSWER_SECONDS
         ).stdout
-        if match := re.search(r"\bNodeAddr=(\S+)", told):
+        if match := re.search(r"\bNodeAddr=(\S+)", output):
             return socket.gethostbyname(match[1])
     return ""
 
 
 class Listener(threading.Thread):
-    """Thread that forwards the events of rank 0, and keeps the failures of all ranks.
+    """Thread that forwards the events of rank 0 and collects failures of all ranks.
 
     Attributes:
-        failures: The failure that a rank reported, by rank.
-        stage: The stage of rank 0; the others go in step with it.
+        failures: Reported failure by rank.
+        stage: Stage of rank 0, with which the others keep step.
     """
 
     def __init__(self, job: Job, report: Report) -> None:
@@ -246,7 +244,7 @@ class Listener(threading.Thread):
         self._read()  # events written between the last look and the end
 
     def stop(self) -> None:
-        """Return once every event that the ranks have written is read."""
+        """Wait until every event of the ranks has been read."""
         self._ended.set()
         self.join()
 
@@ -275,17 +273,16 @@ def first_failure(
     folder: Path,
     lost: Mapping[int, WorkerFailed] = {},
 ) -> tuple[int, Failure]:
-    """The rank whose failure caused the others', and its failure.
+    """The rank that caused the other ranks' failures, and its failure.
 
     Args:
-        ended: Exit codes of ranks that failed; those that torchrun ended have SIGTERM's.
-        reported: Failures that ranks reported themselves.
+        ended: Exit codes of failed ranks; torchrun ends others with SIGTERM.
         stage: Stage that the ranks had reached.
         folder: Folder of their logs.
-        lost: Failures of hosts that told nothing of their ranks, by the first of those.
+        lost: Failures of hosts without a report, by first rank.
     """
     in_order = sorted(reported, key=lambda rank: reported[rank].t_ns)
-    # Most telling first: an error other than a lost peer, a death by a signal that torchrun did
+    # Most informative first: an error other than a lost peer, a death by a signal that torchrun did
     # not send, a lost host, any silent end, and last the earliest of the lost peers.
     causes = [rank for rank in in_order if not LOST_PEER.search(reported[rank].message)]
     silent = [rank for rank in sorted(ended) if rank not in reported]

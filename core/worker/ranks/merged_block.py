@@ -39,7 +39,7 @@ NONE = "none: loopback of one host"
 
 
 def interconnect_of(spec: RunSpec, hosts: int) -> str:
-    """The connection of the ranks in words: whether CUDA devices reach each other's memory."""
+    """Describe the connection of the ranks: whether CUDA devices access each other's memory."""
     if hosts > 1:
         return f"network between {hosts} hosts"
     if not spec.on_cuda:
@@ -57,14 +57,12 @@ def interconnect_of(spec: RunSpec, hosts: int) -> str:
 
 
 PARTS = ("compute_ns", "exposed_ns", "waiting_ns", "transfer_ns")
-BY_EVENTS = (
-    "transfer is the step of the rank that came last, by its own events: too short for arrivals"
-)
+BY_EVENTS = "transfer is that of the last rank, by its own events: too short to measure arrivals"
 BUS_FORMULA = "algorithm = payload / transfer; bus = algorithm · 2 (n - 1) / n"
 
 
 class RankFacts(msgspec.Struct, frozen=True):
-    """Identity of a rank: its number, device, process, host threads, and host with its digits."""
+    """Number, device, process, host threads, and host of a rank."""
 
     rank: int
     device: str
@@ -75,7 +73,7 @@ class RankFacts(msgspec.Struct, frozen=True):
 
 
 def slowest(batches: Sequence[TimedSteps]) -> TimedSteps:
-    """Batches of the same steps merged: each step has the times of its slowest rank."""
+    """Merge batches of the same steps: each step has the times of its slowest rank."""
     by_step = zip(*(batch.step_ms for batch in batches), strict=True)
     chosen = [batches[step_ms.index(max(step_ms))] for step_ms in by_step]
     return TimedSteps(
@@ -102,15 +100,12 @@ def merged_block(
     memory: Sequence[MemoryRow],
     why_unseen: str,
 ) -> Distributed:
-    """The distributed block of the record.
+    """Build the record's distributed block.
 
     Args:
-        spec: The measured spec.
-        backend: Backend of the collectives.
-        steps: The measured steps, with one entry a rank, in the order of ranks.
-        facts: Identities of the ranks.
+        steps: The measured steps, each with one entry per rank.
         memory: Memory rows of the ranks, if the workload has an optimizer.
-        why_unseen: The reason why it was not measured when computing stood still; else empty.
+        why_unseen: Why stalls of computation were not measured; else empty.
     """
     splits = [split_step(step) for step in steps]
     parts = {name: _parts_ms(splits, name) for name in PARTS}
@@ -148,7 +143,7 @@ def merged_block(
 
 
 def host_rows(steps: Sequence[Sequence[RankStep]], facts: Sequence[RankFacts]) -> list[HostRow]:
-    """The hosts of the ranks, with what their clocks were; none where there is one only."""
+    """Hosts of the ranks and their clock offsets; empty for a single host."""
     names = {rank.host: rank.node for rank in facts}
     if len(names) == 1:
         return []
@@ -168,7 +163,7 @@ def host_rows(steps: Sequence[Sequence[RankStep]], facts: Sequence[RankFacts]) -
 
 
 def _parts_ms(splits: Sequence[Sequence[Split]], name: str) -> list[float] | None:
-    """One sample a step, the mean over ranks in milliseconds; None if a step has no value."""
+    """One sample per step, mean over ranks in milliseconds; None if a step has no value."""
     steps: list[list[int | None]] = [[getattr(split, name) for split in step] for step in splits]
     measured = [[value for value in step if value is not None] for step in steps]
     return _means(measured) if all(map(len, measured)) else None
@@ -201,10 +196,10 @@ def _collective_rows(steps: Sequence[Sequence[Collective]], ranks: int) -> list[
 
 
 def ring_share(kind: Kind, ranks: int) -> float:
-    """Bytes that a rank of a ring sends, as a share of the collective's bytes.
+    """Bytes that a rank sends in a ring, as a share of the collective's bytes.
 
-    Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of
-    workstations": an all-reduce is a reduce-scatter and an all-gather.
+    Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations":
+    an all-reduce is a reduce-scatter and an all-gather.
     """
     share = (ranks - 1) / ranks
     return 2 * share if kind == "all-reduce" else share
@@ -258,7 +253,7 @@ def _all_reduce(spec: RunSpec, steps: Sequence[Sequence[RankStep]]) -> AllReduce
 def resident_row(
     rank: int, moment: Moment, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> MemoryRow:
-    """Memory row of a rank now; of a sharded tensor only this rank's shard counts."""
+    """Current memory row of a rank; sharded tensors count their local shard."""
     parameters = list(model.parameters())
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     states = [
@@ -284,7 +279,7 @@ def resident_row(
 def rows_around_optimizer(
     step: Callable[[EnterPhase], None], row: Callable[[Moment], MemoryRow]
 ) -> list[MemoryRow]:
-    """Run one step; returns the rows just before and just after its optimizer."""
+    """Run one step; return the rows just before and after its optimizer."""
     rows: list[MemoryRow] = []
 
     def enter(phase: str) -> None:

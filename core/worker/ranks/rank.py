@@ -28,17 +28,15 @@ BLAME_SECONDS = 0.5
 
 
 def events_name(rank: int) -> str:
-    """Name of the file of a rank's events, a line each."""
     return f"rank-{rank}.jsonl"
 
 
 def log_name(rank: int) -> str:
-    """Name of the file of a rank's output."""
     return f"rank-{rank}.log"
 
 
 def main() -> int:
-    """Measure as the rank that torchrun's variables name; returns the exit code."""
+    """Measure as the rank that torchrun's variables describe; return the exit code."""
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     _print_into(folder / log_name(rank))
     faulthandler.enable()
@@ -51,11 +49,11 @@ def main() -> int:
         report(StageEntered(stage="import"))
         if not have_plain_paths(job, report):
             return 1
-        # Late, so that the first event is out before the seconds that importing torch takes.
+        # Late: importing torch takes seconds, and the first event should be out before.
         with uncollected():
-            import torch.distributed as dist
+            import torch.distributed as dist  # lazy: torch takes seconds
 
-            from sysbench.core.worker.boot import Measure, run_pass
+            from sysbench.core.worker.boot import Measure, run_pass  # lazy: torch takes seconds
             from sysbench.core.worker.ranks.rank_timing import join_ranks, measure
 
             import_compiler(job)
@@ -87,7 +85,7 @@ def _print_into(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    # Skips the interpreter's clean-up of torch, as any worker does.
+    # Skip the interpreter's clean-up of torch, as all workers do.
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -53,7 +53,7 @@ from sysbench.core.worker.workloads.stepped_workload import (
 def make_sharded_optimizer(
     spec: RunSpec, model: nn.Module, collectives: Collectives
 ) -> torch.optim.Optimizer:
-    """The spec's optimizer over this rank's parameters; its step ends by broadcasting weights."""
+    """The spec's optimizer over this rank's parameters; a step ends by broadcasting weights."""
     parameters = trained(model)
     owners = owners_of([parameter.numel() for parameter in parameters], collectives.ranks)
     pairs = list(zip(parameters, owners, strict=True))
@@ -72,7 +72,7 @@ def make_sharded_optimizer(
 
 
 def owners_of(sizes: Sequence[int], ranks: int) -> list[int]:
-    """The rank that keeps each size: largest first, each to the rank with least so far."""
+    """Assign each size to a rank: largest first, to the rank with the least so far."""
     assigned = [0] * ranks
     owners = [0] * len(sizes)
     # Both the stable sort and `index` break ties alike on every rank: owners must agree.
@@ -83,12 +83,7 @@ def owners_of(sizes: Sequence[int], ranks: int) -> list[int]:
 
 
 class OfRanks(SteppedWorkload):
-    """Base of the training steps on one of several ranks.
-
-    Attributes:
-        collectives: Those of the step.
-        strategy: The way in which its gradients are shared.
-    """
+    """Base of training steps on one of several ranks."""
 
     collectives: Collectives
     strategy: Strategy
@@ -105,16 +100,15 @@ class OfRanks(SteppedWorkload):
         super()._update(enter)
 
     def memory_row(self, moment: Moment) -> MemoryRow:
-        """Memory row of this rank now."""
         return resident_row(self.collectives.rank, moment, self.model, self.optimizer)
 
     def memory_of_a_step(self) -> list[MemoryRow]:
-        """Run one more step; returns this rank's rows before and after its optimizer."""
+        """Run one more step; return this rank's rows before and after its optimizer."""
         return rows_around_optimizer(self.step, self.memory_row)
 
 
 def with_sharing(phases: tuple[str, ...], strategy: Strategy) -> tuple[str, ...]:
-    """The phases of a step with that in which its strategy shares gradients, if it has one."""
+    """Insert the phase in which the strategy shares gradients, if it has one."""
     after = phases.index("backward") + 1
     own = (strategy.phase,) if strategy.phase else ()
     return (*phases[:after], *own, *phases[after:])
@@ -123,8 +117,8 @@ def with_sharing(phases: tuple[str, ...], strategy: Strategy) -> tuple[str, ...]
 class ParallelWorkload(OfRanks, Workload):
     """The transformer's training step on one of several ranks.
 
-    Every rank draws the same weights and the same combined batch of ``ranks * batch`` sequences
-    as a single process would, and keeps its ``batch`` of them.
+    All ranks draw the same weights and the same combined batch of ``ranks * batch`` sequences; each
+    keeps ``batch`` of them.
     """
 
     def __init__(self, spec: RunSpec, collectives: Collectives) -> None:
@@ -149,13 +143,13 @@ class ParallelWorkload(OfRanks, Workload):
 
 
 class ParallelOwnWorkload(OfRanks, Workload):
-    """The training step of a model of the user's on one of several ranks.
+    """Training step of a user's model on one of several ranks.
 
-    Every rank builds the model, takes the weights of rank 0, and has a batch of its own.
+    Every rank builds the model, copies the weights of rank 0 and has its own batch.
     """
 
     def __init__(self, spec: RunSpec, collectives: Collectives) -> None:
-        """Build the model of this rank.
+        """Build this rank's model.
 
         Raises:
             SpecError, ModelError: As for a single device.
@@ -173,7 +167,7 @@ class ParallelOwnWorkload(OfRanks, Workload):
         return super()._inputs()
 
     def _prepared(self, model: nn.Module) -> nn.Module:
-        # What the factory draws may go by the rank.
+        # The factory may draw different numbers on each rank.
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():
                 dist.broadcast(tensor.detach(), 0)
@@ -196,10 +190,10 @@ class ParallelOwnWorkload(OfRanks, Workload):
         super()._update(enter)
 
     def _require_gradients(self) -> None:
-        """Refuse a model of which a step leaves a part unused: ranks would wait for it.
+        """Refuse a model with unused parameters: ranks would wait for their gradients.
 
         Raises:
-            ModelError: A parameter that is trained got no gradient.
+            ModelError: A trained parameter got no gradient.
         """
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad and parameter.grad is None:
@@ -213,7 +207,7 @@ MIB = 2**20
 
 
 class AllReduceWorkload:
-    """Sums a float32 tensor over the ranks: zeros, whose sums stay zeros in every step."""
+    """Sums a float32 tensor of zeros over the ranks."""
 
     phases = ("all-reduce",)
 
@@ -228,7 +222,6 @@ class AllReduceWorkload:
         """None: an all-reduce has no loss."""
 
     def step(self, enter: EnterPhase) -> None:
-        """One all-reduce."""
         self.collectives.begin_step()
         enter("all-reduce")
         self.collectives.all_reduce(self.payload)
@@ -241,15 +234,15 @@ TIMEOUT = timedelta(hours=1)
 
 
 def backend_of(spec: RunSpec) -> str:
-    """The spec's backend; ``auto`` is nccl between CUDA devices, else gloo."""
+    """The spec's backend; ``auto`` is nccl for CUDA devices, else gloo."""
     if spec.comm_backend != "auto":
         return spec.comm_backend
     return "nccl" if spec.on_cuda else "gloo"
 
 
 def join_ranks(rank: int, spec: RunSpec, meeting: Path) -> None:
-    """Join the process group through a file, so that no port is opened for it."""
-    # Not by a file's URL: torch takes %20 in one for a part of the name, and waits for that file.
+    """Join the process group through a file, which needs no port."""
+    # Not by a file's URL: torch reads %20 as part of the name and waits for that file.
     store = dist.FileStore(str(meeting), spec.ranks)  # type: ignore[attr-defined]
     store.set_timeout(TIMEOUT)
     dist.init_process_group(
@@ -263,10 +256,7 @@ def join_ranks(rank: int, spec: RunSpec, meeting: Path) -> None:
 
 
 def measure(job: Job, report: Report) -> None:
-    """Measure as this rank of the process group; rank 0 reports the blocks.
-
-    The job's device is the one of this rank.
-    """
+    """Measure as this rank of the process group; rank 0 reports the blocks."""
     spec = job.spec
     report(StageEntered(stage="build"))
     collectives = Collectives(torch.device(spec.device), backend_of(spec))
@@ -292,7 +282,6 @@ def measure(job: Job, report: Report) -> None:
 
 
 def make_rank_workload(spec: RunSpec, collectives: Collectives) -> OfRanks | AllReduceWorkload:
-    """The workload of a rank of this spec."""
     if spec.is_own:
         return ParallelOwnWorkload(spec, collectives)
     if spec.workload == "all-reduce":
@@ -301,12 +290,12 @@ def make_rank_workload(spec: RunSpec, collectives: Collectives) -> OfRanks | All
 
 
 def _of_all_ranks(spec: RunSpec, timing: Timing) -> Timing:
-    """The timing with all ranks' tokens; an all-reduce has neither tokens nor a model."""
+    """Scale the timing to the tokens of all ranks; an all-reduce has no tokens."""
     if spec.workload == "all-reduce":
         unknown = ("tokens_per_second", "model_flops", "tflops")
         missing = timing.missing | dict.fromkeys(unknown, "an all-reduce runs no model")
         return msgspec.structs.replace(timing, **dict.fromkeys(unknown), missing=missing)
-    if timing.tokens_per_second is None:  # a model of the user's may take no tokens
+    if timing.tokens_per_second is None:  # a user's model may have no tokens
         return timing
     tokens = spec.tokens_per_step * spec.ranks / timing.step.median_ms * 1e3
     return msgspec.structs.replace(timing, tokens_per_second=tokens)
@@ -320,8 +309,8 @@ class RanksClock:
     """Times the same steps on all ranks.
 
     Attributes:
-        steps: A list a step with an entry a rank. On rank 0 only.
-        facts: Identities of the ranks. On rank 0 only.
+        steps: One list per step with one entry per rank; rank 0 only.
+        facts: Identities of the ranks; rank 0 only.
     """
 
     def __init__(self, spec: RunSpec, collectives: Collectives) -> None:
@@ -342,7 +331,7 @@ class RanksClock:
         self.facts: list[RankFacts] = self._gathered(own)
 
     def time(self, step: Step, count: int) -> TimedSteps:
-        """Lead: all ranks run ``count`` steps. Each is as long as on its slowest rank."""
+        """Lead all ranks through ``count`` steps; each takes as long as on its slowest rank."""
         self._order(count)
         by_rank = self._gathered(self._timed_here(step, count))
         batches, steps, readings = zip(*by_rank, strict=True)
@@ -350,12 +339,12 @@ class RanksClock:
         return slowest(batches)
 
     def lead_memory(self, rows: Callable[[], list[MemoryRow]]) -> list[MemoryRow]:
-        """Lead: every rank makes its rows; returns them in the order of ranks."""
+        """Collect every rank's memory rows, in rank order."""
         self._order(MEMORY)
         return [row for rank_rows in self._gathered(rows()) for row in rank_rows]
 
     def stop(self) -> None:
-        """Lead: the others may end."""
+        """End the other ranks' `follow`."""
         self._order(STOP)
 
     def follow(self, step: Step, memory: Callable[[], list[MemoryRow]]) -> None:
@@ -365,7 +354,7 @@ class RanksClock:
             self._gathered(memory() if order == MEMORY else self._timed_here(step, order))
 
     def _order(self, order: int) -> int:
-        """Broadcast rank 0's order; returns it on every rank at about the same moment."""
+        """Broadcast rank 0's order; it returns on all ranks at about the same time."""
         box = torch.tensor(order)
         dist.broadcast(box, 0, group=self._control)
         dist.barrier(self._control)  # the broadcast alone lets rank 0 go on before the others
@@ -374,7 +363,7 @@ class RanksClock:
     def _timed_here(
         self, step: Step, count: int
     ) -> tuple[TimedSteps, list[RankStep], tuple[ClockReading, ClockReading] | None]:
-        # Anew for each batch, so that a drift between the two clocks does not add up.
+        # Align again for each batch, so that clock drift does not accumulate.
         self._collectives.stamps.align()
         before = self._hosts.read()
         batch = self._own.time(step, count)
@@ -383,7 +372,7 @@ class RanksClock:
         return batch, self._collectives.take(batch.step_ms), readings
 
     def _gathered(self, own: T) -> list[T]:
-        """Values of all ranks in their order on rank 0; an empty list on the others."""
+        """Values of all ranks in order on rank 0; empty on the others."""
         everyone: list[Any] | None = None
         if self._collectives.rank == 0:
             everyone = [None] * self._collectives.ranks

@@ -24,30 +24,30 @@ Stamp = int | torch.cuda.Event
 
 
 class Stamps(Protocol):
-    """Marks moments as work reaches them, and resolves them to times later.
+    """Timestamps that are taken in stream order and resolved later.
 
     Attributes:
-        error_ns: The most by which resolved times of the device can be off on the host's clock, all
-            of them alike since the last `align`; 0 where they are the host's own.
+        error_ns: Maximum common error of device times on the host's clock since `align`; 0 for host
+            clocks.
     """
 
     error_ns: int
 
     def align(self) -> None:
-        """Set the anchor between the device's time and the host's; waits for the device."""
+        """Relate the device's clock to the host's; waits for the device."""
         ...
 
     def now(self) -> Stamp:
-        """Stamp of the moment at which all work queued so far is done."""
+        """Timestamp of the end of all work queued so far."""
         ...
 
     def ns(self, stamp: Stamp) -> int:
-        """Nanoseconds of a stamp on the host's clock; the device must be done."""
+        """Nanoseconds of a timestamp on the host's clock; the device must be done."""
         ...
 
 
 class HostStamps:
-    """Stamps of the CPU, where work is done when the call returns."""
+    """Timestamps of the CPU, where work is done when the call returns."""
 
     error_ns = 0
 
@@ -63,7 +63,7 @@ class HostStamps:
 
 
 class CudaStamps:
-    """Stamps of a CUDA device: events on the current stream. Stamps of the host pass through."""
+    """CUDA events on the current stream; host timestamps are passed through."""
 
     def __init__(self) -> None:
         self._anchor = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -92,21 +92,17 @@ class CudaStamps:
 
 
 class Mark:
-    """A moment that is not known yet. It keeps no tensor alive, unlike a collective's work.
-
-    Attributes:
-        stamp: 0 until the moment is known.
-    """
+    """A timestamp that is not known yet; unlike a collective's work it keeps no tensor alive."""
 
     def __init__(self) -> None:
         self.stamp: Stamp = 0
 
 
 class Pending:
-    """A collective under way.
+    """A collective in progress.
 
     Attributes:
-        done: The moment at which the data had arrived; known when ``future`` is done.
+        done: When the data arrived; known once ``future`` is done.
         future: Has the tensors as its value.
     """
 
@@ -125,7 +121,7 @@ class Pending:
 
 
 class HostPending(Pending):
-    """A collective that ends on the host; the thread that moved the data notes the moment."""
+    """A collective that ends on the host; the communication thread takes the timestamp."""
 
     def __init__(self, work: dist.Work) -> None:
         super().__init__(work)
@@ -143,7 +139,7 @@ class HostPending(Pending):
 
 
 class DevicePending(Pending):
-    """A collective that ends on the device; an otherwise idle stream waits for it and notes it."""
+    """A collective that ends on the device; an otherwise idle stream takes the timestamp."""
 
     def __init__(self, work: dist.Work, watching: torch.cuda.Stream) -> None:
         super().__init__(work)
@@ -158,15 +154,15 @@ TRIPS = 40
 
 
 def own_host() -> int:
-    """Number of this rank's host among those of the run, as torchrun counts them."""
+    """Index of this rank's host, as torchrun counts them."""
     return int(os.environ.get("GROUP_RANK", 0))
 
 
 class HostClocks:
-    """The differences of the hosts' clocks to that of rank 0's host.
+    """Offsets of the hosts' clocks to the clock of rank 0's host.
 
     Args:
-        control: Group of all ranks on the host.
+        control: Host-side group of all ranks.
     """
 
     def __init__(self, control: dist.ProcessGroup) -> None:
@@ -179,7 +175,7 @@ class HostClocks:
         self._asking = [rank for host, rank in firsts.items() if host != hosts[0]]
 
     def read(self) -> ClockReading | None:
-        """Read the clocks, on all ranks at once; what a rank read that asked, else None."""
+        """Read the clocks on all ranks together; None except on a rank that asked."""
         own = None
         for rank in self._asking:
             if rank == self._rank:
@@ -196,11 +192,10 @@ class HostClocks:
         batches: Sequence[Sequence[RankStep]],
         readings: Sequence[tuple[ClockReading, ClockReading] | None],
     ) -> list[list[RankStep]]:
-        """The steps of each rank with all moments on the clock of rank 0's host.
+        """Steps of each rank with all timestamps on the clock of rank 0's host.
 
         Args:
-            batches: The steps of each rank, in the order of ranks.
-            readings: What each rank has read before and after them.
+            readings: Clock readings of each rank before and after the steps.
         """
         of_host = {
             host: pair for host, pair in zip(self.hosts, readings, strict=True) if pair is not None

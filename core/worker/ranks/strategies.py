@@ -16,23 +16,23 @@ SYNC = "sync"
 
 
 class Strategy(Protocol):
-    """A way to share gradients. After ``finish`` each is the mean over the ranks.
+    """Shares gradients; after ``finish`` each is the mean over the ranks.
 
     Attributes:
-        model: The model that the step calls, perhaps a wrapper of the given one.
-        phase: Name of the phase of ``finish``; empty if the backward pass does all of it.
+        model: The model to call, possibly a wrapper.
+        phase: Name of the phase of ``finish``; empty if backward does all of it.
     """
 
     model: nn.Module
     phase: str
 
     def finish(self) -> None:
-        """Finish sharing; called after the backward pass, before a gradient is read."""
+        """Finish sharing, after backward and before gradients are read."""
         ...
 
 
 def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> Strategy:
-    """The spec's strategy for a model that all ranks built alike.
+    """Return the spec's strategy for a model that is identical on all ranks.
 
     Raises:
         ValueError: There is no strategy of that name.
@@ -49,8 +49,7 @@ def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> 
         case "ddp":
             return TorchDdp(model, collectives, spec.bucket_mib)
         case "fsdp2":
-            # Late: torch imports much for it that no other strategy needs.
-            from sysbench.core.worker.ranks.fsdp2 import Fsdp2
+            from sysbench.core.worker.ranks.fsdp2 import Fsdp2  # lazy: slow imports of torch
 
             return Fsdp2(model, collectives)
         case other:
@@ -58,17 +57,15 @@ def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> 
 
 
 def when_accumulated(parameter: nn.Parameter, call: Callable[[nn.Parameter], None]) -> None:
-    """Have the backward pass call ``call`` each time it has made the parameter's gradient."""
+    """Call ``call`` each time backward has accumulated the parameter's gradient."""
     parameter.register_post_accumulate_grad_hook(call)  # type: ignore[no-untyped-call]
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that the backward pass makes gradients of."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """The gradient that the backward pass has just made."""
     assert parameter.grad is not None
     return parameter.grad
 
@@ -80,10 +77,10 @@ class Bucket(Protocol):
 
 
 class TorchDdp:
-    """Torch's DistributedDataParallel: buckets in C++.
+    """DistributedDataParallel of torch: buckets in C++.
 
-    Computing stands still at the end of the backward pass, from the last bucket's departure,
-    when every gradient is made, to the last arrival.
+    Computation stalls at the end of backward, from the launch of the last bucket until the last
+    arrival.
     """
 
     phase = ""
@@ -114,7 +111,7 @@ class TorchDdp:
 
 
 class Flat:
-    """One collective of all gradients, for a copy into a flat tensor and a copy back."""
+    """One collective for all gradients, copied into a flat tensor and back."""
 
     phase = SYNC
 
@@ -130,12 +127,12 @@ class Flat:
 
 
 def flattened(tensors: Sequence[Tensor]) -> Tensor:
-    """All elements in a new tensor of one dimension."""
+    """Copy all elements into a new 1-D tensor."""
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
 def copy_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy the elements of a flattened tensor back into the tensors that it was made of."""
+    """Copy the elements of a flattened tensor back into its sources."""
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     for part, tensor in zip(parts, tensors, strict=True):
         tensor.copy_(part.view_as(tensor))
@@ -145,10 +142,9 @@ MIB = 2**20
 
 
 class Bucketed:
-    """Fewer, larger collectives than in `Overlap`, behind the backward pass too.
+    """Fewer, larger collectives than `Overlap`, also during backward.
 
-    The groups go from the last parameter to the first, which is about the order in which
-    the backward pass makes their gradients.
+    Groups go from the last parameter to the first, roughly the order of their gradients.
     """
 
     phase = SYNC
@@ -189,7 +185,7 @@ class Bucketed:
 
 
 def grouped(sizes: Sequence[int], limit: float) -> list[list[int]]:
-    """Indices in order, in groups of at most ``limit`` in sum; a larger size is a group alone."""
+    """Group consecutive indices up to ``limit`` in total; a larger size is its own group."""
     groups: list[list[int]] = []
     group_size = 0
     for index, size in enumerate(sizes):
@@ -202,7 +198,7 @@ def grouped(sizes: Sequence[int], limit: float) -> list[list[int]]:
 
 
 class Naive:
-    """A collective for each parameter after the backward pass; computing stands still."""
+    """One collective per parameter after backward, without overlap."""
 
     phase = SYNC
 
@@ -218,7 +214,7 @@ class Naive:
 
 
 class Overlap:
-    """A collective for each parameter, behind the rest of the backward pass."""
+    """One collective per parameter, overlapped with the rest of backward."""
 
     phase = SYNC
 

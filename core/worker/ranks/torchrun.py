@@ -20,13 +20,12 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """One of the hosts of a job, by its number; the first one has rank 0."""
+    """Number of a host of the job; host 0 has rank 0."""
 
     host: int = 0
     hosts: int = 1
 
     def ranks(self, spec: RunSpec) -> range:
-        """The ranks that run there."""
         counts = shares(spec.ranks, self.hosts)
         begin = sum(counts[: self.host])
         return range(begin, begin + counts[self.host])
@@ -38,10 +37,10 @@ ALONE = RankPlace()
 def environment_of(
     spec: RunSpec, environ: Mapping[str, str], place: RankPlace = ALONE, address: str = "127.0.0.1"
 ) -> dict[str, str]:
-    """Environment variables to add for the ranks of a host; those that a person has set stay.
+    """Environment variables for the ranks of a host; variables set by the user are not changed.
 
     Args:
-        address: The one of this host at which the other ranks reach it.
+        address: Address of this host for the other ranks.
     """
     wanted = {
         PARENT_VARIABLE: str(os.getpid()),
@@ -60,7 +59,7 @@ def environment_of(
 
 
 def torchrun(job: Job, place: RankPlace = ALONE) -> dict[int, int]:
-    """Run the ranks of this host to their end; exit codes of those that failed, by rank."""
+    """Run the ranks of this host to their end; return exit codes of failed ranks."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
@@ -73,7 +72,7 @@ def torchrun(job: Job, place: RankPlace = ALONE) -> dict[int, int]:
             # Hosts that are silent are noticed by their agents, and not by the time of day, in
             # which hosts may differ.
             *("--rdzv-conf", "store_type=file,keep_alive_max_attempt=1000000"),
-            # Nobody connects to it: hosts are numbered in its order.
+            # Nothing connects to it; it only orders the hosts.
             *("--local-addr", f"127.0.0.1/{place.host:05}" if place.hosts > 1 else "127.0.0.1"),
             *("--log-dir", str(meeting / f"logs-{place.host}"), "--max-restarts", "0"),
             *("-m", "sysbench.core.worker.ranks.rank", str(job.path)),
@@ -89,7 +88,7 @@ def torchrun(job: Job, place: RankPlace = ALONE) -> dict[int, int]:
 
 
 def _interface_with(address: str) -> str | None:
-    """Name of the interface that has the address."""
+    """Name of the interface with this address."""
     return next(
         (
             name

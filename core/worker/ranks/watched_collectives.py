@@ -25,12 +25,10 @@ Launch = Callable[[], dist.Work | None]
 
 
 class Collectives:
-    """Runs the collectives of one rank and keeps their times, step by step.
+    """Runs the collectives of one rank and records their times by step.
 
     Attributes:
-        ranks: Number of ranks.
-        rank: Number of this process.
-        why_unseen: The reason why it cannot be measured when computing stands still; else empty.
+        why_unseen: Why stalls of computation cannot be measured; else empty.
     """
 
     def __init__(self, device: torch.device, backend: str) -> None:
@@ -42,11 +40,11 @@ class Collectives:
         self._steps: list[_Step] = []
 
     def begin_step(self) -> None:
-        """Begin a step: the collectives that follow belong to it."""
+        """Begin a step; later collectives belong to it."""
         self._steps.append(_Step())
 
     def run(self, kind: Kind, size: int, launch: Launch) -> None:
-        """Run a collective while computing stands still; ``launch`` returns when it is done."""
+        """Run a blocking collective; ``launch`` returns when it is done."""
         arrived, done = self.stamps.now(), Mark()
         launch()
         done.stamp = self.stamps.now()
@@ -54,7 +52,7 @@ class Collectives:
         self.stood_still(arrived, done)
 
     def start(self, kind: Kind, size: int, launch: Launch) -> Pending:
-        """Start a collective behind computing; ``launch`` returns its work at once."""
+        """Start a collective that overlaps computation; ``launch`` returns its work at once."""
         arrived = self.stamps.now()
         work = launch()
         assert work is not None, "this process is not in the group"
@@ -64,32 +62,31 @@ class Collectives:
         return pending
 
     def wait(self, pending: Pending) -> None:
-        """Wait for a collective and note the time in which computing stood still."""
+        """Wait for a collective and record the stall."""
         began, ended = self.stamps.now(), Mark()
         pending.wait()
         ended.stamp = self.stamps.now()
         self.stood_still(began, ended)
 
     def stood_still(self, began: Stamp, ended: Mark) -> None:
-        """Note an interval in which computing stood still; a reversed one counts as empty."""
+        """Record an interval in which computation stalled; a reversed one counts as empty."""
         self._steps[-1].blocked.append((began, ended))
 
     def all_reduce(self, tensor: Tensor) -> None:
-        """Sum over ranks, in place."""
         self.run("all-reduce", tensor.nbytes, lambda: dist.all_reduce(tensor))
 
     def start_all_reduce(self, tensor: Tensor) -> Pending:
-        """Sum over ranks, in place, behind computing."""
+        """Sum over ranks, overlapped with computation."""
         size = tensor.nbytes
         return self.start("all-reduce", size, lambda: dist.all_reduce(tensor, async_op=True))
 
     def start_broadcast(self, tensor: Tensor, owner: int) -> Pending:
-        """Copy from one rank to all others, behind computing."""
+        """Copy from one rank to all others, overlapped with computation."""
         size = tensor.nbytes
         return self.start("broadcast", size, lambda: dist.broadcast(tensor, owner, async_op=True))
 
     def take(self, step_ms: Sequence[float]) -> list[RankStep]:
-        """Return the steps since the last call and drop them. The device must be done.
+        """Return and clear the recorded steps. The device must be done.
 
         Args:
             step_ms: Milliseconds of each step.

@@ -43,12 +43,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def causal_mask(kernel: Kernel, context: int) -> Tensor | BlockMask | None:
-    """The kernel's causal mask, on the default device; None for fused kernels."""
+    """Causal mask of the kernel on the default device; None for fused kernels."""
     if kernel == "naive":
         return torch.ones(context, context, dtype=torch.bool).tril()
     if kernel == "sdpa":
         return None
-    from torch.nn.attention.flex_attention import create_block_mask
+    from torch.nn.attention.flex_attention import create_block_mask  # lazy: slow
 
     device = str(torch.get_default_device())
     return create_block_mask(_looks_back, None, None, context, context, device=device)
@@ -83,8 +83,8 @@ def attend(
 
 @functools.cache
 def _compiled_flex() -> Callable[..., Any]:
-    """Flex attention is a kernel only when compiled; as it comes it writes the scores out."""
-    from torch.nn.attention.flex_attention import flex_attention
+    """Uncompiled flex attention would write the scores to memory."""
+    from torch.nn.attention.flex_attention import flex_attention  # lazy: imports torch's compiler
 
     return torch.compile(flex_attention, dynamic=False)
 
@@ -92,9 +92,8 @@ def _compiled_flex() -> Callable[..., Any]:
 def naive_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """Attention as the write-ups measured it: scores in memory, softmax written out.
 
-    Two (batch, heads, context, context) matrices stay for backward, the exponentials and the
-    quotients; `torch.softmax` would keep one. The row maximum only guards against overflow
-    and cancels in the quotient, so it is left out of the graph: gradients stay exact.
+    Two (batch, heads, context, context) matrices are saved for backward; `torch.softmax` would save
+    one. The row maximum only prevents overflow and cancels, so it is outside the graph.
 
     Args:
         q, k, v: Shape (batch, heads, context, head_dimension).
@@ -135,13 +134,7 @@ class CausalSelfAttention(nn.Module):
 
 
 class BareAttention(nn.Module):
-    """One attention kernel without parameters.
-
-    Args:
-        kernel: What computes it.
-        context: Length of the sequences; a mask is made once for it.
-        causal: Whether a query sees only what is before it.
-    """
+    """One attention kernel without parameters; ``context`` is the size of its mask."""
 
     mask: Tensor | BlockMask | None
 

@@ -21,7 +21,6 @@ class ToyWeights(NamedTuple):
 
 
 def toy_weights() -> ToyWeights:
-    """Weights on the default device."""
     return ToyWeights(
         fc1=torch.empty(HIDDEN, WIDTH).fill_(0.1),
         gain=torch.ones(HIDDEN),
@@ -31,10 +30,7 @@ def toy_weights() -> ToyWeights:
 
 
 def toy_step(weights: ToyWeights) -> dict[str, Tensor]:
-    """One forward with its loss: the tensors that the handout asks for, by name.
-
-    fc1, ReLU, LayerNorm, fc2, then cross-entropy.
-    """
+    """One forward with loss: fc1, ReLU, LayerNorm, fc2, cross-entropy; tensors by name."""
     x = torch.ones(BATCH, WIDTH)
     targets = torch.zeros(BATCH, dtype=torch.long)
     hidden = F.linear(x, weights.fc1)

@@ -1,4 +1,4 @@
-"""The user's code: its factory is imported and called, and what it returns is checked."""
+"""Import and call the user's factory, and check its result."""
 
 from __future__ import annotations
 
@@ -22,22 +22,19 @@ from sysbench.core.spec.own_model import ARGUMENT, ModelSource, decoded_argument
 from sysbench.core.spec.spec import RunSpec
 
 SIZES = ("batch", "context")
-"""Keys of a spec that a factory or its ``batch`` takes as arguments of that name."""
+"""Spec keys that are passed to arguments of the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactoryParts:
-    """A model, and what its steps are made of.
+    """A model and the parts of its steps.
 
     Attributes:
-        model: The module.
-        batch: Makes the inputs of a step, once: a tensor, a tuple of arguments or a mapping of
-            keyword arguments. None: token ids below the rows of the first embedding.
-        loss: From model and batch; None takes the loss of the output, or one made of it.
-        optimizer: From the parameters that need gradients.
-        step: A whole step, which calls its argument with the name of each phase as it begins.
-        takes: Sizes of the spec that somebody took.
-        facts: Further facts for the record.
+        batch: Makes the inputs once: a tensor, a tuple of arguments or a mapping of keyword
+            arguments. None: random token ids below the rows of the first embedding.
+        loss: Called with model and batch; None uses the output's loss or a default.
+        step: A whole step; calls its argument with each phase name.
+        takes: Sizes of the spec that the factory or ``batch`` uses.
     """
 
     model: nn.Module
@@ -51,7 +48,7 @@ class FactoryParts:
 
 @contextmanager
 def guarded(what: str) -> Iterator[None]:
-    """Run the user's code: an exit is an error as any other.
+    """Run the user's code; convert an exit into an error.
 
     Raises:
         ModelError: The code ended the process.
@@ -63,18 +60,18 @@ def guarded(what: str) -> Iterator[None]:
 
 
 def import_factory(spec: RunSpec) -> Callable[..., Any]:
-    """The factory of the spec's model, its module imported.
+    """Import the model's module and return its factory.
 
     Raises:
-        ModelError: The code is another one than when the spec was made, or has no such factory.
-        Exception: Whatever the code raises.
+        ModelError: The code changed since the spec was made, or has no such factory.
+        Exception: Any error of the user's code.
     """
     source, path = source_of(spec.model), Path(spec.model_file)
     if digest_of(source, path) != spec.model_source:
         raise ModelError(f"{path.name} was changed since the run began: run it again")
     root = str(root_of(source, path))
     if root not in sys.path:
-        sys.path.append(root)  # last: nothing here can stand in for an installed library
+        sys.path.append(root)  # last, so that nothing here shadows an installed library
     with guarded(f"importing {path.name}"):
         module = _imported(source, path)
     found: Any = module
@@ -83,7 +80,7 @@ def import_factory(spec: RunSpec) -> Callable[..., Any]:
     if not callable(found):
         others = ", ".join(_factories(module)) or "none"
         raise ModelError(
-            f"{path.name} has no function or class {source.factory}; there is: {others}"
+            f"{path.name} has no function or class {source.factory}; available: {others}"
         )
     factory: Callable[..., Any] = found
     return factory
@@ -103,7 +100,7 @@ def _imported(source: ModelSource, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickles look their module up
+    sys.modules[name] = module  # dataclasses and pickle look up their module
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -113,7 +110,7 @@ def _imported(source: ModelSource, path: Path) -> ModuleType:
 
 
 def _factories(module: ModuleType) -> list[str]:
-    """Names of the functions and classes that a module defines itself."""
+    """Functions and classes defined by the module itself."""
     return [
         name
         for name, value in vars(module).items()
@@ -124,12 +121,12 @@ def _factories(module: ModuleType) -> list[str]:
 
 
 def built_parts(spec: RunSpec) -> FactoryParts:
-    """What the spec's factory returns, checked.
+    """Call the spec's factory and check its result.
 
     Raises:
-        SpecError: An argument that the factory does not take.
+        SpecError: The factory does not take an argument.
         ModelError: It returned neither a module nor an object with one.
-        Exception: Whatever the factory raises.
+        Exception: Any error of the factory.
     """
     factory = import_factory(spec)
     name = source_of(spec.model).factory
@@ -148,7 +145,7 @@ def built_parts(spec: RunSpec) -> FactoryParts:
         )
     for key, value in parts.items():
         if value is not None and not callable(value):
-            raise ModelError(f"{key} of what {name}() returned is {_a(value)}, and no function")
+            raise ModelError(f"{key} of what {name}() returned is {_a(value)}, not a function")
     make, taken = _batch_maker(parts["batch"], spec)
     return FactoryParts(
         model=model,
@@ -163,7 +160,7 @@ def built_parts(spec: RunSpec) -> FactoryParts:
 def _batch_maker(
     batch: Callable[..., Any] | None, spec: RunSpec
 ) -> tuple[Callable[[], Any] | None, frozenset[str]]:
-    """The user's ``batch`` with the sizes that it takes, and these."""
+    """Bind the spec's sizes to the user's ``batch``; also return their names."""
     if batch is None:
         return None, frozenset()
     given, taken = _sizes(batch, "batch()", spec)
@@ -171,7 +168,6 @@ def _batch_maker(
 
 
 def _a(value: object) -> str:
-    """``a tuple``, ``an int``, ``None``."""
     if value is None:
         return "None"
     name = type(value).__name__
@@ -197,10 +193,10 @@ def _arguments(
 def _sizes(
     function: Callable[..., Any], name: str, spec: RunSpec
 ) -> tuple[dict[str, int], frozenset[str]]:
-    """The sizes that a function takes, with the spec's values.
+    """Values of the sizes that a function takes.
 
     Raises:
-        SpecError: The function needs one, and the spec has none.
+        SpecError: A required size is not set.
     """
     parameters = _parameters(function)
     given = {}

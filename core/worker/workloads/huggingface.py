@@ -23,29 +23,29 @@ from sysbench.core.worker.workloads.factory import FactoryParts
 from sysbench.core.worker.workloads.stepped_workload import weight_dtype
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-"""Variables by which these libraries ask no server."""
+"""Variables that keep these libraries offline."""
 
 IMPLEMENTATIONS = {"naive": "eager", "sdpa": "sdpa", "flex": "flex_attention"}
-"""Names that transformers has for the code paths of attention."""
+"""Names of attention implementations in transformers."""
 
 AUTO_CLASSES = (
     *("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM"),
     *("AutoModelForImageTextToText", "AutoModelForImageClassification"),
     *("AutoModelForSequenceClassification", "AutoModelForSpeechSeq2Seq", "AutoModel"),
 )
-"""In this order, for a configuration that does not name its architecture."""
+"""Order of preference for a configuration that names no architecture."""
 
 TOKENS = ("batch", "context")
 FRAMES = 64
-"""Frames of audio features, where a configuration does not say how many."""
+"""Default number of audio feature frames."""
 
 
 def configured_parts(spec: RunSpec) -> FactoryParts:
-    """The model of the spec's configuration with random weights, and its inputs.
+    """Build the configured model with random weights, and its inputs.
 
     Raises:
-        SpecError: An argument or a key that the model does not have.
-        ModelError: transformers is not installed, or the inputs of the model are of no known kind.
+        SpecError: The model has no such argument or key.
+        ModelError: transformers is missing, or the kind of inputs is unknown.
     """
     model_type, config = model_class(spec)
     if hasattr(config, "use_cache"):
@@ -76,11 +76,11 @@ def configured_parts(spec: RunSpec) -> FactoryParts:
 
 
 def model_class(spec: RunSpec) -> tuple[Any, Any]:
-    """The class of the model, imported, and its configuration with the spec's arguments.
+    """Import the model's class; also return its configuration with the spec's arguments.
 
     Raises:
-        SpecError: An argument that the configuration does not have, or code that was not allowed.
-        ModelError: transformers is not installed, or does not know the configuration.
+        SpecError: The configuration has no such argument, or remote code is not allowed.
+        ModelError: transformers is missing or does not support the configuration.
     """
     path = Path(spec.model_file)
     if digest_of(source_of(spec.model), path) != spec.model_source:
@@ -123,7 +123,7 @@ def _remote_class(reference: str, path: Path) -> Any:
 def _configuration(transformers: Any, path: Path, spec: RunSpec) -> Any:
     values = json.loads(path.read_bytes())
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
-        raise ModelError(f"{path} has no model_type: it is no configuration of a model")
+        raise ModelError(f"{path} has no model_type: it is not a model configuration")
     kind, known = values["model_type"], transformers.CONFIG_MAPPING
     arguments = decoded_arguments(spec.model_args)
     if kind in known:
@@ -153,7 +153,7 @@ def _configuration(transformers: Any, path: Path, spec: RunSpec) -> Any:
 def _inputs_of(
     model: nn.Module, config: Any, spec: RunSpec
 ) -> tuple[Callable[[], Mapping[str, Any]], tuple[str, ...]]:
-    """A maker of the inputs, with labels where a step has a backward, and the sizes it takes."""
+    """Return a maker of inputs (with labels if there is a backward), and the sizes it uses."""
     main = str(getattr(model, "main_input_name", "input_ids"))
     accepted = inspect.signature(model.forward).parameters
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
@@ -192,7 +192,7 @@ def _inputs_of(
 
 
 def _classes(model: nn.Module, config: Any) -> int:
-    """Classes of a classifier; 0 of another model."""
+    """Number of classes of a classifier; 0 for other models."""
     return int(config.num_labels) if "Classification" in type(model).__name__ else 0
 
 

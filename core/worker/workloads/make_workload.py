@@ -1,4 +1,4 @@
-"""The choice of a spec's workload, and of the precision of its products."""
+"""Choose a spec's workload and the precision of its matrix products."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sysbench.core.worker.workloads.stepped_workload import phases_of as phases_
 class AttentionWorkload(SteppedWorkload):
     """Bare attention: each step builds a new graph and drops the gradients of q, k and v.
 
-    The gradient of the output is random and made once. Summing the output instead would add
-    kernels, and the gradient of a sum has strides that fused kernels do not take.
+    The output gradient is random: summing the output instead would add kernels and strides that
+    fused kernels do not accept.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -65,7 +65,7 @@ class AttentionWorkload(SteppedWorkload):
 
 
 def make_workload(spec: RunSpec) -> SteppedWorkload:
-    """The workload of the spec, on one device.
+    """Build the spec's workload for one device.
 
     Raises:
         ValueError: The spec's workload has no steps.
@@ -78,7 +78,7 @@ def make_workload(spec: RunSpec) -> SteppedWorkload:
 
 
 def set_precision(spec: RunSpec) -> dict[str, object]:
-    """Set how float32 matrix products may round, and read back what is in force."""
+    """Set the rounding of float32 matrix products; return the settings in force."""
     tf32 = spec.precision_row.tf32
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32

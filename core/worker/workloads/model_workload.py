@@ -38,14 +38,14 @@ from sysbench.core.worker.workloads.stepped_workload import (
 )
 from sysbench.core.worker.workloads.transformer import Transformer
 
-LEAST_LIKE = 2
-"""Children of one class from which on they are blocks."""
+MIN_ALIKE = 2
+"""Minimum number of children of one class that count as blocks."""
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The model's own blocks: children of a list that have a class and parameters in common.
+    """Repeated blocks of the model: children of a list with the same class and parameters.
 
-    The outermost ones; a child without modules inside, such as a linear layer, is none.
+    Only the outermost; modules without children, such as linear layers, are no blocks.
     """
     blocks: list[nn.Module] = []
     for child in model.children():
@@ -64,7 +64,7 @@ def _alike(container: nn.Module) -> list[nn.Module]:
     alike = [
         child
         for child in children
-        if classes.count(type(child)) >= LEAST_LIKE
+        if classes.count(type(child)) >= MIN_ALIKE
         and next(child.children(), None) is not None
         and next(child.parameters(), None) is not None
     ]
@@ -77,14 +77,12 @@ MEAN_SQUARE = "mean square of the outputs"
 
 
 class Workload(SteppedWorkload):
-    """A model with its own inputs, loss, optimizer or whole step where it brings them.
+    """A model with its own inputs, loss, optimizer or step where it has them.
 
     Attributes:
-        parts: The model, and what it brings.
-        batch: The inputs of every step.
-        targets: Targets of the built-in loss over token ids; None where the model brings inputs.
-        ids: Number of different ids that targets can have.
-        loss_words: Name of the loss; empty before the first step that had one.
+        targets: Targets of the built-in loss over token ids; None for custom inputs.
+        ids: Number of different target ids.
+        loss_words: Description of the loss; empty before the first loss.
     """
 
     def __init__(
@@ -96,9 +94,9 @@ class Workload(SteppedWorkload):
         """Build the spec's model on its device, or on another one.
 
         Raises:
-            SpecError: A key that nothing of the model honours.
-            ModelError: The user's code does not keep to what a model is here.
-            Exception: Whatever that code raises.
+            SpecError: The model does not support a key.
+            ModelError: The user's code does not follow the interface.
+            Exception: Any error of the user's code.
         """
         super().__init__(spec)
         self.device = device or self.device
@@ -122,7 +120,7 @@ class Workload(SteppedWorkload):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the record says of the model."""
+        """Facts about the model for the record."""
         spec, model = self.spec, self.model
         source, path = source_of(spec.model), Path(spec.model_file)
         parameters = list(model.parameters())
@@ -140,11 +138,9 @@ class Workload(SteppedWorkload):
         }
 
     def _parts(self) -> FactoryParts:
-        """The model and what it brings, made on torch's default device."""
         return parts_of(self.spec)
 
     def _prepared(self, model: nn.Module) -> nn.Module:
-        """The placed model as its steps run it."""
         return compiled(self.spec, model.train(self.spec.step != "inference"))
 
     def _phases(self) -> tuple[str, ...]:
@@ -154,21 +150,21 @@ class Workload(SteppedWorkload):
         return tuple(phase for phase in phases_of(self.spec) if phase not in absent)
 
     def _check_keys(self) -> None:
-        """Refuse the keys that nothing here honours.
+        """Reject keys that the model does not support.
 
         Raises:
-            SpecError: For the first one.
+            SpecError: For the first of them.
         """
         spec, parts = self.spec, self.parts
-        unheeded = [key for key in SIZES if getattr(spec, key) and key not in parts.takes]
-        if unheeded:
-            zeros = " ".join(f"{key}=0" for key in unheeded)
-            names = "an argument named" if len(unheeded) == 1 else "arguments named"
+        unused = [key for key in SIZES if getattr(spec, key) and key not in parts.takes]
+        if unused:
+            zeros = " ".join(f"{key}=0" for key in unused)
+            names = "an argument named" if len(unused) == 1 else "arguments named"
             allowed = (
                 f"write {zeros}: neither the factory nor its batch() has {names} "
-                f"{' and '.join(unheeded)}"
+                f"{' and '.join(unused)}"
             )
-            raise SpecError(unheeded[0], getattr(spec, unheeded[0]), allowed)
+            raise SpecError(unused[0], getattr(spec, unused[0]), allowed)
         brings = parts.optimizer is not None or parts.step is not None
         if spec.step == "train" and brings != (spec.optimizer == "custom"):
             allowed = "custom: the model brings its own" if brings else "a name: it brings none"
@@ -188,7 +184,7 @@ class Workload(SteppedWorkload):
         tables = [one for one in self.parts.model.modules() if isinstance(one, nn.Embedding)]
         if not tables:
             raise ModelError(
-                "the module has no embedding, so its inputs are no token ids: return an object "
+                "the module has no embedding, so its inputs are not token ids: return an object "
                 "with model and batch() instead"
             )
         shape = (self.spec.batch, self.spec.context)
@@ -196,7 +192,7 @@ class Workload(SteppedWorkload):
         return torch.randint(self.ids, shape), torch.randint(self.ids, shape)
 
     def _moved(self, batch: Any) -> Any:
-        """The batch on the device, its fractions in the dtype of the weights."""
+        """Move the batch to the device and cast floats to the dtype of the weights."""
         dtype = weight_dtype(self.spec)
 
         def move(value: Any) -> Any:
@@ -234,7 +230,7 @@ class Workload(SteppedWorkload):
                 output = self._forward()
                 if self.spec.has_backward:
                     loss = self._loss_of(output, enter)
-            # The graph has what it needs of the output; the name would keep all of it.
+            # The graph keeps what it needs of the output; the name would keep all of it.
             del output
             if self.spec.has_backward:
                 enter("backward")
@@ -245,7 +241,7 @@ class Workload(SteppedWorkload):
         enter("")
 
     def _own_step(self, step: Any, enter: EnterPhase) -> None:
-        """The user's step: a phase of ours before its first one, so that none of it is lost."""
+        """Run the user's step inside a phase of our own, so that no time is lost."""
 
         def enter_named(phase: str) -> None:
             if not isinstance(phase, str) or not phase:
@@ -280,43 +276,43 @@ class Workload(SteppedWorkload):
         for tensor in self.inputs:
             tensor.grad = None
         if self.optimizer is not None and self.parts.optimizer is not None:
-            self.optimizer.zero_grad()  # it may have parameters besides the model's
+            self.optimizer.zero_grad()  # it may also have parameters outside the model
 
 
 def parts_of(spec: RunSpec) -> FactoryParts:
-    """The spec's model and what it brings, made on torch's default device."""
+    """Build the spec's model and its parts on torch's default device."""
     if not spec.is_own:
         kernel = spec.attention_row.kernel
         model = Transformer(spec.dimensions, spec.context, kernel, checkpoint=spec.checkpoint)
         return FactoryParts(model=model, takes=frozenset(SIZES))
     if source_of(spec.model).door != "hf":
         return built_parts(spec)
-    from sysbench.core.worker.workloads.huggingface import configured_parts
+    from sysbench.core.worker.workloads.huggingface import configured_parts  # lazy: rare
 
     return configured_parts(spec)
 
 
 def import_own_model(spec: RunSpec) -> None:
-    """Import the code of the spec's model, so that building it imports nothing more."""
+    """Import the code of the spec's model before it is built."""
     if source_of(spec.model).door != "hf":
         import_factory(spec)
         return
-    from sysbench.core.worker.workloads.huggingface import model_class
+    from sysbench.core.worker.workloads.huggingface import model_class  # lazy: rare
 
     model_class(spec)
 
 
 def report_own_model(workload: object, report: Report) -> None:
-    """Report the facts of a model of the user's; of others nothing."""
+    """Report the facts of a user's model; nothing for built-in models."""
     if isinstance(workload, Workload) and workload.spec.is_own:
         report(DeviceDescribed(facts={"model": workload.facts}))
 
 
 def _placed(model: nn.Module, spec: RunSpec, device: torch.device) -> nn.Module:
-    """The model on the device, in the dtype of the precision.
+    """Move the model to the device in the precision's dtype.
 
     Raises:
-        SpecError: Its weights have another dtype than the precision says.
+        SpecError: Its weights have another dtype.
     """
     wanted = weight_dtype(spec)
     if wanted == torch.float32:
@@ -331,24 +327,21 @@ def _placed(model: nn.Module, spec: RunSpec, device: torch.device) -> nn.Module:
 
 
 def _described(tensor: Tensor) -> str:
-    """``int64 (4, 128)``."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def loss_of(output: Any, targets: Tensor | None, ids: int) -> tuple[Tensor, str]:
-    """A loss of a model's output, and its name.
+    """A loss of the model's output, and its description.
 
-    The output's own ``loss`` if it has one; of token ids the cross-entropy of logits with the
-    targets, where these have a class for every id; else the mean square of every output that has a
-    gradient, which is no training objective but runs the whole backward pass.
+    The output's own ``loss``, else for token ids the cross-entropy of the logits, else the mean
+    square of every output with a gradient, which only serves to run the whole backward.
 
     Args:
-        output: The model's.
-        targets: Ids for each token, below ``ids``; None where the inputs are no token ids.
-        ids: How many ids there are. Of a model without a head the output is narrower.
+        targets: Ids below ``ids`` for each token; None if the inputs are not token ids.
+        ids: Number of ids. A model without a head has a narrower output.
 
     Raises:
-        ModelError: Nothing of the output has a gradient.
+        ModelError: No output has a gradient.
     """
     own = _entry(output, "loss")
     if isinstance(own, Tensor) and own.numel() == 1:

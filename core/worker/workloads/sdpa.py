@@ -1,8 +1,8 @@
 """The kernel that torch's fused attention dispatches to, asked with the operands of the step.
 
-The choice goes by the card, the version of torch, the dtype after autocast, strides and gradients:
-on Hopper in half precision it is cuDNN's, on an A100 FlashAttention, in float32 the
-memory-efficient one. The name ``sdpa`` tells none of that.
+The choice depends on the GPU, torch's version, the dtype after autocast, strides and gradients:
+cuDNN on Hopper in half precision, FlashAttention on an A100, the memory-efficient kernel in
+float32.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sysbench.core.worker.workloads.stepped_workload import StepError, SteppedWo
 
 
 class _Asked(BaseException):
-    """Ends a step that was begun only for its operands; no error, so that nothing handles it."""
+    """Ends a step that ran only to get its operands; not an error, so that no code handles it."""
 
     def __init__(self, choice: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class _Asked(BaseException):
 
 
 class _Asking(TorchFunctionMode):
-    """Asks torch for its choice at the first fused attention, and ends the step there."""
+    """Asks torch for its choice at the first fused attention, then ends the step."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -43,7 +43,7 @@ class _Asking(TorchFunctionMode):
 
 
 class AttentionCall(NamedTuple):
-    """The arguments of ``scaled_dot_product_attention``, by torch's names: models name them."""
+    """Arguments of ``scaled_dot_product_attention`` under torch's names."""
 
     query: Tensor
     key: Tensor
@@ -56,15 +56,11 @@ class AttentionCall(NamedTuple):
 
     @property
     def operands(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value."""
         return self.query, self.key, self.value
 
 
 def fused_choice(call: AttentionCall) -> int:
-    """The number of the `SDPBackend` that torch chooses for these operands, in their dtype.
-
-    Autocast does not cast for the question, so its casts are made here.
-    """
+    """Number of the `SDPBackend` that torch chooses for these operands after autocast."""
     device = call.query.device.type
     q, k, v = call.operands
     if torch.is_autocast_enabled(device):
@@ -79,10 +75,9 @@ def fused_choice(call: AttentionCall) -> int:
 
 
 def sdpa_kernel_of(workload: SteppedWorkload) -> str | None:
-    """``cudnn``, ``flash``, ``efficient`` or ``math``; None where torch has no choice to make.
+    """``cudnn``, ``flash``, ``efficient`` or ``math``; None if torch has no choice.
 
-    Runs a step up to its first attention, eagerly: its results are dropped, and nothing is
-    compiled.
+    Runs a step eagerly up to its first attention and drops its results.
 
     Raises:
         StepError: The step failed before its attention.
@@ -104,14 +99,14 @@ def sdpa_kernel_of(workload: SteppedWorkload) -> str | None:
 
 
 def report_sdpa_kernel(workload: SteppedWorkload, report: Report) -> None:
-    """Report the kernel among the settings; call it when the pass has measured everything.
+    """Report the kernel among the settings, after the pass has measured everything.
 
-    Where the step fails now, which it did not before, that becomes a notice: the result stands.
+    A failure becomes a notice.
     """
     try:
         kernel = sdpa_kernel_of(workload)
     except StepError as error:
-        report(Noticed(message=f"which kernel sdpa was is not known: {error.__cause__}"))
+        report(Noticed(message=f"sdpa kernel unknown: {error.__cause__}"))
         return
     if kernel is not None:
         report(DeviceDescribed(facts={"settings": {SDPA_KERNEL: kernel}}))

@@ -20,11 +20,7 @@ EnterPhase = Callable[[str], None]
 
 
 class StepError(Exception):
-    """A step did not end; the cause is chained.
-
-    Attributes:
-        phase: The phase that was under way.
-    """
+    """A step failed in ``phase``; the cause is chained."""
 
     def __init__(self, phase: str) -> None:
         super().__init__()
@@ -35,18 +31,15 @@ class StepError(Exception):
 
 
 class SteppedWorkload(ABC):
-    """Workload that the passes run step by step.
+    """Workload that passes run step by step.
 
-    The output of a step is dropped before the next one starts, gradients are set to None
-    at the end of each step, and autocast is entered per step, so that its cache of weight
-    copies lives no longer than in a real training loop.
+    A step's output is dropped before the next step, gradients become None at its end, and autocast
+    is entered per step, as in a usual training loop.
 
     Attributes:
-        phases: Names given to ``enter`` during a step, in order.
-        model: The module whose forward runs; may be compiled.
-        optimizer: None where a step has none.
-        inputs: The tensors that live between steps, without the model's.
-        loss: Loss of the last step that had one; reading its value synchronises.
+        phases: Names passed to ``enter`` during a step, in order.
+        inputs: Tensors that live between steps, without the model's.
+        loss: Last loss; reading its value synchronises.
     """
 
     phases: tuple[str, ...]
@@ -65,19 +58,19 @@ class SteppedWorkload(ABC):
 
     @abstractmethod
     def _step(self, enter: EnterPhase) -> None:
-        """One step; the last phase entered is the empty one."""
+        """Run one step; the last entered phase is the empty one."""
 
     def loss_value(self) -> float | None:
-        """The last step's loss; waits for the device. None when steps have no loss."""
+        """Value of the last loss; waits for the device. None without a loss."""
         return None if self.loss is None else self.loss.item()
 
     def step(self, enter: EnterPhase) -> None:
-        """Run one step and call ``enter`` at each phase; queues work, never synchronises.
+        """Run one step and call ``enter`` at each phase; never synchronises.
 
         Raises:
-            StepError: The step failed; has the phase, and the error as its cause.
+            StepError: The step failed.
         """
-        failure = StepError("start")  # made now: out of memory, it could not be made any more
+        failure = StepError("start")  # made now: it could not be allocated when out of memory
 
         def begin(phase: str) -> None:
             failure.phase = phase
@@ -89,7 +82,7 @@ class SteppedWorkload(ABC):
             raise failure from error
 
     def _update(self, enter: EnterPhase) -> None:
-        """Clip and update where the step has an optimizer, and drop the model's gradients."""
+        """Clip and update if the step has an optimizer; drop the model's gradients."""
         if self.optimizer is not None:
             if self.spec.clip:
                 enter("clip")
@@ -102,7 +95,6 @@ class SteppedWorkload(ABC):
 
     @contextmanager
     def _casting(self) -> Iterator[None]:
-        """Autocast and the attention kernel of the spec."""
         autocast: AbstractContextManager[object] = nullcontext()
         dtype = autocast_dtype(self.spec)
         if dtype is not None:
@@ -116,7 +108,7 @@ class SteppedWorkload(ABC):
 
 
 def tensors_in(value: object) -> list[Tensor]:
-    """The tensors of a structure, in order: containers, and objects by their attributes."""
+    """Tensors of a nested structure in order; objects by their attributes."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):
@@ -131,7 +123,7 @@ def tensors_in(value: object) -> list[Tensor]:
 
 
 def phases_of(spec: RunSpec) -> tuple[str, ...]:
-    """The phases of a training step over token ids, in order."""
+    """Phases of a training step over token ids, in order."""
     if not spec.has_backward:
         return ("forward",)
     if spec.step == "forward+backward":
@@ -157,12 +149,12 @@ def optimizer_over(spec: RunSpec, parameters: list[nn.Parameter]) -> torch.optim
 
 
 def weight_dtype(spec: RunSpec) -> torch.dtype:
-    """Dtype of parameters, gradients and the optimizer's state."""
+    """Dtype of parameters, gradients and optimizer state."""
     return _dtype(spec.precision_row.weights)
 
 
 def autocast_dtype(spec: RunSpec) -> torch.dtype | None:
-    """Dtype to which autocast lowers matrix products; None without autocast."""
+    """Dtype of matrix products under autocast; None without autocast."""
     name = spec.precision_row.autocast
     return None if name is None else _dtype(name)
 

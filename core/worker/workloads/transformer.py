@@ -145,7 +145,7 @@ def matmul_dtype(x: Tensor) -> torch.dtype:
     if has_torch_function((x,)):  # the dry run's mode knows of an autocast that it emulates
         return handle_torch_function(matmul_dtype, (x,), x)
     device = x.device.type
-    # `torch.amp.is_autocast_available` would tell of meta, too, but before torch 2.12 its compiler
+    # `torch.amp.is_autocast_available` also covers meta, but before torch 2.12 its compiler
     # breaks the graph there: at each norm, whatever the precision.
     if device != "meta" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)

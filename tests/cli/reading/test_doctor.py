@@ -19,7 +19,7 @@ def test_a_long_name_does_not_run_into_what_was_found(
         Check(
             name="activity counters",
             status="missing",
-            found="GPM does not answer",
+            found="GPM does not respond",
             costs="little",
             remedy="none",
         ),
@@ -28,5 +28,5 @@ def test_a_long_name_does_not_run_into_what_was_found(
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     first, second = lines[0], lines[1]
-    assert re.search(r"missing  activity counters +GPM does not answer$", second)
+    assert re.search(r"missing  activity counters +GPM does not respond$", second)
     assert first.index("H100") == second.index("GPM") == lines[2].index("costs: little")

@@ -55,7 +55,7 @@ def test_the_ranks_of_a_folder_side_by_side(
     lines = text.splitlines()
     assert lines[1] == "3 ranks of 3 · chrome traces"
     assert "Rank 1 holds up the others" in text and "it ran nothing" in text
-    assert "clocks aligned to rank 0's by collectives: off by 0.4" in text
+    assert "clocks aligned to rank 0 by collectives: error 0.4" in text
     assert max(map(len, lines[1:])) <= 100
     table = printed(capsys, RECORDED, "--section", "ranks", "--csv").splitlines()
     assert table[0].startswith("rank,span_ns,compute_ns,waiting_ns") and len(table) == 4
@@ -73,8 +73,8 @@ def test_the_ranks_of_a_folder_side_by_side(
         (some / name).symlink_to(RECORDED / name)
     found = json.loads(printed(capsys, some, "--json"))
     assert (found["world_size"], found["absent"]) == (3, [1])
-    assert "of 3 ranks without a file: 1" in printed(capsys, some)
-    assert "lies in the folder itself" in complaint(capsys, some, "--merged", some / "all.json")
+    assert "of 3 ranks, these have no file: 1" in printed(capsys, some)
+    assert "is in the folder itself" in complaint(capsys, some, "--merged", some / "all.json")
     (some / "again.json.gz").symlink_to(RECORDED / "rank0.json.gz")
     assert "rank 0 has two files, again.json.gz and rank0" in complaint(capsys, some)
 

@@ -103,7 +103,7 @@ def test_times_that_tracing_moved_are_marked(
     moved = msgspec.structs.replace(record.kernels, perturbation=1.3)
     own_run.write_record(msgspec.structs.replace(record, kernels=moved))
     for name in ("tree", "kernels", "questions"):
-        assert "which is +30.0 % off the bare one (limit 10 %)" in section(capsys, name)
+        assert "differs by +30.0 % from the untraced one (limit 10 %)" in section(capsys, name)
     lines = section(capsys, "tree", "--depth", "1").splitlines()
     step = next(line for line in lines if line.endswith("  step"))
     assert step.split()[0].startswith("~")

@@ -98,7 +98,7 @@ def test_bad_spec_file_is_named(
         (["estimate", "nobody"], ["no profile 'nobody'", "known: tiny"]),
         (["run", "tinny"], ["did you mean 'tiny'"]),
         (["run", "cs336-2025/xxl"], ["did you mean 'cs336-2025/xl'"]),
-        (["run", "xl"], ["ambiguous, say which: cs336-2025/xl", "parameters) or"]),
+        (["run", "xl"], ["ambiguous, did you mean cs336-2025/xl", "parameters) or"]),
         (["estimate", "tiny", "cs336-2025/xl"], ["'tiny cs336-2025/xl'", "one model"]),
         (["run", "tiny", "contxt=8"], ["contxt", "context"]),
         (["run", "nano.py"], ["nano.py:make", "factory"]),

@@ -59,7 +59,7 @@ def test_its_tables_are_exported(
     run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed(capsys, "export", run, "md", "-o", str(tmp_path / "report.md"))
-    assert "Memory ledger at the refusal" in (tmp_path / "report.md").read_text()
+    assert "Memory ledger at the failed request" in (tmp_path / "report.md").read_text()
 
 
 def test_memory_limit_is_the_key_of_the_spec(

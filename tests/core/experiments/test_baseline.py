@@ -135,7 +135,7 @@ def test_one_that_was_changed_by_hand_is_refused(tmp_path: Path) -> None:
 
 def test_what_has_no_step_time_is_no_baseline(tmp_path: Path) -> None:
     running = msgspec.structs.replace(RECORD, status="running")
-    disturbed = factories.record_of_rounds([10.0, 10.1], disturbed="a neighbour came")
+    disturbed = factories.record_of_rounds([10.0, 10.1], disturbed="java came to the device")
     for record in (running, factories.record(), disturbed):
         with pytest.raises(SpecError, match="RUN"):
             save_baseline("main", record, root=tmp_path)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.experiments.experiment_runner import (
-    MOST_REPEATS,
+    MAX_REPEATS,
     USUAL_ROUNDS,
-    accepted,
+    accepted_rounds,
     disturbance,
 )
 from sysbench.core.record.timing import Round
@@ -20,7 +20,7 @@ loads = st.floats(0, 100)
 
 
 def seen(load: float | None, *tenants: str, n: int = 0, **fields: object) -> Round:
-    """A round in which other processes took so many percent of the cores."""
+    """A round in which other processes used ``load`` percent of the cores."""
     (row,) = factories.rounds([10.0])
     busy = None if load is None else load + 20
     own = None if load is None else 20.0
@@ -37,7 +37,7 @@ def before(*percents: float) -> list[Round]:
     [
         ((10, 10, 10), 60, True),
         ((10, 10, 10), 24, False),  # less than the jump
-        ((10, 60, 10), 60, False),  # a neighbour that comes and goes is usual
+        ((10, 60, 10), 60, False),  # a process that comes and goes is usual
         ((10, 60, 10), 61, True),
         ((60, 60, 60), 10, False),  # one that left disturbs nothing
         ((10,), 90, False),  # one round says nothing of what is usual
@@ -87,9 +87,9 @@ def test_times_play_no_part(
 
 def test_only_a_neighbour_that_outlasts_the_repeats_is_accepted() -> None:
     place = {"block": 0, "position": 2}
-    repeats = [seen(60, n=2 + n, disturbed="came", **place) for n in range(MOST_REPEATS)]
+    repeats = [seen(60, n=2 + n, disturbed="came", **place) for n in range(MAX_REPEATS)]
     last = seen(60, n=9, **place)
-    assert accepted([*before(10, 10), *repeats, last]) == [last]
+    assert accepted_rounds([*before(10, 10), *repeats, last]) == [last]
     quiet = seen(10, n=9, **place)
-    assert accepted([*before(10, 10), *repeats, quiet]) == []
-    assert accepted([*before(10, 10), last]) == []
+    assert accepted_rounds([*before(10, 10), *repeats, quiet]) == []
+    assert accepted_rounds([*before(10, 10), last]) == []

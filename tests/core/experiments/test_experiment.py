@@ -1,4 +1,4 @@
-"""Experiments on disk: their order, their names, what is told of a text that names one."""
+"""Experiments on disk: their order, their names, finding one by a text."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_experiment_is_named_by_a_part_of_its_id_and_by_its_live_runs() -> No
         assert meant is not None and meant.id == second.id
 
 
-def test_a_damaged_plan_is_told_with_its_path() -> None:
+def test_a_damaged_plan_is_reported_with_its_path() -> None:
     directory = create_experiment(SPEC, SPEC)
     (directory.path / "experiment.json").write_bytes(b"{")
     with pytest.raises(DamagedFileError, match=r"experiment\.json"):

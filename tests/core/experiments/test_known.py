@@ -13,7 +13,7 @@ import pytest
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.experiments import known
 from sysbench.core.experiments.known import known_noise, noise_to_plan_with, runs_of
-from sysbench.core.experiments.noise import NoiseFloor, keep_noise_floor, noise_path
+from sysbench.core.experiments.noise import NoiseFloor, noise_path, save_noise_floor
 from sysbench.core.experiments.plan import plan_of
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.record.record import PassRecord, Record
@@ -46,7 +46,7 @@ def home(sysbench_home: Path) -> Path:
 def stored(
     medians_ms: Sequence[float], spec: RunSpec = SPEC, *, seconds: float = 4.0, cpu: str = ""
 ) -> RunDirectory:
-    """A finished run of so many rounds."""
+    """A finished run with ``rounds`` rounds."""
     run = create_run(spec, ["timing"])
     made = factories.record_of_rounds(medians_ms, spec)
     ended = PassRecord("timing", "finished", "finished", seconds * len(medians_ms), 10.0)
@@ -88,7 +88,7 @@ def test_known_noise_has_all_processes_of_the_two_specs_on_this_machine() -> Non
     a, b = stored([10.0, 10.1]), stored([20.0], OTHER)
     stored([11.0])
     stored([99.0], cpu="another machine")
-    keep_noise_floor(FLOOR)
+    save_noise_floor(FLOOR)
     noise = known_noise(load_record(a), load_record(b))
     assert sorted(noise.a_ms) == [10.0, 10.1, 11.0]
     assert noise.b_ms == (20.0,)
@@ -146,13 +146,13 @@ def test_a_plan_has_rounds_from_both_sides_and_power_that_rises() -> None:
 def test_a_plan_of_too_little_time_promises_nothing(
     minutes: float, smallest_is_known: bool
 ) -> None:
-    keep_noise_floor(FLOOR)
+    save_noise_floor(FLOOR)
     stored([10.0], seconds=3.0)
     plan = plan_of(SPEC, SPEC, minutes)
     assert (plan.smallest is not None) is smallest_is_known
     assert bool(plan.promises) is smallest_is_known
     if not smallest_is_known:
-        assert "3 blocks are the least" in plan.missing["smallest"]
+        assert "3 blocks are needed" in plan.missing["smallest"]
 
 
 def test_runs_of_another_machine_are_no_plan() -> None:
@@ -160,7 +160,7 @@ def test_runs_of_another_machine_are_no_plan() -> None:
     assert plan_of(SPEC, SPEC, 15).round_seconds is None
 
 
-def test_a_damaged_floor_is_told(home: Path) -> None:
+def test_a_damaged_floor_is_reported(home: Path) -> None:
     home.mkdir(exist_ok=True)
     noise_path().write_bytes(b"[{")
     with pytest.raises(DamagedFileError, match="measure again"):

@@ -18,10 +18,10 @@ from sysbench.core.experiments.experiment import (
 from sysbench.core.experiments.known import known_noise
 from sysbench.core.experiments.noise import (
     NoiseFloor,
-    keep_noise_floor,
     noise_check,
     noise_floors,
     noise_path,
+    save_noise_floor,
 )
 from sysbench.core.experiments.noise_doctor import NoiseMeasurement, advice, floor_of
 from sysbench.core.experiments.plan import plan_of
@@ -150,7 +150,7 @@ def test_rounds_become_a_floor_that_plans_and_verdicts_use() -> None:
     # Another spec on this device, without earlier processes of its own.
     other = SPEC.changed(batch=2)
     before = plan_of(other, other, 10)
-    keep_noise_floor(floor)
+    save_noise_floor(floor)
     assert noise_floors() == {floor.device: floor}
     plan = plan_of(other, other, 10)
     assert before.spread is None
@@ -185,15 +185,15 @@ def test_a_floor_with_tried_remedies_of_an_earlier_version_reads(home: Path) -> 
     }
     home.mkdir()
     noise_path().write_bytes(msgspec.json.encode([floor | {"remedies": [tried]}]))
-    keep_noise_floor(floor_here(2, device="GPU"))
+    save_noise_floor(floor_here(2, device="GPU"))
     (remedy,) = noise_floors()[cpu_model()].remedies
     assert msgspec.to_builtins(remedy) == tried
 
 
 def test_a_floor_of_another_device_is_kept_beside_it() -> None:
-    keep_noise_floor(floor_here(1, device="GPU"))
-    keep_noise_floor(floor_here(2))
-    keep_noise_floor(floor_here(3))
+    save_noise_floor(floor_here(1, device="GPU"))
+    save_noise_floor(floor_here(2))
+    save_noise_floor(floor_here(3))
     assert {name: floor.measured_ns for name, floor in noise_floors().items()} == {
         "GPU": 1,
         cpu_model(): 3,
@@ -212,7 +212,7 @@ def test_a_floor_of_another_device_is_kept_beside_it() -> None:
 def test_doctor_says_what_the_floor_is_worth(
     days: int, torch: str | None, status: str, said: str
 ) -> None:
-    keep_noise_floor(floor_here(A_DAY_NS))
+    save_noise_floor(floor_here(A_DAY_NS))
     check = noise_check(cpu_model(), torch, A_DAY_NS * (1 + days))
     assert check.status == status
     assert said in check.costs
@@ -237,8 +237,8 @@ def test_advice_names_the_figure_behind_it() -> None:
         row.name: row.detail
         for row in advice(noise, measurement.observed(), seen, 0.5, "powersave")
     }
-    assert "pytest 1e+02 cores" in rows["quiet the neighbours"]
-    assert "took 10 %" in rows["quiet the neighbours"]
+    assert "pytest 1e+02 cores" in rows["end other processes"]
+    assert "used 10 %" in rows["end other processes"]
     assert "0.50 cores" in rows["another machine"]
     assert "powersave" in rows["governor performance"]
     assert "more processes, not more steps" in rows

@@ -14,7 +14,7 @@ from sysbench.core.experiments.experiment import ExperimentDirectory, create_exp
 from sysbench.core.experiments.experiment_report import ExperimentReport, experiment_report
 from sysbench.core.experiments.experiment_runner import (
     CPU_JUMP,
-    MOST_REPEATS,
+    MAX_REPEATS,
     Judged,
     RoundFinished,
     RoundStarting,
@@ -112,8 +112,8 @@ def test_a_neighbour_that_stays_counts_after_the_most_repeats_and_is_noted(
     list(run_experiment(directory))
     report = experiment_report(directory)
     counts = [row.counts for row in rounds(report)]
-    assert counts == [True, True] + [False] * MOST_REPEATS + [True, True]
-    assert "1 round count with a neighbour" in condition(report, "neighbour stayed")
+    assert counts == [True, True] + [False] * MAX_REPEATS + [True, True]
+    assert "1 round count despite another process" in condition(report, "neighbour stayed")
 
 
 def test_a_mark_that_a_kill_prevented_is_made_on_resuming(loads: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""`serve`: a page and its artifacts on loopback, for whoever has the token."""
+"""`serve`: a page and its artifacts on loopback, for clients with the token."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def test_the_command_prints_the_tunnel_and_ends_with_the_interrupt(
         text = ""
         while not text.rstrip().endswith("}"):
             text += process.stdout.readline()
-        told = json.loads(text)
-        with urlopen(told["url"]) as answer:
+        address = json.loads(text)
+        with urlopen(address["url"]) as answer:
             assert answer.status == 200
-        port = told["url"].split(":")[2].split("/")[0]
-        forward, _, here = told["tunnel"].rpartition(" ")
+        port = address["url"].split(":")[2].split("/")[0]
+        forward, _, here = address["tunnel"].rpartition(" ")
         assert forward == f"ssh -N -L {port}:127.0.0.1:{port}"
         account, _, machine = here.rpartition("@")
         assert machine == socket.gethostname()

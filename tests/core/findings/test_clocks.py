@@ -74,7 +74,7 @@ def test_clock_appears_next_to_the_step(tiny_run: RunDirectory) -> None:
     record = on_gpu(tiny_run, ("idle", "power cap"), {"power cap": 0.43, "thermal": 0.0})
     line = dict(trust_lines(record))["clocks"]
     assert line == (
-        "SM clock 1410 to 1980 MHz, median 1965, of 12 samples; held by: power cap; "
+        "SM clock 1410 to 1980 MHz, median 1965, of 12 samples; limited by: power cap; "
         "share of the measured part by the driver's counters: power cap 43.0 %"
     )
     assert record.timing is not None

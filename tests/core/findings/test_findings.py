@@ -317,7 +317,10 @@ def test_every_early_end_comes_first_with_a_next_step(quiet: Record, outcome: An
 @pytest.mark.parametrize(
     ("detail", "words"),
     [
-        ("killed by SIGKILL (a person, or the kernel out of memory) in stage measure", "killer"),
+        (
+            "killed by SIGKILL (by a user, or by the kernel out of memory) in stage measure",
+            "killer",
+        ),
         ("killed by SIGSEGV in stage measure", "crashed"),
         ("rank 1: killed by SIGABRT in stage warmup; its log ends: …", "crashed"),
         ("killed by SIGBUS in stage warmup", "/dev/shm"),

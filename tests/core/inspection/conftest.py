@@ -31,7 +31,7 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def long_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Takes seconds to decode, so that something can happen meanwhile. Do not change it."""
+    """Takes seconds to decode, so that something can happen during that time. Do not change it."""
     return write_trace(tmp_path_factory.mktemp("trace") / "long.json", 300_000)
 
 

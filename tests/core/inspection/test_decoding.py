@@ -19,7 +19,7 @@ import pytest
 from sysbench.core.errors import ForeignFileError
 from sysbench.core.inspection import reading
 from sysbench.core.inspection.decoding import Decoding, DecodingCancelled
-from sysbench.core.inspection.entries import KEPT, entries_folder, forget_oldest
+from sysbench.core.inspection.entries import MAX_ENTRIES, entries_folder, forget_oldest
 from sysbench.core.inspection.inspection import Inspection, Progressed
 from sysbench.core.record.record import KernelRow
 from sysbench.core.runs.artifacts import layer_rows
@@ -112,12 +112,12 @@ class TestEntries:
         assert not second
 
     def test_the_rows_of_an_export_are_told(self, long_export: Path) -> None:
-        told: list[Progressed] = []
-        Decoding(long_export).run(told.append)
-        assert [step.stage for step in told[-2:]] == ["rows", "analyse"]
-        shares = [step.share for step in told[:-1]]
+        progress: list[Progressed] = []
+        Decoding(long_export).run(progress.append)
+        assert [step.stage for step in progress[-2:]] == ["rows", "analyse"]
+        shares = [step.share for step in progress[:-1]]
         assert len(shares) > 1 and None not in shares
-        assert {step.total for step in told[:-1]} == {300_000 + 4}
+        assert {step.total for step in progress[:-1]} == {300_000 + 4}
 
     def test_a_changed_file_is_decoded_anew(self, trace: Path) -> None:
         before = inspected(trace)
@@ -152,12 +152,12 @@ class TestEntries:
 
     def test_only_the_newest_are_kept(self, trace: Path) -> None:
         folder = entries_folder()
-        for number in range(KEPT + 3):
+        for number in range(MAX_ENTRIES + 3):
             (folder / str(number)).mkdir(parents=True)
             os.utime(folder / str(number), (number, number))
         inspected(trace)
         names = {path.name for path in folder.iterdir()}
-        assert len(names) == KEPT
+        assert len(names) == MAX_ENTRIES
         assert not names & {"0", "1", "2", "3"}
 
     def test_the_newest_are_kept_as_far_as_their_bytes_go(

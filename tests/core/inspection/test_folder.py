@@ -55,7 +55,7 @@ def test_a_folder_is_sorted_by_content(tmp_path: Path) -> None:
 
 
 def test_what_is_no_folder_of_ranks_is_refused_with_the_reason(tmp_path: Path) -> None:
-    assert "without any file that is a chrome trace" in refusal(tmp_path)
+    assert "a folder without a chrome trace" in refusal(tmp_path)
     (tmp_path / "rank0.json").write_text(TRACE)
     assert "one rank only: inspect" in refusal(tmp_path)
     (tmp_path / "a.sqlite").write_bytes(b"SQLite format 3\x00")
@@ -80,7 +80,7 @@ def test_every_file_has_a_rank_of_its_own(tmp_path: Path) -> None:
     assert by_rank([(one, None), (two, 0)]) == {0: two, 1: one}
     with pytest.raises(FolderError, match=r"rank 1 has two files, rank1\.json and copy\.json"):
         by_rank([(one, None), (two, 1)])
-    with pytest.raises(FolderError, match="does not say its rank"):
+    with pytest.raises(FolderError, match="contains no rank"):
         by_rank([(two, None)])
 
 

@@ -68,11 +68,11 @@ def trace(*, on_device: bool) -> dict[str, Any]:
             call = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 10, "dur": 3}
             kernel = {"cat": "kernel", "name": "sgemm", "ts": at + 400, "dur": 300, "tid": 7}
             events += [place | call | {"args": link}, place | kernel | {"args": link}]
-            told = {"Collective name": "allreduce", "Process Group Name": "0"}
+            collective = {"Collective name": "allreduce", "Process Group Name": "0"}
             comms = {"cat": "cpu_op", "name": "record_param_comms", "ts": at + 9, "dur": 9}
             events.append(place | comms | {"args": {"Seq": number}})
             sum_up = {"cat": "kernel", "name": "ncclDevKernel", "ts": at + 650, "dur": 90, "tid": 9}
-            events.append(place | sum_up | {"args": link | told})
+            events.append(place | sum_up | {"args": link | collective})
     devices = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
     return {"baseTimeNanoseconds": 10**18, "deviceProperties": devices, "traceEvents": events}
 

@@ -74,20 +74,20 @@ def test_a_peak_that_is_given_goes_before_the_table(tmp_path: Path) -> None:
     unnamed = read(write(tmp_path / "unnamed.json", product("a_gemm")))
     assert reached(unnamed) is None
     assert unnamed.kernels is not None and "--peak" in unnamed.kernels.missing["roof"]
-    told = under_peak(unnamed, Peak(tflops=1000.0))
-    assert reached(told) == reached(given)
-    assert told.kernels is not None and "roof" not in told.kernels.missing
+    with_peak = under_peak(unnamed, Peak(tflops=1000.0))
+    assert reached(with_peak) == reached(given)
+    assert with_peak.kernels is not None and "roof" not in with_peak.kernels.missing
 
 
 @pytest.mark.parametrize(
     ("properties", "kernel", "reason"),
     [
         ([H100], "a_gemm", "do not give the precision"),
-        ([H100 | {"id": 1}, {"id": 2, "name": "Tesla T4"}], BF16, "has not told its name"),
+        ([H100 | {"id": 1}, {"id": 2, "name": "Tesla T4"}], BF16, "did not report its name"),
         ([{"id": 0, "name": "Abacus"}], BF16, "Abacus is not in the table"),
-        ([{"id": 0, "name": "x" * 10_000}], BF16, "has not told its name"),
-        ([{"id": [], "name": {}}, 3, None], BF16, "has not told its name"),
-        ({"id": 0}, BF16, "has not told its name"),
+        ([{"id": 0, "name": "x" * 10_000}], BF16, "did not report its name"),
+        ([{"id": [], "name": {}}, 3, None], BF16, "did not report its name"),
+        ({"id": 0}, BF16, "did not report its name"),
     ],
 )
 def test_a_roof_is_never_guessed(

@@ -52,7 +52,7 @@ def test_a_card_is_found_as_people_write_it(text: str, key: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a100", "say which: a100-80gb or a100-40gb"),
+        ("a100", "did you mean a100-80gb or a100-40gb?"),
         ("h1000", "did you mean 'h100'?"),
         ("v100", "say --capacity"),
         ("mi300x", "say --capacity"),

@@ -164,7 +164,7 @@ def test_nvml_index_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert nvml_index("cpu", devices) is None
 
 
-def test_a_gpu_tells_its_capability(on_stub: RunPython) -> None:
+def test_a_gpu_reports_its_capability(on_stub: RunPython) -> None:
     code = (
         "import json; from sysbench.core.machine.devices import device_capacity; "
         "print(json.dumps([(m.capacity_bytes, m.capability) for m in map(device_capacity, "

@@ -82,7 +82,7 @@ def test_tenants_are_named(on_stub: RunPython) -> None:
 def test_a_busy_gpu_without_processes_is_suspicious(on_stub: RunPython) -> None:
     check = on_stub(EXAMINE)["other tenants"]
     assert check["status"] == "warning"
-    assert check["found"] == "GPU 0 is 40 % busy with no process in sight"
+    assert check["found"] == "GPU 0 is 40 % busy without a visible process"
 
 
 def test_no_tenants(on_stub: RunPython) -> None:
@@ -99,7 +99,7 @@ def test_no_tenants(on_stub: RunPython) -> None:
         ("echo hello", "warning", "ok"),
     ],
 )
-def test_nsys_and_what_the_nvtx_package_can_tell_it(
+def test_which_nvtx_ranges_nsys_can_record(
     without_nvml: RunPython, tmp_path: Path, script: str, nsys: str, nvtx: str
 ) -> None:
     command = tmp_path / "nsys"
@@ -178,7 +178,7 @@ def test_root_in_a_container_is_no_administrator(
     assert may_profile(status, driver) == may
 
 
-def test_a_process_whose_rights_are_not_told_is_no_administrator() -> None:
+def test_a_process_with_unknown_rights_is_no_administrator() -> None:
     assert not may_profile("", "580.95.05")
 
 
@@ -245,9 +245,9 @@ def test_no_compiler(tmp_path: Path) -> None:
 def test_headers_are_those_of_the_workers_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = json.dumps({"version": "3.12.1", "headers": str(tmp_path / "include")})
+    answer = json.dumps({"version": "3.12.1", "headers": str(tmp_path / "include")})
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho\necho 'sysbench-tui: {told}'\n")
+    python.write_text(f"#!/bin/sh\necho\necho 'sysbench-tui: {answer}'\n")
     python.chmod(0o755)
     monkeypatch.setenv(PYTHON_VARIABLE, str(python))
     assert "Python.h" in check_compiler(os.environ).found

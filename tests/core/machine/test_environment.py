@@ -73,7 +73,7 @@ def test_every_null_has_a_reason(without_nvml: RunPython) -> None:
     assert all(missing.values())
 
 
-def test_nothing_tells_who_ran_it(without_nvml: RunPython, tmp_path: Path) -> None:
+def test_nothing_identifies_the_user(without_nvml: RunPython, tmp_path: Path) -> None:
     marks = {"HOME": str(tmp_path / "alice"), "USER": "alice", "LOGNAME": "alice"}
     text = str(without_nvml(DESCRIBE, **marks, TORCHINDUCTOR_CACHE_DIR="/tmp/cache_alice"))
     assert "alice" not in text
@@ -81,11 +81,11 @@ def test_nothing_tells_who_ran_it(without_nvml: RunPython, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "expected"),
     [
         ("CUDA_VISIBLE_DEVICES", "0,1", "0,1"),
         ("CUDA_VISIBLE_DEVICES", "", ""),
-        ("TORCHINDUCTOR_CACHE_TOKEN", "hunter2", "(not told)"),
+        ("TORCHINDUCTOR_CACHE_TOKEN", "hunter2", "(hidden)"),
         ("TORCHINDUCTOR_REDIS_HOST", "10.0.0.7", "(an address)"),
         ("TRITON_REMOTE", "cache.example.org:6379", "(an address)"),
         ("TRITON_REMOTE", "anna@host", "(an address)"),
@@ -102,8 +102,8 @@ def test_nothing_tells_who_ran_it(without_nvml: RunPython, tmp_path: Path) -> No
         ("TORCHINDUCTOR_CACHE_DIR", "/home/alice/cache", "(a path)"),
     ],
 )
-def test_variables_that_change_numbers_are_told(name: str, value: str, told: str) -> None:
-    assert relevant_variables({name: value}) == {name: told}
+def test_variables_that_change_numbers_are_recorded(name: str, value: str, expected: str) -> None:
+    assert relevant_variables({name: value}) == {name: expected}
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ SAPPHIRE_RAPIDS = ZEN_5 | {"avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"}
 
 
 @pytest.mark.parametrize(
-    ("flags", "limit", "told"),
+    ("flags", "limit", "expected"),
     [
         (set(), None, None),
         ({"asimd", "bf16"}, None, None),
@@ -43,10 +43,10 @@ SAPPHIRE_RAPIDS = ZEN_5 | {"avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"}
     ],
 )
 def test_it_is_the_most_of_the_flags_that_is_allowed(
-    flags: set[str], limit: str | None, told: str | None
+    flags: set[str], limit: str | None, expected: str | None
 ) -> None:
     environ = {} if limit is None else {LIMITS[0]: limit}
-    assert onednn_instructions(flags, environ) == told
+    assert onednn_instructions(flags, environ) == expected
 
 
 def test_the_older_variable_counts_where_the_newer_is_not_set() -> None:
@@ -134,7 +134,7 @@ def test_onednn_says_the_same(limit: str, onednn_says: dict[str, str]) -> None:
 def test_a_run_on_the_cpu_says_which_it_was(tiny_run: RunDirectory) -> None:
     environment = tiny_run.record().environment
     assert environment["torch"]["cpu_capability"]
-    told = onednn_instructions(cpu_flags(), os.environ)
-    assert environment["torch"].get("onednn_instructions") == told
-    words = [environment["torch"]["cpu_capability"], *([f"oneDNN {told}"] if told else [])]
+    expected = onednn_instructions(cpu_flags(), os.environ)
+    assert environment["torch"].get("onednn_instructions") == expected
+    words = [environment["torch"]["cpu_capability"], *([f"oneDNN {expected}"] if expected else [])]
     assert instruction_set(environment) == ", ".join(words)

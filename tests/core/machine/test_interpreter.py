@@ -72,7 +72,7 @@ def test_a_virtual_environment_with_another_torch_can_run_workers(tmp_path: Path
     assert str(tmp_path) not in repr(facts)
 
 
-def test_what_is_missing_is_told_with_the_command_that_mends_it(tmp_path: Path) -> None:
+def test_what_is_missing_is_reported_with_the_command_that_fixes_it(tmp_path: Path) -> None:
     python = interpreter_with(tmp_path, "pip", "torch", "numpy")
     site = tmp_path / "site-packages"
     old = site / "numpy-99.0.dist-info" / "METADATA"
@@ -92,8 +92,8 @@ def test_what_is_missing_is_told_with_the_command_that_mends_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        (("echo hello",), "does not answer as a Python does: it says 'hello'"),
-        (("yes",), "does not answer as a Python does: it says 'y'"),
+        (("echo hello",), "does not answer like a Python: output 'hello'"),
+        (("yes",), "does not answer like a Python: output 'y'"),
         (("while :; do :; done",), "it did not answer within 0.3 s"),
         (('echo; echo \'sysbench-tui: {"version": "3.10.2"}\'',), "it is Python 3.10.2; workers"),
         ((f'exec {sys.executable} -E -S "$@"',), "it ignores PYTHONPATH"),
@@ -159,7 +159,7 @@ def test_the_variable_comes_before_the_active_environment_and_that_after_a_torch
 
 
 def test_a_command_that_installs_leaves_setuptools_as_it_was() -> None:
-    """Before Python 3.12 its hook changes for good when pip is asked for, and then torch's
+    """Before Python 3.12 its hook changes permanently when pip is requested, and then torch's
     compiler cannot import it."""
     code = (
         "import sys; from sysbench.core.machine.interpreter import install_command; "
@@ -170,7 +170,7 @@ def test_a_command_that_installs_leaves_setuptools_as_it_was() -> None:
 
 
 def test_what_workers_need_is_what_is_promised() -> None:
-    """A worker's first modules load beside nothing but `NEEDED`, torch not among them yet."""
+    """A worker's first modules need only `NEEDED`, torch not among them yet."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     bounds = dict(re.split(">=|,", text)[:2] for text in project["dependencies"])
     assert {name: bounds[name] for name in NEEDED} == NEEDED

@@ -15,27 +15,27 @@ from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.record.environment import node
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.supervisor import locked_devices, supervise
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
 
 N1 = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu-node-17"}
 
 
-def test_outside_a_job_nothing_is_told(sysbench_home: Path) -> None:
+def test_outside_a_job_there_are_no_node_facts(sysbench_home: Path) -> None:
     environ = {"SLURMD_NODENAME": "gpu-node-17"}
     assert describe_node(environ) == {} and node({}) is None
     assert device_lock("cuda:0", environ) == sysbench_home / "locks" / "cuda-0.lock"
     assert "cluster" not in describe_host()
 
 
-def test_a_node_keeps_its_digits_and_they_tell_no_name(sysbench_home: Path) -> None:
-    told = node(describe_node(N1))
-    assert told and re.fullmatch("[0-9a-f]{6}", told)
-    assert node(describe_node(N1)) == told
-    assert node(describe_node(N1 | {"SLURMD_NODENAME": "n2"})) != told
+def test_a_node_keeps_its_digits_which_hide_its_name(sysbench_home: Path) -> None:
+    result = node(describe_node(N1))
+    assert result and re.fullmatch("[0-9a-f]{6}", result)
+    assert node(describe_node(N1)) == result
+    assert node(describe_node(N1 | {"SLURMD_NODENAME": "n2"})) != result
     with_gpus = node(describe_node(N1 | {"SLURM_JOB_GPUS": "2,3"}))
-    assert with_gpus == f"{told} gpu 2,3"
+    assert with_gpus == f"{result} gpu 2,3"
 
 
 def test_the_record_of_a_job_has_the_node(
@@ -98,7 +98,7 @@ def test_in_a_step_they_are_the_nodes_of_the_step(hostnames: None) -> None:
     assert hosts_of(4, BATCH | {"SLURM_STEP_NODELIST": "n2"}) == ("n2", "n1", "n3")
 
 
-def test_a_process_beside_its_nodes_is_told_how_to_begin_there(hostnames: None) -> None:
+def test_a_process_outside_its_nodes_gets_the_command_to_start_there(hostnames: None) -> None:
     login = {name: value for name, value in BATCH.items() if name != "SLURMD_NODENAME"}
     for environ in (login, BATCH | {"SLURMD_NODENAME": "n9"}):
         with pytest.raises(ClusterError, match="on none of them: start it there, by sbatch"):
@@ -111,8 +111,8 @@ def test_the_refusal_is_of_the_key(hostnames: None, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("SLURMD_NODENAME")
     spec = RunSpec(device="cpu", ranks=2, parallel="flat")
     with pytest.raises(SpecError, match="start it there"):
-        resolved(spec)
-    assert resolved(spec.changed(ranks=1, parallel="none")).device == "cpu"
+        resolve(spec)
+    assert resolve(spec.changed(ranks=1, parallel="none")).device == "cpu"
 
 
 def test_each_rank_has_a_device_of_its_own_node(
@@ -127,22 +127,22 @@ def test_each_rank_has_a_device_of_its_own_node(
         return device
 
     spec = RunSpec(device="cuda:0", ranks=6, parallel="ddp")
-    assert resolved(spec, find) == spec
+    assert resolve(spec, find) == spec
     with pytest.raises(SpecError, match="at most 6 on 3 nodes like this one"):
-        resolved(spec.changed(ranks=7), find)
+        resolve(spec.changed(ranks=7), find)
 
 
 @given(st.integers(1, 100), st.integers(1, 16))
 def test_shares_are_as_even_as_they_go(ranks: int, hosts: int) -> None:
-    told = shares(ranks, hosts)
-    assert sum(told) == ranks and max(told) - min(told) <= 1
-    assert told == sorted(told, reverse=True)
+    result = shares(ranks, hosts)
+    assert sum(result) == ranks and max(result) - min(result) <= 1
+    assert result == sorted(result, reverse=True)
 
 
 def test_a_record_names_all_nodes_of_its_ranks(sysbench_home: Path, hostnames: None) -> None:
-    told = node(describe_node(BATCH, ranks=8))
+    result = node(describe_node(BATCH, ranks=8))
     digits = [node(describe_node(BATCH | {"SLURMD_NODENAME": name})) for name in ("n2", "n1", "n3")]
-    assert told == "+".join(map(str, digits))
+    assert result == "+".join(map(str, digits))
     assert node(describe_node(BATCH)) == digits[0]
 
 

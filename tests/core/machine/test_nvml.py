@@ -72,7 +72,7 @@ def test_activity_needs_a_look_before(on_stub: RunPython) -> None:
     assert second["sm_active"] == 0.925
 
 
-def test_two_gpus_are_told_apart(on_stub: RunPython) -> None:
+def test_two_gpus_are_distinguished(on_stub: RunPython) -> None:
     devices = on_stub(READ_THRICE, NVML_STUB_GPUS="2")["looks"][0]
     assert [device["index"] for device in devices] == [0, 1]
     assert [device["utilization"] for device in devices] == [0.4, 0.5]
@@ -111,7 +111,7 @@ def test_a_field_refused_for_now_is_null_and_asked_again(
     assert calls(log)[f"{function} 0"] == 3
 
 
-def test_slow_fields_are_asked_when_told_and_stand_between(
+def test_slow_fields_are_queried_on_request_and_repeated_in_between(
     on_stub: RunPython, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

@@ -122,8 +122,8 @@ def test_only_fused_attention_in_fp32_has_a_peak_of_its_own() -> None:
         ("cpu", "fp32", {"cpu": {"model": "EPYC"}}, "CPU"),
         ("cuda:0", "bf16", {"device": {"name": "NVIDIA Z999"}}, "NVIDIA Z999 is not in the table"),
         ("cuda:0", "bf16", {"device": {"name": "Tesla T4"}}, "no bf16 peak for Tesla T4"),
-        ("cuda:0", "bf16", {}, "not told its name"),
-        ("cuda:0", "bf16", {"device": None, "nvidia": None}, "not told its name"),
+        ("cuda:0", "bf16", {}, "did not report its name"),
+        ("cuda:0", "bf16", {"device": None, "nvidia": None}, "did not report its name"),
     ],
 )
 def test_what_is_not_known_has_a_reason_and_no_number(

@@ -38,7 +38,7 @@ def family() -> Iterator[tuple[int, int]]:
 def test_a_stopped_process_is_found(family: tuple[int, int], which: int) -> None:
     assert stopped_process(family[0]) is None
     os.kill(family[which], signal.SIGSTOP)
-    # The kernel stops it when it next runs; nothing tells when.
+    # The kernel stops it when it next runs; nothing reports when.
     while stopped_process(family[0]) is None:
         pass
     assert stopped_process(family[0]) == family[which]

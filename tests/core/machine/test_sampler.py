@@ -39,7 +39,7 @@ def test_stopping_does_not_wait_for_the_interval() -> None:
     assert sampler.error is None
 
 
-def test_a_receiver_that_raises_ends_sampling_and_is_told() -> None:
+def test_a_receiver_that_raises_ends_sampling_and_is_reported() -> None:
     raised = threading.Event()
 
     def refuse(sample: Sample) -> None:
@@ -51,7 +51,7 @@ def test_a_receiver_that_raises_ends_sampling_and_is_told() -> None:
     assert isinstance(sampler.error, OSError)
 
 
-def test_a_look_that_hangs_is_left_behind_and_told() -> None:
+def test_a_look_that_hangs_is_abandoned_and_reported() -> None:
     entered, release = threading.Event(), threading.Event()
 
     def hang(_: Sample) -> None:

@@ -83,7 +83,7 @@ def test_power_from_the_counter_integrates_to_its_energy(
     assert spread["min"] == pytest.approx(min(watts[:-1]), abs=1e-6)
 
 
-def test_a_counter_that_starts_anew_gives_no_power() -> None:
+def test_a_counter_that_restarts_gives_no_power() -> None:
     counter = [1000.0, 1200.0, 5.0, 105.0]
     samples = [sample(n * SECOND, gpu(energy_joules=value)) for n, value in enumerate(counter)]
     spread = summarise(samples, 0).series["device0.energy_watts"]
@@ -139,7 +139,7 @@ def test_no_device_gives_the_reason(reason: str) -> None:
     assert summary.missing["device0"] == (reason or "the driver does not list this device")
 
 
-def test_clock_reasons_are_told_once_in_the_order_seen() -> None:
+def test_clock_reasons_are_listed_once_in_the_order_seen() -> None:
     reasons: list[list[str] | None] = [["idle"], None, ["power cap"], ["power cap", "idle"], []]
     samples = [sample(n, gpu(clock_reasons=words)) for n, words in enumerate(reasons)]
     assert summarise(samples, 0).clock_reasons == ["power cap"]

@@ -96,7 +96,7 @@ class TestWhatWasAlive:
     def test_without_a_refusal_the_peak_of_the_phase_is_used(self) -> None:
         alive = snapshot_at_oom(recording(history(*self.UNWOUND), None), NOTES)
         assert rows(alive) == {"parameters": 1000, "temporaries (forward)": 350}
-        assert "fullest instant" in alive.missing["op"]
+        assert "memory peak of the phase" in alive.missing["op"]
 
     def test_what_no_event_explains_is_the_residual(self) -> None:
         made = recording(
@@ -240,7 +240,7 @@ class TestDescribing:
     def test_compiled_code_has_no_prediction_and_says_why(self) -> None:
         oom = describe_oom(event(), None, SPEC.changed(compile="default"))
         assert (oom.predicted_peak_bytes, oom.would_fit) == (None, [])
-        assert "compiled" in oom.missing["would_fit"]
+        assert "torch.compile" in oom.missing["would_fit"]
 
     def test_sentences(self) -> None:
         oom = describe_oom(event(largest_free_bytes=2 * MIB), self.ALIVE, SPEC)

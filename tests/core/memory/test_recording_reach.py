@@ -51,7 +51,7 @@ def test_blocks_older_than_the_recording_are_counted_and_are_its_baseline() -> N
     assert memory.peak_allocated_bytes == 3072 + 512
     (note,) = recording_notes(memory)
     assert note.startswith("2 blocks are older than the recording: 1.50 KiB")
-    assert "its ring of events wrapped" in note
+    assert "its event buffer overflowed" in note
     assert ("baseline_blocks", 2, "") in memory_table(memory).rows
     assert memory.devices == []
 
@@ -65,7 +65,7 @@ def test_dropped_events_are_said() -> None:
     snapshot = {"segments": [segment(0, 4096)], "device_traces": [WRAPPED[1:]]}
     memory = describe_snapshot(snapshot_from(snapshot))
     wrapped = msgspec.structs.replace(memory, events_dropped=1234)
-    assert recording_notes(wrapped) == ["the ring of events wrapped: the first 1,234 are lost"]
+    assert recording_notes(wrapped) == ["the event buffer overflowed: the first 1,234 are lost"]
 
 
 def test_requested_and_block_bytes_are_two_columns() -> None:

@@ -15,7 +15,7 @@ from sysbench.core.errors import SpecError, WorkerFailed
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.dry_run_client import Estimator, ExactPrediction, canonical_spec
 from sysbench.core.predict.fit_grid import fit
-from sysbench.core.spec.model_source import located
+from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.spec import RunSpec, parse_spec
 
 
@@ -68,7 +68,7 @@ def test_a_user_model_is_dry_run_by_its_own_code(estimator: Estimator, tmp_path:
     def asked(factory: str, **settings: object) -> ExactPrediction:
         device = {"device": "cpu", "batch": 2, "context": 8}
         spec = parse_spec({"model": f"{path}:{factory}", **device, **settings})
-        return estimator.predict(located(spec))
+        return estimator.predict(locate(spec))
 
     prediction = asked("make", **{"model.layers": 1})
     assert prediction.parameters == 9 * 16 + 16 * 9 + 9

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sysbench.core.predict.dry_run_client import canonical_spec
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.workloads.make_workload import make_workload
@@ -103,7 +103,7 @@ def test_every_phase_of_a_user_s_model_peaks_where_the_allocator_says(
     (tmp_path / "layers.py").write_text(CODE)
     settings: dict[str, Any] = {"model": f"{tmp_path / 'layers.py'}:model", "model.layer": layer}
     sizes = {"batch": 4, "context": 32, "device": "cuda:0", "precision": precision}
-    spec = resolved(parse_spec({**settings, **sizes}))
+    spec = resolve(parse_spec({**settings, **sizes}))
     prediction = exact_prediction(canonical_spec(spec))
     workspaces = {row.name: row.bytes for row in prediction.ledger}["workspaces"]
     measured = cuda_phase_peaks(lambda: make_workload(spec))

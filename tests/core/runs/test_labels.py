@@ -1,4 +1,4 @@
-"""Names and notes of runs: beside the record, never in it, found again by the list."""
+"""Names and notes of runs: never in the record, and shown in the list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of the runs: made anew where it is not ours, left alone where it is in use."""
+"""The index of the runs: rebuilt if it is not ours, left alone while it is in use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(tiny_run: RunDirectory, sysbench_home: Path) -> RunDirectory:
     [ENDLESS_VIEW, PLAIN + TRIGGER, PLAIN + "CREATE TABLE more (a);", "CREATE TABLE runs (id);"],
     ids=["view", "trigger", "table", "columns"],
 )
-def test_an_index_that_is_not_ours_is_made_anew(run: RunDirectory, planted: str) -> None:
+def test_an_index_that_is_not_ours_is_rebuilt(run: RunDirectory, planted: str) -> None:
     path = Library().path
     with closing(sqlite3.connect(path)) as database:
         database.executescript(planted)
@@ -58,7 +58,7 @@ def test_an_index_that_is_not_ours_is_made_anew(run: RunDirectory, planted: str)
 @pytest.mark.parametrize(
     "entry", ["{}", "[" * 100_000, None, 7], ids=["empty", "deep", "null", "int"]
 )
-def test_a_row_that_cannot_be_read_is_made_anew(run: RunDirectory, entry: object) -> None:
+def test_a_row_that_cannot_be_read_is_rebuilt(run: RunDirectory, entry: object) -> None:
     before = Library().entries()
     with closing(sqlite3.connect(Library().path)) as database, database:
         database.execute("UPDATE runs SET entry = ?", (entry,))
@@ -97,7 +97,7 @@ def test_another_record_with_the_time_of_the_old_one_is_seen(run: RunDirectory) 
     assert (before.status, after.status) == ("finished", "hung")
 
 
-def test_a_run_that_became_unreadable_is_told_and_not_listed_from_memory(
+def test_a_run_that_became_unreadable_is_reported_and_not_listed_from_memory(
     run: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first: list[Entry] = Library().entries()
@@ -105,9 +105,9 @@ def test_a_run_that_became_unreadable_is_told_and_not_listed_from_memory(
     run.record_path.write_bytes(b"{")
     run.events_path.unlink()
     assert main(["list"]) == 0
-    told = capsys.readouterr()
-    assert "no runs" in told.out
-    assert f"not listed: {run.id}: " in told.err
+    output = capsys.readouterr()
+    assert "no runs" in output.out
+    assert f"not listed: {run.id}: " in output.err
 
 
 def test_runs_that_ended_are_listed_again_without_opening_any_of_their_files(

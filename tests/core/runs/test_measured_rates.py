@@ -1,4 +1,4 @@
-"""Rates of this machine's CPU, measured for real, kept, and taken up as the roof of a run."""
+"""Measured rates of this machine's CPU: stored, and used as the roof of a run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sysbench.core.machine.peaks import parse_peak, roof_of
 from sysbench.core.record.device_rates import KINDS, DeviceRates
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.kept_rates import (
-    keep_rates,
     kept_rates,
     measured_facts,
     rates_check,
     rates_path,
+    save_rates,
 )
 from sysbench.core.runs.rates_measurement import RateFound, RateRound, measure_rates
 from sysbench.core.runs.supervisor import locked_devices
@@ -61,7 +61,7 @@ def test_the_bandwidth_is_the_best_of_the_passes_over_memory(measured: DeviceRat
 def test_a_run_takes_the_measured_rates_as_its_roof(
     sysbench_home: Path, measured: DeviceRates
 ) -> None:
-    keep_rates(measured)
+    save_rates(measured)
     spec = RunSpec(model="tiny", device="cpu", batch=1, context=16, steps=3, warmup=1, threads=1)
     record = run(spec, ["timing"]).record
     assert record.timing is not None and record.timing.roof is not None
@@ -74,7 +74,7 @@ def test_a_run_takes_the_measured_rates_as_its_roof(
 def test_a_cpu_s_rates_are_no_roof_of_another_number_of_threads(
     sysbench_home: Path, measured: DeviceRates
 ) -> None:
-    keep_rates(measured)
+    save_rates(measured)
     environment = measured_facts("cpu")
     assert roof_of("cpu", "fp32", "fp32", environment | {"settings": {"threads": 1}})[0]
     none, reason = roof_of("cpu", "fp32", "fp32", environment | {"settings": {"threads": 2}})
@@ -103,8 +103,8 @@ def test_measurements_are_kept_in_their_order_and_a_damaged_file_is_named(
     sysbench_home: Path, measured: DeviceRates
 ) -> None:
     assert kept_rates(measured.key) == [] and measured_facts("cpu") == {}
-    keep_rates(measured)
-    keep_rates(msgspec.structs.replace(measured, taken_ns=measured.taken_ns + 1))
+    save_rates(measured)
+    save_rates(msgspec.structs.replace(measured, taken_ns=measured.taken_ns + 1))
     assert [row.taken_ns - measured.taken_ns for row in kept_rates(measured.key)] == [0, 1]
     rates_path(measured.key).write_text('{"key": "cut')
     with pytest.raises(DamagedFileError, match="measure again"):
@@ -117,11 +117,11 @@ def test_measurements_are_kept_in_their_order_and_a_damaged_file_is_named(
 def test_rates_beside_other_work_are_doubted_wherever_they_show(
     sysbench_home: Path, measured: DeviceRates
 ) -> None:
-    keep_rates(msgspec.structs.replace(measured, load_average=3.0))
+    save_rates(msgspec.structs.replace(measured, load_average=3.0))
     check = rates_check("cpu", measured.torch, measured.taken_ns)
     assert check.status == "warning" and "load average 3.0" in check.costs
     roof, _ = roof_of("cpu", "fp32", "fp32", measured_facts("cpu"))
-    assert roof is not None and roof.peak_source.endswith("beside other work")
+    assert roof is not None and roof.peak_source.endswith("with other work running")
 
 
 def test_old_rates_and_those_of_another_torch_are_doubted(
@@ -129,7 +129,7 @@ def test_old_rates_and_those_of_another_torch_are_doubted(
 ) -> None:
     missing = rates_check("cpu", measured.torch, measured.taken_ns)
     assert (missing.status, missing.found) == ("missing", "not measured on this device")
-    keep_rates(msgspec.structs.replace(measured, load_average=0.0))
+    save_rates(msgspec.structs.replace(measured, load_average=0.0))
     assert rates_check("cpu", measured.torch, measured.taken_ns).status == "ok"
     later = rates_check("cpu", "9.9", measured.taken_ns + 100 * 86_400 * 10**9)
     assert later.status == "warning"
@@ -160,24 +160,22 @@ rounds = iter(range(100))
 measure.python_child = lambda *_, **__: [sys.executable, "-SEc", WORKER % next(rounds)]
 items = measure.measure_rates(["cuda:0", "cuda:1"])
 found = [item for item in items if isinstance(item, DeviceRates)]
-told = {}
+texts = {}
 for rates in found:
     sisters = [other for other in found if other is not rates]
-    told[rates.device] = sentences(rates_report(rates, before=None, sisters=sisters))
-print(json.dumps(told))
+    texts[rates.device] = sentences(rates_report(rates, before=None, sisters=sisters))
+print(json.dumps(texts))
 """
 
 
-def test_a_sister_that_nvml_shows_capped_is_told_to_be_slower_for_that(
-    on_stub: RunPython, sysbench_home: Path
-) -> None:
-    told = on_stub(BESIDE_A_CAPPED_SISTER, NVML_STUB_GPUS="2", NVML_STUB_CAPPED="1:450")
-    (slower,) = told["cuda:1"]
+def test_a_capped_sister_is_reported_as_the_cause(on_stub: RunPython, sysbench_home: Path) -> None:
+    texts = on_stub(BESIDE_A_CAPPED_SISTER, NVML_STUB_GPUS="2", NVML_STUB_CAPPED="1:450")
+    (slower,) = texts["cuda:1"]
     assert slower.startswith("product bf16: slower than cuda:0 by 1")
     assert "capped at 450 W, cuda:0 at 700 W" in slower
-    assert "its clock was held by: power cap" in slower
+    assert "its clock was limited by: power cap" in slower
     assert "SM clock 1410 MHz in the median, cuda:0 1755" in slower
-    assert told["cuda:0"][0].startswith("product bf16: faster than cuda:1 by 1")
+    assert texts["cuda:0"][0].startswith("product bf16: faster than cuda:1 by 1")
 
 
 def test_a_cancelled_measurement_ends_its_process_and_has_no_half_round(

@@ -12,7 +12,7 @@ import pytest
 from sysbench.core.errors import InterpreterError
 from sysbench.core.experiments.experiment import create_experiment
 from sysbench.core.machine.children import PYTHON_VARIABLE
-from sysbench.core.machine.interpreter import chosen_python, note_chosen
+from sysbench.core.machine.interpreter import chosen_python, remember_python
 from sysbench.core.record.events import PassEnded
 from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.runs.supervisor import add_round, supervise
@@ -67,9 +67,9 @@ def test_a_run_and_its_later_rounds_are_of_one_python(
         lambda: next(supervise(run)),
         lambda: both_pythons(run.id, None, None, None),
     ):
-        with pytest.raises(InterpreterError, match="a run names it, and it was never chosen here"):
+        with pytest.raises(InterpreterError, match="the run uses it, but it was never chosen here"):
             act()
-    note_chosen(python)
+    remember_python(python)
     Path(python).unlink()
     ended = [event for event in add_round(run) if isinstance(event, PassEnded)]
     assert [one.outcome for one in ended] == ["failed"] and python in ended[0].detail
@@ -102,7 +102,7 @@ def test_nothing_is_made_where_workers_cannot_run(
         ["doctor", "--measure", "--device", "cpu"],
     ):
         assert main([*words, "--python", python]) == 2
-        assert "it does not answer as a Python does: it says 'no'" in capsys.readouterr().err
+        assert "it does not answer like a Python: output 'no'" in capsys.readouterr().err
     assert list_runs() == []
     assert main(["ab", "--resume", "last", "--python", python]) == 2
     assert "--resume keeps" in capsys.readouterr().err

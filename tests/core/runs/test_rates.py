@@ -64,12 +64,12 @@ def test_a_capped_sister_is_slower_and_the_cause_is_named() -> None:
     (sentence,) = sentences(rates_report(capped, before=None, sisters=[free]))
     assert sentence.startswith("product bf16: slower than cuda:0 by 14 %")
     assert "capped at 450 W, cuda:0 at 700 W" in sentence
-    assert "its clock was held by: power cap" in sentence
+    assert "its clock was limited by: power cap" in sentence
     (other,) = sentences(rates_report(free, before=None, sisters=[capped]))
     assert other.startswith("product bf16: faster than cuda:1 by 12.3 %")
 
 
-def test_a_difference_that_the_processes_do_not_bear_out_is_not_told() -> None:
+def test_a_difference_that_the_processes_do_not_support_is_not_reported() -> None:
     alike = rates_report(
         rates(), before=rates(scale=1.0005), sisters=[rates("cuda:1", scale=0.999)]
     )

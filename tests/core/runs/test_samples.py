@@ -1,4 +1,4 @@
-"""Samples of the devices in a run's events: no serial numbers, and whose they are is kept."""
+"""Samples of the devices in a run's events: no serial numbers, but the device's index."""
 
 from __future__ import annotations
 

@@ -36,21 +36,21 @@ def test_on_a_gpu_the_log_has_the_profilers_warnings(
 RUNS_OUT = """
 import json, os, sys
 
-def tell(event, **facts):
+def send(event, **facts):
     line = json.dumps({"event": event, "t_ns": 1, **facts}) + "\\n"
     os.write(int(os.environ["SYSBENCH_EVENT_FD"]), line.encode())
 
 sys.stdin.readline()
-tell("ResultReported", block="oom", data={"requested_bytes": 3 * 2**19})
+send("ResultReported", block="oom", data={"requested_bytes": 3 * 2**19})
 unknown = dict.fromkeys(("free_bytes", "allocated_bytes"))
-tell("OutOfMemory", phase="forward", requested_bytes=20 * 2**20, message="", stack=[], **unknown)
+send("OutOfMemory", phase="forward", requested_bytes=20 * 2**20, message="", stack=[], **unknown)
 sys.exit(1)
 """
 
 
 LIMITS = {
-    "limit": ({"limit_bytes": 300 * 2**20, "capacity_bytes": 2**33}, ", 0 B free, limit 300 MiB"),
-    "capacity": ({"capacity_bytes": 79 * 2**30}, ", 0 B free, 79.0 GiB to be had"),
+    "limit": ({"limit_bytes": 300 * 2**20, "capacity_bytes": 2**33}, " (0 B free, limit 300 MiB)"),
+    "capacity": ({"capacity_bytes": 79 * 2**30}, " (0 B free, capacity 79.0 GiB)"),
 }
 
 
@@ -58,14 +58,14 @@ LIMITS = {
 def test_out_of_memory_says_what_there_was(
     sysbench_home: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, int], words: str
 ) -> None:
-    told = RUNS_OUT.replace("**unknown)", f"**unknown | {facts | {'free_bytes': 0}})")
-    child = [sys.executable, "-S", "-E", "-c", told]
+    script = RUNS_OUT.replace("**unknown)", f"**unknown | {facts | {'free_bytes': 0}})")
+    child = [sys.executable, "-S", "-E", "-c", script]
     monkeypatch.setattr(worker_process, "python_child", lambda *_, **__: child)
     run = create_run(RunSpec(model="tiny", device="cpu"), ["memory"])
     for _ in supervise(run):
         pass
     (row,) = run.record().passes
-    assert row.detail == f"out of memory: 1.50 MiB asked for in forward{words}"
+    assert row.detail == f"out of memory in forward: tried to allocate 1.50 MiB{words}"
 
 
 def test_what_was_asked_for_is_the_recordings_figure_where_there_is_one(
@@ -78,7 +78,7 @@ def test_what_was_asked_for_is_the_recordings_figure_where_there_is_one(
     for _ in supervise(run):
         pass
     (row,) = run.record().passes
-    assert row.detail == "out of memory: 1.50 MiB asked for in forward"
+    assert row.detail == "out of memory in forward: tried to allocate 1.50 MiB"
     assert row.oom is not None
     assert row.oom.requested_bytes == 3 * 2**19
 

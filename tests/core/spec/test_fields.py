@@ -1,4 +1,4 @@
-"""What the table says about a key besides its values: groups, use, identity, factors."""
+"""Table of keys without their values: groups, use, identity, factors."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_a_saved_profile_comes_back_equal(spec: RunSpec) -> None:
     assert list_profiles() == ["mine"]
 
 
-def test_an_absent_profile_tells_which_exist() -> None:
+def test_the_error_of_an_absent_profile_lists_the_existing_ones() -> None:
     save_profile("mine", RunSpec())
     with pytest.raises(NotFoundError, match="mine"):
         load_profile("yours")

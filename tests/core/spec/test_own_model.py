@@ -12,9 +12,9 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.spec.command_line import command_line
-from sysbench.core.spec.model_source import libraries_of, located
+from sysbench.core.spec.model_source import libraries_of, locate
 from sysbench.core.spec.own_model import source_of
-from sysbench.core.spec.profiles import load_profile, resolved, save_profile
+from sysbench.core.spec.profiles import load_profile, resolve, save_profile
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.tui.commands.registry import parse_arguments
 from sysbench.tui.commands.spec_arguments import asked_spec
@@ -64,13 +64,13 @@ def test_what_names_no_code_is_refused(text: str) -> None:
         ({"model_args": "[1]"}, "model_args", "JSON object"),
         ({"model_args": '{"a": NaN}'}, "model_args", "JSON object"),
         ({"model_args": '{"a": ' + "[" * 4000}, "model_args", "JSON object"),
-        ({"model.width": float("nan")}, "model.width", "values that JSON has"),
-        ({"model.width": 1, "model_args": "["}, "model.width", "values that JSON has"),
+        ({"model.width": float("nan")}, "model.width", "JSON values"),
+        ({"model.width": 1, "model_args": "["}, "model.width", "JSON values"),
         ({"model": "tiny", "model.layers": 1}, "model_args", "unless model"),
         ({"model": "tiny", "attention": "own"}, "attention", "models of yours"),
         ({"model": "tiny", "optimizer": "custom"}, "optimizer", "models of yours"),
         ({"model": "tiny", "workload": "own-model"}, "workload", "left out"),
-        ({"model": "tiny", "context": 0}, "context", "a whole number from 1"),
+        ({"model": "tiny", "context": 0}, "context", "an integer from 1"),
         ({"model": "hf:x", "checkpoint": 2}, "checkpoint", "0 or 1"),
     ],
 )
@@ -114,22 +114,22 @@ def code(folder: Path, text: str = "import json\nfrom parts import Block\n") -> 
 
 def test_the_identity_is_of_the_code_and_not_of_its_place(tmp_path: Path) -> None:
     here, there = code(tmp_path / "here"), code(tmp_path / "there")
-    first = resolved(parse_spec({"model": f"{here}:make", **CPU}))
+    first = resolve(parse_spec({"model": f"{here}:make", **CPU}))
     assert (first.model, first.model_file) == ("nano.py:make", str(here))
-    assert resolved(parse_spec({"model": f"{there}:make", **CPU})).identity == first.identity
+    assert resolve(parse_spec({"model": f"{there}:make", **CPU})).identity == first.identity
     assert RunSpec(**{name: getattr(first, name) for name in first.__struct_fields__}) == first
     assert parse_spec(first.settings()).model == f"{here}:make"
 
     (here.parent / "unrelated.py").write_text("Other = 2\n")
-    assert located(first).identity == first.identity
+    assert locate(first).identity == first.identity
     (here.parent / "parts.py").write_text("Block = 2\n")
-    assert located(first).identity != first.identity
+    assert locate(first).identity != first.identity
 
 
 def test_the_versions_of_imported_libraries_are_part_of_the_digest(tmp_path: Path) -> None:
-    plain = resolved(parse_spec({"model": f"{code(tmp_path / 'a')}:make", **CPU}))
+    plain = resolve(parse_spec({"model": f"{code(tmp_path / 'a')}:make", **CPU}))
     path = code(tmp_path / "b", "import msgspec, torch\nfrom parts import Block\n")
-    other = resolved(parse_spec({"model": f"{path}:make", **CPU}))
+    other = resolve(parse_spec({"model": f"{path}:make", **CPU}))
     assert set(libraries_of(source_of("nano.py:make"), path)) == {"msgspec", "torch"}
     assert other.model_source != plain.model_source
 
@@ -144,10 +144,10 @@ def test_a_module_is_found_without_being_imported(
     (package / "deep" / "__init__.py").write_text("raise RuntimeError\n")
     (package / "deep" / "nano.py").write_text("from ..base import x\n")
     (package / "base.py").write_text("x = 1\n")
-    spec = resolved(parse_spec({"model": "mine.deep.nano:make", **CPU}))
+    spec = resolve(parse_spec({"model": "mine.deep.nano:make", **CPU}))
     assert spec.model_file == str(package / "deep" / "nano.py")
     (package / "base.py").write_text("x = 2\n")
-    assert located(spec).identity != spec.identity
+    assert locate(spec).identity != spec.identity
 
 
 def test_a_configuration_is_found_in_the_cache_and_never_downloaded(
@@ -158,28 +158,28 @@ def test_a_configuration_is_found_in_the_cache_and_never_downloaded(
     monkeypatch.syspath_prepend(tmp_path)
     spec = parse_spec({"model": "hf:org/name", **CPU})
     with pytest.raises(SpecError, match="nothing is downloaded"):
-        resolved(spec)
+        resolve(spec)
     folder = tmp_path / "models--org--name"
     for revision in ("aa", "bb"):
         (folder / "snapshots" / revision).mkdir(parents=True)
         (folder / "snapshots" / revision / "config.json").write_text(f'{{"r": "{revision}"}}')
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text("bb\n")
-    found = resolved(spec)
+    found = resolve(spec)
     assert (found.model, Path(found.model_file).parent.name) == ("hf:org/name", "bb")
 
 
-def test_a_library_that_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_a_missing_library_is_reported_before_anything_starts(tmp_path: Path) -> None:
     file = tmp_path / "needs.py"
     body = "import json, beside, folder.part, {}\ntry: import optional\nexcept ImportError: ...\n"
     file.write_text(body.format("torch"))
     (tmp_path / "beside.py").write_text("import of_another_file\n")
     (tmp_path / "folder").mkdir()
     spec = parse_spec({"model": f"{file}:make", **CPU})
-    assert located(spec).model_source
+    assert locate(spec).model_source
     file.write_text(body.format("no_such_library"))
     with pytest.raises(SpecError) as caught:
-        located(spec)
+        locate(spec)
     assert caught.value.field == "model"
     assert "it imports no_such_library, which" in str(caught.value)
     assert "pip install" not in str(caught.value)  # nobody knows what that would install
@@ -190,13 +190,13 @@ def test_a_library_that_is_missing_is_told_before_anything_starts(tmp_path: Path
     python.chmod(0o755)
     file.write_text("import PIL\n")
     with pytest.raises(SpecError, match=r"ensurepip.*-m pip install pillow|pip install.*pillow"):
-        located(spec, str(python))
+        locate(spec, str(python))
 
 
 @pytest.mark.parametrize("model", ["none.py:make", "no_such_package.x:make", "hf:no/such"])
 def test_code_that_is_not_there_is_a_bad_spec(model: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"there is no|nothing is downloaded"):
-        resolved(parse_spec({"model": model, **CPU}))
+        resolve(parse_spec({"model": model, **CPU}))
 
 
 def test_a_spec_changes_between_a_preset_and_a_model_of_the_user_s() -> None:

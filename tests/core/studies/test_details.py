@@ -176,9 +176,9 @@ def test_a_sentence_about_a_line_has_its_name(record: Record) -> None:
     study = lined()
     cells = expand(study)
     records = {cell.id: timed(record, cell.spec, 10.0) for cell in cells if cell.spec}
-    told = list(sentences_of(study, cells, records))
+    sentences = list(sentences_of(study, cells, records))
     untested = "FP32 10.00 ms, BF16 10.00 ms; one process each: not tested."
-    assert told[:2] == [f"Forward: {untested}", f"Train: {untested}"]
+    assert sentences[:2] == [f"Forward: {untested}", f"Train: {untested}"]
 
 
 def kept(record: Record, **changes: object) -> Record:

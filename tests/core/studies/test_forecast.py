@@ -73,8 +73,8 @@ def test_steps_of_similar_work_are_in_proportion_to_it() -> None:
 
 def test_a_cell_that_the_host_has_not_the_memory_for_takes_no_time() -> None:
     huge = SPEC.changed(batch=2**20)
-    told = Forecaster().forecast(cell_of(huge))
-    assert (told.is_run, told.seconds) == (False, 0.0)
+    forecast = Forecaster().forecast(cell_of(huge))
+    assert (forecast.is_run, forecast.seconds) == (False, 0.0)
     assert Forecaster().forecast(cell_of(huge.changed(memory_limit=2**30))).is_run
 
 

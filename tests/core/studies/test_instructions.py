@@ -66,8 +66,8 @@ def filled(asked: Study, records: dict[str, Record]) -> Table:
 )
 def test_each_cell_of_memory_says_its_own(record: Record, asked: Study) -> None:
     table = filled(asked, measured(record, asked, AMX, AVX2))
-    told = dict(zip(table.column("batch"), table.column("instruction set"), strict=True))
-    assert told == {"1": "AVX512, oneDNN AVX512_CORE_AMX", "2": "AVX2, oneDNN AVX2"}
+    by_batch = dict(zip(table.column("batch"), table.column("instruction set"), strict=True))
+    assert by_batch == {"1": "AVX512, oneDNN AVX512_CORE_AMX", "2": "AVX2, oneDNN AVX2"}
 
 
 def test_a_cell_that_was_not_measured_says_none(record: Record) -> None:

@@ -64,7 +64,7 @@ def filled(
     return cells, records
 
 
-def told(figures: Mapping[str, Sequence[float]]) -> str:
+def best_sentence(figures: Mapping[str, Sequence[float]]) -> str:
     of = study()
     cells, records = filled(of, figures)
     return next(iter(sentences_of(of, cells, records)))
@@ -115,7 +115,7 @@ SENTENCES = {
 @pytest.mark.parametrize("case", SENTENCES)
 def test_a_sentence_says_what_the_rounds_bear_out(case: str) -> None:
     first, second, sentence = SENTENCES[case]
-    assert told({"fp32": first, "bf16": second}) == f"32: {sentence}"
+    assert best_sentence({"fp32": first, "bf16": second}) == f"32: {sentence}"
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_machines_are_not_told_as_a_difference_of_the_cells(
         environment = {"cluster": {"node": node}} if node else {}
         records[cell.id] = msgspec.structs.replace(records[cell.id], environment=environment)
     assert next(iter(sentences_of(of, cells, records))) == f"32: {sentence}"
-    told = [text for text in cautions_of(of, cells, records) if "machines of a cluster" in text]
-    assert len(told) == (nodes[0] != nodes[1])
+    cautions = [text for text in cautions_of(of, cells, records) if "machines of a cluster" in text]
+    assert len(cautions) == (nodes[0] != nodes[1])
 
 
 def with_peak(record: Record, peak_bytes: int, template: Record) -> Record:

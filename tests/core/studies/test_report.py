@@ -88,8 +88,8 @@ def test_json_has_the_rounds_the_intervals_and_the_least_times(tmp_path: Path) -
 def test_what_people_read_has_the_interval_or_the_reason_why_there_is_none(
     tmp_path: Path, kind: str
 ) -> None:
-    told = study_as(study_report(filled_in_rounds(tmp_path, 8)), kind).decode()
-    assert "1.50 (1.50–1.50)" in told and "naive/flash low" not in told
+    text = study_as(study_report(filled_in_rounds(tmp_path, 8)), kind).decode()
+    assert "1.50 (1.50–1.50)" in text and "naive/flash low" not in text
     untested = study_as(study_report(filled_in_rounds(tmp_path / "one", 1)), kind).decode()
     assert "one process each: not tested" in untested and "times flash" not in untested
 

@@ -148,13 +148,13 @@ def test_the_neighbours_have_the_numbers_of_a_study_without_that_cell(
 def test_the_json_is_the_public_contract(
     report: StudyReport, resumed: subprocess.CompletedProcess[bytes]
 ) -> None:
-    told = msgspec.json.decode(resumed.stdout)
-    assert told["study"] == "three"
-    assert all(len(row) == len(told["columns"]) for row in told["rows"])
-    assert {cell["status"] for cell in told["cells"]} == {"finished", "oom"}
+    document = msgspec.json.decode(resumed.stdout)
+    assert document["study"] == "three"
+    assert all(len(row) == len(document["columns"]) for row in document["rows"])
+    assert {cell["status"] for cell in document["cells"]} == {"finished", "oom"}
     identities = [cell.identity for cell in expand(report.study)]
-    assert [cell["identity"] for cell in told["cells"]] == identities
-    assert all(cell["run"] for cell in told["cells"])
+    assert [cell["identity"] for cell in document["cells"]] == identities
+    assert all(cell["run"] for cell in document["cells"])
 
 
 def test_a_third_start_runs_nothing_and_gives_the_same_table(

@@ -1,4 +1,4 @@
-"""Slurm as a place: options, the queue as its commands tell it, the script of an array."""
+"""Slurm as a place: options, the queue as its commands print it, the script of an array."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def test_the_queue_is_read_by_the_names_of_the_jobs(
 ) -> None:
     note(directory, THREE, ONE)
     others = "some|thing|7|R\nsysbench-c|0|R\n"
-    told = "sysbench-a|2|PD\nsysbench-a|0|R\nsysbench-b|N/A|CG\n"
-    (programs / "squeue.says").write_text(others + told)
+    lines = "sysbench-a|2|PD\nsysbench-a|0|R\nsysbench-b|N/A|CG\n"
+    (programs / "squeue.says").write_text(others + lines)
     slurm = Slurm(directory)
     assert slurm.jobs() == {"r2": "waiting", "r0": "running", "r3": "running"}
     assert slurm.job_of("r1") == "Slurm job 17_1, output in slurm/17_1_0_log.err"

@@ -89,9 +89,11 @@ def test_a_further_row_cannot_name_a_column_that_is_not_there() -> None:
 
 
 def test_a_field_that_a_row_does_not_have_is_an_error_before_any_table_is_made() -> None:
-    assert [column.name for column in fields_of(KernelRow, "share", "calls")] == ["share", "calls"]
+    columns = fields_of(KernelRow, share="share of the step", calls="number of calls")
+    assert [column.name for column in columns] == ["share", "calls"]
+    assert columns[0].about == "share of the step"
     with pytest.raises(AttributeError, match="shares"):
-        fields_of(KernelRow, "shares")
+        fields_of(KernelRow, shares="share of the step")
 
 
 def test_an_optional_column_is_left_out_only_where_nothing_is_known() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sysbench.core.export.text_formats import escaped, table_as_markdown
 from sysbench.core.machine.devices import find_cuda
 from sysbench.core.record.device_rates import DeviceRates
-from sysbench.core.runs.kept_rates import keep_rates, rates_report, sentences
+from sysbench.core.runs.kept_rates import rates_report, save_rates, sentences
 from sysbench.core.runs.rates_measurement import ROUNDS, SECONDS, measure_rates
 from sysbench.tui.commands.doctor_measure import rates_table
 from tests.gpu.stages.stage import NO_TIME, Bench, header, line
@@ -32,7 +32,7 @@ def lines(bench: Bench) -> Iterator[str]:
             yield table_as_markdown(rates_table(report))
             yield ""
             yield from (f"- {escaped(sentence)}" for sentence in sentences(report))
-            keep_rates(rates)
+            save_rates(rates)
         yield ""
         yield from (f"- {name}: {escaped(why)}" for name, why in rates.missing.items())
         yield ""

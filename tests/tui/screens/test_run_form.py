@@ -12,7 +12,7 @@ from textual.widgets import Button, Input, Static
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.runs.run_directory import create_run
-from sysbench.core.spec.model_source import located
+from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.profiles import list_profiles, load_profile
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.app import SysbenchApp
@@ -163,7 +163,7 @@ async def test_the_code_is_picked_from_earlier_runs_and_from_files(
     (folder / "more" / "empty.py").write_text("WIDTH = 4\n")
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HOME", str(folder))
-    spec = located(RunSpec(model="nano.py:Wide", batch=0, context=0, device="cpu"), "")
+    spec = locate(RunSpec(model="nano.py:Wide", batch=0, context=0, device="cpu"), "")
     create_run(spec, ["timing"])
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()

@@ -79,7 +79,7 @@ def model_of(name: str, precision: str) -> Model:
 
 def answered(name: str, precision: str) -> Model:
     """Predict and measure in this process."""
-    from sysbench.core.spec.profiles import resolved
+    from sysbench.core.spec.profiles import resolve
     from sysbench.core.spec.spec import parse_spec
     from sysbench.core.worker.dry_run.dry_step import PlainBatches
 
@@ -89,7 +89,7 @@ def answered(name: str, precision: str) -> Model:
         Path(folder, "config.json").write_text(json.dumps(values))
         settings: dict[str, object] = {"model": f"hf:{folder}", "batch": 2, "precision": precision}
         settings |= {"context": 0 if kind.startswith(WITHOUT_CONTEXT) else 64, "device": "cuda:0"}
-        spec: RunSpec = resolved(parse_spec(settings))
+        spec: RunSpec = resolve(parse_spec(settings))
         found = predicted(spec)
         with PlainBatches():
             found |= measured(spec)

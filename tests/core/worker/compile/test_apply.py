@@ -1,4 +1,4 @@
-"""torch.compile: what a compiled run says of itself, and when it is not compiled at all."""
+"""torch.compile: what a compiled run reports, and when it is not compiled."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_fused_kernels_decode_into_operators_modules_lines_and_code(
 
 
 @needs_compiler
-def test_compile_seconds_are_told_cold_and_warm_and_by_stage(
+def test_compile_seconds_are_cold_and_warm_and_by_stage(
     whole: tuple[RunDirectory, Record],
 ) -> None:
     _, record = whole

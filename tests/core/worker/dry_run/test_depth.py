@@ -15,7 +15,7 @@ import pytest
 from torch import nn
 
 from sysbench.core.predict.dry_run_client import DryRun, ExactPrediction, canonical_spec
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run import depth
 from sysbench.core.worker.dry_run.child import exact_prediction
@@ -116,7 +116,7 @@ def configured(kind: str, folder: Path, settings: dict[str, Any]) -> RunSpec:
     path.write_text(json.dumps(configuration(kind)))
     context = 0 if kind in IMAGES else 32
     small = {"model": f"hf:{path}", "device": "cpu", "batch": 2, "context": context, "threads": 1}
-    return canonical_spec(resolved(parse_spec(small)).changed(**settings))
+    return canonical_spec(resolve(parse_spec(small)).changed(**settings))
 
 
 def configuration(kind: str) -> dict[str, Any]:

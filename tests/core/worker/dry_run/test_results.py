@@ -41,8 +41,8 @@ def leaves(result: Any) -> list[Tensor]:
     return [result] if isinstance(result, Tensor) else list(result)
 
 
-def told(result: Any, operands: list[Tensor]) -> tuple[type, list[tuple[object, ...]]]:
-    """All that can be told of a result: what it is made of, and whose memory it has."""
+def described(result: Any, operands: list[Tensor]) -> tuple[type, list[tuple[object, ...]]]:
+    """Type of a result, and the layout and memory of its tensors."""
     taken = [one.untyped_storage()._cdata for one in operands]
     return type(result), [
         (
@@ -76,12 +76,12 @@ def test_every_result_is_what_torch_gives(
         operand = layout(torch.empty(rows, columns, dtype=dtype, device="meta"))
         func, args = operation(operand)
         try:
-            expected = told(func(*args), [operand])
+            expected = described(func(*args), [operand])
         except RuntimeError:
             with pytest.raises(RuntimeError):
                 results.of(func, args, {})
             continue
-        assert told(results.of(func, args, {}), [operand]) == expected
+        assert described(results.of(func, args, {}), [operand]) == expected
 
 
 def test_torch_is_asked_once_for_a_kind_of_operands() -> None:

@@ -50,7 +50,7 @@ class Cuda:
         other = [{"address": 4096, "size": 99 * MIB, "requested_size": 0, "state": "inactive"}]
         alloc = {"action": "alloc", "addr": 4096, "size": 500, "time_us": 5, "frames": []}
         refusal = {"action": "oom", "size": 64 * MIB, "device_free": 1, "time_us": 6}
-        # A history that begins anew after the refusal has only what is freed from then on.
+        # A history that restarts after the refusal has only what is freed from then on.
         freed = {"action": "free_completed", "addr": 4096, "size": 500, "time_us": 9, "frames": []}
         trace = [{**freed, "action": "free_requested"}, freed] if self.cleared else [alloc, refusal]
         return {

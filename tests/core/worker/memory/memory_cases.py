@@ -41,7 +41,7 @@ class Request(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """What the pass said of a spec, and what was counted: peak, end of forward, end."""
+    """Result of the pass, and counted bytes: peak, end of forward, end."""
 
     memory: Memory
     live: tuple[int, int | None, int]

@@ -51,7 +51,7 @@ class Live(NamedTuple):
 
 
 class Case(msgspec.Struct):
-    """What the memory pass said of a spec, and what was counted."""
+    """Result of the memory pass, and counted bytes."""
 
     memory: Memory
     live: Live
@@ -114,7 +114,7 @@ Cases = Callable[[str], dict[str, Case]]
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
-    """All that are measured under a limit to oneDNN, by one process; empty is none."""
+    """Cases by name, measured under a limit to oneDNN; no limit if empty."""
     folder = tmp_path_factory.mktemp("cases")
     log = folder / "stderr"
     with (
@@ -130,7 +130,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
     ):
 
         @cache
-        def measured(limit: str) -> dict[str, Case]:
+        def measure(limit: str) -> dict[str, Case]:
             assert process.stdin is not None and process.stdout is not None
             asked = UNDER_EACH if limit else SPECS
             results = folder / f"results{limit}.json"
@@ -145,7 +145,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
             found = msgspec.json.decode(results.read_bytes(), type=list[Case])
             return dict(zip(asked, found, strict=True))
 
-        yield measured
+        yield measure
 
 
 @pytest.fixture(
@@ -170,7 +170,7 @@ def test_the_ledger_holds_what_is_really_alive_at_the_peak(case: Case) -> None:
     assert case.memory.tensor_peak_bytes == pytest.approx(case.live.peak, rel=CLOSES_WITHIN)
 
 
-def test_so_do_the_columns_beside_it(case: Case) -> None:
+def test_the_columns_hold_what_is_alive_at_their_moments(case: Case) -> None:
     columns = case.memory.columns
     assert total(columns["steady end"]) == case.live.end
     if case.live.forward_end is not None:
@@ -186,7 +186,7 @@ def test_the_peak_is_the_predicted_one(case: Case) -> None:
     )
 
 
-def test_so_is_every_row_that_makes_up_a_hundredth_of_it(case: Case) -> None:
+def test_every_row_above_a_hundredth_of_the_peak_is_the_predicted_one(case: Case) -> None:
     memory = case.memory
     *rows, peak = memory.reconciliation
     assert peak.name == "peak"

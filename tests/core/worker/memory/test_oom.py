@@ -40,9 +40,9 @@ def record(oom_run: RunDirectory) -> Record:
 
 @pytest.fixture(scope="module")
 def oom(record: Record) -> Oom:
-    told = record.passes[1].oom
-    assert told is not None
-    return told
+    refusal = record.passes[1].oom
+    assert refusal is not None
+    return refusal
 
 
 class TestARealRefusal:
@@ -98,11 +98,11 @@ class TestARealRefusal:
         assert first.numbers["largest_batch"] == 7
 
     def test_what_the_timing_pass_cannot_know_has_a_reason(self, record: Record) -> None:
-        told = record.passes[0].oom
-        assert told is not None
+        oom = record.passes[0].oom
+        assert oom is not None
         for name in ("op", "free_bytes", "allocated_bytes", "ledger"):
-            assert not getattr(told, name)
-            assert told.missing[name]
+            assert not getattr(oom, name)
+            assert oom.missing[name]
 
     def test_the_artifacts_are_there(self, oom_run: RunDirectory) -> None:
         folder = oom_run.pass_folder("memory")
@@ -126,7 +126,7 @@ from sysbench.core.worker.limits import limit_memory
 from sysbench.core.worker.boot import measure_of
 from sysbench.core.worker.workloads.make_workload import Workload
 
-def told(name, folder, limit):
+def oom(name, folder, limit):
     spec = parse_spec(
         {"device": "cpu", "batch": 1, "context": 8, "memory_limit": limit, "warmup": 1}
     )
@@ -227,7 +227,7 @@ def test_a_tight_limit_ends_in_a_typed_refusal_or_a_result(
     name: str, block: str, limits: list[str], tmp_path: Path, under_limits: Under
 ) -> None:
     """Python, C++ and the profiler need memory on the way out of a refusal, too."""
-    lines = [line for limit in limits for line in under_limits("told", name, str(tmp_path), limit)]
+    lines = [line for limit in limits for line in under_limits("oom", name, str(tmp_path), limit)]
     assert len(lines) == len(limits)
     assert lines.pop() == block
     for phase, requested in (line.split() for line in lines if line != "aborted"):
@@ -347,7 +347,7 @@ class TestOnCuda:
 
     def test_the_last_refusal_is_the_one_that_is_written(self, cuda: Cuda, tmp_path: Path) -> None:
         with CudaRecorder(Job(spec=ON_CUDA, name="memory", folder=str(tmp_path))) as recorder:
-            cuda.refuse()  # and whoever asked made do with less
+            cuda.refuse()  # and the caller continues with less
             cuda.refuse()
             written = (tmp_path / "snapshot.pickle").read_bytes()
         assert pickle.loads(written)["number"] == 2

@@ -43,7 +43,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One memory pass: what was asked, what came out, and what was said meanwhile."""
+    """One memory pass: its spec, its result and its events."""
 
     spec: RunSpec
     memory: Memory
@@ -300,8 +300,8 @@ def test_compiling_is_a_stage_with_the_patience_of_one(tmp_path: Path) -> None:
     stages = [event.stage for event in done.events if isinstance(event, StageEntered)]
     assert stages == ["build", "compile", "warmup", "measure", "export", "analyse"]
     turns = [event for event in done.events if not isinstance(event, MemoryRead)]
-    told = [type(event) for event in turns[:4]]
-    assert told == [StageEntered, StageEntered, StageEntered, StepCounted]
+    kinds = [type(event) for event in turns[:4]]
+    assert kinds == [StageEntered, StageEntered, StageEntered, StepCounted]
 
 
 def test_running_out_of_memory_propagates_with_its_phase(

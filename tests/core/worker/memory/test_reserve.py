@@ -31,7 +31,7 @@ SPEC = RunSpec(
 
 
 # The memory that there is changes no request: one dry run is enough.
-played_once = cache(child.exact_prediction)
+predicted_once = cache(child.exact_prediction)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def free_mib(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What the device has left, in MiB, beside 100 that this process has reserved."""
     left = [80_000]
     monkeypatch.setattr(building, "BEYOND", 0.0)  # all values there are zero
-    monkeypatch.setattr(child, "exact_prediction", played_once)
+    monkeypatch.setattr(child, "exact_prediction", predicted_once)
     answers = {
         "get_device_properties": lambda device: SimpleNamespace(major=9, minor=0),
         "mem_get_info": lambda device: (left[0] * MIB, 80_000 * MIB),

@@ -67,13 +67,13 @@ def play(
 ) -> list[AnyEvent]:
     """Supervise to the end; call ``at_steps`` with the pass's process at the first step."""
     events: list[AnyEvent] = []
-    pid, told = 0, False
+    pid, has_counted = 0, False
     for event in supervise(run, cancel=cancel):
         events.append(event)
         if isinstance(event, PassStarted):
             pid = event.pid
-        if isinstance(event, StepCounted) and not told:
-            told = True
+        if isinstance(event, StepCounted) and not has_counted:
+            has_counted = True
             at_steps(pid)
     return events
 
@@ -163,7 +163,9 @@ def test_an_export_that_cannot_be_read_fails_the_pass(nsys: Path, sysbench_home:
     assert "DamagedFileError" in detail
 
 
-def test_a_worker_out_of_memory_under_nsys_is_told_as_such(nsys: Path, sysbench_home: Path) -> None:
+def test_a_worker_out_of_memory_under_nsys_is_reported_as_such(
+    nsys: Path, sysbench_home: Path
+) -> None:
     run = create_run(SHORT.changed(memory_limit="1MiB"), ["nsys"])
     outcome, detail = end_of(play(run, lambda pid: None))
     assert outcome == "oom"

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.trace.collective_kernels import Split, split_step
 from sysbench.core.worker.ranks.rank_timing import (
@@ -132,7 +132,7 @@ def unused():
 def own_spec(factory: str, folder: Path, **changes: object) -> RunSpec:
     """The spec of a factory of `OWN`."""
     named = {"model": f"{folder / 'own.py'}:{factory}", "device": "cpu", "context": 8}
-    return resolved(parse_spec({**named, "batch": 2, "ranks": 2, "threads": 1, **changes}))
+    return resolve(parse_spec({**named, "batch": 2, "ranks": 2, "threads": 1, **changes}))
 
 
 def compare_own_with_alone(folder: Path) -> dict[str, float]:

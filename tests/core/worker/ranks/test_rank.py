@@ -30,8 +30,8 @@ REPLICATED = ("naive", "flat", "overlap", "bucketed", "ddp")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What rank 0 of one torchrun found out about every strategy."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Results of rank 0 of one torchrun for every strategy."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "own.py").write_text(OWN)
     done = subprocess.run(
@@ -51,31 +51,31 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("way", [*REPLICATED, "fsdp2", "sharded", "sharded-ddp"])
 def test_gradients_are_those_of_one_process_with_the_combined_batch(
-    told: dict[str, Any], way: str
+    results: dict[str, Any], way: str
 ) -> None:
-    assert told["ways"][way]["gradients"] < 1e-5
+    assert results["ways"][way]["gradients"] < 1e-5
 
 
 @pytest.mark.parametrize("way", ["naive", "bucketed", "ddp", "fsdp2"])
 def test_ranks_of_a_model_of_ones_own_share_the_mean_of_their_gradients(
-    told: dict[str, Any], way: str
+    results: dict[str, Any], way: str
 ) -> None:
-    assert told["own"][way] < 1e-5
+    assert results["own"][way] < 1e-5
 
 
-def test_a_part_that_a_step_leaves_unused_is_named(told: dict[str, Any]) -> None:
-    assert told["unused"].startswith("parameter spare.weight got no gradient in a step")
+def test_a_part_that_a_step_leaves_unused_is_named(results: dict[str, Any]) -> None:
+    assert results["unused"].startswith("parameter spare.weight got no gradient in a step")
 
 
 @pytest.mark.parametrize("way", ["flat", "fsdp2", "sharded", "sharded-ddp"])
-def test_all_weights_are_updated_as_in_one_process(told: dict[str, Any], way: str) -> None:
+def test_all_weights_are_updated_as_in_one_process(results: dict[str, Any], way: str) -> None:
     # A first step of Adam moves by the learning rate in the direction of the gradient's sign,
     # which may differ where the gradient is nearly zero: 2e-4 of weights that reach 3.
-    assert told["ways"][way]["weights"] < 1e-4
+    assert results["ways"][way]["weights"] < 1e-4
 
 
-def test_each_way_has_its_number_of_collectives(told: dict[str, Any]) -> None:
-    calls = {way: found["calls"] for way, found in told["ways"].items()}
+def test_each_way_has_its_number_of_collectives(results: dict[str, Any]) -> None:
+    calls = {way: found["calls"] for way, found in results["ways"].items()}
     parameters = calls["naive"]
     assert calls["flat"] == 1
     assert calls["overlap"] == parameters
@@ -84,22 +84,22 @@ def test_each_way_has_its_number_of_collectives(told: dict[str, Any]) -> None:
     assert calls["sharded"] == 1 + parameters
 
 
-def test_a_sharded_optimizer_keeps_half_of_the_state(told: dict[str, Any]) -> None:
-    whole, sharded = (told["ways"][way]["memory"] for way in ("flat", "sharded"))
+def test_a_sharded_optimizer_keeps_half_of_the_state(results: dict[str, Any]) -> None:
+    whole, sharded = (results["ways"][way]["memory"] for way in ("flat", "sharded"))
     assert len(whole) == 2
     assert 0.45 * whole[0] < sharded[0] < 0.55 * whole[0]
-    assert told["ways"]["fsdp2"]["memory"][0] < 0.55 * whole[0]
+    assert results["ways"]["fsdp2"]["memory"][0] < 0.55 * whole[0]
 
 
-def test_sharing_after_the_backward_pass_is_a_phase_of_its_own(told: dict[str, Any]) -> None:
+def test_sharing_after_the_backward_pass_is_a_phase_of_its_own(results: dict[str, Any]) -> None:
     for way in ("naive", "flat", "overlap", "bucketed"):
-        phases = told["ways"][way]["phases"]
+        phases = results["ways"][way]["phases"]
         assert phases[phases.index("backward") + 1] == "sync"
-    assert "sync" not in told["ways"]["ddp"]["phases"]
+    assert "sync" not in results["ways"]["ddp"]["phases"]
 
 
-def test_waiting_for_a_late_rank_is_not_transfer(told: dict[str, Any]) -> None:
-    for early, late in told["late"][1:]:
+def test_waiting_for_a_late_rank_is_not_transfer(results: dict[str, Any]) -> None:
+    for early, late in results["late"][1:]:
         (_, waited, moved), (_, waited_late, _) = early, late
         assert waited > 50e6
         assert moved < waited

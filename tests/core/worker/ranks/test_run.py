@@ -123,15 +123,15 @@ def test_its_tables_are_among_the_records(record: Record) -> None:
 
 def test_the_section_is_shown(record: Record, home: Path) -> None:
     show = ("show", record.id, "--section", "distributed")
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-P", "-m", "sysbench.tui.cli", *show],
         env={HOME_VARIABLE: str(home), "PATH": ""},
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert "compute + waiting + transfer = step" in told
-    assert "loopback" in told
+    assert "compute + waiting + transfer = step" in output
+    assert "loopback" in output
 
 
 def test_nothing_of_the_meeting_is_left_behind(record: Record, home: Path) -> None:

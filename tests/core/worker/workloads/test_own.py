@@ -17,7 +17,7 @@ from sysbench.core.predict.requests import AllocatorPeak, replay_requests
 from sysbench.core.record.events import AnyEvent, DeviceDescribed, ResultReported, WorkerFailed
 from sysbench.core.record.record import Kernels, Memory
 from sysbench.core.runs.worker_process import Job
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.boot import run_pass
 from sysbench.core.worker.dry_run.child import exact_prediction
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own(folder: Path) -> Callable[..., RunSpec]:
     def spec(factory: str, file: str = "mine.py", **settings: Any) -> RunSpec:
         small = {"batch": 2, "context": 8, "device": "cpu", "threads": 1, "steps": 2, "warmup": 1}
-        return resolved(parse_spec({"model": f"{folder / file}:{factory}", **small, **settings}))
+        return resolve(parse_spec({"model": f"{folder / file}:{factory}", **small, **settings}))
 
     return spec
 
@@ -96,7 +96,7 @@ def test_the_code_of_a_file_runs_once_in_a_process(
             import_factory(failing)
 
 
-def test_tensors_that_a_step_makes_without_a_device_are_played(
+def test_tensors_that_a_step_makes_without_a_device_are_dry_run(
     own: Callable[..., RunSpec],
 ) -> None:
     spec = own("of_the_default_device", context=50, batch=4)
@@ -190,8 +190,8 @@ def test_all_passes_close_on_a_model_with_its_own_autograd_function(
     assert ledger.reconciliation[-1].error == 0
     assert blocks["timing"]["tokens_per_second"] > 0
     assert blocks["timing"]["model_flops"] is None
-    told = [event.facts for event in events if isinstance(event, DeviceDescribed)]
-    facts = [facts["model"] for facts in told if "model" in facts]
+    reported = [event.facts for event in events if isinstance(event, DeviceDescribed)]
+    facts = [facts["model"] for facts in reported if "model" in facts]
     assert facts[-1]["loss"] == CROSS_ENTROPY
 
 
@@ -247,7 +247,7 @@ def test_on_cuda_scores_are_kept_where_no_kernel_is_without(
         ("needs_file", 'in needs_file: open("weights-not-there.bin")', "No such file"),
         ("Wrong", "in forward: self.table(ids) @ torch.zeros(3, 3)", "cannot be multiplied"),
         ("Ends", 'in forward: raise SystemExit("enough")', "ended the process by exit('enough')"),
-        ("nothing", "", "mine.py has no function or class nothing; there is: Scaled, Block, make"),
+        ("nothing", "", "mine.py has no function or class nothing; available: Scaled, Block, make"),
         ("no_table", "", "has no embedding"),
     ],
 )

@@ -17,7 +17,7 @@ from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
 from sysbench.core.runs.worker_process import Job
-from sysbench.core.spec.profiles import resolved
+from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.passes import memory_pass as memory
@@ -72,13 +72,13 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunS
 
     def spec(factory: str, **settings: Any) -> RunSpec:
         small = {"batch": 2, "context": 16, "device": "cpu", "threads": 1}
-        return resolved(parse_spec({"model": f"{file}:{factory}", **small, **settings}))
+        return resolve(parse_spec({"model": f"{file}:{factory}", **small, **settings}))
 
     yield spec
     sys.path[:] = path
 
 
-def played(spec: RunSpec, variant: TrainingVariant = PLAIN) -> ExactPrediction:
+def predict_exactly(spec: RunSpec, variant: TrainingVariant = PLAIN) -> ExactPrediction:
     return exact_prediction(canonical_spec(spec), None, variant)
 
 
@@ -89,9 +89,9 @@ def rows(prediction: ExactPrediction) -> dict[str, int]:
 def test_adapters_take_what_a_model_with_its_own_takes_in_a_run(
     own: Callable[..., RunSpec], tmp_path: Path
 ) -> None:
-    adapters = played(own("plain"), TrainingVariant(lora_rank=8))
+    adapters = predict_exactly(own("plain"), TrainingVariant(lora_rank=8))
     assert adapters.trained_parameters == 4 * 2 * 8 * (64 + 4 * 64)  # none beside the head
-    assert adapters.peak_bytes == played(own("adapted")).peak_bytes
+    assert adapters.peak_bytes == predict_exactly(own("adapted")).peak_bytes
     events: list[AnyEvent] = []
     memory.measure(Job(spec=own("adapted"), name="memory", folder=str(tmp_path)), events.append)
     (*_, block) = (one.data for one in events if isinstance(one, ResultReported))
@@ -103,9 +103,9 @@ def test_every_rank_keeps_its_share_and_the_largest_block_comes_and_goes(
     own: Callable[..., RunSpec],
 ) -> None:
     spec = own("plain", optimizer="sgd", context=1, batch=1, clip=1.0)
-    whole = played(spec)
+    whole = predict_exactly(spec)
     for ranks in (2, 4):
-        shard = played(spec, TrainingVariant(shards=ranks))
+        shard = predict_exactly(spec, TrainingVariant(shards=ranks))
         share = rows(whole)["parameters"] // ranks  # 4 divides all first dimensions
         assert rows(shard)["parameters"] == share
         optimizer = next(phase for phase in shard.phases if phase.phase == "optimizer")
@@ -115,12 +115,12 @@ def test_every_rank_keeps_its_share_and_the_largest_block_comes_and_goes(
         assert share + block < shard.peak_bytes
         assert shard.step_flops == whole.step_flops
     with pytest.raises(ModelError, match="no blocks repeat"):
-        played(own("without_blocks"), TrainingVariant(shards=2))
-    assert played(spec) == whole  # nothing of the ranks is left behind
+        predict_exactly(own("without_blocks"), TrainingVariant(shards=2))
+    assert predict_exactly(spec) == whole  # nothing of the ranks is left behind
 
 
 def test_savings_name_what_is_trained_and_what_cannot_be(own: Callable[..., RunSpec]) -> None:
-    found = savings_of(own("plain", optimizer="adamw-loop"), played, played)
+    found = savings_of(own("plain", optimizer="adamw-loop"), predict_exactly, predict_exactly)
     by_words = {" ".join(map(str, one.settings.values())): one for one in found.savings}
     adapters, sharded = by_words[str(RANK)], by_words["fsdp2 8"]
     assert adapters.trained_parameters == 4 * 2 * RANK * (64 + 4 * 64)
