@@ -116,9 +116,9 @@ def record_page() -> str:
             f"| `{field.encode_name}` | {type_words(field.type)} | {default_words(field)} |"
             for field in fields
         )
-        text = (inspect.getdoc(kind) or "").replace("``", "`")
+        text = inspect.cleandoc(kind.__doc__ or "").replace("``", "`")  # its own, not a parent's
         parts += [f"## {kind.__name__}", text, f"| key | type | default |\n|---|---|---|\n{rows}"]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def structs_in(kind: Any) -> Iterator[type[Any]]:
