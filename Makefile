@@ -1,5 +1,4 @@
-# Two commands are all a newcomer needs: `make run` and `make test`.
-# Python 3.11 or later and make are all they need to be there.
+# `make install`, `make run` and `make test` are all that a newcomer needs, with Python 3.11 or later.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -14,22 +13,27 @@ GPU_CHECK ?=
 WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n > 3 ? 4 : n + 1 )))
 
 .DEFAULT_GOAL := run
-.PHONY: run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm api docs man screenshots film wheels clean
+.PHONY: install run test lint format bench compat gpu-check null-gpu test-null-gpu test-slurm api docs man screenshots film wheels clean
+
+install: $(VENV)/.installed  ## the program, into .venv
 
 run: $(VENV)/.installed  ## open the workstation; without a terminal, measure the default profile
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/sysbench-tui; else $(BIN)/sysbench-tui run; fi
 
-# The tests start hundreds of processes: without kept bytecode each would compile our modules anew.
+# The tests start hundreds of processes: without cached bytecode each would compile our modules again.
 test: $(VENV)/.installed-test  ## the whole suite, on a machine without a GPU
 	@env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/pytest -q -m "not gpu and not null_gpu and not slurm" -n $(WORKERS) --dist loadfile
 
-lint: $(VENV)/.installed-lint  ## ruff, mypy strict, import walls, spelling
+# docs/words.txt and docs/phrases.txt have what plain words replace.
+WORDED := core tui profiles docs examples tests
+lint: $(VENV)/.installed-lint  ## ruff, mypy strict, import contracts, spelling, words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/mypy tests docs
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
+	@! grep -rniwF -f docs/phrases.txt --include='*.py' --include='*.toml' --include='*.md' $(WORDED) *.md
 
 format: $(VENV)/.installed-lint
 	@$(BIN)/ruff check --fix .
@@ -69,8 +73,8 @@ screenshots: $(VENV)/.installed-test  ## pictures of the real app on real runs, 
 film: $(VENV)/.installed-test  ## docs/pictures/film.svg: the main job by keys, in the real app
 	@$(BIN)/python -m tests.validation.film
 
-# Torch is not among them: such a box has its own. FOR=3.12 is the Python there, if another.
-wheels:  ## for a box without a registry, where `make run WHEELS=wheels` then installs from them
+# Torch is not included: such a machine has its own. FOR=3.12 is the Python there, if another.
+wheels:  ## for a machine without network, where `make install WHEELS=wheels` installs them
 	@grep -v '^torch==' constraints.txt | xargs $(PYTHON) -m pip --disable-pip-version-check download \
 		--quiet --no-deps --only-binary=:all: -d $(or $(WHEELS),wheels) 'setuptools>=77' \
 		$(if $(FOR),--python-version $(FOR) --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64)
@@ -78,10 +82,9 @@ wheels:  ## for a box without a registry, where `make run WHEELS=wheels` then in
 clean:
 	rm -rf $(VENV) build dist *.egg-info
 
-# A GPU box has its own torch, built for its driver: take it instead of fetching gigabytes, and
-# leave what it was built against alone. Where that torch lives in a virtual environment, which
-# --system-site-packages does not see, a .pth file names its folder. Elsewhere the tested set is
-# installed as pinned.
+# A GPU machine has its own torch, built for its driver: use it and keep its dependencies. If that
+# torch is in a virtual environment, which --system-site-packages does not see, a .pth file names
+# its folder. Elsewhere the tested set is installed as pinned.
 HAS_TORCH := import importlib.metadata as m; v = m.version("torch").split("."); exit((int(v[0]), int(v[1])) < (2, 9))
 SITE := import sysconfig; print(sysconfig.get_paths()["purelib"])
 

@@ -47,8 +47,8 @@ def numbers_page() -> str:
     parts = [
         "# Every number and its origin",
         MADE,
-        "The same texts stand behind `?` on the screens. What a step includes, and what not, is "
-        "told at length in [architecture.md](../architecture.md#what-each-number-includes).",
+        "`?` on the screens shows the same texts. What a step includes, and what not, is "
+        "described in [architecture.md](../architecture.md#what-each-number-includes).",
     ]
     for explanation in EXPLANATIONS.values():
         parts += [
@@ -104,21 +104,21 @@ def record_page() -> str:
         "its name. Shares are fractions of one.",
     ]
     waiting: list[type[Any]] = [Record]
-    told: list[type[Any]] = []
+    described: list[type[Any]] = []
     while waiting:
         kind = waiting.pop(0)
-        if kind in told:
+        if kind in described:
             continue
-        told.append(kind)
+        described.append(kind)
         fields = msgspec.structs.fields(kind)
         waiting += [inner for field in fields for inner in structs_in(field.type)]
         rows = "\n".join(
             f"| `{field.encode_name}` | {type_words(field.type)} | {default_words(field)} |"
             for field in fields
         )
-        text = (inspect.getdoc(kind) or "").replace("``", "`")
+        text = inspect.cleandoc(kind.__doc__ or "").replace("``", "`")  # its own, not a parent's
         parts += [f"## {kind.__name__}", text, f"| key | type | default |\n|---|---|---|\n{rows}"]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def structs_in(kind: Any) -> Iterator[type[Any]]:
@@ -242,7 +242,7 @@ def tables_in(path: Path) -> Iterator[ShownTable]:
 
 
 def assigned_once(nodes: Iterable[ast.AST]) -> dict[str, ast.expr]:
-    """Names that stand for one expression; a name with several tells nothing."""
+    """Names with one expression; a name with several expressions is left out."""
     found: dict[str, list[ast.expr]] = defaultdict(list)
     for node in nodes:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -269,7 +269,7 @@ class _Reader:
 
     Args:
         module: For attributes that only the running program knows.
-        known: Names that stand for expressions.
+        known: Names of expressions.
         makers: Local functions that make a column, each with its call of `Column`.
     """
 

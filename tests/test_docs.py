@@ -1,4 +1,4 @@
-"""The documents name what is there: links, paths, symbols, the tree, the API page, the version."""
+"""Check the documents: links, paths, symbols, the tree, the API page, the version."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PAGES = sorted(
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 QUOTED = re.compile(r"`([^`\n]+)`")
-PATH = re.compile(r"(?:core|tui|tests|docs|profiles|\.github)(?:/[\w.-]+)+/?")
+PATH = re.compile(r"(?:core|tui|tests|docs|examples|profiles|\.github)(?:/[\w.-]+)+/?")
 TREE_LINE = re.compile(r"^( *)([\w.-]+)/ +(\S.*)$")
 TO_COME = ("docs/validation/",)
-"""Places that only a GPU machine fills."""
-MOST_DECISION_LINES = 40
+"""Pages that only a GPU machine writes."""
+MAX_DECISION_LINES = 40
 
 MAKE_REFERENCE = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))
 MAKE_API = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
@@ -54,7 +54,7 @@ def anchors_of(path: Path) -> set[str]:
 
 
 def tree_of(page: str) -> dict[str, str]:
-    """Folders of the first tree on a page, each with what its line says of it."""
+    """Folders of the first tree on a page, each with its description."""
     block = next(
         block for block in text_of(page).split("```") if re.search(r"^core/ ", block, re.M)
     )
@@ -117,7 +117,7 @@ def test_decisions_are_short_and_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     index = (folder / "README.md").read_text()
     for path in folder.glob("0*.md"):
-        assert len(path.read_text().splitlines()) <= MOST_DECISION_LINES, path
+        assert len(path.read_text().splitlines()) <= MAX_DECISION_LINES, path
         assert f"({path.name})" in index, path
 
 
@@ -206,9 +206,11 @@ def test_release_notes_are_the_part_of_the_tagged_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tag", "changelog", "said"),
+    ("tag", "changelog", "message"),
     [("v0.2.1", CHANGELOG, "version 0.2.0"), ("v0.2.0", "## Unreleased\n- B.\n", "no heading")],
 )
-def test_a_tag_without_its_version_or_notes_is_refused(tag: str, changelog: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_tag_without_its_version_or_notes_is_refused(
+    tag: str, changelog: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         RELEASE_NOTES(tag, PYPROJECT, changelog)

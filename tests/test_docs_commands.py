@@ -1,8 +1,7 @@
-"""Every command in the documents is one: parsed by the program's own parser, and run where it
-reads alone.
+"""Parse every command in the documents, and run those that only read, and the examples.
 
-Commands that measure take seconds to hours and need what readers have (a card, a cluster, a model
-of theirs): of these the words, keys, files' kinds and names are checked, and nothing is started.
+Commands that measure take seconds to hours and may need a GPU or a cluster: their words, keys,
+kinds of files and names are checked, and nothing is started.
 """
 
 from __future__ import annotations
@@ -29,17 +28,18 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PROGRAM = "sysbench-tui"
+EXAMPLE = re.compile(r"\bexamples(?:/[\w-]+)+\.\w+")
 ENDS_OF_A_COMMAND = {"|", ">", "&&", ";"}
 READING = {"list", "show", "estimate", "export", "compare", "completions", "baseline"}
-"""Commands that start no process and leave the runs alone."""
+"""Commands that start no process and change no run."""
 STORED = ROOT / "tests" / "fixtures" / "tiny-cpu"
 RUNS = ("20261121-120000-tiny-cpu0", "20261121-120100-tiny-cpu0")
 NOT_HERE = {"RUN", "RUN_A", "RUN_B", "RUN_ID", "1204", "1211"}
-"""Runs of the reader's."""
+"""Names of the reader's own runs."""
 
 
 def commands_in(page: Path) -> Iterator[list[str]]:
-    """The words of each command in a page's blocks for a shell, without the program's name."""
+    """Yield the words of each command in a page's shell blocks, without the program's name."""
     for block in BLOCK.findall(page.read_text(encoding="utf-8")):
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
@@ -54,7 +54,7 @@ COMMANDS = sorted({tuple(words) for page in PAGES for words in commands_in(page)
 
 @pytest.fixture
 def desk(sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A reader's folder, with the files that commands name, and a home with two runs."""
+    """Make a folder with the files that commands name, and a home with two runs."""
     for name in RUNS:
         shutil.copytree(STORED, sysbench_home / "runs" / name)
         run = RunDirectory(sysbench_home / "runs" / name)
@@ -64,14 +64,14 @@ def desk(sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         run.trace_path.write_bytes(gzip.compress(b'{"traceEvents": []}'))
     folder = tmp_path / "desk"
     folder.mkdir()
-    (folder / "base.toml").write_text('model = "tiny"\n')
+    shutil.copytree(ROOT / "examples", folder / "examples")
     (folder / "mine.toml").write_text('model = "tiny"\n')
     monkeypatch.chdir(folder)
     return folder
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """What the parser leaves to the command: the spec, and names of studies and sections."""
+    """Check the spec, and names of studies and sections, which the parser does not."""
     if arguments.command in ("run", "estimate"):
         asked_spec(arguments)
     if settings := getattr(arguments, "settings_b", None):
@@ -83,7 +83,7 @@ def check(arguments: argparse.Namespace) -> None:
         assert name in {*study_files(), "list"}
 
 
-def test_every_command_of_the_documents_is_taken(desk: Path) -> None:
+def test_every_command_of_the_documents_parses(desk: Path) -> None:
     assert len(COMMANDS) > 60
     for words in COMMANDS:
         try:
@@ -101,13 +101,48 @@ def is_run_here(words: tuple[str, ...]) -> bool:
     )
 
 
-def test_every_command_that_reads_alone_does_its_work(
+def test_every_command_that_only_reads_prints_its_answer(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = [words for words in COMMANDS if is_run_here(words)]
     assert len(run) > 15
     for words in run:
         code = main(list(words))
-        said = capsys.readouterr()
-        assert code == 0 and not said.err, f"{PROGRAM} {shlex.join(words)}: {said.err}"
-        assert said.out, words
+        printed = capsys.readouterr()
+        assert code == 0 and not printed.err, f"{PROGRAM} {shlex.join(words)}: {printed.err}"
+        assert printed.out, words
+
+
+def test_every_example_that_is_named_is_shipped() -> None:
+    named = {
+        match[0] for page in PAGES for match in EXAMPLE.finditer(page.read_text(encoding="utf-8"))
+    }
+    assert named == {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "examples").rglob("*.*")
+        if "__pycache__" not in path.parts
+    }
+
+
+SHORT = ("steps=2", "warmup=1", "--passes", "timing")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("estimate", "examples/nano.py:make", "device=cuda", "--capacity", "24GiB"),
+        ("estimate", "hf:examples/llama-tiny/config.json"),
+        ("run", "examples/nano.py:make", "model.layers=1", "batch=2", "context=16", *SHORT),
+        ("run", "examples/base.toml", *SHORT),
+    ],
+    ids=" ".join,
+)
+def test_the_examples_run(
+    words: tuple[str, ...], desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words[1].startswith("hf:"):
+        pytest.importorskip("transformers")
+    code = main(list(words))
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    assert ("Fits" if words[0] == "estimate" else "finished") in printed.out

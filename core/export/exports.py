@@ -85,12 +85,12 @@ EXPORTS = {
     "html": Export(
         "the whole report as one page, for any browser, without network",
         ".html",
-        "written_files:write_page",
+        "report_document:write_page",
     ),
     "csv": Export(
         "all tables: a folder with a file each; to a name in .csv one tidy file",
         "-csv",
-        "written_files:write_tables",
+        "report_document:write_tables",
         Offer(
             "tables",
             "or md, json",
@@ -98,11 +98,11 @@ EXPORTS = {
         ),
         is_folder=True,
     ),
-    "md": Export("the whole report in Markdown", ".md", "written_files:write_markdown"),
+    "md": Export("the whole report in Markdown", ".md", "report_document:write_markdown"),
     "json": Export(
         "the record: every number, with its unit in its key",
         ".json",
-        "written_files:write_record",
+        "report_document:write_record",
     ),
 }
 

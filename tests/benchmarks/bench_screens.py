@@ -214,8 +214,11 @@ def page(nvitop: Sequence[str]) -> Iterator[str]:
     yield from (
         "# Performance of the screens",
         "",
-        "Written by `python -P tests/benchmarks/bench_screens.py --nvitop COMMAND --write`, all in "
-        "one run.",
+        "How fast do the screens start, and how much do they send? Measured in one run by",
+        "",
+        "```sh",
+        "python -P tests/benchmarks/bench_screens.py --nvitop COMMAND --write",
+        "```",
         "",
         f"{date.today():%Y-%m-%d}, Python {sys.version.split()[0]}, {versions}, "
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before.",

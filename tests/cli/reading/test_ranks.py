@@ -55,7 +55,7 @@ def test_the_ranks_of_a_folder_side_by_side(
     lines = text.splitlines()
     assert lines[1] == "3 ranks of 3 · chrome traces"
     assert "Rank 1 is a straggler" in text and "it ran nothing" in " ".join(text.split())
-    assert "clocks aligned to rank 0's by collectives: off by 0.4" in text
+    assert "clocks aligned to rank 0 by collectives: error 0.4" in text
     assert max(map(len, lines[1:])) <= 100
     table = printed(capsys, RECORDED, "--section", "ranks", "--csv").splitlines()
     assert table[0].startswith("rank,span_ns,compute_ns,waiting_ns") and len(table) == 4

@@ -20,9 +20,9 @@ from sysbench.core.memory.oom import (
     describe_oom,
     held,
     refused,
-    snapshot_at_oom,
     what_fits,
 )
+from sysbench.core.memory.oom_snapshot import snapshot_at_oom
 from sysbench.core.memory.owners import ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.sizes import workspace_bytes

@@ -111,7 +111,7 @@ def worker_stopped() -> Rows:
     return [
         (
             "worker stopped by SIGSTOP at each stage of each pass, then let go on",
-            "the run: it is told, and finishes",
+            "the run: it is reported, and finishes",
             "that round of the timing pass: it does not count",
             f"{len(places)} runs",
         )
