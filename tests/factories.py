@@ -108,7 +108,7 @@ def rounds(medians_ms: Sequence[float], **fields: Any) -> list[Round]:
 def record_of_rounds(
     medians_ms: Sequence[float], spec: RunSpec | None = None, **fields: Any
 ) -> Record:
-    """A run that was timed by so many processes; one process is a run without rounds."""
+    """A run that was timed by N processes; one process is a run without rounds."""
     median = statistics.median(medians_ms)
     several = {"rounds": rounds(medians_ms, **fields), "interval_of": "rounds"}
     block = timing(spread(median), **(several if len(medians_ms) > 1 or fields else {}))

@@ -99,7 +99,7 @@ FACTORS = {"128": (1.5, 1.0, 1.3), "512": (1.5, 1.0, 1.002)}
 
 
 def filled_in_rounds(home: Path, repeat: int) -> StudyDirectory:
-    """A study called ``kernels`` with so many rounds, up to eight. Flash has the least time at
+    """A study called ``kernels`` with up to eight rounds. Flash has the least time at
     context 128, and at 512 math has the same."""
     path = studies_folder(home) / "kernels.toml"
     path.parent.mkdir(parents=True, exist_ok=True)

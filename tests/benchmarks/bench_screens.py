@@ -36,7 +36,7 @@ from tests.benchmarks.pseudo_terminal import OURS, SIZES, SLOW_LINE, STEADY, sta
 
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 TRIES = 7
-# Else every start would compile our modules anew, and none of the libraries.
+# Else every start would compile our modules again, and none of the libraries.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 WORDS, FRAME = b"What to run", b"Studies"
 """On the form's frame, and on the keys below it, which are there first."""

@@ -16,7 +16,7 @@ KINDS = ("forward", "backward", "step")
 
 
 def write_snapshot(path: str | Path, events: int, seed: int = 0) -> None:
-    """Write a snapshot with so many events: takes and gives of random sizes and lives."""
+    """Write a snapshot with N events: takes and gives of random sizes and lives."""
     Path(path).write_bytes(pickle.dumps(snapshot(events, seed), protocol=4))
 
 

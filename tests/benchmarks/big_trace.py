@@ -41,7 +41,7 @@ MODULES = ("attention_norm", "attention.q", "attention", "ffn_norm", "ffn.w1", "
 
 
 def write_big_trace(path: Path, events: int, seed: int = 0) -> None:
-    """Write a trace of so many events; a million are about 300 MB."""
+    """Write a trace of N events; a million are about 300 MB."""
     with path.open("w") as file:
         file.write('{\n  "schemaVersion": 1,\n  "deviceProperties": [],\n  "traceEvents": [\n')
         for number, event in enumerate(islice(_events(random.Random(seed)), events)):

@@ -52,7 +52,7 @@ class Terminal:
     rate: float = 0.0
 
     def read(self, wait: float) -> None:
-        """Take what comes within so many seconds, once."""
+        """Return what arrives within the given seconds."""
         if select.select([self.master], [], [], wait)[0]:
             part = os.read(self.master, 2**9 if self.rate else 2**16)
             if self.rate:

@@ -37,7 +37,7 @@ RESULTS = Path(__file__).with_name("results.json")
 SOURCES = ("core", "tui", "profiles", "tests", "pyproject.toml", "setup.py", "constraints.txt")
 NOT_PASSED_ON = {
     *("PYTHONPATH", "VIRTUAL_ENV"),
-    "PYTHONDONTWRITEBYTECODE",  # each of hundreds of processes would compile our modules anew
+    "PYTHONDONTWRITEBYTECODE",  # each of hundreds of processes would compile our modules again
 }
 LEAST_FREE_BYTES = 8 * 2**30
 MOST_SECONDS = 3600
@@ -62,12 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results[row.name] = result
         keep(results, RESULTS)
         PAGE.write_text(page(combinations, results, keys), encoding="utf-8")
-        print(*told(result), sep="\n", flush=True)
+        print(*reported(result), sep="\n", flush=True)
     PAGE.write_text(page(combinations, results, keys), encoding="utf-8")
     return int(any(not results[row.name].is_green for row in todo))
 
 
-def told(result: Result) -> Iterator[str]:
+def reported(result: Result) -> Iterator[str]:
     """Lines of a result for the terminal."""
     yield f"  {result.outcome} in {result.seconds:.0f} s, {result.passed} tests green"
     yield from (f"  {failure.test}: {failure.message}" for failure in result.failures)

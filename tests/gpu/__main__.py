@@ -94,7 +94,7 @@ def run_stage(
     bench: dict[str, object],
     folder: Path,
     seconds: float,
-    told: Callable[[], None],
+    reported: Callable[[], None],
 ) -> Ended:
     """Run one stage to its end or its limit.
 
@@ -103,7 +103,7 @@ def run_stage(
         bench: Fields of the `Bench`, without the stage's own.
         folder: Takes its lines and its log.
         seconds: The limit.
-        told: Called after every line.
+        reported: Called after every line.
     """
     (folder / f"{stage.name}.json").unlink(missing_ok=True)
     began = time.monotonic()
@@ -135,7 +135,7 @@ def run_stage(
             for text in process.stdout:
                 lines.write(text)
                 lines.flush()
-                told()
+                reported()
             code = process.wait()
         finally:
             timer.cancel()

@@ -34,10 +34,10 @@ def numerics(workload: str, device: str) -> Numerics:
 
 
 def test_the_dispatcher_s_types_are_those_that_the_device_has(device: str) -> None:
-    told = [row for row in numerics("autocast-dtypes", "cpu").dtypes if row.autocast == "cuda"]
+    reported = [row for row in numerics("autocast-dtypes", "cpu").dtypes if row.autocast == "cuda"]
     seen = [row for row in numerics("autocast-dtypes", device).dtypes if row.autocast == "cuda"]
     assert {row.source for row in seen} == {"measured"}
-    assert [(row.tensor, row.lower, row.dtype) for row in told] == [
+    assert [(row.tensor, row.lower, row.dtype) for row in reported] == [
         (row.tensor, row.lower, row.dtype) for row in seen
     ]
 

@@ -57,9 +57,9 @@ def profile(output: Path, target: list[str]) -> int:
     return code
 
 
-def start_helper(told: str | None) -> int:
+def start_helper(reported: str | None) -> int:
     """A process whose parent ends at once, in a session of its own; 0 if not asked for."""
-    if told is None:
+    if reported is None:
         return 0
     read_end, write_end = os.pipe()
     if os.fork() == 0:
@@ -70,7 +70,7 @@ def start_helper(told: str | None) -> int:
         os._exit(0)
     os.wait()
     pid = int(os.read(read_end, 32))
-    Path(told).write_text(str(pid))
+    Path(reported).write_text(str(pid))
     return pid
 
 

@@ -19,7 +19,7 @@ FLAGS = (
 )
 TOOLS = ("gcc", "readelf", "nm")
 
-# Sources behind a library. Of what torch imports besides, the builder makes stubs.
+# Sources behind a library. Of what torch imports also, the builder makes stubs.
 BODIES = {
     "libcudart": (
         *("runtime/device.c", "runtime/memory.c", "runtime/streams.c"),

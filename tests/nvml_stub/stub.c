@@ -14,7 +14,7 @@
  *   NVML_STUB_LOG=FILE                   one line for each call on a GPU: its name and index
  * Compiled with -DOLD_DRIVER it lacks the functions that came with newer drivers.
  *
- * Besides pynvml, torch itself opens the library: its caching allocator looks up the functions of
+ * Also pynvml, torch itself opens the library: its caching allocator looks up the functions of
  * the last part when it first needs one, at the latest when memory runs out, and takes a missing
  * one or a refusal for a fault of its own.
  */

@@ -1,4 +1,4 @@
-"""Ranks over two nodes of a real Slurm: figures of one host, ends that are told, clocks apart."""
+"""Ranks over two nodes of a real Slurm: figures of one host, ends that are reported, clocks apart."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def ours(home: Path, module: str) -> list[psutil.Process]:
             is_python = bool(words) and "python" in Path(words[0]).name
             if is_python and f"sysbench.core.worker.{module}" in words and _is_of(home, words):
                 found.append(process)
-        except psutil.Error:  # it ended meanwhile
+        except psutil.Error:  # it ended during this
             continue
     return found
 
@@ -313,8 +313,8 @@ def test_a_study_over_nodes_goes_on_where_it_was_killed(
     assert second.returncode == 0, second.stderr.decode()
     assert statuses(home) == ["finished"] * 3
     assert kept <= {entry.run for entry in entries(home).values()} and len(list_runs(home)) == 3
-    told = msgspec.json.decode(second.stdout)
-    rows = [dict(zip(told["columns"], row, strict=True)) for row in told["rows"]]
+    reported = msgspec.json.decode(second.stdout)
+    rows = [dict(zip(reported["columns"], row, strict=True)) for row in reported["rows"]]
     names = [os.readlink(home / "nodes" / name) for name in ("n1", "n2")]
     assert [row["machine"] for row in rows] == ["+".join(names)] * 3
     assert [row["Status"] for row in rows] == ["OK"] * 3

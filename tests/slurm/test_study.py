@@ -65,11 +65,11 @@ def entries(home: Path) -> dict[str, CellEntry]:
 
 def rows(output: bytes) -> list[dict[str, Any]]:
     """The table without the columns that name the machine."""
-    told = msgspec.json.decode(output)
-    names = [name for name in told["columns"] if name != "machine"]
+    reported = msgspec.json.decode(output)
+    names = [name for name in reported["columns"] if name != "machine"]
     return [
-        {name: value for name, value in zip(told["columns"], row, strict=True) if name in names}
-        for row in told["rows"]
+        {name: value for name, value in zip(reported["columns"], row, strict=True) if name in names}
+        for row in reported["rows"]
     ]
 
 

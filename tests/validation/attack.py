@@ -44,7 +44,7 @@ def lines_of(name: str, rows: Rows, seconds: float) -> list[str]:
 
 
 def write(lines: dict[str, list[str]]) -> None:
-    """Replace the rows of these attacks; those of others stay."""
+    """Replace the rows of these attacks and keep all other rows."""
     text = TABLE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     table, _, after = rest.partition(END)

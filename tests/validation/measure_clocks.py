@@ -71,15 +71,15 @@ def row(ahead_seconds: int, busy: int) -> str:
         ]
         if any([process.wait() for process in ranks]):
             raise SystemExit("a rank failed")
-        told = json.loads((Path(folder) / "read.json").read_text())
-    off = [abs(ahead - ahead_seconds * 10**9) / 1e3 for ahead, _ in told["pairs"]]
-    stated = [error / 1e3 for _, error in told["pairs"]]
+        reported = json.loads((Path(folder) / "read.json").read_text())
+    off = [abs(ahead - ahead_seconds * 10**9) / 1e3 for ahead, _ in reported["pairs"]]
+    stated = [error / 1e3 for _, error in reported["pairs"]]
     beyond = sum(one > most for one, most in zip(off, stated, strict=True))
     cells = (
         *(f"{ahead_seconds:,}", busy, len(off)),
         *(f"{statistics.median(off):.1f}", f"{max(off):.1f}"),
         *(f"{statistics.median(stated):.1f}", f"{max(stated):.1f}", beyond),
-        f"{told['seconds'] * 1e3:.1f}",
+        f"{reported['seconds'] * 1e3:.1f}",
     )
     return "| " + " | ".join(map(str, cells)) + " |"
 

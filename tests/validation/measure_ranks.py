@@ -131,7 +131,7 @@ def measure(ranks: int, cause: str, ms: float, seed: int) -> str:
         found = FolderDecoding(folder).run(lambda path, progress: None)
     named = [finding for finding in found.findings if finding.rule == "ranks-straggler"]
     numbers = named[0].numbers if named else {}
-    told = f"{numbers['rank']}, {numbers['cause'] or 'no cause'}" if named else "none"
+    reported = f"{numbers['rank']}, {numbers['cause'] or 'no cause'}" if named else "none"
     off_ms = [
         abs(row.waiting_ns - ns) / STEPS / 1e6 for row, ns in zip(found.rows, true_ns, strict=True)
     ]
@@ -145,7 +145,7 @@ def measure(ranks: int, cause: str, ms: float, seed: int) -> str:
     true_ms = max(true_ns) / STEPS / 1e6
     told_ms = max(row.waiting_ns for row in found.rows) / STEPS / 1e6
     return (
-        f"| {ranks} | {held_up} | {told} | {true_ms:.1f} | {told_ms:.1f} | {max(off_ms):.2f} "
+        f"| {ranks} | {held_up} | {reported} | {true_ms:.1f} | {told_ms:.1f} | {max(off_ms):.2f} "
         f"| {skew_ms:.1f} | {max(clock_ms):.3f} | {error_ms:.3f} |"
     )
 
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str]) -> None:
         write_fixtures(options.fixtures)
         return
     print(
-        "| ranks | held up by, a step | told | most waiting a step, ms | told, ms | farthest rank, "
+        "| ranks | held up by, a step | reported | most waiting a step, ms | reported, ms | farthest rank, "
         "ms | skew, ms | clock off, ms | stated, ms |\n|---:|---|---|---:|---:|---:|---:|---:|---:|"
     )
     for seed, (ranks, cause, ms) in enumerate(CASES):

@@ -85,7 +85,7 @@ def the_spec() -> RunSpec:
 def compared(
     spec: RunSpec, seed: int, most_blocks: int, extra_ns: int = 0
 ) -> tuple[Verdict, ExperimentDirectory]:
-    """One comparison of at most so many blocks; B's steps are longer by ``extra_ns``."""
+    """One comparison with a limit on blocks; B's steps are longer by ``extra_ns``."""
     experiment, cancel = create_experiment(spec, spec, seed=seed, max_minutes=1e3), Cancellation()
     verdict = None
     for item in run_experiment(experiment, cancel=cancel):

@@ -183,8 +183,8 @@ def measured(name: str, folder: Path) -> Row:
     for one in (trace, memory):
         one.measure(Job(spec=spec, name="trace", folder=str(folder)), events.append)
     blocks = {event.block: event.data for event in events if isinstance(event, ResultReported)}
-    told = [event.facts for event in events if isinstance(event, DeviceDescribed)]
-    facts = next(facts["model"] for facts in told if "model" in facts)
+    reported = [event.facts for event in events if isinstance(event, DeviceDescribed)]
+    facts = next(facts["model"] for facts in reported if "model" in facts)
     kernels = msgspec.convert(blocks["kernels"], Kernels)
     ledger = msgspec.convert(blocks["memory"], Memory)
     rows = sum(row.exclusive_ns for row in kernels.rows) + sum(row.ns for row in kernels.idle)

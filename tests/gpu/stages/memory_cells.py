@@ -67,13 +67,13 @@ def _row(bench: Bench, cell: dict[str, str], name: str) -> Row:
     settings["model"] = f"cs336-2025/{cell['model']}"
     spec = RunSpec(device=bench.device, batch=4).changed(**settings)
     record = run(spec, ["memory"]).record
-    told = "out of memory" if cell["refused"] else "finished"
+    reported = "out of memory" if cell["refused"] else "finished"
     passed = record.passes[0]
     found = {"oom": "out of memory"}.get(passed.outcome, passed.outcome)
-    outcome = "as there" if found == told else f"{found}, there {told}"
+    outcome = "as there" if found == reported else f"{found}, there {reported}"
     memory = record.memory
     if memory is None or cell["refused"]:
-        detail = "" if found in ("finished", told) else f": {passed.detail}"
+        detail = "" if found in ("finished", reported) else f": {passed.detail}"
         return [name, outcome + detail, "–", "–", "–", "–", "–"]
     return [
         name,

@@ -83,7 +83,7 @@ class Stage:
     Attributes:
         name: On the command line, and of its files.
         title: Its heading on the page.
-        minutes: After so many it is cut off; a second start takes up its rows.
+        minutes: Time limit; a second start continues with its rows.
         lines: Does the work and yields lines of Markdown as they come.
         on_cpu: Whether it can do without a GPU.
     """

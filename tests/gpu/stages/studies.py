@@ -34,7 +34,7 @@ QUICK = ("accumulation",)
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Figures of one source: what they are is told at the top of ``published.toml``."""
+    """Figures of one source: what they are is reported at the top of ``published.toml``."""
 
     study: str
     source: str

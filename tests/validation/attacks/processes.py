@@ -95,7 +95,7 @@ def worker_stopped() -> Rows:
     """The worker stopped for a while at each stage of each pass."""
     places = stages()
     for name, stage in places:
-        run, stopped, told, pid = create_run(LONGER, [name]), False, False, 0
+        run, stopped, reported, pid = create_run(LONGER, [name]), False, False, 0
         for event in supervise(run):
             if isinstance(event, PassStarted):
                 pid = event.pid
@@ -103,10 +103,10 @@ def worker_stopped() -> Rows:
                 stopped = True
                 os.kill(pid, signal.SIGSTOP)
             if isinstance(event, Noticed) and f"kill -CONT {pid}" in event.message:
-                told = True
+                reported = True
                 os.kill(pid, signal.SIGCONT)
         record = checked(run)
-        assert told and record.status == "finished", (name, stage, record.status)
+        assert reported and record.status == "finished", (name, stage, record.status)
         assert name != "timing" or (record.timing and not record.timing.rounds[0].counts)
     return [
         (

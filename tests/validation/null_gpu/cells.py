@@ -134,10 +134,10 @@ def answer_cells() -> int:
             os._exit(0)
         os.close(into)
         with os.fdopen(answer, "rb") as pipe:
-            told = pipe.read()
-        if os.waitpid(pid, 0)[1] or not told:
+            reported = pipe.read()
+        if os.waitpid(pid, 0)[1] or not reported:
             return 1
-        sys.stdout.buffer.write(told)
+        sys.stdout.buffer.write(reported)
         sys.stdout.flush()
     return 0
 
@@ -218,9 +218,9 @@ def lines(cells: Sequence[Cell]) -> Iterator[str]:
 def _amounts(cell: Cell) -> tuple[str, str, str, str]:
     """Cells of the table: a zero is exact to the byte."""
     if not cell.is_finished:
-        measured, told = cell.refused or "finishes", cell.told_refused or "finishes"
+        measured, reported = cell.refused or "finishes", cell.told_refused or "finishes"
         where = "out of memory in {}".format
-        return where(measured), where(told), str(cell.reserved_bytes // MIB), ""
+        return where(measured), where(reported), str(cell.reserved_bytes // MIB), ""
     return (
         f"{cell.allocated_bytes / MIB:,.1f}",
         f"{cell.allocated_error:+.4%}" if cell.allocated_error else "0",
@@ -233,7 +233,7 @@ def main() -> int:
     """Measure what is asked for, print the table; 1 if a cell does not agree."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true", help="run the cells that have no bytes")
-    parser.add_argument("--every", type=int, default=1, help="only every so many cells")
+    parser.add_argument("--every", type=int, default=1, help="only every N-th cell")
     parser.add_argument("--write", action="store_true", help="put the table into null-gpu.md")
     parser.add_argument(CHILD, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

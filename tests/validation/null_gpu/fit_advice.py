@@ -3,7 +3,7 @@
 ``python -m tests.validation.null_gpu.fit_advice`` asks on a null GPU of each case's kind (see
 `tests/null_gpu`) what fits, runs the advised value, one that may fit and the first that is sure
 not to, each in a memory pass of the program, and puts the table into ``null-gpu.md``. What was
-run before is in ``fit_advice.csv`` and is not run again; ``--anew`` forgets it, ``--ask`` asks
+run before is in ``fit_advice.csv`` and is not run again; ``--again`` forgets it, ``--ask`` asks
 again and runs only values that it has not.
 """
 
@@ -189,10 +189,10 @@ def lines(rows: list[Row]) -> Iterator[str]:
 def main() -> int:
     """Run what is missing and write the table; 1 if a piece of advice does not hold."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--anew", action="store_true", help="forget what was run before")
+    parser.add_argument("--again", action="store_true", help="forget what was run before")
     parser.add_argument("--ask", action="store_true", help="ask again, for other advice")
     arguments = parser.parse_args()
-    known = {} if arguments.anew else {(row.case, row.allocator): row for row in read_rows()}
+    known = {} if arguments.again else {(row.case, row.allocator): row for row in read_rows()}
     for number in range(1, len(CASES) + 1):
         for allocator in ALLOCATORS:
             key = number, allocator

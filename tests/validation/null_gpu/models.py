@@ -1,4 +1,4 @@
-"""Models of users on a null GPU: tiny ones of transformers' architectures, told and measured.
+"""Models of users on a null GPU: tiny ones of transformers' architectures, reported and measured.
 
 ``python -m tests.validation.null_gpu.models`` prints the table of ``null-gpu.md``, and with
 ``--write`` puts it there; with names of architectures only these. The architectures are those of
@@ -51,7 +51,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own_bytes(self) -> int:
-        """What is allocated besides cuBLAS's two workspaces."""
+        """What is allocated also cuBLAS's two workspaces."""
         return self.allocated_bytes - 2 * HOPPER_WORKSPACE
 
     @property

@@ -37,11 +37,11 @@ ENDED = re.compile(rf"^({'|'.join(get_args(Outcome))}) ", re.M)
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
-    """A study on so many cards: how its cells ended.
+    """How the cells of a study on N cards ended.
 
     Attributes:
         ends: Cells by how they ended.
-        is_refused: Whether it was refused for want of a card for each rank.
+        is_refused: Whether it was refused because some rank had no card.
     """
 
     study: str
@@ -66,7 +66,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_study(name: str, cards: int) -> Ran:
-    """Run a study on so many null H100s in a home of its own."""
+    """Run a study on N null H100s in a home of its own."""
     with null_gpu(card="h100", count=cards) as (python, environment):
         done = subprocess.run(
             [python, "-P", "-m", "sysbench.tui.cli", "study", name, *CHOSEN.get(name, SMALL)],

@@ -12,7 +12,7 @@ cudaError_t ng_fail(cudaError_t error) {
     return error;
 }
 
-/* A kernel's fault shows when the kernel has run, whatever the host did meanwhile. */
+/* A kernel's fault shows when the kernel has run, whatever the host did during this. */
 void ng_break(cudaError_t error, u64 when) {
     broken_at = when;
     breaking = error;

@@ -1,5 +1,5 @@
 /* State that all stand-in libraries share: cards, memory, streams, kernels, and what a profiler is
- * told. Kernels compute nothing; everything else behaves as the host side of CUDA sees it. */
+ * reported. Kernels compute nothing; everything else behaves as the host side of CUDA sees it. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
