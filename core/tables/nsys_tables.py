@@ -9,7 +9,7 @@ import msgspec
 from sysbench.core.record.nsys import KernelSummary, NsysDevice, NsysFacts, NvtxRange
 from sysbench.core.record.record import Nsys
 from sysbench.core.tables.kernel_tables import kernel_table
-from sysbench.core.tables.table import Row, Table, facts, field_of, fields_of, tabulate
+from sysbench.core.tables.table import Row, Table, facts, field_of, tabulate
 
 
 def record_tables(nsys: Nsys) -> list[Table]:
@@ -70,18 +70,29 @@ def clock_table(nsys: NsysFacts) -> Table:
     return msgspec.structs.replace(table, rows=(*table.rows, *lacking))
 
 
-DEVICE_COLUMNS = fields_of(
-    NsysDevice,
-    device="device of the row",
-    name="name of the row",
-    kernels="kernels launched",
-    copies="copies and fills",
-    span_ns="from the first kernel to the last",
-    busy_ns="time in which at least one kernel ran",
-    summed_ns="sum of kernel times; overlaps count once per kernel",
-    busy_with_copies_ns="time in which a kernel, copy or fill ran",
-    communication_ns="time in which a collective ran",
-    exposed_communication_ns="communication in which no other kernel ran",
+DEVICE_COLUMNS = (
+    field_of(NsysDevice, "device", about="device of the row"),
+    field_of(NsysDevice, "name", about="name of the row"),
+    field_of(NsysDevice, "kernels", priority=5, about="kernels launched"),
+    field_of(NsysDevice, "copies", priority=6, about="copies and fills"),
+    field_of(NsysDevice, "span_ns", priority=1, about="from the first kernel to the last"),
+    field_of(NsysDevice, "busy_ns", priority=2, about="time in which at least one kernel ran"),
+    field_of(
+        NsysDevice, "summed_ns", priority=8, about="sum of kernel times; overlaps count repeatedly"
+    ),
+    field_of(
+        NsysDevice,
+        "busy_with_copies_ns",
+        priority=7,
+        about="time in which a kernel, copy or fill ran",
+    ),
+    field_of(NsysDevice, "communication_ns", priority=4, about="time in which a collective ran"),
+    field_of(
+        NsysDevice,
+        "exposed_communication_ns",
+        priority=3,
+        about="communication in which no other kernel ran",
+    ),
 )
 
 

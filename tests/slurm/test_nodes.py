@@ -1,4 +1,4 @@
-"""Ranks over two nodes of a real Slurm: figures of one host, ends that are reported, clocks apart."""
+"""Ranks over two nodes of a real Slurm: figures of one host, reported ends, clocks apart."""
 
 from __future__ import annotations
 

@@ -404,7 +404,7 @@ def reading_marks(view: LiveView) -> list[tuple[int, str]]:
     """Axis labels: the phase before each reading, with the number of the step that it starts."""
     marks = []
     for index, (before, reading) in enumerate(pairwise(view.readings)):
-        is_same_step = reading.step is None or reading.step == before.step
-        number = "" if is_same_step else f"{reading.step + 1}·"
+        starts_step = reading.step is not None and reading.step != before.step
+        number = f"{(reading.step or 0) + 1}·" if starts_step else ""
         marks.append((index, f"{number}{reading.phase}"))
     return marks
