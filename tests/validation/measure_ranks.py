@@ -180,7 +180,7 @@ def main(arguments: Sequence[str]) -> None:
         write_fixtures(options.fixtures)
         return
     print(
-        "| ranks | straggler, a step | reported | most waiting a step, ms | reported | farthest rank, "
+        "| ranks | straggler, a step | reported | most waiting, ms | reported | farthest rank, "
         "ms | skew, ms | clock off, ms | stated, ms |\n|---:|---|---|---:|---:|---:|---:|---:|---:|"
     )
     for seed, (ranks, cause, ms) in enumerate(CASES):
