@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sysbench.core.errors import SpecError
-from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.machine.interpreter import chosen_python, probe_python
 from sysbench.core.machine.nvml import Nvml
 from sysbench.core.machine.sample import DeviceSample
@@ -121,6 +120,8 @@ class DeviceCapacity:
 
 def device_capacity(device: str) -> DeviceCapacity:
     if device == "cpu":
+        from sysbench.core.machine.host_sampler import memory_capacity_bytes  # lazy: psutil
+
         return DeviceCapacity(memory_capacity_bytes())
     if not device.startswith("cuda"):
         return DeviceCapacity(None)

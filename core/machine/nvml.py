@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from sysbench.core.machine.host_sampler import process_name
 from sysbench.core.machine.sample import DeviceSample, ProcessUse
 
 WHY_CLOSED = {
@@ -265,6 +264,8 @@ class NvmlGpu:
         return _thousandth(power), _thousandth(energy)
 
     def _processes(self) -> list[ProcessUse] | None:
+        from sysbench.core.machine.host_sampler import process_name  # lazy: psutil
+
         processes = self._ask(self._library.nvmlDeviceGetComputeRunningProcesses_v3)
         if processes is None:
             return None

@@ -7,7 +7,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -336,6 +335,8 @@ def factories_in(path: Path) -> list[str]:
 
 
 def _version(name: str) -> str:
+    from importlib import metadata  # lazy: imports email
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
