@@ -21,7 +21,7 @@ from sysbench.tui.cli import main
 FIXTURES = Path(__file__).parent / "fixtures"
 RUN = "20261121-120000-tiny-cpu0"
 WRITTEN = zipfile.ZipFile(FIXTURES / "tiny-cpu-written.zip")
-FIGURE = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?![\w.])")
+FIGURE = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?!\w|\.\d)")
 """A figure with decimals: whole numbers also occur in words."""
 
 
