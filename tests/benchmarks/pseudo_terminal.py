@@ -141,5 +141,7 @@ def started(command: Sequence[str], home: str, columns: int, lines: int) -> Term
     if pid == 0:
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         shown = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "SYSBENCH_HOME": home}
-        os.execvpe(command[0], list(command), {**os.environ, **shown})
+        # Test runners set these, and Textual prefers them to the size of the terminal.
+        kept = {name: os.environ[name] for name in os.environ.keys() - {"COLUMNS", "LINES"}}
+        os.execvpe(command[0], list(command), {**kept, **shown})
     return Terminal(pid, master)

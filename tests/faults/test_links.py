@@ -162,7 +162,7 @@ def test_an_experiment_names_runs_and_no_paths(run: RunDirectory, sysbench_home:
     folder.mkdir(parents=True)
     plan = {"id": "e", "created_ns": 1, "a": f"../runs/{run.id}", "b": str(run.path), "seed": 1}
     (folder / "experiment.json").write_text(json.dumps(plan))
-    with pytest.raises(DamagedFileError, match="no id of a run"):
+    with pytest.raises(DamagedFileError, match="not a run's id"):
         ExperimentDirectory(folder).run("A")
-    with pytest.raises(DamagedFileError, match="no id of a run"):
+    with pytest.raises(DamagedFileError, match="not a run's id"):
         ExperimentDirectory(folder).run("B")

@@ -36,7 +36,6 @@ from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.failures import users_place
 
 
 def exact_prediction(
@@ -189,6 +188,8 @@ def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
                 _import_model(question.spec)
             prediction = exact_prediction(question.spec, question.capability, question.variant)
         except Exception as error:
+            from sysbench.core.worker.failures import users_place  # lazy: torch is timed
+
             users = users_place(error, question.spec)
             place = users and f"{users}: "
             raise

@@ -42,7 +42,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
         (["--set-b", "batch"], "KEY=VALUE"),
         (["nothing.toml"], "nothing.toml"),
         (["nothing"], "no run 'nothing'"),
-        (["tny"], "nor a profile of that name"),
+        (["tny"], "no profile has that name"),
         (["last"], "no run 'last'"),
         (["--set", "device=cuda:77"], "device"),
         ([*SPEC, "--set-b", "precision=fp8"], "precision"),

@@ -126,7 +126,7 @@ def test_an_interrupt_keeps_the_rounds_and_writes_no_floor_of_few(sysbench_home:
         text = " ".join(process.stdout.read().split())
     assert process.returncode == 130
     assert "stopped on request after 1 round" in text
-    assert "so none is written" in text
+    assert "so none is stored" in text
     assert not noise_path(sysbench_home).exists()
     counting = [
         row

@@ -173,7 +173,7 @@ def test_every_output_format_has_the_findings(
     assert main(["show", str(three_steps), "--section", "findings"]) == 0
     assert verdict in " ".join(capsys.readouterr().out.split())
     assert main(["show", str(three_steps), "--section", "timing"]) == 2
-    assert "of a file findings, kernels" in capsys.readouterr().err
+    assert "a file has findings, kernels" in capsys.readouterr().err
     for kind in ("html", "md", "json", "csv"):
         target = tmp_path / f"exported.{kind}"
         assert main(["export", str(three_steps), kind, "-o", str(target)]) == 0

@@ -50,7 +50,7 @@ def test_tree_is_indented_and_nested_alike(
     at = lines[head].index("where")
     assert [line[at:] for line in lines[head + 1 : head + 3]] == ["step", "  model"]
     assert any(line[at:].startswith("    blocks.0–1 (2×, ") for line in lines)
-    assert "explains" in text and "bare" in text
+    assert "explains" in text and "untraced" in text
     assert "~" not in text
     kernels = own_run.record().kernels
     assert kernels is not None
@@ -103,7 +103,7 @@ def test_times_that_tracing_moved_are_marked(
     moved = msgspec.structs.replace(record.kernels, perturbation=1.3)
     own_run.write_record(msgspec.structs.replace(record, kernels=moved))
     for name in ("tree", "kernels", "questions"):
-        assert "differs by +30.0 % from the untraced one (limit 10 %)" in section(capsys, name)
+        assert "differs by +30.0 % from the untraced one" in " ".join(section(capsys, name).split())
     lines = section(capsys, "tree", "--depth", "1").splitlines()
     step = next(line for line in lines if line.endswith("  step"))
     assert step.split()[0].startswith("~")

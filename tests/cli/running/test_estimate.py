@@ -309,7 +309,7 @@ def test_memory_that_is_not_predicted_is_null_with_a_reason(
 ) -> None:
     found = document(capsys, "--set", "compile=default", "--set", "device=cpu")
     assert (found["peak_bytes"], found["ledger"], found["fits"]) == (None, [], None)
-    assert "compiled" in found["missing"]["peak_bytes"]
+    assert "torch.compile" in found["missing"]["peak_bytes"]
     assert "Peak memory: n/a" in printed(capsys, "--set", "compile=default")
 
 

@@ -74,7 +74,7 @@ def test_a_study_whose_every_cell_is_refused_fails(
         (["e2e", "--repeat", "0"], "repeat"),
         (["e2e", "warmup"], "one study at a time"),
         (["show"], "started"),
-        (["show", "e2e"], "was not begun"),
+        (["show", "e2e"], "was not started here"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(

@@ -41,7 +41,7 @@ def test_a_file_of_ones_own_takes_the_place_of_the_home(tmp_path: Path) -> None:
     save_baseline("main", RECORD, file=file, root=tmp_path / "home")
     assert load_baseline("main", file=file).run == RECORD.id
     assert not baselines_folder(tmp_path / "home").exists()
-    with pytest.raises(NotFoundError, match="holds the baseline 'main', not 'other'"):
+    with pytest.raises(NotFoundError, match="contains the baseline 'main', not 'other'"):
         load_baseline("other", file=file)
 
 

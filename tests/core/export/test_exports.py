@@ -163,7 +163,7 @@ def test_a_device_is_not_replaced_though_forced(
 ) -> None:
     target = tmp_path / "pipe.csv"
     os.mkfifo(target)
-    with pytest.raises(SpecError, match="no regular file"):
+    with pytest.raises(SpecError, match="not a regular file"):
         write_export(gpu_run, kind, target, force=True)
     assert target.is_fifo()
 

@@ -91,7 +91,7 @@ class TestTables:
                 "globalTid, NULL, 0 FROM NVTX_EVENTS"
             )
             database.commit()
-        monkeypatch.setattr(reading, "MOST_RANGES", 1)
+        monkeypatch.setattr(reading, "MAX_RANGES", 1)
         found = reading.read_tables(export, lambda stage, done, total: None).inspection
         assert found.nvtx is not None and found.nvtx.ranges == 2
         assert len(found.nvtx.rows) == 1 and found.missing["nvtx.rows"] == "the first 1 of 2"
@@ -163,7 +163,7 @@ class TestEntries:
     def test_the_newest_are_kept_as_far_as_their_bytes_go(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("sysbench.core.inspection.entries.MOST_KEPT_BYTES", 100)
+        monkeypatch.setattr("sysbench.core.inspection.entries.MAX_KEPT_BYTES", 100)
         folder = entries_folder()
         for age, size in enumerate((120, 10, 10)):
             tables = folder / str(age) / "trace" / "kernels.json"

@@ -164,7 +164,7 @@ def test_a_device_of_a_real_export_is_chosen(
     found = read_tables(path, lambda *_: None, device).inspection.kernels
     assert found is not None and found.coverage.kernels == kernels
     assert found.device == (device or 0)
-    assert ("chosen" in found.missing["devices"]) == (device is not None)
+    assert ("selected" in found.missing["devices"]) == (device is not None)
 
 
 def test_a_real_trace_of_a_capture_has_lost_no_launch(

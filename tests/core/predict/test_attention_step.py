@@ -53,9 +53,9 @@ def test_the_largest_batch_is_of_attention_too() -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"attention": "sdpa"}, "fuses attention"),
-        ({"compile": "default"}, "compiled code"),
-        ({"workload": "accumulation", "d_model": 0}, "not of accumulation"),
+        ({"attention": "sdpa"}, "fused attention"),
+        ({"compile": "default"}, "torch.compile"),
+        ({"workload": "accumulation", "d_model": 0}, "not accumulation"),
     ],
 )
 def test_what_is_not_predicted_says_why(values: dict[str, object], reason: str) -> None:

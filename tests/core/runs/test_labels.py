@@ -55,7 +55,7 @@ def test_a_name_is_one_printable_line(run: RunDirectory, name: str) -> None:
 @pytest.mark.parametrize("text", ["[]", "{", '{"name": 7}', '{"name": "' + 41 * "x" + '"}'])
 def test_a_run_whose_label_is_damaged_is_listed_without(run: RunDirectory, text: str) -> None:
     (run.path / FILE).write_text(text)
-    with pytest.raises(DamagedFileError, match="no label"):
+    with pytest.raises(DamagedFileError, match="not a label"):
         label_of(run.path)
     assert label_known(run.path) == UNLABELLED
     assert [entry.name for entry in Library().entries()] == [""]

@@ -105,7 +105,7 @@ def test_nothing_is_made_where_workers_cannot_run(
         assert "it does not answer like a Python: output 'no'" in capsys.readouterr().err
     assert list_runs() == []
     assert main(["ab", "--resume", "last", "--python", python]) == 2
-    assert "--resume keeps" in capsys.readouterr().err
+    assert "--resume, which keeps" in capsys.readouterr().err
     # A Python that cannot be used is an answer of the doctor, not an error.
     assert main(["doctor", "--python", python, "--json"]) == 0
     checks = {check["name"]: check for check in json.loads(capsys.readouterr().out)}

@@ -209,7 +209,7 @@ def test_sbatch_that_refuses_is_quoted(directory: StudyDirectory, programs: Path
     ("options", "said"),
     [
         (("--slurm", "ntasks-per-node=2"), "each cell is one task on each of its nodes"),
-        (("--slurm", "--max-minutes", "5"), "time=M limits each job"),
+        (("--slurm", "--max-minutes", "5"), "use --slurm time=M instead"),
     ],
 )
 def test_the_command_refuses_what_a_job_cannot_keep(

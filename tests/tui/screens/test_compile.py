@@ -185,7 +185,7 @@ async def test_gaps_are_listed_once_with_place_and_reason(
 async def test_a_run_without_compile_says_so(app: SysbenchApp, gpu_run: RunDirectory) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         tab = await opened(pilot, app, gpu_run)
-        assert "compile is off" in text(tab, ".blank")
+        assert "Compile is off" in text(tab, ".blank")
         assert tab.copyable() is None
 
 

@@ -287,7 +287,7 @@ async def test_findings_come_first_and_a_key_chooses_steps(
         assert isinstance(screen.tab, FindingsTab)
         await until(pilot, lambda: "Next" in text_of(screen, "#findings"))
         found = text_of(screen, "#findings")
-        assert "The GPU is idle for 14 % of the span, most of it because the host" in found
+        assert "The GPU is idle for 14 % of the span, mostly waiting for the CPU" in found
         assert "Why" in found and "Of 0.28 ms: waiting for the CPU to launch 0.03 ms" in found
         await pilot.press("2")
         await until(pilot, lambda: isinstance(screen.tab, KernelsTab))

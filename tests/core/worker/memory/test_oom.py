@@ -92,7 +92,7 @@ class TestARealRefusal:
     def test_the_finding_uses_it(self, record: Record) -> None:
         first = record.findings[0]
         assert first.rule == "ended-early"
-        assert "128 MiB asked for in forward" in first.verdict
+        assert "tried to allocate 128 MiB in forward" in first.verdict
         assert "300 MiB allocated" in first.why
         assert "batch 7 (not 32)" in first.next
         assert first.numbers["largest_batch"] == 7
@@ -257,7 +257,7 @@ def test_the_refusal_that_led_to_others_is_the_one_that_is_told() -> None:
 def test_a_refusal_that_does_not_say_how_much_has_a_reason() -> None:
     event = reported(MemoryError())
     assert event.requested_bytes is None
-    assert "does not say" in event.missing["requested_bytes"]
+    assert "did not report" in event.missing["requested_bytes"]
 
 
 def raised(call: Callable[[], object]) -> Exception:

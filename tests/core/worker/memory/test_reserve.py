@@ -71,4 +71,4 @@ def test_a_step_that_does_not_fit_by_the_model_has_no_predicted_reserve(
 ) -> None:
     memory = with_predicted_reserve(MEMORY, SPEC.changed(memory_limit=884 * MIB))
     assert memory.predicted_reserved_bytes is None
-    assert "no room for 78.1 MiB in backward" in memory.missing["predicted_reserved_bytes"]
+    assert "cannot place 78.1 MiB in backward" in memory.missing["predicted_reserved_bytes"]

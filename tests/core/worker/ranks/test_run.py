@@ -149,7 +149,7 @@ def test_other_passes_are_refused(name: PassName, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parallel": "fsdp2"}, "fsdp2 divides all state"),
+        ({"parallel": "fsdp2"}, "fsdp2 shards all state"),
         ({"compile": "default"}, "off, with several ranks"),
         ({"comm_backend": "nccl"}, "on the CPU gloo"),
         ({"ranks": 1}, "at least 2"),
