@@ -167,7 +167,7 @@ def test_a_deleted_run_ends_the_experiment(script: Script) -> None:
     code, _, err = finished(process)
     assert code == 1
     assert f"failed: a round of {third}: its directory was deleted" in err
-    assert f"held the rounds of {third}" in err
+    assert f"with the rounds of {third}" in err
     ended = directory.ended()
     assert ended is not None and ended.ending == "failed"
     code, out, err = finished(command("ab", "--resume", "last"))

@@ -250,10 +250,10 @@ def test_the_form_names_the_batches_that_may_fit_above_the_largest(
     assert main(("estimate", *asked)) == 0
     fit = json.loads(capsys.readouterr().out)
     assert fit["beyond"] - 1 > fit["next"] > 1
-    may = f"batch {fit['next']} to {fit['beyond'] - 1} may fit, from {fit['beyond']} on it is sure"
+    may = f"batch {fit['next']} to {fit['beyond'] - 1} might fit, {fit['beyond']} and more will not"
     predicted = predict_on_device(RunSpec(model="cs336-2025/large", context=512), None, "h100")
     lines = " ".join(map(str, prediction_lines(predicted, 60)))
-    assert f"Largest batch that fits: {fit['largest']}; {may} not to" in lines
+    assert f"Largest batch that fits: {fit['largest']}; {may}" in lines
 
 
 async def test_the_hint_of_a_model_is_the_note_on_its_name(app: SysbenchApp) -> None:
@@ -263,7 +263,7 @@ async def test_the_hint_of_a_model_is_the_note_on_its_name(app: SysbenchApp) -> 
         hint = app.screen.query_one("#hint", Static)
         await until(pilot, lambda: "3.41 G parameters: SwiGLU" in str(hint.content))
         app.screen.query_one("#field-model", Choice).value = "cs336-2025/large"
-        await until(pilot, lambda: "preset of a model size" in str(hint.content))
+        await until(pilot, lambda: "preset, or your own model" in str(hint.content))
 
 
 async def test_a_larger_model_does_not_fit_and_says_so(app: SysbenchApp) -> None:
