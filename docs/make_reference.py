@@ -342,9 +342,8 @@ class _Reader:
         if isinstance(node, ast.Name) and node.id not in self._known:
             return list(getattr(self._module, node.id))
         value = self._known[node.id] if isinstance(node, ast.Name) else node
-        return (
-            list(ast.literal_eval(value)) if not isinstance(value, ast.Constant) else [value.value]
-        )
+        names = ast.literal_eval(value)
+        return [names] if isinstance(names, str) else list(names)
 
     def text(self, node: ast.expr) -> str:
         """A text as it stands, with ``…`` for what only a record fills in."""

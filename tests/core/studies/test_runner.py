@@ -182,12 +182,12 @@ def test_jobs_outlive_their_runner_and_are_followed_by_the_next(
     queue.begin(running)
     looks = iter(range(10))
     queue.act = lambda queue: finish_all(queue) if next(looks) > 1 else None
-    events = followed(queue, directory, cells)
+    later = followed(queue, directory, cells)
     assert queue.submitted == [ended, waiting, running]
-    (taken_up,) = (event for event in events if isinstance(event, CellsElsewhere))
+    (taken_up,) = (event for event in later if isinstance(event, CellsElsewhere))
     assert taken_up.count == 2
-    assert [event.run for event in events if isinstance(event, CellStarted)] == [running]
-    assert end_of(events).done == 3
+    assert [event.run for event in later if isinstance(event, CellStarted)] == [running]
+    assert end_of(later).done == 3
     assert statuses(directory) == {"finished": 3}
     # Times of another machine forecast none of this one.
     assert not any(entry.kind for entry in directory.entries().values())
