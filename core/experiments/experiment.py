@@ -125,7 +125,7 @@ class ExperimentDirectory(JobDirectory):
         run = RunDirectory(runs_folder(self.root) / run_id)
         if not run.header_path.is_file():
             raise DamagedFileError(
-                f"run {run.id} with the rounds of {side} in experiment {self.id}"
+                f"run {run.id} with the rounds of {side} in experiment {self.id} is gone"
             )
         return run
 

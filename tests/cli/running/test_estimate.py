@@ -325,7 +325,7 @@ def test_memory_that_is_not_predicted_is_null_with_a_reason(
         (["--capability", "ampere"], ["--capability = 'ampere'", "8.0"]),
         (["--table", "context"], ["--table = 'context'", "KEY=VALUE"]),
         (["--table", "batch=0"], ["batch = '0'", "from 1"]),
-        (["--exact", "--set", "compile=default"], ["--exact", "compiled"]),
+        (["--exact", "--set", "compile=default"], ["--exact", "torch.compile"]),
         (["--exact", "--peak", "fast"], ["--peak = 'fast'", "989"]),
         (["--set", "workload=accumulation"], ["workload = 'accumulation'", "no model"]),
         (["--exact", "--set", "checkpoint=1"], ["checkpoint = 1", "exact mode"]),

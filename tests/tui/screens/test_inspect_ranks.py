@@ -50,7 +50,7 @@ async def test_the_ranks_of_a_folder_and_the_file_of_each(app: SysbenchApp) -> N
 async def test_what_is_no_folder_of_ranks_is_refused(app: SysbenchApp, tmp_path: Path) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, app, tmp_path)
-        await until(pilot, lambda: "without any file" in text_of(screen, "#message"))
+        await until(pilot, lambda: "is a folder without" in text_of(screen, "#message"))
         await pilot.press(*" --steps=2", "enter")
         await until(
             pilot, lambda: "--steps and --capture need a file" in text_of(screen, "#message")
