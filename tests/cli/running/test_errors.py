@@ -28,9 +28,9 @@ def message(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) 
     [
         (["model=tiny", "heads=3"], ["heads = 3", "tiny has heads = 4"]),
         (["layers=2", "d_model=64", "d_ff=64", "vocab=10", "heads=7"], ["heads = 7", "divide"]),
-        (["batch=0"], ["batch = ", "0", "from 1 on"]),
+        (["batch=0"], ["batch = 0", "an integer ≥ 1"]),
         (["batch=-4"], ["batch", "-4"]),
-        (["batch=four"], ["batch = 'four'", "whole number"]),
+        (["batch=four"], ["batch = 'four'", "an integer from 1 to"]),
         (["btach=4"], ["btach", "did you mean 'batch'?"]),
         (["model=tinny"], ["model = 'tinny'", "did you mean 'tiny'?"]),
         (["model=large"], ["ambiguous", "cs336-2025/large", "cs336-2026/large"]),
@@ -59,7 +59,7 @@ def test_bad_setting_names_the_key_the_value_and_what_is_allowed(
     [
         (["--repeat", "0"], "repeat = 0: rounds of the timing pass, 1 to 100"),
         (["--repeat", "101"], "1 to 100"),
-        (["--repeat", "2", "--passes", "memory"], "repeat = 2: rounds are of the timing pass"),
+        (["--repeat", "2", "--passes", "memory"], "repeat = 2: several rounds need the timing pass"),
     ],
 )
 def test_rounds_that_cannot_be_measured_are_refused_before_the_run(
