@@ -46,7 +46,7 @@ from sysbench.core.runs.run_directory import RunDirectory, create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
 from sysbench.core.trace.nsys_export import read_export
-from tests import factories
+from tests import drawn, factories
 from tests.null_gpu.place import is_null
 
 # One thread: with more, a busy machine makes operators wait for each other.
@@ -59,6 +59,7 @@ OOM_RUN = (
 
 def pytest_configure() -> None:
     """Prepare the process before a test is imported."""
+    drawn.seed()  # before processes that must draw the same start
     gc.disable()  # until the tests are collected
     _take_interrupts()
     # No example may fail for its time: a busy machine takes any.
@@ -67,6 +68,10 @@ def pytest_configure() -> None:
         "untimed", settings.default, deadline=None, suppress_health_check=slow
     )
     settings.load_profile("untimed")
+
+
+def pytest_report_header() -> str:
+    return f"inputs of sweeps are drawn with {drawn.SEED_VARIABLE}={drawn.seed()}"
 
 
 def _take_interrupts() -> None:

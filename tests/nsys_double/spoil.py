@@ -1,4 +1,5 @@
-"""Spoils exports, each time in another way, and reads them: ``python spoil.py FOLDER NUMBER``.
+"""Spoils exports, each time in another way, and reads them: ``python spoil.py FOLDER
+NUMBER SEED``.
 
 Runs in a process of its own with a limit on memory. Prints how many were read, how many
 refused, and each error that was of no type of ours.
@@ -140,7 +141,7 @@ def sound_export(path: Path) -> Path:
     return Path(writer.write())
 
 
-def main(folder: Path, number: int) -> None:
+def main(folder: Path, number: int, seed: str) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, most))
     sound = sound_export(folder / "sound.sqlite").read_bytes()
@@ -148,10 +149,10 @@ def main(folder: Path, number: int) -> None:
     counts: Counter[str] = Counter()
     untyped = []
     path = folder / "spoilt.sqlite"
-    for seed in range(number):
+    for case in range(number):
         path.write_bytes(sound)
-        way = ways[seed % len(ways)]
-        way(random.Random(seed), path)
+        way = ways[case % len(ways)]
+        way(random.Random(f"{seed} {case}"), path)
         try:
             export = read_export(path)
             record_tables(export.block())
@@ -160,9 +161,9 @@ def main(folder: Path, number: int) -> None:
         except (DamagedFileError, NotFoundError):
             counts["refused"] += 1
         except Exception:
-            untyped.append(f"{way.__name__}, seed {seed}: {traceback.format_exc()}")
+            untyped.append(f"{way.__name__}, case {case} of {seed}: {traceback.format_exc()}")
     print(json.dumps({**counts, "untyped": untyped}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

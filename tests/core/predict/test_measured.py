@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.closed_step import step_memory
-from sysbench.core.spec.spec import RunSpec
+from sysbench.core.spec.spec import RunSpec, StepKind
 from sysbench.core.worker.workloads.make_workload import Workload
+from tests.drawn import pairwise, some_of
 
 Check = Callable[[RunSpec], None]
 
@@ -53,18 +54,27 @@ def check(peaks_of: Callable[..., dict[str, int]]) -> Check:
     return compare
 
 
-@pytest.mark.parametrize("step", ["inference", "forward", "forward+backward", "train"])
-@pytest.mark.parametrize("attention", ["naive", "sdpa"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("size", "attention", "step"),
+    pairwise("float32", list(SIZES), ["naive", "sdpa"], get_args(StepKind)),
+)
 def test_float32(size: str, attention: str, step: str, check: Check) -> None:
     check(make_spec(size, attention=attention, step=step))
 
 
-@pytest.mark.parametrize("step", ["inference", "train"])
-@pytest.mark.parametrize("attention", ["naive", "sdpa"])
 @pytest.mark.parametrize(
-    ("size", "precision"),
-    [*((size, kind) for size in SIZES for kind in ("bf16", "bf16-pure")), ("wide", "fp16")],
+    ("size", "precision", "attention", "step"),
+    [
+        *pairwise(
+            "low precision",
+            list(SIZES),
+            ["bf16", "bf16-pure"],
+            ["naive", "sdpa"],
+            ["inference", "train"],
+        ),
+        ("wide", "fp16", "naive", "inference"),
+        ("wide", "fp16", "sdpa", "train"),
+    ],
 )
 def test_low_precision(size: str, precision: str, attention: str, step: str, check: Check) -> None:
     spec = make_spec(size, precision=precision, attention=attention, step=step)
@@ -80,13 +90,17 @@ def test_the_tiny_preset(step: Any, attention: Any, check: Check) -> None:
 
 @pytest.mark.parametrize(
     ("precision", "attention", "step", "context"),
-    [
-        ("fp32", "naive", "inference", 64),
-        ("fp32", "naive", "forward", 64),
-        ("fp32", "sdpa", "forward+backward", 64),
-        ("fp32", "naive", "train", 64),
-        ("bf16", "sdpa", "train", 8),
-    ],
+    some_of(
+        "thirty million",
+        [
+            ("fp32", "naive", "inference", 64),
+            ("fp32", "naive", "forward", 64),
+            ("fp32", "sdpa", "forward+backward", 64),
+            ("fp32", "naive", "train", 64),
+            ("bf16", "sdpa", "train", 8),
+        ],
+        2,
+    ),
 )
 def test_thirty_million_parameters(
     precision: Any, attention: Any, step: Any, context: int, check: Check
@@ -137,9 +151,10 @@ def saved_bytes(spec: RunSpec) -> int:
     return sum(saved.values())
 
 
-@pytest.mark.parametrize("attention", ["naive", "sdpa", "sdpa-math"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16-pure"])
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(
+    ("size", "precision", "attention"),
+    pairwise("saved", list(SIZES), ["fp32", "bf16-pure"], ["naive", "sdpa", "sdpa-math"]),
+)
 def test_saved_activations_are_what_autograd_saves(
     size: str, precision: str, attention: str
 ) -> None:
@@ -147,13 +162,18 @@ def test_saved_activations_are_what_autograd_saves(
     assert predict(spec).saved_activation_bytes == pytest.approx(saved_bytes(spec), rel=WITHIN)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
+SEGMENTS = {
+    "long context, 1": ("long context", 1),
+    "long context, 3": ("long context", 3),
+    "much vocabulary, 2": ("much vocabulary", 2),
+    "wide, 2": ("wide", 2),
+}
+
+
 @pytest.mark.parametrize(
-    ("size", "checkpoint"),
-    [("long context", 1), ("long context", 3), ("much vocabulary", 2), ("wide", 2)],
+    ("segments", "attention", "precision"),
+    pairwise("segments", list(SEGMENTS), ["naive", "sdpa"], ["fp32", "bf16", "bf16-pure"]),
 )
-@pytest.mark.parametrize("attention", ["naive", "sdpa"])
-def test_recomputed_segments(
-    size: str, checkpoint: int, attention: str, precision: str, check: Check
-) -> None:
+def test_recomputed_segments(segments: str, attention: str, precision: str, check: Check) -> None:
+    size, checkpoint = SEGMENTS[segments]
     check(make_spec(size, checkpoint=checkpoint, attention=attention, precision=precision))

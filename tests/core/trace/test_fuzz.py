@@ -1,4 +1,4 @@
-"""Two thousand damaged and hostile traces: a typed error or a table that closes, in bounded memory.
+"""Hundreds of damaged and hostile traces: a typed error or a table that closes, in bounded memory.
 
 All are read in one child process that may not grow by more than `MOST_BYTES`; a crash, a hang,
 another exception or an allocation beyond that fails the test with what the child said.
@@ -27,7 +27,7 @@ from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 
-CASES = 2000
+CASES = 600
 MOST_BYTES = 512 * 2**20
 SECONDS = 120
 
@@ -199,7 +199,7 @@ def check_table(path: Path, *, by_layer: bool) -> None:
 
 def main() -> None:
     """Read them all; print how many of each kind were refused."""
-    chance = random.Random(0)
+    chance = random.Random(sys.argv[1])
     used = psutil.Process().memory_info().vms
     resource.setrlimit(resource.RLIMIT_AS, (used + MOST_BYTES, used + MOST_BYTES))
     refused: Counter[str] = Counter()
@@ -208,7 +208,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         for number in range(CASES):
-            if number % 250 == 0:
+            if number % 200 == 0:
                 kind, data = "bomb", _bomb(chance, whole_trace())
             else:
                 kind, data = next(made)
@@ -226,9 +226,11 @@ def main() -> None:
     print(json.dumps({kind: [refused[kind], seen[kind]] for kind in seen}))
 
 
-def test_two_thousand_hostile_traces_are_read_or_refused() -> None:
+def test_hostile_traces_are_read_or_refused() -> None:
+    from tests.drawn import seed  # not at the top: the child has no such package
+
     done = subprocess.run(
-        [sys.executable, "-P", __file__],
+        [sys.executable, "-P", __file__, seed()],
         capture_output=True,
         text=True,
         timeout=SECONDS,

@@ -14,10 +14,11 @@ import pytest
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.trace.nsys_export import read_export
+from tests.drawn import seed
 
 DOUBLE = Path(__file__).parents[2] / "nsys_double"
 BUILD = runpy.run_path(str(DOUBLE / "build.py"))
-SPOILT = 600
+SPOILT = 200
 PATIENCE_SECONDS = 300
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS start FROM n"
 
@@ -41,7 +42,7 @@ def change(export: Path, script: str) -> None:
 def test_spoilt_exports_are_refused_or_read_in_bounded_memory(tmp_path: Path) -> None:
     # In a process of its own, which may take half a GiB.
     done = subprocess.run(
-        [sys.executable, "-P", str(DOUBLE / "spoil.py"), str(tmp_path), str(SPOILT)],
+        [sys.executable, "-P", str(DOUBLE / "spoil.py"), str(tmp_path), str(SPOILT), seed()],
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,

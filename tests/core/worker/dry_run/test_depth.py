@@ -21,6 +21,7 @@ from sysbench.core.worker.dry_run import depth
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.dry_run.depth import Blocks, blocks_alike
 from sysbench.core.worker.dry_run.dry_step import dry_run
+from tests.drawn import some_of
 
 SCRIPT = Path(__file__).parents[4] / "tests" / "validation" / "models.py"
 LAYERS = sum(depth.DEPTHS) + 1
@@ -74,10 +75,14 @@ def test_two_lists_are_not_taken_for_one() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [
-        *((kind, MIXED) for kind in ("llama", "gpt2", "vit")),
-        ("llama", {"precision": "fp32", "step": "inference"}),
-    ],
+    some_of(
+        "extended steps",
+        [
+            *((kind, MIXED) for kind in ("llama", "gpt2", "vit")),
+            ("llama", {"precision": "fp32", "step": "inference"}),
+        ],
+        2,
+    ),
 )
 def test_an_extended_step_is_the_whole_one(
     kind: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
