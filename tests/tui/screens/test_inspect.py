@@ -70,11 +70,13 @@ def slowed_decoder(path: Path) -> Iterator[None]:
     over = threading.Event()
 
     def throttle() -> None:
-        while not over.wait(0.01):
-            for child in decoders_of(path):
+        found: list[psutil.Process] = []
+        while not over.wait(0.02):
+            found = found or decoders_of(path)
+            for child in found:
                 with suppress(psutil.Error):
                     child.suspend()
-                    over.wait(0.09)
+                    over.wait(0.18)
                     child.resume()
 
     thread = threading.Thread(target=throttle)
