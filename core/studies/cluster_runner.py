@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
@@ -16,6 +17,7 @@ from sysbench.core.errors import ClusterError, DamagedFileError
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory, create_run, runs_folder
 from sysbench.core.runs.stored_records import load_record
+from sysbench.core.studies.slurm import JobState, Slurm
 from sysbench.core.studies.study_directory import FINAL_STATUSES, CellEntry, StudyDirectory, unique
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.studies.study_runner import (
@@ -30,8 +32,6 @@ from sysbench.core.studies.study_runner import (
     cells_to_run,
 )
 
-JobState = Literal["waiting", "running"]
-
 POLL_SECONDS = 3.0
 """Interval of queue polls, which load the scheduler for all users."""
 
@@ -43,36 +43,8 @@ SILENCE_SECONDS = 900.0
 """Time without an answer from the scheduler before the runner gives up."""
 
 
-class JobPlace(Protocol):
-    """Where cells run as jobs, each the supervisor of one run directory."""
-
-    def submit(self, runs: Sequence[RunDirectory]) -> str:
-        """Queue a job per run; return words for where they are.
-
-        Raises:
-            ClusterError: Nothing was queued.
-        """
-
-    def jobs(self) -> Mapping[str, JobState]:
-        """Return the ids of runs with queued or running jobs of any user.
-
-        Raises:
-            ClusterError: The scheduler does not answer.
-        """
-
-    def job_of(self, run: str) -> str:
-        """Words for the job of a run."""
-
-    def cancel(self) -> None:
-        """End all jobs of the study.
-
-        Raises:
-            ClusterError: They keep running.
-        """
-
-
 def run_on(
-    place: JobPlace,
+    place: Slurm,
     directory: StudyDirectory,
     cells: Sequence[Cell],
     *,
@@ -95,31 +67,29 @@ def run_on(
         ClusterError: Nothing could be submitted, or the scheduler is silent; jobs go on.
     """
     with directory.hold():
-        follower = _Follower(place, directory, cells, cancel or Cancellation())
-        follower.poll_seconds, follower.lag_seconds = poll_seconds, lag_seconds
+        follower = _Follower(
+            place,
+            directory,
+            unique(cells),
+            cancel or Cancellation(),
+            poll_seconds=poll_seconds,
+            lag_seconds=lag_seconds,
+        )
         yield from follower.run(retry=retry)
 
 
+@dataclass
 class _Follower:
+    place: Slurm
+    directory: StudyDirectory
+    cells: Sequence[Cell]
+    cancel: Cancellation
     poll_seconds: float
     lag_seconds: float
-
-    def __init__(
-        self,
-        place: JobPlace,
-        directory: StudyDirectory,
-        cells: Sequence[Cell],
-        cancel: Cancellation,
-    ) -> None:
-        self.place = place
-        self.directory = directory
-        self.cancel = cancel
-        self.cells = unique(cells)
-        self.numbers = {cell.id: number for number, cell in enumerate(self.cells, 1)}
-        self.waiting: dict[str, Cell] = {}
-        self.begun: set[str] = set()
-        self.gone: dict[str, float] = {}
-        self.done = 0
+    waiting: dict[str, Cell] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)
+    gone: dict[str, float] = field(default_factory=dict)
+    done: int = 0
 
     def run(self, *, retry: bool) -> Iterator[StudyEvent]:
         yield from self._take_up()
@@ -228,7 +198,7 @@ class _Follower:
             state = jobs.get(id)
             if state == "running" and id not in self.begun:
                 self.begun.add(id)
-                yield CellStarted(cell=cell, run=id, number=self.numbers[cell.id])
+                yield CellStarted(cell=cell, run=id, number=1 + self.cells.index(cell))
             if state is not None:
                 continue
             run, now = self._run(id), time.monotonic()
@@ -249,13 +219,12 @@ class _Follower:
             )
 
     def _entry(self, cell: Cell, run: RunDirectory) -> CellEntry:
-        assert cell.spec is not None
         try:
             record = load_record(run)
         except DamagedFileError as error:
             why = f"{self.place.job_of(run.id)} left nothing that can be read: {error}"
             return CellEntry(cell=cell.id, status="killed", run=run.id, detail=why)
-        entry = cell_entry(cell, cell.spec, record, None, teaches=False)
+        entry = cell_entry(cell, record, teaches=False)
         if entry.status not in FINAL_STATUSES:
             why = "; ".join(filter(None, (self.place.job_of(run.id), entry.detail)))
             entry = msgspec.structs.replace(entry, detail=why)

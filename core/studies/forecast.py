@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -27,11 +26,8 @@ from sysbench.core.studies.details import score_matrices_bytes
 from sysbench.core.studies.study_directory import (
     FINAL_STATUSES,
     CellEntry,
-    CellStatus,
-    StudyDirectory,
+    StudyProgress,
     list_studies,
-    status_of,
-    unique,
 )
 from sysbench.core.studies.study_grid import MOST_CELLS, Cell
 
@@ -107,23 +103,17 @@ class Forecaster:
         return msgspec.structs.replace(forecast, seconds=seconds)
 
     def _seconds(self, spec: RunSpec, passes: Sequence[str], facts: _Facts) -> float | None:
-        """Scale the median time of finished cells of this kind with the most similar work."""
-
-        def scale(entry: CellEntry) -> float:
-            return max(entry.work / facts.work, facts.work / entry.work)
-
-        entries = self._entries.get((facts.kind, *passes), ())
-        nearest = min(map(scale, entries), default=math.inf)
-        if nearest > MAX_SCALE:
-            return None
-        near = [entry for entry in entries if scale(entry) == nearest]
-        steps = [
-            entry.median_ms * facts.work / entry.work
-            for entry in near
-            if entry.median_ms is not None
+        """Scale the median time of finished cells of this kind and of similar work."""
+        alike = [
+            entry
+            for entry in self._entries.get((facts.kind, *passes), ())
+            if 1 / MAX_SCALE <= facts.work / entry.work <= MAX_SCALE
         ]
-        start = statistics.median(entry.start_seconds or 0.0 for entry in near)
-        step_ms = statistics.median(steps) if steps else 0.0
+        if not alike:
+            return None
+        steps = [entry.median_ms / entry.work for entry in alike if entry.median_ms is not None]
+        start = statistics.median(entry.start_seconds or 0.0 for entry in alike)
+        step_ms = facts.work * statistics.median(steps) if steps else 0.0
         return start * len(passes) + steps_seconds(spec, passes, step_ms)
 
 
@@ -192,51 +182,6 @@ def _facts_of(spec: RunSpec, capability: str | None) -> _Facts:
     sharded = spec.parallel == "fsdp2"
     least = None if sharded else copies * prediction.parameter_bytes
     return _Facts(kind, work, least, is_least=True)
-
-
-class StudyProgress(msgspec.Struct, frozen=True, kw_only=True):
-    statuses: dict[str, CellStatus]
-    is_live: bool = False
-
-    @property
-    def counts(self) -> Counter[CellStatus]:
-        return Counter(self.statuses.values())
-
-    @property
-    def total(self) -> int:
-        """Number of cells; cells that share a run count once."""
-        return len(self.statuses)
-
-    @property
-    def done(self) -> int:
-        """Cells with a value, including OOM and failures."""
-        return sum(self.counts[status] for status in FINAL_STATUSES)
-
-    @property
-    def running(self) -> str | None:
-        """Id of the running cell."""
-        return next((id for id, status in self.statuses.items() if status == "running"), None)
-
-
-def progress_of(
-    cells: Sequence[Cell],
-    entries: Mapping[str, CellEntry],
-    *,
-    is_live: bool = False,
-    root: Path | None = None,
-) -> StudyProgress:
-    newest = dict(entries)
-    return StudyProgress(
-        statuses={
-            cell.id: status_of(cell, newest, is_live=is_live, root=root) for cell in unique(cells)
-        },
-        is_live=is_live,
-    )
-
-
-def progress_in(directory: StudyDirectory, cells: Sequence[Cell]) -> StudyProgress:
-    is_live = directory.is_live()
-    return progress_of(cells, directory.entries(), is_live=is_live, root=directory.root)
 
 
 def waiting_forecasts(

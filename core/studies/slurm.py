@@ -13,21 +13,21 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from sysbench.core.errors import ClusterError, DamagedFileError, DeviceBusyError, SpecError
+from sysbench.core.errors import ClusterError, DeviceBusyError, SpecError
 from sysbench.core.formatting import counted
 from sysbench.core.machine.children import python_child
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.storage import HOME_VARIABLE, UNREADABLE_JSON, open_to_append, read_regular
-from sysbench.core.studies.cluster_runner import JobState
-from sysbench.core.studies.study_directory import StudyDirectory
+from sysbench.core.storage import HOME_VARIABLE
+from sysbench.core.studies.study_directory import StudyDirectory, append_line, read_lines
 from sysbench.core.studies.study_file import Study
 
+JobState = Literal["waiting", "running"]
 OPTION = "--slurm"
 MAX_TASKS = 1000
 """Jobs per array, Slurm's default limit (``MaxArraySize``)."""
@@ -80,7 +80,8 @@ def parse_options(texts: Sequence[str]) -> SlurmOptions:
     """
     sbatch: dict[str, str | bool] = {}
     parallel = MAX_AT_ONCE
-    for name, value in _pairs(texts):
+    for part in (part for text in texts for part in _BEFORE_OPTION.split(text) if part):
+        name, value = _parse_option(part)
         if name in REFUSED:
             raise SpecError(OPTION, f"{name}={value}", f"no {name}: {REFUSED[name]}")
         if name == "parallel":
@@ -95,28 +96,22 @@ def parse_options(texts: Sequence[str]) -> SlurmOptions:
     return SlurmOptions(sbatch, parallel)
 
 
-def _pairs(texts: Sequence[str]) -> Iterator[tuple[str, str | bool]]:
-    for text in texts:
-        parts: list[str] = []
-        for part in text.split(",") if text else ():
-            is_new = "=" in part or part.replace("_", "-") in FLAGS
-            if not is_new and not parts:
-                raise SpecError(OPTION, part, "options of sbatch as KEY=VALUE, such as time=30")
-            if is_new:
-                parts.append(part)
-            else:
-                parts[-1] += f",{part}"
-        for part in parts:
-            name, equals, value = part.partition("=")
-            name = name.strip().removeprefix("--").replace("_", "-")
-            if not _OPTION_NAME.fullmatch(name) or not value.isprintable():
-                raise SpecError(OPTION, part, "a long option of sbatch, and its value")
-            if equals and not value:
-                raise SpecError(OPTION, part, f"a value for {name}")
-            yield name, value if equals else True
+def _parse_option(part: str) -> tuple[str, str | bool]:
+    name, equals, value = part.partition("=")
+    name = name.strip().replace("_", "-")
+    if not equals and name not in FLAGS:
+        raise SpecError(OPTION, part, "options of sbatch as KEY=VALUE, such as time=30")
+    name = name.removeprefix("--")
+    if not _OPTION_NAME.fullmatch(name) or not value.isprintable():
+        raise SpecError(OPTION, part, "a long option of sbatch, and its value")
+    if equals and not value:
+        raise SpecError(OPTION, part, f"a value for {name}")
+    return name, value if equals else True
 
 
 _OPTION_NAME = re.compile(r"[a-z][a-z0-9-]+")
+_BEFORE_OPTION = re.compile(rf",(?=[^,]*=|(?:{'|'.join(FLAGS)})(?:,|$))".replace("-", "[-_]"))
+"""A comma before the next option; other commas belong to a value."""
 
 
 def placed(study: Study, options: SlurmOptions) -> Study:
@@ -139,7 +134,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slurm:
-    """The queue that this machine submits to, for one study."""
+    """The queue that this machine submits to, for one study. A job is the supervisor of one run."""
 
     def __init__(self, directory: StudyDirectory, options: SlurmOptions | None = None) -> None:
         self.directory = directory
@@ -147,34 +142,32 @@ class Slurm:
         self.log_path = directory.path / "slurm.jsonl"
 
     def submissions(self) -> list[Submission]:
-        """All submissions of the study, oldest first, without torn lines.
+        """All submissions of the study, oldest first.
 
         Raises:
             DamagedFileError: The file cannot be read.
         """
-        try:
-            lines = read_regular(self.log_path).split(b"\n")
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise DamagedFileError(f"{self.log_path}: {error}") from error
-        newest: dict[str, Submission] = {}
-        for line in lines:
-            try:
-                submission = msgspec.json.decode(line, type=Submission)
-            except UNREADABLE_JSON:
-                continue
-            newest[submission.name] = submission
-        return list(newest.values())
+        lines = read_lines(self.log_path, Submission)
+        return list({submission.name: submission for submission in lines}.values())
 
     def submit(self, runs: Sequence[RunDirectory]) -> str:
-        """Queue the supervisors as one array per thousand runs."""
+        """Queue the supervisors as one array per thousand runs; return words for where they are.
+
+        Raises:
+            ClusterError: Nothing was queued.
+        """
         chunks = (runs[start : start + MAX_TASKS] for start in range(0, len(runs), MAX_TASKS))
         jobs = [self._submit_array(chunk) for chunk in chunks]
         return f"Slurm job {', '.join(jobs)}"
 
     def jobs(self) -> dict[str, JobState]:
-        """As `JobPlace.jobs`; does not ask the scheduler if nothing was ever submitted."""
+        """Return the ids of runs with queued or running jobs of any user.
+
+        The scheduler is not asked if nothing was ever submitted.
+
+        Raises:
+            ClusterError: The scheduler does not answer.
+        """
         by_name = {submission.name: submission.runs for submission in self.submissions()}
         if not by_name:
             return {}
@@ -183,9 +176,8 @@ class Slurm:
         for line in output.splitlines():
             name, index, state = (part.strip() for part in line.rsplit("|", 2))
             runs = by_name.get(name, ())
-            number = (
-                int(index) if index.isdecimal() else 0
-            )  # a single run is a job without an array
+            # A single run is a job without an array.
+            number = int(index) if index.isdecimal() else 0
             if number < len(runs):
                 states[runs[number]] = "waiting" if state == "PD" else "running"
         return states
@@ -200,6 +192,11 @@ class Slurm:
         return "its Slurm job"
 
     def cancel(self) -> None:
+        """End all jobs of the study.
+
+        Raises:
+            ClusterError: They keep running.
+        """
         live = self.jobs()
         for submission in self.submissions():
             if not live.keys().isdisjoint(submission.runs):
@@ -228,7 +225,7 @@ class Slurm:
         root = self.directory.root.absolute()
         command = ["env", f"{HOME_VARIABLE}={root}", *python_child("sysbench.core.runs.supervisor")]
         function = submitit.helpers.CommandFunction(command, verbose=False)
-        self._append(Submission(name=name, runs=ids))
+        append_line(self.log_path, Submission(name=name, runs=ids))
         try:
             jobs = executor.map_array(function, [str(run.path.absolute()) for run in runs])
         except (
@@ -237,15 +234,8 @@ class Slurm:
         ) as error:
             raise ClusterError(f"sbatch queued nothing: {str(error).strip()}") from error
         job = str(jobs[0].job_id).partition("_")[0]
-        self._append(Submission(name=name, runs=ids, job=job))
+        append_line(self.log_path, Submission(name=name, runs=ids, job=job))
         return job
-
-    def _append(self, submission: Submission) -> None:
-        with open_to_append(self.log_path) as file:
-            # A torn line is closed first.
-            file.write(b"\n" + msgspec.json.encode(submission) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
 
 
 _MINE = (f"--user={os.getuid()}",)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -38,6 +39,7 @@ from sysbench.core.studies.study_grid import Cell
 from sysbench.core.studies.study_places import begun_studies
 from sysbench.core.studies.study_places import studies_folder as studies_folder
 
+T = TypeVar("T")
 CellStatus = Outcome | Literal["running", "waiting", "refused", "too-large"]
 """``waiting`` did not run yet or was cut short by a crash; ``refused`` cannot run; ``too-large``
 would exceed the machine's memory."""
@@ -120,33 +122,15 @@ class StudyDirectory(JobDirectory):
         return super().start(*options)
 
     def append(self, entry: CellEntry) -> None:
-        """Append a line durably; a torn last line is closed first."""
-        with open_to_append(self.cells_path) as file:
-            end_torn_line(file.fileno())
-            file.write(msgspec.json.encode(entry) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.cells_path, entry)
 
     def entries(self) -> dict[str, CellEntry]:
-        """Return the newest entry of each cell by id, without unreadable lines.
+        """Return the newest entry of each cell by id. A cell whose line a crash tore runs again.
 
         Raises:
             DamagedFileError: The file cannot be read.
         """
-        try:
-            lines = read_regular(self.cells_path).split(b"\n")
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise DamagedFileError(f"{self.cells_path}: {error}") from error
-        newest: dict[str, CellEntry] = {}
-        for line in lines:
-            try:
-                entry = msgspec.json.decode(line, type=CellEntry)
-            except UNREADABLE_JSON:
-                continue  # torn by a crash: that cell runs again
-            newest[entry.cell] = entry
-        return newest
+        return {entry.cell: entry for entry in read_lines(self.cells_path, CellEntry)}
 
     def python(self) -> str | None:
         """Interpreter of its newest run; empty for this program's, None without a run.
@@ -163,6 +147,32 @@ class StudyDirectory(JobDirectory):
         """Return the run of an entry; None if it was deleted."""
         path = _path_of(entry, self.root)
         return RunDirectory(path) if path is not None and (path / "run.json").is_file() else None
+
+
+def append_line(path: Path, value: msgspec.Struct) -> None:
+    """Append a line of JSON durably; a torn last line is closed first."""
+    with open_to_append(path) as file:
+        end_torn_line(file.fileno())
+        file.write(msgspec.json.encode(value) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path, kind: type[T]) -> Iterator[T]:
+    """Decode the lines of a file that may not exist yet, without unreadable ones.
+
+    Raises:
+        DamagedFileError: The file cannot be read.
+    """
+    try:
+        lines = read_regular(path).split(b"\n")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DamagedFileError(f"{path}: {error}") from error
+    for line in lines:
+        with suppress(*UNREADABLE_JSON):
+            yield msgspec.json.decode(line, type=kind)
 
 
 def _path_of(entry: CellEntry, root: Path | None) -> Path | None:
@@ -228,7 +238,7 @@ def find_study(name: str, root: Path | None = None) -> StudyDirectory:
 
 
 def status_of(
-    cell: Cell, entries: dict[str, CellEntry], *, is_live: bool, root: Path | None = None
+    cell: Cell, entries: Mapping[str, CellEntry], *, is_live: bool, root: Path | None = None
 ) -> CellStatus:
     """Return the status of a cell. A started cell without an end waits, unless its runner lives."""
     if cell.spec is None:
@@ -240,6 +250,44 @@ def status_of(
     if entry.status == "running" and not is_live:
         return "waiting"
     return entry.status
+
+
+class StudyProgress(msgspec.Struct, frozen=True, kw_only=True):
+    statuses: dict[str, CellStatus]
+    is_live: bool = False
+
+    @property
+    def counts(self) -> Counter[CellStatus]:
+        return Counter(self.statuses.values())
+
+    @property
+    def total(self) -> int:
+        """Number of cells; cells that share a run count once."""
+        return len(self.statuses)
+
+    @property
+    def done(self) -> int:
+        """Cells with a value, including OOM and failures."""
+        return sum(self.counts[status] for status in FINAL_STATUSES)
+
+    @property
+    def running(self) -> str | None:
+        """Id of the running cell."""
+        return next((id for id, status in self.statuses.items() if status == "running"), None)
+
+
+def progress_in(
+    directory: StudyDirectory,
+    cells: Sequence[Cell],
+    entries: Mapping[str, CellEntry] | None = None,
+) -> StudyProgress:
+    """Return the status of every cell; ``entries`` are those of the directory, if read already."""
+    newest = directory.entries() if entries is None else entries
+    is_live, root = directory.is_live(), directory.root
+    statuses = {
+        cell.id: status_of(cell, newest, is_live=is_live, root=root) for cell in unique(cells)
+    }
+    return StudyProgress(statuses=statuses, is_live=is_live)
 
 
 def records_of(

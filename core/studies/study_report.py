@@ -14,15 +14,16 @@ from sysbench.core.spec.command_line import command_line
 from sysbench.core.studies import study_grid as grid
 from sysbench.core.studies.cell_values import Value, pruner_for, values_of
 from sysbench.core.studies.charts import figures_of
-from sysbench.core.studies.forecast import (
-    Forecast,
-    Forecaster,
-    StudyProgress,
-    past_entries,
-    progress_in,
-)
+from sysbench.core.studies.forecast import Forecast, Forecaster, past_entries
 from sysbench.core.studies.ratios import Best, best_of, sentence_of
-from sysbench.core.studies.study_directory import CellEntry, CellStatus, StudyDirectory, records_of
+from sysbench.core.studies.study_directory import (
+    CellEntry,
+    CellStatus,
+    StudyDirectory,
+    StudyProgress,
+    progress_in,
+    records_of,
+)
 from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.studies.study_text import cautions_of, sentences_of
@@ -153,7 +154,7 @@ def make_report(
     records: Mapping[str, Record],
 ) -> StudyReport:
     entries = directory.entries()
-    progress = progress_in(directory, cells)
+    progress = progress_in(directory, cells, entries)
     forecaster = Forecaster(past_entries(directory.root))
     forecasts = {cell.id: forecaster.forecast(cell) for cell in cells}
     values = values_of(study)

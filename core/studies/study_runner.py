@@ -22,7 +22,6 @@ from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.passes import parse_passes
-from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.forecast import (
     Forecaster,
     cell_kind,
@@ -31,6 +30,7 @@ from sysbench.core.studies.forecast import (
     total_seconds,
     work_of,
 )
+from sysbench.core.studies.slurm import refuse_while_queued
 from sysbench.core.studies.study_directory import (
     FINAL_STATUSES,
     CellEntry,
@@ -126,8 +126,6 @@ def run_study(
         InterpreterError: Workers cannot run in the chosen interpreter.
         SpecError: A pass that this machine cannot run.
     """
-    from sysbench.core.studies.slurm import refuse_while_queued  # lazy: import cycle
-
     with directory.hold():
         refuse_while_queued(directory)
         runner = _Runner(directory, cells, cancel or Cancellation(), retry=retry)
@@ -171,34 +169,25 @@ class _Runner:
 
     def _cell(self, cell: Cell, number: int) -> Generator[StudyEvent, None, CellEntry]:
         """Run one cell to its end; store and return its entry."""
-        spec = cell.spec
-        assert spec is not None  # refused cells are not run
-        too_large = self._too_large(cell)
-        if too_large is not None:
-            self.directory.append(too_large)
-            return too_large
-        run = create_run(spec, cell.passes, self.directory.root)
+        assert cell.spec is not None  # refused cells are not run
+        forecast = self.forecaster.forecast(cell)
+        if not forecast.is_run:
+            why = "not run: this machine has not the memory; memory_limit makes it safe to try"
+            peak = forecast.peak_bytes
+            entry = CellEntry(cell=cell.id, status="too-large", peak_bytes=peak, detail=why)
+            self.directory.append(entry)
+            return entry
+        run = create_run(cell.spec, cell.passes, self.directory.root)
         self.directory.append(CellEntry(cell=cell.id, status="running", run=run.id))
         yield CellStarted(cell=cell, run=run.id, number=number)
         began = time.monotonic()
         for event in supervise(run, cancel=self.cancel):
             yield CellAdvanced(cell=cell, event=event)
         seconds = time.monotonic() - began
-        entry = cell_entry(cell, spec, load_record(run), seconds)
+        entry = cell_entry(cell, load_record(run), seconds)
         self.directory.append(entry)
         self.forecaster.learn(entry)
         return entry
-
-    def _too_large(self, cell: Cell) -> CellEntry | None:
-        forecast = self.forecaster.forecast(cell)
-        if forecast.is_run:
-            return None
-        return CellEntry(
-            cell=cell.id,
-            status="too-large",
-            peak_bytes=forecast.peak_bytes,
-            detail="not run: this machine has not the memory; memory_limit makes it safe to try",
-        )
 
     def _forecast(self, cells: Sequence[Cell]) -> tuple[float | None, bool]:
         return total_seconds(map(self.forecaster.forecast, cells))
@@ -217,7 +206,7 @@ def keep_python(directory: StudyDirectory) -> None:
 
 
 def cell_entry(
-    cell: Cell, spec: RunSpec, record: Record, seconds: float | None, *, teaches: bool = True
+    cell: Cell, record: Record, seconds: float | None = None, *, teaches: bool = True
 ) -> CellEntry:
     """Make the entry of an ended run.
 
@@ -225,10 +214,13 @@ def cell_entry(
         seconds: Of all passes; None if unknown.
         teaches: False for times of another machine, which forecasts must ignore.
     """
-    failed = next(
-        (pass_record for pass_record in record.passes if pass_record.outcome != "finished"), None
-    )
+    assert cell.spec is not None  # refused cells are not run
+    failed = next((row for row in record.passes if row.outcome != "finished"), None)
     median_ms = record.timing.step.median_ms if record.timing else None
+    start_seconds = None
+    if failed is None and seconds is not None:
+        steps = steps_seconds(cell.spec, cell.passes, median_ms or 0.0)
+        start_seconds = max(0.0, seconds - steps) / len(cell.passes)
     return CellEntry(
         cell=cell.id,
         status=record.status,
@@ -237,27 +229,19 @@ def cell_entry(
         seconds=seconds,
         median_ms=median_ms,
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
-        kind=cell_kind(spec) if teaches else "",
-        work=work_of(spec) if teaches else 0.0,
+        kind=cell_kind(cell.spec) if teaches else "",
+        work=work_of(cell.spec) if teaches else 0.0,
         passes=cell.passes,
-        start_seconds=None if failed or seconds is None else _start(spec, cell, median_ms, seconds),
+        start_seconds=start_seconds,
     )
-
-
-def _start(spec: RunSpec, cell: Cell, median_ms: float | None, seconds: float) -> float:
-    steps = steps_seconds(spec, cell.passes, median_ms or 0.0)
-    return max(0.0, seconds - steps) / len(cell.passes)
 
 
 def cells_to_run(directory: StudyDirectory, cells: Sequence[Cell], *, retry: bool) -> list[Cell]:
     """Return cells without a value; with ``retry`` also failed ones."""
     entries, root = directory.entries(), directory.root
-    statuses = {cell.id: status_of(cell, entries, is_live=False, root=root) for cell in cells}
-    again = ("failed",) if retry else ()
+    final = {*FINAL_STATUSES} - ({"failed"} if retry else set())
     return [
-        cell
-        for cell in cells
-        if statuses[cell.id] not in FINAL_STATUSES or statuses[cell.id] in again
+        cell for cell in cells if status_of(cell, entries, is_live=False, root=root) not in final
     ]
 
 
@@ -282,7 +266,7 @@ def adopt(
         except DamagedFileError:
             continue  # no result: the cell runs again
         if record.status in FINAL_STATUSES:
-            directory.append(cell_entry(cell, cell.spec, record, None, teaches=teaches))
+            directory.append(cell_entry(cell, record, teaches=teaches))
 
 
 def _run_all(path: Path, cancel: Cancellation) -> Iterator[StudyEvent]:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from sysbench.tui.commands.arguments import add_settings, complete_with, examples
-
-if TYPE_CHECKING:
-    pass
 
 FORMATS = ("md", "csv", "json", "html")
 

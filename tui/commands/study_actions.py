@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ from sysbench.core.formatting import counted, format_bytes
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.studies.cluster_runner import adopt_ended, run_on
-from sysbench.core.studies.forecast import Forecaster, past_entries, progress_in, total_seconds
+from sysbench.core.studies.forecast import Forecaster, past_entries, total_seconds
 from sysbench.core.studies.ratios import ways_in
 from sysbench.core.studies.schema import load_study, study_files
 from sysbench.core.studies.slurm import Slurm, parse_options, placed
@@ -26,6 +26,7 @@ from sysbench.core.studies.study_directory import (
     find_study,
     list_studies,
     open_study,
+    progress_in,
 )
 from sysbench.core.studies.study_exports import study_as, study_as_json
 from sysbench.core.studies.study_file import Study
@@ -84,32 +85,6 @@ def study_lines(report: StudyReport, width: int) -> Iterator[Line]:
             yield from prose(f"cannot be run: {why}", width, hang=2, style="dim")
 
 
-def forecast_lines(
-    study: Study, cells: Sequence[Cell], table: Table, takes: str, width: int
-) -> Iterator[Line]:
-    """Yield the cells with predictions; ``takes`` is the total time as text."""
-    once = [n for n, cell in enumerate(cells) if not cell.repeat]
-    table = msgspec.structs.replace(table, rows=tuple(table.rows[n] for n in once))
-    yield from titled(table.title, table_lines(table, width))
-    yield blank()
-    peaks = zip(table.column("peak_bytes"), table.column("fits"), strict=True)
-    sizes = [peak for peak, fits in peaks if fits is False and is_number(peak)]
-    first = f", the first takes {format_bytes(int(sizes[0]))}" if sizes else ""
-    too_large = f"{len(sizes)} of {len(once)} are predicted not to fit{first}"
-    rounds = f"{study.repeat} rounds of {counted(len(once), 'cell')}: " if study.repeat > 1 else ""
-    yield from prose(f"{rounds}{takes}; {too_large}", width)
-    compares = any(column.ratio for layout in study.tables for column in layout.columns)
-    if (compares or ways_in(study)) and study.repeat < least_pairs():
-        rounds = counted(study.repeat, "round")
-        text = f"{rounds} per cell, too few to test a comparison: "
-        yield from prose(f"{text}use at least --repeat {least_pairs()}", width)
-    for caution in cautions_of(study, cells, {}):
-        yield from prose(f"! {caution}", width, hang=2, style="yellow")
-    if study.variants and not study.variant and resolve_device("auto") == "cpu":
-        names = ", ".join(study.variants)
-        yield from prose(f"no CUDA device found: use --variant {names}", width)
-
-
 def run_action(arguments: argparse.Namespace) -> int:
     """Run the action; 0 when every cell has its value, 130 when cancelled, 1 when out of time."""
     if arguments.name == "list" and arguments.target is None:
@@ -154,43 +129,46 @@ def _adopt_ended(directory: StudyDirectory) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-
-    def file_row(name: str) -> Row:
-        study = load_study(name)
-        return study.name, len(expand(study)), ", ".join(study.variants), study.title
-
-    def begun_row(directory: StudyDirectory) -> Row:
-        progress = progress_in(directory, expand(directory.study()))
-        return directory.id, progress.done, progress.total, progress.is_live
-
-    def rows(made: Mapping[str, Callable[[], Row]]) -> Iterator[Row]:
-        for name, make in made.items():
-            try:
-                yield make()
-            except SysbenchError as error:
-                say(f"not listed: {name}: {error}", to_stderr=True)
-
-    files = {name: partial(file_row, name) for name in study_files()}
-    begun = {directory.id: partial(begun_row, directory) for directory in list_studies()}
-    studies = Table(
-        name="studies",
-        title="Studies",
-        columns=("name", "cells", "variants", "title"),
-        rows=tuple(rows(files)),
-    )
-    directories = Table(
-        name="begun",
-        title="Started here, newest first",
-        columns=("id", "done", "cells", "live"),
-        rows=tuple(rows(begun)),
+    files: list[Row] = []
+    for name in study_files():
+        with _reporting_damage(name):
+            study = load_study(name)
+            files.append((study.name, len(expand(study)), ", ".join(study.variants), study.title))
+    begun: list[Row] = []
+    for directory in list_studies():
+        with _reporting_damage(directory.id):
+            progress = progress_in(directory, expand(directory.study()))
+            begun.append((directory.id, progress.done, progress.total, progress.is_live))
+    tables = (
+        Table(
+            name="studies",
+            title="Studies",
+            columns=("name", "cells", "variants", "title"),
+            rows=tuple(files),
+        ),
+        Table(
+            name="begun",
+            title="Started here, newest first",
+            columns=("id", "done", "cells", "live"),
+            rows=tuple(begun),
+        ),
     )
     if arguments.json:
-        print_json({table.name: [*table.mappings()] for table in (studies, directories)})
+        print_json({table.name: [*table.mappings()] for table in tables})
         return 0
-    for table in (studies, directories):
+    for table in tables:
         if table.rows:
             print_lines(titled(table.title, table_lines(table, page_width(), drop=("variants",))))
     return 0
+
+
+@contextmanager
+def _reporting_damage(name: str) -> Iterator[None]:
+    """Say why a study is not listed, and go on."""
+    try:
+        yield
+    except SysbenchError as error:
+        say(f"not listed: {name}: {error}", to_stderr=True)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -254,24 +232,54 @@ def _only(texts: Sequence[str]) -> dict[str, list[str]]:
 
 def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
     forecaster = Forecaster(past_entries())
-    forecasts = [(cell, forecaster.forecast(cell)) for cell in cells]
+    forecasts = [forecaster.forecast(cell) for cell in cells]
+    first_round = sum(not cell.repeat for cell in cells)  # these cells come first
     table = Table(
         name="cells",
-        title=f"{study.name}: {counted(sum(not cell.repeat for cell in cells), 'cell')}",
+        title=f"{study.name}: {counted(first_round, 'cell')}",
         columns=("cell", "peak_bytes", "fits", "predicted_s", "why"),
         rows=tuple(
             (
-                *(cell.words, of_cell.peak_bytes, of_cell.fits if cell.spec else None),
-                None if cell.spec is None or of_cell.seconds is None else round(of_cell.seconds, 1),
+                *(cell.words, forecast.peak_bytes, forecast.fits if cell.spec else None),
+                None
+                if cell.spec is None or forecast.seconds is None
+                else round(forecast.seconds, 1),
                 cell.refused or None,
             )
-            for cell, of_cell in forecasts
+            for cell, forecast in zip(cells, forecasts, strict=True)
         ),
     )
     if as_json:
         print_json([*table.mappings()])
         return 0
-    seconds, is_least = total_seconds(of_cell for cell, of_cell in forecasts if cell.spec)
+    pairs = zip(cells, forecasts, strict=True)
+    seconds, is_least = total_seconds(forecast for cell, forecast in pairs if cell.spec)
     takes = forecast_text(seconds, is_least=is_least)
-    print_lines(forecast_lines(study, cells, table, takes, page_width()))
+    once = msgspec.structs.replace(table, rows=table.rows[:first_round])
+    print_lines(_forecast_lines(study, cells, once, takes, page_width()))
     return 0
+
+
+def _forecast_lines(
+    study: Study, cells: Sequence[Cell], table: Table, takes: str, width: int
+) -> Iterator[Line]:
+    """Yield the cells with predictions; ``takes`` is the total time as text."""
+    yield from titled(table.title, table_lines(table, width))
+    yield blank()
+    peaks = zip(table.column("peak_bytes"), table.column("fits"), strict=True)
+    sizes = [peak for peak, fits in peaks if fits is False and is_number(peak)]
+    first = f", the first takes {format_bytes(int(sizes[0]))}" if sizes else ""
+    count = len(table.rows)
+    rounds = f"{study.repeat} rounds of {counted(count, 'cell')}: " if study.repeat > 1 else ""
+    too_large = f"{len(sizes)} of {count} are predicted not to fit{first}"
+    yield from prose(f"{rounds}{takes}; {too_large}", width)
+    compares = any(column.ratio for layout in study.tables for column in layout.columns)
+    if (compares or ways_in(study)) and study.repeat < least_pairs():
+        rounds = counted(study.repeat, "round")
+        text = f"{rounds} per cell, too few to test a comparison: "
+        yield from prose(f"{text}use at least --repeat {least_pairs()}", width)
+    for caution in cautions_of(study, cells, {}):
+        yield from prose(f"! {caution}", width, hang=2, style="yellow")
+    if study.variants and not study.variant and resolve_device("auto") == "cpu":
+        names = ", ".join(study.variants)
+        yield from prose(f"no CUDA device found: use --variant {names}", width)

@@ -8,11 +8,12 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import last_lines
 from sysbench.core.studies.cell_values import pruner_for
-from sysbench.core.studies.forecast import StudyProgress, progress_of
 from sysbench.core.studies.study_directory import (
     CellEntry,
+    StudyProgress,
     directory_of,
     open_study,
+    progress_in,
     records_of,
     unique,
     with_begun_rounds,
@@ -74,7 +75,7 @@ class StudyWatch:
         is_new = stamp != self._stamp or is_live != self.progress.is_live or not self.changes
         if is_new:
             self._stamp = stamp
-            self._reload(is_live=is_live)
+            self._reload()
         if self.current is not None:
             self.current.poll()
         return is_new
@@ -107,11 +108,10 @@ class StudyWatch:
             return (0, 0)
         return (status.st_mtime_ns, status.st_size)
 
-    def _reload(self, *, is_live: bool) -> None:
+    def _reload(self) -> None:
         self.changes += 1
-        root = self.directory.root
         self.entries = self.directory.entries()
-        self.progress = progress_of(self.cells, self.entries, is_live=is_live, root=root)
+        self.progress = progress_in(self.directory, self.cells, self.entries)
         self._follow()
 
     def _follow(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,8 @@ import pytest
 from sysbench.core.errors import ClusterError
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory, list_runs
-from sysbench.core.studies.cluster_runner import JobState, run_on
+from sysbench.core.studies.cluster_runner import run_on
+from sysbench.core.studies.slurm import JobState, Slurm
 from sysbench.core.studies.study_directory import StudyDirectory, open_study
 from sysbench.core.studies.study_file import Axis, Point, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell, expand
@@ -43,7 +44,7 @@ STUDY = Study(
 )
 
 
-class Queue:
+class Queue(Slurm):
     """A place whose jobs wait until a test ends them; it acts at every look at the queue."""
 
     def __init__(self, act: Callable[[Queue], None] = lambda queue: None) -> None:
@@ -63,7 +64,7 @@ class Queue:
         self.root = runs[0].path.parent.parent
         return "the queue"
 
-    def jobs(self) -> Mapping[str, JobState]:
+    def jobs(self) -> dict[str, JobState]:
         self.act(self)
         if self.is_silent:
             self.is_silent = False

@@ -5,13 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from sysbench.core.studies.cell_values import values_of
-from sysbench.core.studies.forecast import (
-    Forecast,
-    StudyProgress,
-    total_seconds,
-    waiting_forecasts,
-)
+from sysbench.core.studies.forecast import Forecast, total_seconds, waiting_forecasts
 from sysbench.core.studies.schema import load_study
+from sysbench.core.studies.study_directory import StudyProgress
 from sysbench.core.studies.study_grid import with_variant
 from sysbench.core.studies.study_report import study_report
 from tests.half_filled import half_filled
