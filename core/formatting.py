@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 
 UNKNOWN = "n/a"
@@ -110,6 +112,12 @@ def short_path(path: str) -> str:
     *outer, folder, file = ["", "", *slashed(path).split("/")]
     is_home = bool(outer) and outer[-1].lower() in HOMES
     return f"{folder}/{file}" if folder and not is_home else file
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``did you mean 'batch'? `` for a name close to a known one, else an empty text."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 def counted(count: int, noun: str) -> str:

@@ -81,16 +81,7 @@ def profile_path(name: str) -> Path:
 
 def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
     """Read settings and passes of a TOML spec file; ProfileError names the line or key."""
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ProfileError(f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB, not a spec")
-        settings = tomllib.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise ProfileError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ProfileError(f"{path}: not UTF-8 text ({error.reason})") from error
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise ProfileError(f"{path}: not TOML: {error}") from error
+    settings = read_toml(path, "a spec")
     try:
         passes = settings.pop("passes", None)
         parsed = None if passes is None else parse_passes(_texts(passes))
@@ -98,6 +89,24 @@ def read_spec_file(path: Path) -> tuple[dict[str, Any], list[PassName] | None]:
         return {name: field_named(name).parse(value) for name, value in merged.items()}, parsed
     except SpecError as error:
         raise ProfileError(f"{path}: {error}") from error
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """Read a TOML file that a user wrote; ``what`` it should be is for the message.
+
+    Raises:
+        ProfileError: It cannot be read, is too large, or is not TOML.
+    """
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ProfileError(f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB, not {what}")
+        return tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ProfileError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ProfileError(f"{path}: not UTF-8 text ({error.reason})") from error
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ProfileError(f"{path}: not TOML: {error}") from error
 
 
 def _texts(value: object) -> list[str]:

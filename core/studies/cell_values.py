@@ -1,32 +1,27 @@
-"""Values of cells, and the record fields they need."""
+"""Values of cells, their figures, and the record fields they need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from sysbench.core.record.blocks import RECORD_BLOCKS
 from sysbench.core.record.memory import Timeline
 from sysbench.core.record.record import Record
-from sysbench.core.studies.formula import (
-    UNITS,
-    is_fact,
-    is_spread,
-    parse_path,
-    read_cell,
-    shown_unit,
-)
-from sysbench.core.studies.study_file import Line, Study, TableLayout
+from sysbench.core.spec.models import find_model
+from sysbench.core.spec.own_model import is_own
+from sysbench.core.studies.formula import is_fact, is_spread, parse_path, read_cell, shown_unit
+from sysbench.core.studies.measures import MEASURES
+from sysbench.core.studies.study_file import Axis, Line, Study, TableLayout
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import is_number
-from sysbench.core.tables.timing_tables import with_unit
+from sysbench.core.tables.timing_tables import Figure, Series, with_unit
 
 _LEFT_OUT = ("timing", "phases", "memory", "measures", "kernels", "numerics", "distributed")
 """Path parts that are left out of names."""
-
-
 _TEXTS = (
     *("measures.hardware", "measures.machine", "measures.instruction_set", "measures.status"),
     *("measures.sdpa_kernel",),
@@ -40,19 +35,14 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: From its formula: ``forward mean``.
-        unit: Unit of conversion; empty keeps the formula's.
+        shown_unit: Unit of `number`: ``B`` for bytes, empty for a count or a ratio.
         where: Cells that have it: any of these, each axis to label.
     """
 
     name: str
     formula: str
-    unit: str
+    shown_unit: str
     where: tuple[dict[str, str], ...]
-
-    @property
-    def shown_unit(self) -> str:
-        """Unit of `number`: ``B`` for bytes, empty for a count or a ratio."""
-        return shown_unit(self.formula, self.unit)
 
     @property
     def title(self) -> str:
@@ -66,7 +56,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
         return any(pinned.items() <= cell.point.items() for pinned in self.where)
 
     def number(self, record: Record) -> float | None:
-        number = read_cell(record, self.formula, self.unit)
+        number = read_cell(record, self.formula, self.shown_unit)
         return number if is_number(number) else None
 
 
@@ -76,15 +66,9 @@ def values_of(study: Study) -> list[Value]:
     for layout in study.tables:
         for formula, unit, where in _shown(layout):
             if not is_fact(formula) and formula not in _TEXTS:
-                shown = shown_unit(formula, unit)
-                places.setdefault((formula, shown), []).append(where)
+                places.setdefault((formula, shown_unit(formula, unit)), []).append(where)
     return [
-        Value(
-            name=_name(formula),
-            formula=formula,
-            unit=unit if unit in UNITS else "",
-            where=tuple(where),
-        )
+        Value(name=_name(formula), formula=formula, shown_unit=unit, where=tuple(where))
         for (formula, unit), where in places.items()
     ]
 
@@ -107,14 +91,92 @@ def _name(path: str) -> str:
     return " ".join(shown).replace("_", " ")
 
 
-FACTS = (
-    *("measures.hardware", "measures.machine", "measures.instruction_set"),
-    *("measures.sdpa_kernel", "measures.status"),
-)
-"""Measures that read no pass block; others, and tables per cell, may."""
+class Across(NamedTuple):
+    """A numeric axis.
 
-OF_TIMING = ("measures.rounds", "measures.timed_steps", "measures.backward_and_optimizer_ms")
-"""Measures that read only the timing block."""
+    Attributes:
+        axis: Its name in the study.
+        heading: Name of its numbers.
+        places: Label to number.
+    """
+
+    axis: str
+    heading: str
+    places: Mapping[str, float]
+
+
+def figures_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) -> list[Figure]:
+    """Make a figure for each value over the numeric axis, with a line per other combination.
+
+    There is none without a numeric axis.
+
+    Args:
+        records: By the cell's id. Repeats become their median.
+    """
+    across = numeric_axis(study)
+    if across is None:
+        return []
+    drawn = (_figure(study, value, across, cells, records) for value in values_of(study))
+    return [figure for figure in drawn if figure.drawn]
+
+
+def _figure(
+    study: Study,
+    value: Value,
+    across: Across,
+    cells: Sequence[Cell],
+    records: Mapping[str, Record],
+) -> Figure:
+    names = [axis.name for axis in study.axes if axis.name != across.axis and len(axis.points) > 1]
+    lines: dict[str, dict[float, list[float]]] = {}
+    for cell in cells:
+        if value.applies(cell):
+            name = " · ".join(cell.point[axis] for axis in names) or value.name
+            place = across.places[cell.point[across.axis]]
+            repeats = lines.setdefault(name, {}).setdefault(place, [])
+            record = records.get(cell.id)
+            number = value.number(record) if record else None
+            if number is not None:
+                repeats.append(number)
+    series = [
+        Series(
+            name,
+            tuple((x, statistics.median(own) if own else None) for x, own in sorted(line.items())),
+        )
+        for name, line in lines.items()
+    ]
+    return Figure(
+        name=value.title,
+        title=f"{value.title} over {across.heading}",
+        axis=across.heading,
+        unit=value.shown_unit,
+        series=tuple(series),
+    )
+
+
+def numeric_axis(study: Study) -> Across | None:
+    """Return the numeric axis with the most points, else the models by parameter count."""
+    numeric = [across for axis in study.axes if (across := _numbers(axis)) is not None]
+    if numeric:
+        return max(reversed(numeric), key=lambda across: len(across.places))
+    for axis in study.axes:
+        names = [point.settings.get("model") for point in axis.points]
+        models = [find_model(name) for name in names if name is not None and not is_own(name)]
+        if 1 < len(models) == len(names):
+            counts = (float(model.dimensions.parameters) for model in models)
+            return Across(axis.name, "parameters", dict(zip(axis.labels, counts, strict=True)))
+    return None
+
+
+def _numbers(axis: Axis) -> Across | None:
+    """Return the numbers of an axis whose points each set one number of the same key."""
+    settings = [value for point in axis.points for value in point.settings.values()]
+    numbers = [float(value) for value in settings if is_number(value)]
+    is_numeric = len(axis.keys) == 1 and len(numbers) == len(axis.points)
+    if not is_numeric or len(set(numbers)) < 2:
+        return None
+    return Across(axis.name, axis.name, dict(zip(axis.labels, numbers, strict=True)))
+
 
 _UNSHOWN: dict[str, Any] = {"findings": [], "prediction": None, "telemetry": None}
 _LONG: dict[str, dict[str, Any]] = {
@@ -126,34 +188,28 @@ _LONG: dict[str, dict[str, Any]] = {
 
 def pruner_for(study: Study) -> Callable[[Record], Record]:
     """Return a function that removes all record fields which the study does not read."""
-    paths = [path for layout in study.tables for path in layout.formulas]
-    named = {step.name for path in paths for step in parse_path(path)[:2]}
-    has_more = any(layout.each for layout in study.tables) or any(
-        path.startswith("measures.") and path not in (*FACTS, *OF_TIMING) for path in paths
-    )
-    if not {*paths}.isdisjoint(OF_TIMING):
-        named.add("timing")
+    paths = [parse_path(path) for layout in study.tables for path in layout.formulas]
+    named = {step.name for path in paths for step in path[:2]}
+    named |= {MEASURES[name].block for name in named & MEASURES.keys()}
     if study.timelines:
         named.add("timeline")
+    # A cell's own table may read any block.
+    kept = RECORD_BLOCKS if any(layout.each for layout in study.tables) else {*named, "compile"}
     blanks = {name: value for name, value in _UNSHOWN.items() if name not in named}
-    if not has_more:
-        blanks |= {name: None for name in RECORD_BLOCKS if name not in {*named, "compile"}}
-    long = {
-        block: {name: blank for name, blank in fields.items() if name not in named}
-        for block, fields in _LONG.items()
-        if block not in blanks
-    }
+    blanks |= {name: None for name in RECORD_BLOCKS if name not in kept}
 
     def prune(record: Record) -> Record:
-        shorter = {
-            name: msgspec.structs.replace(block, **fields)
-            for name, fields in long.items()
-            if (block := getattr(record, name)) is not None
-        }
-        if (timing := shorter.get("timing")) is not None and "rounds" not in named:
-            rounds = [msgspec.structs.replace(one, samples_ms=[]) for one in timing.rounds]
-            shorter["timing"] = msgspec.structs.replace(timing, rounds=rounds)
+        changes = dict(blanks)
+        for name, fields in _LONG.items():
+            if name not in blanks and (block := getattr(record, name)) is not None:
+                shorter = {key: blank for key, blank in fields.items() if key not in named}
+                if name == "timing" and "rounds" not in named:
+                    rounds = block.rounds
+                    shorter["rounds"] = [
+                        msgspec.structs.replace(one, samples_ms=[]) for one in rounds
+                    ]
+                changes[name] = msgspec.structs.replace(block, **shorter)
         passes = [msgspec.structs.replace(row, log_tail=[]) for row in record.passes]
-        return msgspec.structs.replace(record, passes=passes, **(blanks | shorter))
+        return msgspec.structs.replace(record, passes=passes, **changes)
 
     return prune

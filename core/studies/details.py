@@ -209,13 +209,11 @@ def compilation(record: Record, records: Sequence[Record]) -> Table | None:
 
 
 def _eager(record: Record, records: Sequence[Record]) -> Record | None:
-    spec = _without_compile(record)
+    def work(of: Record) -> dict[str, Any]:
+        return {key: value for key, value in of.spec.items() if key not in COMPILE_KEYS}
+
     eager = (other for other in records if other.spec["compile"] == "off")
-    return next((other for other in eager if _without_compile(other) == spec), None)
-
-
-def _without_compile(record: Record) -> dict[str, Any]:
-    return {key: value for key, value in record.spec.items() if key not in COMPILE_KEYS}
+    return next((other for other in eager if work(other) == work(record)), None)
 
 
 EACH: dict[str, Detail] = {

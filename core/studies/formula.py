@@ -7,17 +7,17 @@ see `sysbench.core.studies.measures`. The suffix is the unit.
 
 from __future__ import annotations
 
-import difflib
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
 from sysbench.core.errors import SpecError
+from sysbench.core.formatting import did_you_mean
 from sysbench.core.record.record import Record, Spread
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.measures import MEASURES
@@ -27,25 +27,32 @@ FACT_ROOTS = ("spec", "parameters")
 """Paths that a cell's spec answers without a record."""
 COUNTING_ROOTS = ("memory", "measures", "distributed")
 
-UNITS = {
-    **{"ns": ("time", 1e-9), "us": ("time", 1e-6), "ms": ("time", 1e-3), "s": ("time", 1.0)},
-    **{"B": ("bytes", 1), "KiB": ("bytes", 2**10), "MiB": ("bytes", 2**20)},
-    "GiB": ("bytes", 2**30),
-    "%": ("share", 0.01),
-}
-"""Name to dimension and size in its base unit."""
 
-_SUFFIXES = {"ns": "ns", "ms": "ms", "seconds": "s", "bytes": "B", "share": "%1"}
-_SOURCES = {**UNITS, "%1": ("share", 1.0)}
-_FORMATS = {
-    **{"ns": "{:,.0f}", "us": "{:.1f}", "ms": "{:.2f}", "s": "{:.4f}"},
-    **{"%": "{:.1f}", "%1": "{:.1f} %"},
-    **{"B": "{:,.0f}", "KiB": "{:,.1f}", "MiB": "{:,.1f}", "GiB": "{:.2f}"},
+class Unit(NamedTuple):
+    """Dimension of a unit, its size in the dimension's base unit, and how its numbers are shown."""
+
+    dimension: str
+    size: float
+    format: str
+
+
+UNITS = {
+    "ns": Unit("time", 1e-9, "{:,.0f}"),
+    "us": Unit("time", 1e-6, "{:.1f}"),
+    "ms": Unit("time", 1e-3, "{:.2f}"),
+    "s": Unit("time", 1.0, "{:.4f}"),
+    "B": Unit("bytes", 1, "{:,.0f}"),
+    "KiB": Unit("bytes", 2**10, "{:,.1f}"),
+    "MiB": Unit("bytes", 2**20, "{:,.1f}"),
+    "GiB": Unit("bytes", 2**30, "{:.2f}"),
+    "%": Unit("share", 0.01, "{:.1f}"),
 }
+_SHARE = Unit("share", 1.0, "{:.1f} %")
+"""Of formulas that end in ``share``, which are fractions of one and shown in per cent."""
+_SUFFIXES = {"ns": "ns", "ms": "ms", "seconds": "s", "bytes": "B", "share": "share"}
 _DOT = re.compile(r"\.(?![^\[]*\])")
 _STEP = re.compile(r"([^\[\]]*[^\[\]\s])\s*(?:\[(.*)\])?")
 _ARITHMETIC = re.compile(r"\s[-+*/]\s(?![^\[]*\])")
-_TEMPLATE = re.compile(r"[^{}]*\{(:,?(\.\d{1,2})?[efg%]?)?\}[^{}]*")
 _Measures = msgspec.defstruct("Measures", [(name, object) for name in MEASURES])
 
 
@@ -74,45 +81,36 @@ def parse_path(text: str) -> tuple[Step, ...]:
 def evaluate(record: Record, text: str) -> Any:
     """Return the value at the path in the unit of its suffix, if known."""
     first, *rest = parse_path(text)
-    if first.name == "measures":
-        return MEASURES[rest[0].name](record)
+    if first.name == "measures" and rest:
+        return MEASURES[rest[0].name].read(record)
     value: Any = record
     for step in (first, *rest):
         value = _next(value, step.name)
-        if step.wanted and isinstance(value, list):
+        if isinstance(value, list) and step.wanted:
             value = [row for row in value if _matches(row, step.wanted)]
+        if value is None:
+            return None
     return _reduce(value) if isinstance(value, list) else value
 
 
-def check_formula(text: str, unit: str, template: str) -> None:
-    """Check a formula, its unit and its format.
+def check_formula(text: str, unit: str) -> None:
+    """Check a formula and its unit.
 
     Raises:
-        SpecError: With the field ``value``, ``unit`` or ``format``.
+        SpecError: With the field ``value`` or ``unit``.
     """
-    kind = _kind_at(text, parse_path(text))
-    if typing.get_origin(kind) is list:
-        kind = _plain(typing.get_args(kind)[0])
+    kind = _row_kind(_kind_at(text, parse_path(text)))
     if typing.get_origin(kind) is dict:
         raise SpecError("value", text, f"a single value: {text} has entries by their name")
-    if _is_struct(kind) and kind is not Spread:
-        raise SpecError("value", text, f"a single value: {text} has {', '.join(_hints(kind))}")
-    check_template(template)
-    if unit and unit not in UNITS:
+    if kind is not Spread and (names := _fields(kind)):
+        raise SpecError("value", text, f"a single value: {text} has {', '.join(names)}")
+    if not unit:
+        return
+    if unit not in UNITS:
         raise SpecError("unit", unit, f"one of {', '.join(UNITS)}")
-    if unit and _SOURCES.get(source_unit(text), ("none", 1))[0] != UNITS[unit][0]:
+    source = _unit(source_unit(text))
+    if source is None or source.dimension != UNITS[unit].dimension:
         raise SpecError("unit", unit, f"a unit that fits {text!r}, by its suffix")
-
-
-def check_template(template: str) -> str:
-    """Return the number format, which may be empty.
-
-    Raises:
-        SpecError: Not a text with one field.
-    """
-    if template and not _TEMPLATE.fullmatch(template):
-        raise SpecError("format", template, "one {:.2f} or {}: digits and one of e f g %")
-    return template
 
 
 def is_fact(text: str) -> bool:
@@ -125,8 +123,7 @@ def is_spread(text: str) -> bool:
 
 
 def is_counted(text: str) -> bool:
-    """Return whether the formula gives bytes that a pass counted, which are equal in every
-    process."""
+    """Return whether a pass counts these bytes, which are then equal in every process."""
     is_bytes = source_unit(text) == "B" and "driver" not in text
     return is_bytes and parse_path(text)[0].name in COUNTING_ROOTS
 
@@ -139,42 +136,39 @@ def source_unit(text: str) -> str:
 
 def shown_unit(text: str, unit: str) -> str:
     """Return the unit after conversion: ``B`` for bytes, empty for a count."""
-    return _target_unit(source_unit(text), unit)
+    source = source_unit(text)
+    return unit or ("%" if source == "share" else source)
 
 
 def read_cell(record: Record, text: str, unit: str = "", template: str = "") -> Cell:
     """Return a table cell: a number in its unit, or ``mean ± standard deviation``."""
-    value, source = evaluate(record, text), source_unit(text)
+    value = evaluate(record, text)
     if isinstance(value, Spread):
-        write = written(template or _FORMATS[unit or source])
-        return " ± ".join(
-            write(converted(ms, source, unit)) for ms in (value.mean_ms, value.std_ms)
-        )
+        write = (template or UNITS[unit or "ms"].format).format
+        both = (value.mean_ms, value.std_ms)
+        return " ± ".join(write(convert(text, unit, number)) for number in both)
     if is_number(value):
-        return converted(value, source, unit)
+        return convert(text, unit, value)
     return value if isinstance(value, str | bool) else None
 
 
 def number_format(text: str, unit: str, template: str) -> str:
     if is_spread(text):
         return ""
-    return check_template(template) or _FORMATS.get(unit or source_unit(text), "")
+    shown = _unit(unit or source_unit(text))
+    return template or (shown.format if shown else "")
 
 
-def converted(value: float, source: str, unit: str) -> float:
-    """Convert a number to another unit of the same dimension, if one is given."""
-    wanted = _target_unit(source, unit)
-    if source not in _SOURCES or source == wanted:
+def convert(text: str, unit: str, value: float) -> float:
+    """Convert a value of the formula to the unit that is shown."""
+    source, shown = _unit(source_unit(text)), _unit(shown_unit(text, unit))
+    if source is None or shown is None or source is shown:
         return value
-    return value * _SOURCES[source][1] / UNITS[wanted][1]
+    return value * source.size / shown.size
 
 
-def written(template: str) -> Callable[[float], str]:
-    return check_template(template).format
-
-
-def _target_unit(source: str, unit: str) -> str:
-    return unit or {"%1": "%"}.get(source, source)
+def _unit(name: str) -> Unit | None:
+    return _SHARE if name == "share" else UNITS.get(name)
 
 
 def _parse_step(text: str, part: str) -> Step:
@@ -193,17 +187,15 @@ def _kind_at(text: str, steps: tuple[Step, ...]) -> Any:
     kind: Any = Record
     place = "a record"
     for step in steps:
-        if typing.get_origin(kind) is list:
-            kind = _plain(typing.get_args(kind)[0])
+        kind = _row_kind(kind)
         if typing.get_origin(kind) is dict:
             kind = _plain(typing.get_args(kind)[1])
         elif kind is not Any:
-            names = _hints(kind)
+            names = _fields(kind)
             if not names:
                 raise SpecError("value", text, f"{place} is a single value: nothing comes after it")
             if step.name not in names:
-                close = difflib.get_close_matches(step.name, names, n=1, cutoff=0.5)
-                hint = f"did you mean {close[0]!r}? " if close else ""
+                hint = did_you_mean(step.name, names)
                 allowed = f"{place} has no {step.name!r}; {hint}it has {', '.join(names)}"
                 raise SpecError("value", text, allowed)
             kind = _plain(names[step.name])
@@ -213,18 +205,18 @@ def _kind_at(text: str, steps: tuple[Step, ...]) -> Any:
     return kind
 
 
+def _row_kind(kind: Any) -> Any:
+    return _plain(typing.get_args(kind)[0]) if typing.get_origin(kind) is list else kind
+
+
 @cache
-def _hints(kind: Any) -> Mapping[str, Any]:
+def _fields(kind: Any) -> Mapping[str, Any]:
     """Return the types of possible next names; empty after a single value."""
-    if not _is_struct(kind):
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         return {}
     hints = typing.get_type_hints(kind)
     named = {name: hints[name] for name in kind.__struct_fields__}
     return {**named, "spec": RunSpec, "measures": _Measures} if kind is Record else named
-
-
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _plain(kind: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Literal
 
@@ -23,7 +24,6 @@ from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round, Timing
 from sysbench.core.spec.fields import COMPILE_KEYS
 from sysbench.core.studies.cell_values import Value, values_of
-from sysbench.core.studies.formula import source_unit
 from sysbench.core.studies.schema import MAX_REPEATS
 from sysbench.core.studies.study_file import Axis, Study
 from sysbench.core.studies.study_grid import Cell
@@ -92,23 +92,22 @@ def _split_rounds(record: Record) -> Iterator[Record]:
         yield record
         return
     for row in counting(timing.rounds):
-        yield msgspec.structs.replace(record, timing=_of_round(timing, row))
+        median = row.median_ms or timing.step.median_ms
+        rates = {name: getattr(timing, name) for name in _RATES}
+        share = timing.step.median_ms / median
+        of_round = msgspec.structs.replace(
+            timing,
+            step=spread([median]),
+            phases={name: spread([phase]) for name, phase in row.phases.items()},
+            **{name: rate * share for name, rate in rates.items() if rate is not None},
+        )
+        yield msgspec.structs.replace(record, timing=of_round)
 
 
-def _of_round(timing: Timing, row: Round) -> Timing:
-    median = row.median_ms or timing.step.median_ms
-    share = timing.step.median_ms / median
-    rates = (timing.tokens_per_second, timing.tflops, timing.mfu, timing.causal_mfu)
-    tokens, tflops, mfu, causal = (None if rate is None else rate * share for rate in rates)
-    return msgspec.structs.replace(
-        timing,
-        step=spread([median]),
-        phases={name: spread([phase]) for name, phase in row.phases.items()},
-        tokens_per_second=tokens,
-        tflops=tflops,
-        mfu=mfu,
-        causal_mfu=causal,
-    )
+_RATES = ("tokens_per_second", "tflops", "mfu", "causal_mfu")
+
+
+State = Literal["counted", "not tested", "not decidable", "same", "differs"]
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,15 +122,17 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
         why: Evidence, as text.
         first: Median of the first figure's rounds.
         second: Median of the second figure's.
+        medians: Both with their units, where a table shows them.
     """
 
     value: float
     low: float | None = None
     high: float | None = None
-    state: Literal["counted", "not tested", "not decidable", "same", "differs"]
+    state: State
     why: str
     first: float
     second: float
+    medians: str = ""
 
     @property
     def tested(self) -> str:
@@ -151,44 +152,34 @@ def ratio_of(first: Rounds, second: Rounds) -> Ratio | None:
     unpaired. Nothing is tested before all requested rounds ran, because testing after every round
     would eventually find a difference. Nothing is tested across machines.
     """
-    if not first.by_pass or not second.by_pass:
+    if not first.by_pass or not second.by_pass or not second.median:
         return None
     upper, lower = first.median, second.median
-    if not lower:
-        return None
-    plain = Ratio(value=upper / lower, state="not tested", why="", first=upper, second=lower)
+    ratio = partial(Ratio, value=upper / lower, first=upper, second=lower)
     counts = sorted({len(first.processes), len(second.processes)})
     differing = [side for side in (first, second) if len(set(side.processes)) > 1]
     if first.is_counted and second.is_counted and not differing:
         all_rounds = f", the same in all {counts[-1]} rounds" if counts[-1] > 1 else ""
-        return msgspec.structs.replace(plain, state="counted", why=COUNTED + all_rounds)
+        return ratio(state="counted", why=COUNTED + all_rounds)
     machines = first.machines | second.machines
     if len(machines) > 1:
         why = f"measured on {len(machines)} machines: not tested"
-        return msgspec.structs.replace(plain, state="not tested", why=why)
-    unlike = "; ".join(_differing(side) for side in differing if side.is_counted)
+        return ratio(state="not tested", why=why)
+    unlike = [_differing(side) for side in differing if side.is_counted]
     waiting = max(first.waiting, second.waiting)
     verdict = None if waiting else _verdict(first, second)
     if verdict is None or verdict.low is None or verdict.high is None or verdict.change is None:
-        one = counts == [1] and not waiting
-        why = NOT_TESTED if one else _too_few(counts, waiting)
-        why = "; ".join(part for part in (why, unlike) if part)
-        return msgspec.structs.replace(
-            plain, state="not tested" if one else "not decidable", why=why
-        )
-    return msgspec.structs.replace(
-        plain,
+        if counts == [1] and not waiting:
+            return ratio(state="not tested", why="; ".join([NOT_TESTED, *unlike]))
+        why = "; ".join([_too_few(counts, waiting), *unlike])
+        return ratio(state="not decidable", why=why)
+    state: State = "same" if verdict.verdict == "same" else "not decidable"
+    return ratio(
         value=1 + verdict.change,
         low=1 + verdict.low,
         high=1 + verdict.high,
-        state=(
-            "differs"
-            if verdict.differs
-            else "same"
-            if verdict.verdict == "same"
-            else "not decidable"
-        ),
-        why="; ".join(part for part in (_evidence(verdict), unlike) if part),
+        state="differs" if verdict.differs else state,
+        why="; ".join([_evidence(verdict), *unlike]),
     )
 
 
@@ -239,7 +230,7 @@ def _differing(side: Rounds) -> str:
     return f"the bytes differ between rounds, by {percent(high / low - 1, 2) if low else 'all'}"
 
 
-def merge_ratios(study: str, repeats: Mapping[int, Record]) -> Record:
+def merge_repeats(study: str, repeats: Mapping[int, Record]) -> Record:
     """Merge the repeats of one cell into a run with rounds; everything but its times is the
     first's.
 
@@ -250,33 +241,25 @@ def merge_ratios(study: str, repeats: Mapping[int, Record]) -> Record:
     numbers = sorted(repeats)
     finished = [number for number in numbers if repeats[number].status == "finished"]
     first = repeats[(finished or numbers)[0]]
-    timings = {
-        number + 1: _with_samples(timing)
-        for number in numbers
-        if (timing := repeats[number].timing) is not None
-    }
-    if len(timings) < 2:
-        return first
-    rounds = [
-        with_times(
-            Round(
+    timings: dict[int, Timing] = {}
+    rounds = []
+    for number in numbers:
+        if (timing := repeats[number].timing) is not None:
+            # A study keeps no samples: the median is the only one.
+            samples = timing.samples_ms or [timing.step.median_ms]
+            index = number + 1
+            timings[index] = msgspec.structs.replace(timing, samples_ms=samples)
+            row = Round(
                 index=index,
-                started_ns=repeats[index - 1].created_ns,
+                started_ns=repeats[number].created_ns,
                 outcome="finished",
                 experiment=study,
-                block=index - 1,
-            ),
-            timing,
-        )
-        for index, timing in timings.items()
-    ]
+                block=number,
+            )
+            rounds.append(with_times(row, timings[index]))
+    if len(timings) < 2:
+        return first
     return msgspec.structs.replace(first, timing=combined(rounds, timings))
-
-
-def _with_samples(timing: Timing) -> Timing:
-    """Use the median as the only sample, because a study keeps none."""
-    samples = timing.samples_ms or [timing.step.median_ms]
-    return msgspec.structs.replace(timing, samples_ms=samples)
 
 
 WAYS = {
@@ -285,6 +268,11 @@ WAYS = {
 }
 """Keys that do not change the work of a step. Of two batch sizes the smaller is not better."""
 TIMES = ("ns", "ms", "s")
+
+
+def ways_in(study: Study) -> list[Axis]:
+    """Return the axes whose points do the same work in different ways."""
+    return [axis for axis in study.axes if len(axis.points) > 1 and WAYS.issuperset(axis.keys)]
 
 
 class Best(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,45 +307,46 @@ def best_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) 
     Args:
         records: By the cell's id.
     """
-    repeats: dict[frozenset[tuple[str, str]], list[Cell]] = {}
-    for cell in cells:
-        repeats.setdefault(frozenset(cell.point.items()), []).append(cell)
-    for index, value in enumerate(values_of(study)):
-        for axis in ways_in(study) if source_unit(value.formula) in TIMES else ():
-            rest = [other for other in study.axes if other.name != axis.name]
-            for labels in product(*(other.labels for other in rest)):
-                place = dict(zip((other.name for other in rest), labels, strict=True))
-                points = {
-                    label: repeats.get(frozenset((place | {axis.name: label}).items()), [])
-                    for label in axis.labels
-                }
-                found = _best_label(value, points, records)
-                if found is None:
-                    continue
-                label, others, next_label, ratio = found
-                yield Best(
-                    value=index,
-                    identity=points[label][0].identity,
-                    axis=axis.name,
-                    place=", ".join(
-                        f"{other.name}={place[other.name]}"
-                        for other in rest
-                        if len(other.points) > 1
-                    ),
-                    label=label,
-                    others=others,
-                    next_label=next_label,
-                    ratio=ratio,
-                )
-
-
-def ways_in(study: Study) -> list[Axis]:
-    """Return the axes whose points do the same work in different ways."""
-    return [
-        axis
-        for axis in study.axes
-        if len(axis.points) > 1 and {key for point in axis.points for key in point.settings} <= WAYS
-    ]
+    times = [pair for pair in enumerate(values_of(study)) if pair[1].shown_unit in TIMES]
+    for (index, value), axis in product(times, ways_in(study)):
+        others = [other.name for other in study.axes if other is not axis]
+        # Place on the other axes to the repeats of each point of this one.
+        places: dict[tuple[str, ...], dict[str, list[Cell]]] = {}
+        for cell in cells:
+            if value.applies(cell):
+                points = places.setdefault(tuple(cell.point[name] for name in others), {})
+                points.setdefault(cell.point[axis.name], []).append(cell)
+        varying = [other.name for other in study.axes if len(other.points) > 1 and other != axis]
+        for points in places.values():
+            rounds = {
+                label: own
+                for label, repeats in points.items()
+                if (own := rounds_of(repeats, records, value.number, is_counted=False)).by_pass
+            }
+            if len({points[label][0].identity for label in rounds}) < 2:
+                continue
+            least = min(rounds, key=lambda label: rounds[label].median)
+            ratios = {
+                label: ratio
+                for label, own in rounds.items()
+                if label != least and (ratio := ratio_of(own, rounds[least])) is not None
+                if ratio.state == "differs" and ratio.value > 1
+            }
+            is_waiting = any(own.waiting for own in rounds.values())
+            if is_waiting or len(ratios) < len(rounds) - 1:
+                continue
+            closest = min(ratios, key=lambda label: ratios[label].value)
+            first = points[least][0]
+            yield Best(
+                value=index,
+                identity=first.identity,
+                axis=axis.name,
+                place=", ".join(f"{name}={first.point[name]}" for name in varying),
+                label=least,
+                others=len(ratios),
+                next_label=closest,
+                ratio=ratios[closest],
+            )
 
 
 def sentence_of(best: Best, value: Value) -> str:
@@ -370,29 +359,3 @@ def sentence_of(best: Best, value: Value) -> str:
         f"{best.axis}; {best.next_label} comes next with {ratio.value:.2f} times as much "
         f"({ratio.low:.3f} to {ratio.high:.3f}; {ratio.why}{several})."
     )
-
-
-def _best_label(
-    value: Value, points: Mapping[str, Sequence[Cell]], records: Mapping[str, Record]
-) -> tuple[str, int, str, Ratio] | None:
-    """Return the label with the least median, the count of other labels, the next label and the
-    ratio."""
-    rounds = {
-        label: rounds_of(cells, records, value.number, is_counted=False)
-        for label, cells in points.items()
-        if cells and value.applies(cells[0])
-    }
-    rounds = {label: of_label for label, of_label in rounds.items() if of_label.by_pass}
-    if len({points[label][0].identity for label in rounds}) < 2:
-        return None
-    least = min(rounds, key=lambda label: rounds[label].median)
-    ratios = {label: ratio_of(rounds[label], rounds[least]) for label in rounds if label != least}
-    differing = {
-        label: ratio
-        for label, ratio in ratios.items()
-        if ratio is not None and ratio.state == "differs" and ratio.value > 1
-    }
-    if len(differing) < len(ratios) or any(one.waiting for one in rounds.values()):
-        return None
-    closest = min(differing, key=lambda label: differing[label].value)
-    return least, len(ratios), closest, differing[closest]

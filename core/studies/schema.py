@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +12,14 @@ import msgspec
 from msgspec import Meta
 
 from sysbench.core.errors import NotFoundError, ProfileError, SpecError
-from sysbench.core.record.blocks import EVERY_PASS, PassName
+from sysbench.core.formatting import did_you_mean
+from sysbench.core.record.blocks import EVERY_PASS
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.models import find_model
 from sysbench.core.spec.own_model import is_own
-from sysbench.core.spec.profiles import NAME
+from sysbench.core.spec.profiles import NAME, read_toml
 from sysbench.core.studies.details import EACH
-from sysbench.core.studies.formula import check_formula, check_template, is_fact
+from sysbench.core.studies.formula import check_formula, is_fact
 from sysbench.core.studies.study_file import (
     Axis,
     Line,
@@ -34,7 +33,6 @@ from sysbench.core.studies.study_file import (
 )
 from sysbench.core.studies.study_places import study_files as study_files
 
-MAX_FILE_BYTES = 2**18
 MAX_POINTS = 1000
 MAX_REPEATS = 100
 T = TypeVar("T")
@@ -84,37 +82,9 @@ def load_study(name: str | Path) -> Study:
         ProfileError: The first mistake: file, key, value and allowed values.
     """
     path = find_study_file(name)
-    raw = _read_toml(path)
+    raw = read_toml(path, "a study")
     try:
-        _prepare_tables(raw)
-        file = _convert(raw, _File)
-        with _within("axes"):
-            axes = _parse_axes(file.axes)
-        if not axes:
-            raise SpecError("axes", file.axes, "at least one axis, such as context = [128, 256]")
-        with _within("skip"):
-            skip = tuple(_parse_skip(combination, axes) for combination in file.skip)
-        with _within("variants"):
-            variants = {key: _parse_variant(key, raw, axes) for key, raw in file.variants.items()}
-        for n, layout in enumerate(file.tables, 1):
-            with _within(f"tables[{n}]"):
-                _check_unique(layout.name, [other.name for other in file.tables[: n - 1]])
-                _check_layout(layout, axes)
-        return Study(
-            name=path.stem if NAME.fullmatch(path.stem) else "study",
-            title=file.title,
-            source=file.source,
-            notes=file.notes,
-            timelines=file.timelines,
-            passes=_parse_passes(file.passes) or ("timing",),
-            repeat=file.repeat or 1,
-            fixed=_parse_fixed(file.fixed, axes),
-            axes=axes,
-            skip=skip,
-            tables=file.tables,
-            variants=variants,
-            file=str(path),
-        )
+        return _parse_study(path, raw)
     except SpecError as error:
         raise ProfileError(f"{path}: {error}") from error
 
@@ -144,17 +114,36 @@ def parse_points(axis: str, values: Sequence[Any]) -> tuple[Point, ...]:
     return tuple({point.label: point for point in points}.values())
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ProfileError(f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB, not a study")
-        return tomllib.loads(path.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise ProfileError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ProfileError(f"{path}: not UTF-8 text ({error.reason})") from error
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise ProfileError(f"{path}: not TOML: {error}") from error
+def _parse_study(path: Path, raw: dict[str, Any]) -> Study:
+    _prepare_tables(raw)
+    file = _convert(raw, _File)
+    size = _parse_size(file)
+    axes = size.axes
+    if not axes:
+        raise SpecError("axes", file.axes, "at least one axis, such as context = [128, 256]")
+    with _within("skip"):
+        skip = tuple(_parse_skip(combination, axes) for combination in file.skip)
+    with _within("variants"):
+        variants = {key: _parse_variant(key, raw, axes) for key, raw in file.variants.items()}
+    for n, layout in enumerate(file.tables, 1):
+        with _within(f"tables[{n}]"):
+            _check_unique(layout.name, [other.name for other in file.tables[: n - 1]])
+            _check_layout(layout, axes)
+    return Study(
+        name=path.stem if NAME.fullmatch(path.stem) else "study",
+        title=file.title,
+        source=file.source,
+        notes=file.notes,
+        timelines=file.timelines,
+        passes=size.passes or ("timing",),
+        repeat=size.repeat or 1,
+        fixed=size.fixed,
+        axes=axes,
+        skip=skip,
+        tables=file.tables,
+        variants=variants,
+        file=str(path),
+    )
 
 
 def _prepare_tables(raw: Mapping[str, Any]) -> None:
@@ -185,9 +174,11 @@ def _convert(value: Any, kind: type[T]) -> T:
         if match := re.match(r"Object (contains unknown|missing required) field `(.*)`", what):
             key += f".{match[2]}"
             value = value.get(match[2])
-            close = difflib.get_close_matches(match[2], _KEYS, n=1, cutoff=0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            what = f"no such key{hint}" if match[1] == "contains unknown" else "it is missing"
+            is_missing = match[1] == "missing required"
+            hint = did_you_mean(match[2], _KEYS).strip()
+            what = "it is missing" if is_missing else "; ".join(filter(None, ("no such key", hint)))
+        if "matching regex" in what:
+            what = "one {:.2f} or {}: digits and one of e f g %"
         what = re.sub(r"^Expected (.*?)(, got .*)?$", r"\1", what)
         what = re.sub(r"`(\w+)`", lambda match: _WORDS.get(match[1], match[1]), what)
         raise SpecError(key.removeprefix("."), value, what) from error
@@ -203,8 +194,27 @@ def _within(place: str) -> Iterator[None]:
         raise SpecError(f"{place}{dot}{error.field}", error.value, error.allowed) from error
 
 
-def _parse_axes(raw: Mapping[str, Any]) -> tuple[Axis, ...]:
-    return tuple(Axis(name=name, points=_parse_axis(name, value)) for name, value in raw.items())
+def _parse_size(size: _Size) -> Variant:
+    with _within("axes"):
+        points = {name: _parse_axis(name, value) for name, value in size.axes.items()}
+    axes = tuple(Axis(name=name, points=own) for name, own in points.items())
+    names = size.passes
+    if names is not None and (not names or set(names) - set(EVERY_PASS)):
+        raise SpecError("passes", names, f"any of {', '.join(EVERY_PASS)}")
+    passes = tuple(name for name in EVERY_PASS if name in (names or ())) or None
+    with _within("fixed"):
+        for key in size.fixed.keys() & {key for axis in axes for key in axis.keys}:
+            raise SpecError(key, size.fixed[key], "a key that no axis sets")
+        fixed = _parse_settings(size.fixed)
+    return Variant(axes=axes, fixed=fixed, passes=passes, repeat=size.repeat)
+
+
+def _parse_variant(name: str, raw: Any, axes: Sequence[Axis]) -> Variant:
+    with _within(name):
+        size = _convert(raw, _Size)
+        for key in size.axes:
+            _check_among("axes", key, [axis.name for axis in axes])
+        return _parse_size(size)
 
 
 def _parse_axis(name: str, value: Any) -> tuple[Point, ...]:
@@ -257,31 +267,6 @@ def _label(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _parse_fixed(raw: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, Any]:
-    with _within("fixed"):
-        for key in raw.keys() & {key for axis in axes for p in axis.points for key in p.settings}:
-            raise SpecError(key, raw[key], "a key that no axis sets")
-        return _parse_settings(raw)
-
-
-def _parse_passes(names: Collection[str] | None) -> tuple[PassName, ...]:
-    if names is not None and (not names or set(names) - set(EVERY_PASS)):
-        raise SpecError("passes", names, f"any of {', '.join(EVERY_PASS)}")
-    return tuple(name for name in EVERY_PASS if name in (names or ()))
-
-
-def _parse_variant(name: str, raw: Any, axes: Sequence[Axis]) -> Variant:
-    with _within(name):
-        size = _convert(raw, _Size)
-        for key in size.axes:
-            _check_among("axes", key, [axis.name for axis in axes])
-        with _within("axes"):
-            own = _parse_axes(size.axes)
-        passes = _parse_passes(size.passes) or None
-        fixed = _parse_fixed(size.fixed, own)
-        return Variant(axes=own, fixed=fixed, passes=passes, repeat=size.repeat)
-
-
 def _parse_skip(raw: Mapping[str, Any], axes: Sequence[Axis]) -> dict[str, tuple[str, ...]]:
     """Parse axis to labels that are left out together."""
     labels = {axis.name: axis.labels for axis in axes}
@@ -317,15 +302,14 @@ def _check_layout(layout: TableLayout, axes: Sequence[Axis]) -> None:
             _check_column(column, layout, before, set(names) - set(layout.rows))
 
 
-def _check_part(part: StudyColumn | Line, axes: Sequence[Axis]) -> None:
+def _check_part(part: Line, axes: Sequence[Axis]) -> None:
     labels = {axis.name: axis.labels for axis in axes}
     with _within("where"):
         for axis, label in part.where.items():
             _check_among("", axis, labels)
             _check_among(axis, label, labels[axis])
     if part.value:
-        check_formula(part.value, part.unit, part.format)
-    check_template(part.format)
+        check_formula(part.value, part.unit)
 
 
 def _check_column(
@@ -348,9 +332,8 @@ def _check_column(
 
 def _check_among(key: str, name: str, allowed: Collection[str]) -> None:
     if name not in allowed:
-        close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise SpecError(key or name, name, f"{hint}any of {', '.join(allowed)}")
+        listed = f"{did_you_mean(name, allowed)}any of {', '.join(allowed)}"
+        raise SpecError(key or name, name, listed)
 
 
 def _check_unique(name: str, others: Collection[str]) -> None:

@@ -32,41 +32,46 @@ class Axis(StudyPart, frozen=True):
     def labels(self) -> tuple[str, ...]:
         return tuple(point.label for point in self.points)
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of a spec that the points set, each once."""
+        return tuple(dict.fromkeys(key for point in self.points for key in point.settings))
+
 
 Text = Annotated[str, Meta(min_length=1)]
+NumberFormat = Annotated[str, Meta(pattern=r"^([^{}]*\{(:,?(\.\d{1,2})?[efg%]?)?\}[^{}]*)?$")]
+"""Empty, or a text with one field, of which only the number of digits and the kind are free."""
 
 
-class StudyColumn(StudyPart, frozen=True):
-    """A column of a table.
+class Line(StudyPart, frozen=True):
+    """A named row in a table whose columns differ by ``where``: another value, or other cells. Its
+    fields replace a column's.
 
     Attributes:
         name: Heading.
-        value: Formula over a record (`sysbench.core.studies.formula`); empty: the line's.
+        value: Formula over a record (`sysbench.core.studies.formula`); empty: the other one's.
         where: Cell of a row that it shows: axis to label.
         unit: Unit of conversion, if any.
         format: Number format such as ``{:.2f}``.
-        ratio: Names of two earlier columns: the first over the second.
-        is_label: True for the column of line names.
     """
 
     name: Text
     value: str = ""
     where: dict[str, str] = {}
     unit: str = ""
-    format: str = ""
+    format: NumberFormat = ""
+
+
+class StudyColumn(Line, frozen=True):
+    """A column of a table.
+
+    Attributes:
+        ratio: Names of two earlier columns: the first over the second.
+        is_label: True for the column of line names.
+    """
+
     ratio: tuple[str, str] | None = None
     is_label: bool = msgspec.field(default=False, name="label")
-
-
-class Line(StudyPart, frozen=True):
-    """A named row in a table whose columns differ by ``where``: another value, or other cells. Its
-    fields replace a column's."""
-
-    name: Text
-    value: str = ""
-    where: dict[str, str] = {}
-    unit: str = ""
-    format: str = ""
 
 
 class TableLayout(StudyPart, frozen=True):

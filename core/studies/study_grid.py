@@ -201,7 +201,7 @@ def _matches(labels: Mapping[str, str], combination: Mapping[str, Sequence[str]]
 def _kept(axis: Axis, wanted: Sequence[str] | None) -> list[Point]:
     if wanted is None:
         return list(axis.points)
-    full = {_short_label(point.label): point.label for point in axis.points}
+    full = {short_label(point.label): point.label for point in axis.points}
     names = {full.get(name, name) for name in _join_labels(wanted, {*full, *full.values()})}
     unknown = names - set(axis.labels)
     if unknown:
@@ -220,7 +220,7 @@ def _join_labels(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]
         del rest[:size]
 
 
-def _short_label(label: str) -> str:
+def short_label(label: str) -> str:
     """Return ``large`` for ``cs336-2025/large``."""
     return label.rpartition("/")[2]
 

@@ -12,8 +12,7 @@ from sysbench.core.record.memory import Oom, Timeline
 from sysbench.core.record.record import Record
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.studies import study_grid as grid
-from sysbench.core.studies.cell_values import Value, pruner_for, values_of
-from sysbench.core.studies.charts import figures_of
+from sysbench.core.studies.cell_values import Value, figures_of, pruner_for, values_of
 from sysbench.core.studies.forecast import Forecast, Forecaster, past_entries
 from sysbench.core.studies.ratios import Best, best_of, sentence_of
 from sysbench.core.studies.study_directory import (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from functools import partial
+from itertools import islice, product, starmap
 
 import msgspec
 
@@ -19,10 +20,9 @@ from sysbench.core.studies.formula import (
     number_format,
     read_cell,
     shown_unit,
-    written,
 )
-from sysbench.core.studies.measures import instruction_set, machine, sdpa_kernel
-from sysbench.core.studies.ratios import Ratio, Rounds, merge_ratios, ratio_of, rounds_of
+from sysbench.core.studies.measures import MEASURES
+from sysbench.core.studies.ratios import Ratio, Rounds, merge_repeats, ratio_of, rounds_of
 from sysbench.core.studies.study_file import Line, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import Cell as Content
@@ -37,9 +37,11 @@ CONTEXT = {
     "attention": "spec.attention",
 }
 """Columns to add to every table, with their formulas."""
-INSTRUCTIONS, MACHINE, SDPA = "instruction set", "machine", "sdpa kernel"
-"""Columns of memory tables with CPU cells, whose libraries choose their workspace by instruction
-set; of tables with cluster cells; and of those in which torch chose the kernel."""
+INSTRUCTIONS = "instruction set"
+"""Column of memory tables with CPU cells, whose libraries choose their workspace by it."""
+OF_SOME = {INSTRUCTIONS: "instruction_set", "machine": "machine", "sdpa kernel": "sdpa_kernel"}
+"""Columns of tables in which some cell has that measure: on a CPU, on a cluster, and where torch
+chose the kernel."""
 ALLOCATED = ("memory.", "measures.largest_bytes", "measures.largest_category")
 """Prefixes of memory formulas."""
 OF_MEMORY = ("ledger", "largest")
@@ -61,31 +63,26 @@ class Filling:
         layout: Its definition.
         table: Rows; every number has its own column.
         ratios: By row and column name.
-        medians: The two medians of each ratio, with units.
     """
 
     layout: TableLayout
     table: Table
     ratios: Mapping[tuple[int, str], Ratio] = field(default_factory=dict)
-    medians: Mapping[tuple[int, str], str] = field(default_factory=dict)
 
     @property
     def shown(self) -> Table:
         """The table for people: a ratio is one text, ``1.52 (1.47–1.58)``; untested ones are
         marked."""
+        table, marks = self.table, self._marks()
         names = _ratio_names(self.layout)
-        marks = self._marks()
-        table, hidden = self.table, {further for name in names for further in _extra_columns(name)}
-        for name in names:
+        rows = list(map(list, table.rows))
+        for (row, name), ratio in self.ratios.items():
             place = table.index(name)
-            write = table.formats[place].format
-            rows = list(map(list, table.rows))
-            for index, row in enumerate(rows):
-                if (ratio := self.ratios.get((index, name))) is not None:
-                    row[place] = _ratio_text(ratio, write, marks)
-            keys = table.sort_keys | {name: tuple(table.column(name))}
-            table = msgspec.structs.replace(table, rows=tuple(map(tuple, rows)), sort_keys=keys)
-        return select(table, [name for name in table.columns if name not in hidden])
+            rows[row][place] = _ratio_text(ratio, table.formats[place].format, marks)
+        keys = {name: tuple(table.column(name)) for name in names}
+        shown = msgspec.structs.replace(table, rows=tuple(map(tuple, rows)), sort_keys=keys)
+        hidden = {further for name in names for further in _extra_columns(name)}
+        return select(shown, [name for name in table.columns if name not in hidden])
 
     @property
     def legend(self) -> tuple[str, ...]:
@@ -139,7 +136,6 @@ def _fill_columns(
     }
     rows: list[dict[str, Content]] = []
     ratios: dict[tuple[int, str], Ratio] = {}
-    medians: dict[tuple[int, str], str] = {}
     for labels in product(*(axis.labels for axis in axes)):
         place = dict(zip((axis.name for axis in axes), labels, strict=True))
         own = [cell for cell in cells if place.items() <= cell.point.items()]
@@ -147,24 +143,20 @@ def _fill_columns(
             row: dict[str, Content] = {name: place[name] for name in leading}
             row |= {name: _fact(own, formula, records) for name, formula in context.items()}
             for column in columns:
-                part = layout.part(line, column)
+                name = column.name
                 if column.is_label:
-                    row[column.name] = line.name
+                    row[name] = line.name
                 elif column.ratio is None:
-                    row[column.name] = _cell_content(part, own, records)
+                    row[name] = _cell_content(layout.part(line, column), own, records)
                 # Texts, such as a fallback, are not compared.
-                elif all(is_number(row[name]) for name in column.ratio):
-                    sides = [layout.part(line, layout.column(name)) for name in column.ratio]
-                    ratio = ratio_of(*(_rounds(side, own, records) for side in sides))
+                elif all(is_number(row[side]) for side in column.ratio):
+                    sides = [layout.part(line, layout.column(side)) for side in column.ratio]
+                    ratio = _ratio(sides, own, records)
                     if ratio is not None:
-                        ratios[len(rows), column.name] = ratio
-                        medians[len(rows), column.name] = (
-                            f"{_with_unit(sides[0], ratio.first)}, "
-                            f"{_with_unit(sides[1], ratio.second)}"
-                        )
+                        ratios[len(rows), name] = ratio
                         tested = (ratio.low, ratio.high, ratio.tested)
-                        row |= zip(_extra_columns(column.name), tested, strict=True)
-                        row[column.name] = ratio.value
+                        row |= zip(_extra_columns(name), tested, strict=True)
+                        row[name] = ratio.value
             rows.append(row)
     formats = {column.name: _format(layout.part(lines[0], column)) for column in columns}
     tested_names = (further for name in _ratio_names(layout) for further in _extra_columns(name))
@@ -176,7 +168,7 @@ def _fill_columns(
         rows=tuple(tuple(map(row.get, names)) for row in rows),
         formats=tuple(formats.get(name, "") for name in names),
     )
-    return Filling(layout, table, ratios, medians)
+    return Filling(layout, table, ratios)
 
 
 def _context(
@@ -186,9 +178,13 @@ def _context(
     has_steps = study.fixed.get("workload") not in WITHOUT_STEPS
     yield from (pair for pair in CONTEXT.items() if has_steps or pair[0] == "hardware")
     is_of_memory = any(formula.startswith(ALLOCATED) for formula in layout.formulas)
-    for name, measure in ((INSTRUCTIONS, instruction_set), (MACHINE, machine), (SDPA, sdpa_kernel)):
-        if any(map(measure, records.values())) and (name != INSTRUCTIONS or is_of_memory):
-            yield name, f"measures.{measure.__name__}"
+    for name, measure in OF_SOME.items():
+        if (is_of_memory or name != INSTRUCTIONS) and _has(measure, records.values()):
+            yield name, f"measures.{measure}"
+
+
+def _has(measure: str, records: Iterable[Record]) -> bool:
+    return any(map(MEASURES[measure].read, records))
 
 
 def _ratio_names(layout: TableLayout) -> list[str]:
@@ -203,6 +199,16 @@ def _ratio_text(ratio: Ratio, write: Callable[[float], str], marks: Mapping[str,
     if ratio.low is not None and ratio.high is not None:
         return f"{write(ratio.value)} ({write(ratio.low)}–{write(ratio.high)})"
     return f"{write(ratio.value)} {marks.get(ratio.why, '')}".rstrip()
+
+
+def _ratio(
+    sides: Sequence[StudyColumn], cells: Sequence[Cell], records: Mapping[str, Record]
+) -> Ratio | None:
+    ratio = ratio_of(*(_rounds(side, cells, records) for side in sides))
+    if ratio is None:
+        return None
+    medians = zip(sides, (ratio.first, ratio.second), strict=True)
+    return msgspec.structs.replace(ratio, medians=", ".join(starmap(_with_unit, medians)))
 
 
 def _with_unit(part: StudyColumn, value: float) -> str:
@@ -230,12 +236,8 @@ def _rounds(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Reco
     if is_fact(part.value):
         value = _cell_content(part, cells, records)
         return Rounds({0: value}, (value,), is_counted=True) if is_number(value) else Rounds()
-    return rounds_of(
-        _own(part, cells),
-        records,
-        lambda record: _read(part, record),
-        is_counted=is_counted(part.value),
-    )
+    figure = partial(_read, part)
+    return rounds_of(_own(part, cells), records, figure, is_counted=is_counted(part.value))
 
 
 def _cell_content(
@@ -251,7 +253,7 @@ def _cell_content(
     if numbers:
         value = statistics.median(numbers)
         if any(record.compile is not None and record.compile.fell_back for record in measured):
-            return f"{written(_format(part) or '{}')(value)} ({FELL_BACK})"
+            return f"{(_format(part) or '{}').format(value)} ({FELL_BACK})"
         return value
     if present:
         return present[0]
@@ -280,46 +282,39 @@ def _fill_each(
     """Stack the same table of every cell. A cell without it is an empty row, or left out if it
     finished. Repeats are one cell with the times of all rounds."""
     axes = [axis.name for axis in study.axes if len(axis.points) > 1]
-    by_cell = _merge_repeats(study, cells, records)
-    all_records = list(by_cell.values())
-    tables = {id: EACH[layout.each](record, all_records) for id, record in by_cell.items()}
+    repeats: dict[str, dict[int, Record]] = {}
+    for cell in cells:
+        if cell.id in records:
+            repeats.setdefault(cell.identity, {})[cell.repeat] = records[cell.id]
+    by_cell = {identity: merge_repeats(study.name, found) for identity, found in repeats.items()}
+    merged = list(by_cell.values())
+    tables = {id: EACH[layout.each](record, merged) for id, record in by_cell.items()}
     first = next((table for table in tables.values() if table is not None), None)
     if first is None or not first.columns:
         return Table(name=layout.name, title=layout.title, columns=tuple(axes), rows=())
-    has_instructions = layout.each in OF_MEMORY and any(map(instruction_set, all_records))
-    last = (INSTRUCTIONS,) if has_instructions else ()
+    heads = {axis: f"{axis} of cell" if axis in first.columns else axis for axis in axes}
+    has_instructions = layout.each in OF_MEMORY and _has("instruction_set", merged)
+    names = (*heads.values(), *first.columns, *((INSTRUCTIONS,) if has_instructions else ()))
     rows: list[Row] = []
     for cell in cells:
         record, table = by_cell.get(cell.identity), tables.get(cell.identity)
         has_rows = table is not None and bool(table.rows)
         if cell.repeat or (record is not None and record.status == "finished" and not has_rows):
             continue
-        labels = [cell.point[axis] for axis in axes]
-        instructions = [instruction_set(record) if record else None for _ in last]
+        own: dict[str, Content] = {head: cell.point[axis] for axis, head in heads.items()}
+        if record is not None:
+            own[INSTRUCTIONS] = MEASURES["instruction_set"].read(record)
         # Optional columns may differ between cells.
-        own = islice(table.mappings(), layout.most or None) if table and has_rows else [{}]
-        rows += ((*labels, *map(values.get, first.columns), *instructions) for values in own)
+        of_cell = islice(table.mappings(), layout.most or None) if table and has_rows else [{}]
+        rows += (tuple(map((values | own).get, names)) for values in of_cell)
+    formats = dict(zip(first.columns, first.formats, strict=False))
     return Table(
         name=layout.name,
         title=layout.title,
-        columns=(
-            *(f"{axis} of cell" if axis in first.columns else axis for axis in axes),
-            *(*first.columns, *last),
-        ),
+        columns=names,
         rows=tuple(rows),
-        formats=(*("" for _ in axes), *first.formats, *("" for _ in last)) if first.formats else (),
+        formats=tuple(formats.get(name, "") for name in names) if formats else (),
         headings=first.headings,
         units=first.units,
         about=first.about,
     )
-
-
-def _merge_repeats(
-    study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
-) -> dict[str, Record]:
-    """Merge repeats into one record with rounds, by cell identity."""
-    repeats: dict[str, dict[int, Record]] = {}
-    for cell in cells:
-        if cell.id in records:
-            repeats.setdefault(cell.identity, {})[cell.repeat] = records[cell.id]
-    return {identity: merge_ratios(study.name, found) for identity, found in repeats.items()}

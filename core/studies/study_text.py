@@ -43,37 +43,32 @@ def sentences_of(
             for key in tested[:MAX_PER_COLUMN]:
                 place = ", ".join(str(rows[key[0]][name]) for name in naming)
                 assert column.ratio is not None
-                text = _of_ratio(column.ratio, filling.ratios[key], filling.medians[key])
+                text = _of_ratio(column.ratio, filling.ratios[key])
                 yield f"{place}: {text}."
     yield from _without_numbers(cells, records)
 
 
-def _of_ratio(names: tuple[str, str], ratio: Ratio, medians: str) -> str:
+def _of_ratio(names: tuple[str, str], ratio: Ratio) -> str:
     """Describe a ratio, or two medians with the reason if no test supports it."""
     first, second = names
     if ratio.low is None or ratio.high is None:
         if ratio.is_claim:
             return f"{first} is {ratio.value:.2f} times {second} ({ratio.why})"
-        return f"{medians}; {ratio.why}"
+        return f"{ratio.medians}; {ratio.why}"
     write = _writer(ratio.low, ratio.high)
     low, high = write(ratio.low), write(ratio.high)
     if ratio.is_claim:
         return f"{first} is {write(ratio.value)} times {second} ({low} to {high}; {ratio.why})"
     if ratio.state == "same":
         return f"{first} and {second} are the {ratio.why} (ratio {low} to {high})"
-    return f"{medians}; {ratio.why} (ratio {low} to {high})"
+    return f"{ratio.medians}; {ratio.why} (ratio {low} to {high})"
 
 
 def _writer(low: float, high: float) -> Callable[[float], str]:
     """Return a format with enough decimals to separate the interval from one; at least two."""
-    digits = next(
-        (
-            digits
-            for digits in range(2, MAX_DIGITS)
-            if all(float(f"{end:.{digits}f}") != 1 for end in (low, high))
-        ),
-        MAX_DIGITS,
-    )
+    digits = 2
+    while digits < MAX_DIGITS and 1 in (round(low, digits), round(high, digits)):
+        digits += 1
     return lambda value: f"{value:.{digits}f}"
 
 
@@ -105,10 +100,11 @@ def cautions_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Recor
     Args:
         records: By the cell's id.
     """
-    by_axes = [text for axis in study.axes if (text := _of_axis(axis, study.fixed))]
-    by_ratios = [text for layout in study.tables for text in _of_ratios(layout, cells)]
-    machines = _of_machines(list(records.values()))
-    return [*by_axes, *by_ratios, *machines]
+    return [
+        *(text for axis in study.axes if (text := _of_axis(axis, study.fixed))),
+        *(text for layout in study.tables for text in _of_ratios(layout, cells)),
+        *_of_machines(list(records.values())),
+    ]
 
 
 def factors(a: RunSpec, b: RunSpec) -> list[str]:
@@ -123,14 +119,9 @@ def _fold_keys(keys: Sequence[str]) -> list[str]:
 
 def _of_axis(axis: Axis, fixed: Mapping[str, object]) -> str | None:
     """Warn of an axis whose points change several keys."""
-    default = RunSpec()
-    keys = dict.fromkeys(key for point in axis.points for key in point.settings)
-
-    def values(key: str) -> set[str]:
-        unset = fixed.get(key, getattr(default, key))
-        return {repr(point.settings.get(key, unset)) for point in axis.points}
-
-    changing = _fold_keys([key for key in keys if len(values(key)) > 1])
+    unset = msgspec.structs.asdict(RunSpec()) | fixed
+    specs = [unset | point.settings for point in axis.points]
+    changing = _fold_keys([key for key in axis.keys if len({repr(s[key]) for s in specs}) > 1])
     if len(changing) < 2:
         return None
     return (
@@ -141,17 +132,14 @@ def _of_axis(axis: Axis, fixed: Mapping[str, object]) -> str | None:
 
 def _of_ratios(layout: TableLayout, cells: Sequence[Cell]) -> Iterator[str]:
     """Warn of ratios of cells that differ in several factors."""
-    columns = {column.name: column for column in layout.columns}
     for column in layout.columns:
         if column.ratio is None:
             continue
-        over, under = (columns[name].where for name in column.ratio)
+        over, under = (layout.column(name).where for name in column.ratio)
         pinned = [line.where for line in layout.lines] or [{}]
-        differences = (
-            _differing(over | line_where, under | line_where, layout.rows, cells)
-            for line_where in pinned
+        differing = max(
+            (_differing(over | line, under | line, layout.rows, cells) for line in pinned), key=len
         )
-        differing = max(differences, key=len)
         if len(differing) > 1:
             yield (
                 f"{column.name} compares cells that differ in {len(differing)} factors "
@@ -163,17 +151,17 @@ def _differing(
     over: Mapping[str, str], under: Mapping[str, str], rows: Sequence[str], cells: Sequence[Cell]
 ) -> list[str]:
     """Return the factors in which the two cells of some row differ."""
-    below = {_row(cell, rows): cell for cell in cells if under.items() <= cell.point.items()}
-    differing: dict[str, None] = {}
-    for cell in cells:
-        other = below.get(_row(cell, rows))
-        if over.items() <= cell.point.items() and other and cell.spec and other.spec:
-            differing |= dict.fromkeys(factors(cell.spec, other.spec))
-    return list(differing)
 
+    def specs_by_row(side: Mapping[str, str]) -> dict[tuple[str, ...], RunSpec]:
+        return {
+            tuple(cell.point[axis] for axis in rows): cell.spec
+            for cell in cells
+            if cell.spec and side.items() <= cell.point.items()
+        }
 
-def _row(cell: Cell, rows: Sequence[str]) -> tuple[str, ...]:
-    return tuple(cell.point[axis] for axis in rows)
+    upper, lower = specs_by_row(over), specs_by_row(under)
+    pairs = [factors(spec, lower[row]) for row, spec in upper.items() if row in lower]
+    return list(dict.fromkeys(key for keys in pairs for key in keys))
 
 
 def _of_machines(records: Sequence[Record]) -> Iterator[str]:
@@ -193,13 +181,9 @@ def _of_machines(records: Sequence[Record]) -> Iterator[str]:
 
 def study_command(study: Study) -> str:
     """Return ``sysbench-tui study precision --variant small --set model=tiny``."""
-    return shlex.join(["sysbench-tui", "study", _name(study), *_options(study)])
-
-
-def _name(study: Study) -> str:
-    """Return the name if it finds the file, else the file."""
-    file = study_files().get(study.name)
-    return study.name if file is not None and str(file) == study.file else study.file
+    is_found = str(study_files().get(study.name)) == study.file
+    name = study.name if is_found else study.file
+    return shlex.join(["sysbench-tui", "study", name, *_options(study)])
 
 
 def _options(study: Study) -> Iterator[str]:

@@ -22,7 +22,7 @@ from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_file import Study
 from sysbench.tui.live.study_watch import StudyWatch
 from sysbench.tui.screens.studies_grid import Grid, StudyGrid
-from sysbench.tui.screens.studies_text import arrange, grid_cell
+from sysbench.tui.screens.studies_text import GridTexts, arrange
 
 ROUNDS = 7
 STUDY = """
@@ -50,15 +50,7 @@ class GridApp(App[None]):
 
 def grid_of(watch: StudyWatch) -> Grid:
     """The texts of every cell."""
-    laid = arrange(watch.study, watch.cells)
-    cells = [
-        [
-            grid_cell(watch, None, laid.cells[row, column], None)
-            for column, _ in enumerate(laid.columns)
-        ]
-        for row, _ in enumerate(laid.rows)
-    ]
-    return Grid(laid.corner, laid.columns, laid.rows, cells)
+    return GridTexts(watch, None).grid(arrange(watch.study, watch.cells))
 
 
 def milliseconds(work: Callable[[], object]) -> float:

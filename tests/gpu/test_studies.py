@@ -27,7 +27,7 @@ def test_every_published_figure_is_of_a_cell_that_is_run(name: str) -> None:
     mine = [one for one in load_published() if one.study == name]
     assert mine
     for one in mine:
-        check_formula(one.value, one.unit, "")
+        check_formula(one.value, one.unit)
         found = [figure for spec in specs if (figure := one.figure(spec)) is not None]
         assert sorted(found) == sorted(one.values.values()), one
 

@@ -7,8 +7,7 @@ import pytest
 
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.studies.cell_values import pruner_for
-from sysbench.core.studies.charts import figures_of
+from sysbench.core.studies.cell_values import figures_of, pruner_for
 from sysbench.core.studies.schema import load_study, study_files
 from sysbench.core.studies.study_file import Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import expand, with_variant

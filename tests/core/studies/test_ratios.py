@@ -16,7 +16,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.studies.ratios import (
     Rounds,
-    merge_ratios,
+    merge_repeats,
     ratio_of,
     rounds_of,
 )
@@ -263,9 +263,9 @@ def test_repeats_become_the_rounds_of_one_run() -> None:
     of = study()
     cells, records = filled(of, {"fp32": LEVELS, "bf16": LEVELS})
     own = {cell.repeat: records[cell.id] for cell in cells if cell.point["precision"] == "fp32"}
-    record = merge_ratios("s", own)
+    record = merge_repeats("s", own)
     assert record.timing is not None
     assert record.timing.interval_of == "rounds"
     assert [row.block for row in record.timing.rounds] == list(range(6))
     assert record.timing.step.median_ms == 11.5
-    assert merge_ratios("s", {0: own[0]}) == own[0]
+    assert merge_repeats("s", {0: own[0]}) == own[0]

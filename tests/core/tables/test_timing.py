@@ -85,7 +85,7 @@ def test_rounds_are_told_wherever_their_time_is() -> None:
         ("of_round", 3),
     ]
     assert entry_of(record).rounds == 3
-    assert (MEASURES["rounds"](record), MEASURES["timed_steps"](record)) == (3, 36)
+    assert [MEASURES[name].read(record) for name in ("rounds", "timed_steps")] == [3, 36]
     (good,) = findings_of(record)
     assert good.verdict == "10.2 ms per step, ±1.96 % over 3 processes."
     assert good.why.startswith("12 steps in the median process")

@@ -19,7 +19,7 @@ import msgspec
 from sysbench.core import Record, RunSpec
 from sysbench.core.export.text_formats import escaped, table_as_markdown
 from sysbench.core.formatting import counted
-from sysbench.core.studies.formula import converted, evaluate, source_unit
+from sysbench.core.studies.formula import read_cell
 from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_directory import StudyDirectory, open_study, records_of
 from sysbench.core.studies.study_grid import Cell, expand, with_overrides, with_variant
@@ -105,8 +105,8 @@ def beside(
         if figure is None:
             continue
         record = records.get(cell.id)
-        found = evaluate(record, one.value) if record else None
-        measured = converted(found, source_unit(one.value), one.unit) if is_number(found) else None
+        found = read_cell(record, one.value, one.unit) if record else None
+        measured = found if is_number(found) else None
         status = "waits" if record is None else record.status
         rows.append(
             (
