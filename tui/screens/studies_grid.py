@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
@@ -98,22 +98,12 @@ class StudyGrid(ScrollView, can_focus=True):
         self._edges: list[int] = [0]
 
     def show(self, grid: Grid) -> None:
-        """Show a grid; repaint only rows that changed."""
-        before, self.grid = self.grid, grid
-        widths = self._widths()
-        if widths != (self._label, self._edges) or before.rows != grid.rows:
-            self._label, self._edges = widths
-            rows, columns = len(grid.rows), len(grid.columns)
-            self.virtual_size = Size(self._label + self._edges[-1], HEAD_ROWS + rows)
-            row, column = self.place
-            self.place = (min(row, max(rows - 1, 0)), min(column, max(columns - 1, 0)))
+        if grid != self.grid:
+            self.grid = grid
+            self._label, self._edges = self._widths()
+            self.virtual_size = Size(self._label + self._edges[-1], HEAD_ROWS + len(grid.rows))
+            self.place = self.place  # inside the new grid
             self.refresh()
-            return
-        if before.columns != grid.columns or before.corner != grid.corner:
-            self.refresh()
-        for row, (old, new) in enumerate(zip(before.cells, grid.cells, strict=True)):
-            if old != new:
-                self._repaint(row)
 
     def _widths(self) -> tuple[int, list[int]]:
         """Width of the labels and edges of the columns after them, in terminal cells.
@@ -127,11 +117,6 @@ class StudyGrid(ScrollView, can_focus=True):
             texts = (cell_len(cell.text) for row in grid.cells if (cell := row[column]) is not None)
             edges.append(edges[-1] + max(MIN_CELLS, cell_len(name), *texts, 0) + PADDING)
         return min(label, MAX_LABEL_CELLS) + PADDING, edges
-
-    def _repaint(self, row: int) -> None:
-        y = HEAD_ROWS + row - round(self.scroll_y)
-        if HEAD_ROWS <= y < self.size.height:
-            self.refresh(Region(0, y, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
         grid, width = self.grid, self.size.width
@@ -174,9 +159,14 @@ class StudyGrid(ScrollView, can_focus=True):
     def _style(self, name: str) -> Style:
         return self.get_component_rich_style(f"grid--{name}")
 
+    def validate_place(self, place: tuple[int, int]) -> tuple[int, int]:
+        row, column = place
+        last_row, last_column = len(self.grid.rows) - 1, len(self.grid.columns) - 1
+        return max(min(row, last_row), 0), max(min(column, last_column), 0)
+
     def watch_place(self, before: tuple[int, int], now: tuple[int, int]) -> None:
         for row in {before[0], now[0]}:
-            self._repaint(row)
+            self.refresh_line(HEAD_ROWS + row)
         self._keep_in_view()
         self.post_message(self.Moved())
 
@@ -192,11 +182,7 @@ class StudyGrid(ScrollView, can_focus=True):
         self.scroll_to(x, y, animate=False, immediate=True)
 
     def action_move(self, down: int, right: int) -> None:
-        row, column = self.place
-        self.place = (
-            min(max(row + down, 0), max(len(self.grid.rows) - 1, 0)),
-            min(max(column + right, 0), max(len(self.grid.columns) - 1, 0)),
-        )
+        self.place = (self.place[0] + down, self.place[1] + right)
 
     def action_page(self, turn: int) -> None:
         self.action_move(turn * max(self.scrollable_content_region.height - HEAD_ROWS - 1, 1), 0)

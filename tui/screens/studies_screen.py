@@ -14,22 +14,20 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from sysbench.core.errors import SysbenchError
-from sysbench.core.export.text_formats import table_as_markdown
 from sysbench.core.studies.study_grid import Cell, with_variant
 from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.studies.study_text import study_command
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.study_watch import StudyWatch
-from sysbench.tui.screens.studies_grid import Grid, StudyGrid
+from sysbench.tui.screens.studies_grid import StudyGrid
 from sysbench.tui.screens.studies_text import (
     Arrangement,
+    GridTexts,
     StudyChoice,
     StudyViews,
     arrange,
     cell_text,
     choices,
-    grid_cell,
-    grid_title,
     literal_lines,
     study_heading,
     suggested_variant,
@@ -132,10 +130,9 @@ class StudiesScreen(WorkScreen):
         self.followed = self.report = self._arrangement = self.chosen = None
         try:
             study = choice.load()
-            if choice.is_profile:
-                study = with_variant(
-                    study, suggested_variant(study) if variant is None else variant
-                )
+            if variant is None:
+                variant = suggested_variant(study) if choice.is_profile else ""
+            study = with_variant(study, variant)
             self.followed = StudyWatch(study)
         except SysbenchError as error:
             self._refuse(str(error))
@@ -212,17 +209,9 @@ class StudiesScreen(WorkScreen):
             return
         self._changed = watch.changes
         self.query_one("#heading", Static).update(study_heading(watch, self.report))
-        cells = [
-            [
-                grid_cell(watch, self.report, repeats, self.chosen)
-                if (repeats := arrangement.cells.get((row, column)))
-                else None
-                for column in range(len(arrangement.columns))
-            ]
-            for row in range(len(arrangement.rows))
-        ]
-        self.grid.show(Grid(arrangement.corner, arrangement.columns, arrangement.rows, cells))
-        self.grid.border_title = Content(grid_title(self.report, arrangement, self.chosen))
+        texts = GridTexts(watch, self.report, self.chosen)
+        self.grid.show(texts.grid(arrangement))
+        self.grid.border_title = Content(texts.title(arrangement))
         self._show_cell()
 
     @on(StudyGrid.Moved)
@@ -244,10 +233,8 @@ class StudiesScreen(WorkScreen):
         """Show the next value in grid and plot; after the last, each cell's first."""
         if self.report is None:
             return
-        columns = zip(*self.report.numbers.values(), strict=True)
-        measured = [
-            index for index, column in enumerate(columns) if any(n is not None for n in column)
-        ]
+        columns = enumerate(zip(*self.report.numbers.values(), strict=True))
+        measured = (index for index, column in columns if any(n is not None for n in column))
         present = -1 if self.chosen is None else self.chosen
         self.chosen = next((index for index in measured if index > present), None)
         self._show_state()
@@ -321,9 +308,9 @@ class StudiesScreen(WorkScreen):
         return study_command(self.followed.study) if self.followed else "sysbench-tui study list"
 
     def copyable(self) -> tuple[str, str]:
-        table = self.views.shown_table
-        if table is not None:
-            return "the table as Markdown", table_as_markdown(table)
+        table = self.views.table
+        if table.display and table.table is not None:
+            return "the table as Markdown", table.markdown()
         return super().copyable()
 
     def explanations(self) -> list[str]:

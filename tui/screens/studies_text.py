@@ -9,7 +9,6 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
-import msgspec
 from textual import getters, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -22,16 +21,15 @@ from sysbench.core.studies.cell_values import Value
 from sysbench.core.studies.forecast import Forecast, total_seconds, waiting_forecasts
 from sysbench.core.studies.ratios import ways_in
 from sysbench.core.studies.schema import load_study, study_files
-from sysbench.core.studies.study_directory import CellStatus, list_studies
-from sysbench.core.studies.study_file import Axis, Study
-from sysbench.core.studies.study_grid import Cell
+from sysbench.core.studies.study_directory import CellEntry, CellStatus, list_studies
+from sysbench.core.studies.study_file import Study
+from sysbench.core.studies.study_grid import Cell, short_label
 from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.tables.cells import literal
-from sysbench.core.tables.table import Table
 from sysbench.core.tables.timing_tables import Figure, digits
 from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.live.study_watch import StudyWatch
-from sysbench.tui.screens.studies_grid import GridCell
+from sysbench.tui.screens.studies_grid import Grid, GridCell
 from sysbench.tui.text import STAGE_WORDS, amount, forecast_text, outcome_text
 from sysbench.tui.widgets.key_bar import ViewBar, next_name
 from sysbench.tui.widgets.plot import LinePlot
@@ -60,42 +58,20 @@ def arrange(study: Study, cells: Sequence[Cell]) -> Arrangement:
     across = [axis for axis in varying if axis not in down]
     if not across and len(down) > 1:
         across = [down.pop()]
-    rows, columns = _combinations(down), _combinations(across)
-    row_of = {combination: row for row, combination in enumerate(rows)}
-    column_of = {combination: column for column, combination in enumerate(columns)}
-    cells_by_place: dict[Place, list[Cell]] = {}
+    rows, columns = (
+        {labels: n for n, labels in enumerate(product(*(axis.labels for axis in axes)))}
+        for axes in (down, across)
+    )
+    by_place: dict[Place, list[Cell]] = {}
     for cell in cells:
-        place = (row_of[_point(cell, down)], column_of[_point(cell, across)])
-        cells_by_place.setdefault(place, []).append(cell)
-    return Arrangement(
-        corner=" · ".join(axis.name for axis in down),
-        rows=[_label(combination) for combination in rows],
-        columns=[_label(combination) for combination in columns],
-        cells=cells_by_place,
+        row = rows[tuple(cell.point[axis.name] for axis in down)]
+        column = columns[tuple(cell.point[axis.name] for axis in across)]
+        by_place.setdefault((row, column), []).append(cell)
+    row_names, column_names = (
+        [" · ".join(map(short_label, labels)) for labels in side] for side in (rows, columns)
     )
-
-
-def fixed_axes(study: Study) -> str:
-    return " · ".join(
-        f"{axis.name} {short(axis.labels[0])}" for axis in study.axes if len(axis.points) == 1
-    )
-
-
-def short(label: str) -> str:
-    """``large`` for ``cs336-2025/large``."""
-    return label.rpartition("/")[2]
-
-
-def _combinations(axes: Sequence[Axis]) -> list[tuple[str, ...]]:
-    return list(product(*(axis.labels for axis in axes)))
-
-
-def _point(cell: Cell, axes: Sequence[Axis]) -> tuple[str, ...]:
-    return tuple(cell.point[axis.name] for axis in axes)
-
-
-def _label(combination: Sequence[str]) -> str:
-    return " · ".join(map(short, combination))
+    corner = " · ".join(axis.name for axis in down)
+    return Arrangement(corner, row_names, column_names, by_place)
 
 
 NO_VALUE = "–"
@@ -112,7 +88,9 @@ _SHOWN = {"waiting": "·", "refused": "refused", "too-large": "too large"}
 def study_heading(watch: StudyWatch, report: StudyReport | None) -> Content:
     """``precision · small  ● running  18/20 cells · ETA about 0:41  Title``; cut from the right."""
     progress, study = watch.progress, watch.study
-    name = " · ".join(part for part in (study.name, study.variant, fixed_axes(study)) if part)
+    single = [axis for axis in study.axes if len(axis.points) == 1]
+    fixed = [f"{axis.name} {short_label(axis.labels[0])}" for axis in single]
+    name = " · ".join(filter(None, (study.name, study.variant, *fixed)))
     rounds = f" in {study.repeat} rounds" if study.repeat > 1 else ""
     parts = [f"{progress.done}/{progress.total} cells{rounds}"]
     counts = progress.counts
@@ -123,96 +101,98 @@ def study_heading(watch: StudyWatch, report: StudyReport | None) -> Content:
         if seconds is not None:
             left = f"ETA {left}" if progress.is_live else f"{left} left"
         parts.append(left)
-    state, style = _state(watch)
+    if progress.is_live:
+        state = ("● running", "$accent")
+    elif watch.is_over:
+        state = ("✓ done", "$success")
+    elif watch.has_begun:
+        state = ("‖ paused", "$warning")
+    else:
+        state = ("○ not started", "$foreground 60%")
     return Content.assemble(
         (f"{literal(name)}  ", "bold"),
-        (f"{state}  ", style),
+        (f"{state[0]}  ", state[1]),
         f"{' · '.join(parts)}  ",
         (literal(study.title), "$foreground 80%"),
     )
 
 
-def _state(watch: StudyWatch) -> tuple[str, str]:
-    if watch.progress.is_live:
-        return "● running", "$accent"
-    if watch.is_over:
-        return "✓ done", "$success"
-    return ("‖ paused", "$warning") if watch.has_begun else ("○ not started", "$foreground 60%")
+@dataclass(frozen=True, slots=True)
+class GridTexts:
+    """Texts of the grid's cells.
 
-
-def shown_value(
-    report: StudyReport | None, cell: Cell, chosen: int | None
-) -> tuple[Value, int] | None:
-    """The value of a cell in the grid, and its index in the report.
-
-    It is the chosen one, else the first that applies; values with a unit come before counts.
+    Attributes:
+        chosen: Index of the value to show. By default each cell shows the first that applies;
+            values with a unit come before counts.
     """
-    if report is None:
-        return None
-    applying = [(value, index) for index, value in enumerate(report.values) if value.applies(cell)]
-    if chosen is not None:
-        return next((pair for pair in applying if pair[1] == chosen), None)
-    return min(applying, key=lambda pair: not pair[0].shown_unit, default=None)
 
+    watch: StudyWatch
+    report: StudyReport | None
+    chosen: int | None = None
 
-def grid_title(report: StudyReport | None, arrangement: Arrangement, chosen: int | None) -> str:
-    """The name of the grid's value, or "cells" if cells show different ones."""
-    cells = [cell for repeats in arrangement.cells.values() for cell in repeats]
-    shown = {pair[0].title for cell in cells if (pair := shown_value(report, cell, chosen))}
-    title = shown.pop() if len(shown) == 1 else "cells"
-    if report is None or not any(is_best(report, cell, chosen) for cell in cells):
-        return title
-    ways = " × ".join(axis.name for axis in ways_in(report.study))
-    return f"{title} · {LEAST} fastest {ways}, tested"
+    def value(self, cell: Cell) -> tuple[int, Value] | None:
+        """The value that the grid shows of a cell, and its index in the report."""
+        values = enumerate(self.report.values if self.report else ())
+        applying = [(index, value) for index, value in values if value.applies(cell)]
+        if self.chosen is not None:
+            applying = [pair for pair in applying if pair[0] == self.chosen]
+        return min(applying, key=lambda pair: not pair[1].shown_unit, default=None)
 
+    def is_best(self, cell: Cell) -> bool:
+        """Whether the study's tests found the value to be the lowest along all axes of ways."""
+        shown = self.value(cell)
+        if self.report is None or shown is None:
+            return False
+        found = [best for best in self.report.best if best.identity == cell.identity]
+        axes = {best.axis for best in found if best.value == shown[0]}
+        return bool(axes) and axes == {axis.name for axis in ways_in(self.report.study)}
 
-def is_best(report: StudyReport | None, cell: Cell, chosen: int | None) -> bool:
-    """Whether the study's tests found the cell's value to be the lowest along all axes of ways."""
-    shown = shown_value(report, cell, chosen)
-    if report is None or shown is None:
-        return False
-    axes = {
-        best.axis
-        for best in report.best
-        if (best.value, best.identity) == (shown[1], cell.identity)
-    }
-    return bool(axes) and axes == {axis.name for axis in ways_in(report.study)}
+    def title(self, arrangement: Arrangement) -> str:
+        """The name of the grid's value, or "cells" if cells show different ones."""
+        cells = [cell for repeats in arrangement.cells.values() for cell in repeats]
+        shown = {pair[1].title for cell in cells if (pair := self.value(cell))}
+        title = shown.pop() if len(shown) == 1 else "cells"
+        if not any(map(self.is_best, cells)):
+            return title
+        ways = " × ".join(axis.name for axis in ways_in(self.watch.study))
+        return f"{title} · {LEAST} fastest {ways}, tested"
 
+    def grid(self, arrangement: Arrangement) -> Grid:
+        corner, rows, columns, cells = arrangement
+        texts = [
+            [self.cell(own) if (own := cells.get((row, n))) else None for n in range(len(columns))]
+            for row in range(len(rows))
+        ]
+        return Grid(corner, columns, rows, texts)
 
-def grid_cell(
-    watch: StudyWatch, report: StudyReport | None, cells: Sequence[Cell], chosen: int | None
-) -> GridCell:
-    """The repeats at one place: the median of their values, or their state."""
-    statuses = [watch.progress.statuses[cell.id] for cell in cells]
-    if "running" in statuses:
-        view = watch.current.view if watch.current else None
-        return GridCell("running", f"⟳ {_progress(view)}")
-    for status, cell in zip(statuses, cells, strict=True):
-        if status == "oom":
-            oom = report.ooms.get(cell.id) if report else None
+    def cell(self, cells: Sequence[Cell]) -> GridCell:
+        """The repeats at one place: the median of their values, or their state."""
+        statuses = [self.watch.progress.statuses[cell.id] for cell in cells]
+        first, status, report = cells[0], statuses[0], self.report
+        if "running" in statuses:
+            view = self.watch.current.view if self.watch.current else None
+            return GridCell("running", f"⟳ {_progress(view)}")
+        if "oom" in statuses:
+            oom = report.ooms.get(cells[statuses.index("oom")].id) if report else None
             requested_bytes = oom.requested_bytes if oom else None
             return GridCell("oom", f"OOM {amount(requested_bytes)}" if requested_bytes else "OOM")
-    numbers = [number for cell in cells if (number := _number(report, cell, chosen)) is not None]
-    shown = shown_value(report, cells[0], chosen)
-    if numbers and shown:
-        text = digits(statistics.median(numbers), shown[0].shown_unit)
-        some = f" {len(numbers)}/{len(cells)}" if len(numbers) < len(cells) else ""
-        if not some and is_best(report, cells[0], chosen):
-            return GridCell("best", f"{text} {LEAST}")
-        return GridCell("finished", text + some)
-    status = statuses[0]
-    if status == "finished":
-        return GridCell("finished", NO_VALUE if shown else FILLED)
-    if status == "waiting" and report and report.forecasts[cells[0].id].fits is False:
-        return GridCell("waiting", "· OOM?")
-    return GridCell(status, _SHOWN.get(status, outcome_text(status)))
-
-
-def _number(report: StudyReport | None, cell: Cell, chosen: int | None) -> float | None:
-    shown = shown_value(report, cell, chosen)
-    if report is None or shown is None or cell.id not in report.numbers:
-        return None
-    return report.numbers[cell.id][shown[1]]
+        shown = self.value(first)
+        if report and shown:
+            index, value = shown
+            found = [report.numbers[cell.id][index] for cell in cells if cell.id in report.numbers]
+            numbers = [number for number in found if number is not None]
+            if numbers:
+                text = digits(statistics.median(numbers), value.shown_unit)
+                if len(numbers) < len(cells):
+                    return GridCell("finished", f"{text} {len(numbers)}/{len(cells)}")
+                if self.is_best(first):
+                    return GridCell("best", f"{text} {LEAST}")
+                return GridCell("finished", text)
+        if status == "finished":
+            return GridCell("finished", NO_VALUE if shown else FILLED)
+        if status == "waiting" and report and report.forecasts[first.id].fits is False:
+            return GridCell("waiting", "· OOM?")
+        return GridCell(status, _SHOWN.get(status, outcome_text(status)))
 
 
 def _progress(view: LiveView | None) -> str:
@@ -231,51 +211,35 @@ def cell_text(watch: StudyWatch, report: StudyReport | None, cells: Sequence[Cel
     """State, values and prediction of the selected cell on two lines."""
     first = cells[0]
     entry = watch.entries.get(first.id)
-    status = watch.progress.statuses[first.id]
-    parts = [f"{outcome_text(status)}"] + ([entry.run] if entry and entry.run else [])
+    state = outcome_text(watch.progress.statuses[first.id])
+    run = f" · {entry.run}" if entry and entry.run else ""
     head = Content.assemble(
-        (literal(first.words), "bold"), ("  " + literal(" · ".join(parts)), "$foreground 60%")
+        (literal(first.words), "bold"), ("  " + literal(state + run), "$foreground 60%")
     )
-    facts = " · ".join(_cell_facts(watch, report, cells))
-    return Content("\n").join([head, Content(literal(facts))])
+    facts = [first.refused] if first.refused else _cell_facts(report, cells, entry)
+    return Content("\n").join([head, Content(literal(" · ".join(facts)))])
 
 
 def _cell_facts(
-    watch: StudyWatch, report: StudyReport | None, repeats: Sequence[Cell]
+    report: StudyReport | None, repeats: Sequence[Cell], entry: CellEntry | None
 ) -> Iterator[str]:
-    cell = repeats[0]
-    if cell.refused:
-        yield cell.refused
-        return
-    rounds = report.numbers if report else {}
-    measured = [rounds[repeat.id] for repeat in repeats if repeat.id in rounds]
+    numbers = report.numbers if report else {}
+    measured = [numbers[repeat.id] for repeat in repeats if repeat.id in numbers]
     for index, value in enumerate(report.values if report else ()):
-        known = [number for numbers in measured if (number := numbers[index]) is not None]
+        known = [number for own in measured if (number := own[index]) is not None]
         if known:
-            yield _of_rounds(value, known)
-    entry = watch.entries.get(cell.id)
+            text = f"{value.name} {value.words(statistics.median(known))}"
+            low, high = value.words(min(known)), value.words(max(known))
+            yield f"{text}, {low} to {high} in {len(known)} rounds" if known[1:] else text
     if entry and entry.detail:
         yield entry.detail
-    if report:
-        yield from _forecast(report.forecasts[cell.id], is_done=bool(measured))
-
-
-def _of_rounds(value: Value, numbers: Sequence[float]) -> str:
-    """``step median 16.12 ms, 13.50 ms to 22.50 ms in 8 rounds``."""
-    text = f"{value.name} {value.words(statistics.median(numbers))}"
-    if len(numbers) < 2:
-        return text
-    low, high = value.words(min(numbers)), value.words(max(numbers))
-    return f"{text}, {low} to {high} in {len(numbers)} rounds"
-
-
-def _forecast(forecast: Forecast, *, is_done: bool) -> Iterator[str]:
+    forecast = report.forecasts[repeats[0].id] if report else Forecast()
     if forecast.peak_bytes is not None:
         least = "≥ " if forecast.is_least else ""
         capacity = f" of {amount(forecast.capacity_bytes)}" if forecast.capacity_bytes else ""
         fits = "" if forecast.fits is not False else ": will not fit"
         yield f"predicted peak {least}{amount(forecast.peak_bytes)}{capacity}{fits}"
-    if not is_done:
+    if report and not measured:
         yield forecast_text(forecast.seconds)
 
 
@@ -313,8 +277,7 @@ SMALL = "small"
 """The variant for a CPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyChoice:
+class StudyChoice(NamedTuple):
     """One line of the list.
 
     Attributes:
@@ -331,18 +294,15 @@ class StudyChoice:
 
 def choices() -> dict[str, StudyChoice]:
     """The lines by key: profiles, then started studies, newest first."""
-    profiles = {
-        f"file-{name}": StudyChoice(label=name, load=partial(load_study, name), is_profile=True)
+    listed = {
+        f"file-{name}": StudyChoice(name, partial(load_study, name), is_profile=True)
         for name in study_files()
     }
-    begun = {}
     for directory in list_studies():
         is_live = directory.is_live()
         label = f"{'●' if is_live else '↳'} {directory.id}"
-        begun[f"begun-{directory.id}"] = StudyChoice(
-            label=label, load=directory.study, is_live=is_live
-        )
-    return profiles | begun
+        listed[f"begun-{directory.id}"] = StudyChoice(label, directory.study, is_live=is_live)
+    return listed
 
 
 def suggested_variant(study: Study) -> str:
@@ -388,23 +348,15 @@ class StudyViews(Vertical):
 
     def turn(self) -> None:
         if self.bar.names:
-            self.bar.active = next_name(self.bar.names, self.bar.active)
-            self._show()
+            self.turn_to(next_name(self.bar.names, self.bar.active))
 
-    @property
-    def shown_table(self) -> Table | None:
-        """The visible table with the rows that match the filter."""
-        table = self.table.table
-        if table is None or not self.table.display:
-            return None
-        return msgspec.structs.replace(
-            table, rows=tuple(table.rows[index] for index in self.table.matching)
-        )
+    def turn_to(self, name: str) -> None:
+        self.bar.active = name
+        self._show()
 
     @on(ViewBar.Chosen)
     def _clicked(self, event: ViewBar.Chosen) -> None:
-        self.bar.active = event.name
-        self._show()
+        self.turn_to(event.name)
 
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self._show)
@@ -430,7 +382,7 @@ class StudyViews(Vertical):
         self.words.query_one(Static).update(literal_lines("\n".join(lines)))
 
     def _figure(self, report: StudyReport) -> Figure | None:
-        names = [value.title for value in report.values]
-        figures = {figure.name: figure for figure in report.figures}
-        chosen = names[self._chosen] if self._chosen is not None else next(iter(figures), "")
-        return figures.get(chosen)
+        if self._chosen is None:
+            return next(iter(report.figures), None)
+        name = report.values[self._chosen].title
+        return next((figure for figure in report.figures if figure.name == name), None)
