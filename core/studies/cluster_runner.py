@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
 
 import msgspec
 
@@ -24,6 +23,7 @@ from sysbench.core.studies.study_runner import (
     CellEnded,
     CellsElsewhere,
     CellStarted,
+    EndReason,
     StudyEnded,
     StudyEvent,
     StudyStarted,
@@ -104,10 +104,9 @@ class _Follower:
         if todo and not self.cancel.is_set():
             yield CellsElsewhere(count=len(todo), words=self._submit(todo))
         yield from self._follow()
+        reason: EndReason = "finished" if self.done == total else "unfinished"
         if self.cancel.is_set():
-            reason: Literal["cancelled", "finished", "unfinished"] = "cancelled"
-        else:
-            reason = "finished" if self.done == total else "unfinished"
+            reason = "cancelled"
         yield StudyEnded(reason=reason, done=self.done, total=total)
 
     def _take_up(self) -> Iterator[StudyEvent]:

@@ -116,7 +116,7 @@ _BEFORE_OPTION = re.compile(rf",(?=[^,]*=|(?:{'|'.join(FLAGS)})(?:,|$))".replace
 
 def placed(study: Study, options: SlurmOptions) -> Study:
     """Resolve ``auto`` for the cluster: a GPU if the jobs request one, else the CPU."""
-    by_axis = any("device" in point.settings for axis in study.axes for point in axis.points)
+    by_axis = any("device" in axis.keys for axis in study.axes)
     fixed = dict(study.fixed)
     if not by_axis and fixed.get("device", "auto") == "auto":
         fixed["device"] = "cuda:0" if options.has_gpu else "cpu"

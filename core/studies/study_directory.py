@@ -144,9 +144,11 @@ class StudyDirectory(JobDirectory):
         return None
 
     def run_of(self, entry: CellEntry) -> RunDirectory | None:
-        """Return the run of an entry; None if it was deleted."""
-        path = _path_of(entry, self.root)
-        return RunDirectory(path) if path is not None and (path / "run.json").is_file() else None
+        """Return the run of an entry; None if it was deleted, or its id is missing or a path."""
+        if not is_run_id(entry.run):
+            return None
+        run = RunDirectory(runs_folder(self.root) / entry.run)
+        return run if run.header_path.is_file() else None
 
 
 def append_line(path: Path, value: msgspec.Struct) -> None:
@@ -173,11 +175,6 @@ def read_lines(path: Path, kind: type[T]) -> Iterator[T]:
     for line in lines:
         with suppress(*UNREADABLE_JSON):
             yield msgspec.json.decode(line, type=kind)
-
-
-def _path_of(entry: CellEntry, root: Path | None) -> Path | None:
-    """Return the path of an entry's run; None if its id is missing or a path."""
-    return runs_folder(root) / entry.run if is_run_id(entry.run) else None
 
 
 def directory_of(study: Study, root: Path | None = None) -> StudyDirectory:
@@ -209,16 +206,6 @@ def list_studies(root: Path | None = None) -> list[StudyDirectory]:
     return [StudyDirectory(path) for path in begun_studies(root)]
 
 
-def studies_with(run_id: str, root: Path | None = None) -> list[StudyDirectory]:
-    """Return the readable studies that contain this run."""
-    found = []
-    for directory in list_studies(root):
-        with suppress(DamagedFileError):
-            if any(entry.run == run_id for entry in directory.entries().values()):
-                found.append(directory)
-    return found
-
-
 def find_study(name: str, root: Path | None = None) -> StudyDirectory:
     """Return the newest directory of a study by name, or by whole or partial id.
 
@@ -235,21 +222,6 @@ def find_study(name: str, root: Path | None = None) -> StudyDirectory:
         f"study {name!r} was not started here: start it with `sysbench-tui study {name}`; "
         f"started: {started}"
     )
-
-
-def status_of(
-    cell: Cell, entries: Mapping[str, CellEntry], *, is_live: bool, root: Path | None = None
-) -> CellStatus:
-    """Return the status of a cell. A started cell without an end waits, unless its runner lives."""
-    if cell.spec is None:
-        return "refused"
-    entry = entries.get(cell.id)
-    path = None if entry is None else _path_of(entry, root)
-    if entry is None or (entry.run and (path is None or not path.is_dir())):
-        return "waiting"
-    if entry.status == "running" and not is_live:
-        return "waiting"
-    return entry.status
 
 
 class StudyProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,12 +253,25 @@ def progress_in(
     cells: Sequence[Cell],
     entries: Mapping[str, CellEntry] | None = None,
 ) -> StudyProgress:
-    """Return the status of every cell; ``entries`` are those of the directory, if read already."""
+    """Return the status of every cell.
+
+    A started cell without an end waits, unless the study is live.
+
+    Args:
+        entries: Those of the directory, if read already.
+    """
     newest = directory.entries() if entries is None else entries
-    is_live, root = directory.is_live(), directory.root
-    statuses = {
-        cell.id: status_of(cell, newest, is_live=is_live, root=root) for cell in unique(cells)
-    }
+    is_live = directory.is_live()
+
+    def status(cell: Cell) -> CellStatus:
+        entry = newest.get(cell.id)
+        if cell.spec is None:
+            return "refused"
+        if entry is None or (entry.run and directory.run_of(entry) is None):
+            return "waiting"
+        return "waiting" if entry.status == "running" and not is_live else entry.status
+
+    statuses = {cell.id: status(cell) for cell in unique(cells)}
     return StudyProgress(statuses=statuses, is_live=is_live)
 
 
@@ -307,8 +292,7 @@ def records_of(
         entry = entries.get(cell.id)
         if entry is None or entry.status == "running" or cell.id in records:
             continue
-        run = directory.run_of(entry)
-        if run is None:
+        if (run := directory.run_of(entry)) is None:
             continue
         try:
             record = load_record(run)
@@ -332,9 +316,10 @@ def uses_of(run_id: str, root: Path | None = None) -> list[str]:
             decided = experiment.experiment()
             if run_id in (decided.a, decided.b):
                 words.append(f"experiment {experiment.id}, which loses the rounds of a side")
-    words += [
-        f"study {study.id}, which runs its cell again" for study in studies_with(run_id, root)
-    ]
+    for study in list_studies(root):
+        with suppress(DamagedFileError):
+            if any(entry.run == run_id for entry in study.entries().values()):
+                words.append(f"study {study.id}, which runs its cell again")
     words += [
         f"baseline {listed.name}, which keeps its own copy"
         for listed in list_baselines(root)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -15,7 +16,6 @@ import msgspec
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.machine.interpreter import ready_python, require_chosen, use_python
-from sysbench.core.record.events import AnyEvent
 from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
 from sysbench.core.runs.run_directory import RunDirectory, create_run
@@ -36,7 +36,7 @@ from sysbench.core.studies.study_directory import (
     CellEntry,
     CellStatus,
     StudyDirectory,
-    status_of,
+    progress_in,
     unique,
 )
 from sysbench.core.studies.study_grid import Cell, expand
@@ -71,13 +71,6 @@ class CellStarted(msgspec.Struct, frozen=True, kw_only=True):
     number: int
 
 
-class CellAdvanced(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of the current cell's run."""
-
-    cell: Cell
-    event: AnyEvent
-
-
 class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
     """A cell has its value; ``seconds_left`` is the forecast of the rest, if known."""
 
@@ -92,15 +85,18 @@ class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
         return self.entry.status
 
 
+EndReason = Literal["finished", "cancelled", "out-of-time", "unfinished"]
+
+
 class StudyEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The runner stopped: done, cancelled, at its time limit, or with cells without a value."""
 
-    reason: Literal["finished", "cancelled", "out-of-time", "unfinished"]
+    reason: EndReason
     done: int
     total: int
 
 
-StudyEvent = StudyStarted | CellsElsewhere | CellStarted | CellAdvanced | CellEnded | StudyEnded
+StudyEvent = StudyStarted | CellsElsewhere | CellStarted | CellEnded | StudyEnded
 
 
 def run_study(
@@ -126,71 +122,59 @@ def run_study(
         InterpreterError: Workers cannot run in the chosen interpreter.
         SpecError: A pass that this machine cannot run.
     """
+    cancel = cancel or Cancellation()
     with directory.hold():
         refuse_while_queued(directory)
-        runner = _Runner(directory, cells, cancel or Cancellation(), retry=retry)
-        yield from runner.run(None if max_minutes is None else 60 * max_minutes)
-
-
-class _Runner:
-    def __init__(
-        self, directory: StudyDirectory, cells: Sequence[Cell], cancel: Cancellation, *, retry: bool
-    ) -> None:
-        self.directory = directory
-        self.cancel = cancel
-        self.cells = unique(cells)
-        adopt(directory, self.cells)
-        self.todo = cells_to_run(directory, self.cells, retry=retry)
-        for cell in self.todo:
+        cells = unique(cells)
+        adopt(directory, cells)
+        todo = cells_to_run(directory, cells, retry=retry)
+        for cell in todo:
             parse_passes(cell.passes)
-        if self.todo:
+        if todo:
             ready_python()
-        self.forecaster = Forecaster(past_entries(directory.root))
-
-    def run(self, limit: float | None) -> Iterator[StudyEvent]:
-        began = time.monotonic()
-        total, done = len(self.cells), len(self.cells) - len(self.todo)
-        seconds, is_least = self._forecast(self.todo)
+        forecaster = Forecaster(past_entries(directory.root))
+        end = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
+        total, done = len(cells), len(cells) - len(todo)
+        seconds, is_least = total_seconds(map(forecaster.forecast, todo))
         yield StudyStarted(total=total, done=done, seconds=seconds, is_least=is_least)
-        for index, cell in enumerate(self.todo):
-            left = None if limit is None else limit - (time.monotonic() - began)
-            if left is not None and left < (self._forecast([cell])[0] or 0.0):
-                yield StudyEnded(reason="out-of-time", done=done, total=total)
-                return
-            entry = yield from self._cell(cell, done + 1)
+        reason: EndReason = "finished"
+        for index, cell in enumerate(todo, 1):
+            if end - time.monotonic() < (forecaster.forecast(cell).seconds or 0.0):
+                reason = "out-of-time"
+                break
+            entry = yield from _run_cell(directory, cell, forecaster, cancel, done + 1)
             if entry.status != "cancelled":
                 done += 1
-                rest, _ = self._forecast(self.todo[index + 1 :])
-                yield CellEnded(cell=cell, entry=entry, done=done, total=total, seconds_left=rest)
-            if self.cancel.is_set():
-                yield StudyEnded(reason="cancelled", done=done, total=total)
-                return
-        yield StudyEnded(reason="finished", done=done, total=total)
+                left, _ = total_seconds(map(forecaster.forecast, todo[index:]))
+                yield CellEnded(cell=cell, entry=entry, done=done, total=total, seconds_left=left)
+            if cancel.is_set():
+                reason = "cancelled"
+                break
+        yield StudyEnded(reason=reason, done=done, total=total)
 
-    def _cell(self, cell: Cell, number: int) -> Generator[StudyEvent, None, CellEntry]:
-        """Run one cell to its end; store and return its entry."""
-        assert cell.spec is not None  # refused cells are not run
-        forecast = self.forecaster.forecast(cell)
-        if not forecast.is_run:
-            why = "not run: this machine has not the memory; memory_limit makes it safe to try"
-            peak = forecast.peak_bytes
-            entry = CellEntry(cell=cell.id, status="too-large", peak_bytes=peak, detail=why)
-            self.directory.append(entry)
-            return entry
-        run = create_run(cell.spec, cell.passes, self.directory.root)
-        self.directory.append(CellEntry(cell=cell.id, status="running", run=run.id))
-        yield CellStarted(cell=cell, run=run.id, number=number)
-        began = time.monotonic()
-        for event in supervise(run, cancel=self.cancel):
-            yield CellAdvanced(cell=cell, event=event)
-        seconds = time.monotonic() - began
-        entry = cell_entry(cell, load_record(run), seconds)
-        self.directory.append(entry)
-        self.forecaster.learn(entry)
+
+def _run_cell(
+    directory: StudyDirectory, cell: Cell, forecaster: Forecaster, cancel: Cancellation, number: int
+) -> Generator[StudyEvent, None, CellEntry]:
+    """Run one cell to its end; store and return its entry."""
+    assert cell.spec is not None  # refused cells are not run
+    forecast = forecaster.forecast(cell)
+    if not forecast.is_run:
+        why = "not run: this machine has not the memory; memory_limit makes it safe to try"
+        peak = forecast.peak_bytes
+        entry = CellEntry(cell=cell.id, status="too-large", peak_bytes=peak, detail=why)
+        directory.append(entry)
         return entry
-
-    def _forecast(self, cells: Sequence[Cell]) -> tuple[float | None, bool]:
-        return total_seconds(map(self.forecaster.forecast, cells))
+    run = create_run(cell.spec, cell.passes, directory.root)
+    directory.append(CellEntry(cell=cell.id, status="running", run=run.id))
+    yield CellStarted(cell=cell, run=run.id, number=number)
+    began = time.monotonic()
+    for _ in supervise(run, cancel=cancel):
+        pass
+    entry = cell_entry(cell, load_record(run), time.monotonic() - began)
+    directory.append(entry)
+    forecaster.learn(entry)
+    return entry
 
 
 def keep_python(directory: StudyDirectory) -> None:
@@ -238,11 +222,9 @@ def cell_entry(
 
 def cells_to_run(directory: StudyDirectory, cells: Sequence[Cell], *, retry: bool) -> list[Cell]:
     """Return cells without a value; with ``retry`` also failed ones."""
-    entries, root = directory.entries(), directory.root
+    statuses = progress_in(directory, cells).statuses
     final = {*FINAL_STATUSES} - ({"failed"} if retry else set())
-    return [
-        cell for cell in cells if status_of(cell, entries, is_live=False, root=root) not in final
-    ]
+    return [cell for cell in cells if statuses[cell.id] not in final]
 
 
 def adopt(

@@ -13,7 +13,12 @@ import pytest
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.forecast import Forecaster, cell_kind, past_entries
-from sysbench.core.studies.study_directory import CellEntry, StudyDirectory, records_of, status_of
+from sysbench.core.studies.study_directory import (
+    CellEntry,
+    StudyDirectory,
+    progress_in,
+    records_of,
+)
 from sysbench.core.studies.study_grid import Cell
 from sysbench.tui.cli import main
 
@@ -53,7 +58,7 @@ def test_a_line_names_a_run_and_no_path(
     study.append(entry)
     assert study.run_of(entry) is None
     assert records_of(study, [cell]) == {}
-    assert status_of(cell, {cell.id: entry}, is_live=False) == "waiting"
+    assert progress_in(study, [cell]).statuses == {cell.id: "waiting"}
 
 
 def plant_folder(path: Path) -> None:

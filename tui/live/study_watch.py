@@ -23,7 +23,7 @@ from sysbench.core.studies.study_grid import Cell, expand
 from sysbench.core.studies.study_report import StudyReport, make_report
 from sysbench.tui.live.run_watch import RunWatch
 
-Stamp = tuple[int, int]
+Stamp = tuple[int, int, bool]
 
 
 class StudyWatch:
@@ -70,12 +70,14 @@ class StudyWatch:
 
     def poll(self) -> bool:
         """Read new entries; True if a cell started or ended."""
-        is_live = self.directory.is_live()
         stamp = self._read_stamp()
-        is_new = stamp != self._stamp or is_live != self.progress.is_live or not self.changes
+        is_new = stamp != self._stamp
         if is_new:
             self._stamp = stamp
-            self._reload()
+            self.changes += 1
+            self.entries = self.directory.entries()
+            self.progress = progress_in(self.directory, self.cells, self.entries)
+            self._follow()
         if self.current is not None:
             self.current.poll()
         return is_new
@@ -102,17 +104,12 @@ class StudyWatch:
         return next((line for line in reversed(lines) if line.strip()), "")
 
     def _read_stamp(self) -> Stamp:
+        is_live = self.directory.is_live()
         try:
             status = self.directory.cells_path.stat()
         except FileNotFoundError:
-            return (0, 0)
-        return (status.st_mtime_ns, status.st_size)
-
-    def _reload(self) -> None:
-        self.changes += 1
-        self.entries = self.directory.entries()
-        self.progress = progress_in(self.directory, self.cells, self.entries)
-        self._follow()
+            return (0, 0, is_live)
+        return (status.st_mtime_ns, status.st_size, is_live)
 
     def _follow(self) -> None:
         running = self.progress.running
