@@ -12,7 +12,7 @@ from math import fsum
 from typing import Any
 
 from sysbench.core.compare.comparison import break_even
-from sysbench.core.record.memory import Origin
+from sysbench.core.record.memory import Oom, Origin
 from sysbench.core.record.record import Kernels, Memory, Record
 from sysbench.core.spec.fields import COMPILE_KEYS
 from sysbench.core.spec.spec import RunSpec
@@ -38,11 +38,14 @@ def score_matrices_bytes(spec: RunSpec) -> int:
     return tensors + (MATRICES_AT_ONCE * score_bytes(spec) if written_out else 0)
 
 
+def oom_of(record: Record) -> Oom | None:
+    return next((row.oom for row in record.passes if row.oom is not None), None)
+
+
 def accounting_table(record: Record, others: Sequence[Record] = ()) -> Table:
     """List one cell's tensors with formula and bytes; empty if the cell fitted."""
     rows: list[Row] = []
-    failed = next((pass_record for pass_record in record.passes if pass_record.oom), None)
-    if failed is not None and failed.oom is not None:
+    if (oom := oom_of(record)) is not None:
         spec = RunSpec(**record.spec)
         width = spec.precision_row.compute_bytes
         shape = f"{spec.batch} × {spec.context} × {spec.d_model} × {width}"
@@ -51,9 +54,9 @@ def accounting_table(record: Record, others: Sequence[Record] = ()) -> Table:
         rows = [
             ("q, k, v and the output, each", f"B S d w = {shape}", tensor),
             ("one matrix of scores", f"B h S² w = {scores}", score_bytes(spec)),
-            ("failed request", failed.oom.phase, failed.oom.requested_bytes),
-            ("allocated then", "", failed.oom.allocated_bytes),
-            ("free then", "", failed.oom.free_bytes),
+            ("failed request", oom.phase, oom.requested_bytes),
+            ("allocated then", "", oom.allocated_bytes),
+            ("free then", "", oom.free_bytes),
         ]
     return Table(
         name="accounting",

@@ -123,9 +123,9 @@ def is_spread(text: str) -> bool:
 
 
 def is_counted(text: str) -> bool:
-    """Return whether a pass counts these bytes, which are then equal in every process."""
+    """Return whether every process gives the same: facts, and bytes that a pass counts."""
     is_bytes = source_unit(text) == "B" and "driver" not in text
-    return is_bytes and parse_path(text)[0].name in COUNTING_ROOTS
+    return is_fact(text) or (is_bytes and parse_path(text)[0].name in COUNTING_ROOTS)
 
 
 def source_unit(text: str) -> str:

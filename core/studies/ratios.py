@@ -23,8 +23,8 @@ from sysbench.core.record.environment import node
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round, Timing
 from sysbench.core.spec.fields import COMPILE_KEYS
+from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.core.studies.cell_values import Value, values_of
-from sysbench.core.studies.schema import MAX_REPEATS
 from sysbench.core.studies.study_file import Axis, Study
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import Cell as Content
@@ -60,8 +60,7 @@ def rounds_of(
     cells: Sequence[Cell],
     records: Mapping[str, Record],
     figure: Callable[[Record], Content],
-    *,
-    is_counted: bool,
+    is_counted: bool = False,
 ) -> Rounds:
     """Collect the figures of the repeats of one cell.
 
@@ -115,14 +114,12 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         value: The ratio; from six pairs of rounds on the median ratio by pass.
-        low: Lower end of its 95 % interval, if any.
-        high: Upper end.
+        low, high: Ends of its 95 % interval, if any.
         state: ``counted`` is exact; ``not tested`` and ``not decidable`` allow no claim; ``same``
             is within 1 %.
         why: Evidence, as text.
-        first: Median of the first figure's rounds.
-        second: Median of the second figure's.
-        medians: Both with their units, where a table shows them.
+        first, second: Medians of the rounds of both figures.
+        medians: These with their units, where a table shows them.
     """
 
     value: float
@@ -215,10 +212,10 @@ def _evidence(verdict: Verdict) -> str:
     if verdict.more_rounds is None:
         return undecided
     more = verdict.more_rounds // 2
-    if verdict.spread is not None and counts[0] + more > MAX_REPEATS:
-        decided = percent(decided_by(MAX_REPEATS, verdict.spread))
+    if verdict.spread is not None and counts[0] + more > MAX_ROUNDS:
+        decided = percent(decided_by(MAX_ROUNDS, verdict.spread))
         noise = f"±{percent(verdict.spread)} between them"
-        return f"{undecided}, {noise}; {MAX_REPEATS} rounds decide a difference of {decided}"
+        return f"{undecided}, {noise}; {MAX_ROUNDS} rounds decide a difference of {decided}"
     return (
         f"{undecided}, about {counted(more, 'more round')} would decide a "
         f"{percent(MIN_EFFECT)} difference"
@@ -321,7 +318,7 @@ def best_of(study: Study, cells: Sequence[Cell], records: Mapping[str, Record]) 
             rounds = {
                 label: own
                 for label, repeats in points.items()
-                if (own := rounds_of(repeats, records, value.number, is_counted=False)).by_pass
+                if (own := rounds_of(repeats, records, value.number)).by_pass
             }
             if len({points[label][0].identity for label in rounds}) < 2:
                 continue

@@ -17,6 +17,7 @@ from sysbench.core.record.blocks import EVERY_PASS
 from sysbench.core.spec.fields import field_named
 from sysbench.core.spec.models import find_model
 from sysbench.core.spec.own_model import is_own
+from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.core.spec.profiles import NAME, read_toml
 from sysbench.core.studies.details import EACH
 from sysbench.core.studies.formula import check_formula, is_fact
@@ -34,7 +35,6 @@ from sysbench.core.studies.study_file import (
 from sysbench.core.studies.study_places import study_files as study_files
 
 MAX_POINTS = 1000
-MAX_REPEATS = 100
 T = TypeVar("T")
 
 
@@ -42,7 +42,7 @@ class _Size(StudyPart, frozen=True):
     axes: dict[str, Any] = msgspec.field(default_factory=dict)
     fixed: dict[str, Any] = msgspec.field(default_factory=dict)
     passes: tuple[str, ...] | None = None
-    repeat: Annotated[int, Meta(ge=1, le=MAX_REPEATS)] | None = None
+    repeat: Annotated[int, Meta(ge=1, le=MAX_ROUNDS)] | None = None
 
 
 class _File(_Size, frozen=True, kw_only=True):
@@ -118,8 +118,7 @@ def _parse_study(path: Path, raw: dict[str, Any]) -> Study:
     _prepare_tables(raw)
     file = _convert(raw, _File)
     size = _parse_size(file)
-    axes = size.axes
-    if not axes:
+    if not (axes := size.axes):
         raise SpecError("axes", file.axes, "at least one axis, such as context = [128, 256]")
     with _within("skip"):
         skip = tuple(_parse_skip(combination, axes) for combination in file.skip)
@@ -296,10 +295,13 @@ def _check_layout(layout: TableLayout, axes: Sequence[Axis]) -> None:
             _check_part(line, axes)
     for n, column in enumerate(layout.columns, 1):
         with _within(f"columns[{n}]"):
-            before = layout.columns[: n - 1]
-            _check_unique(column.name, [other.name for other in before])
+            before = {other.name: other for other in layout.columns[: n - 1]}
+            _check_unique(column.name, before)
             _check_part(column, axes)
-            _check_column(column, layout, before, set(names) - set(layout.rows))
+            comparable = [name for name, c in before.items() if not (c.is_label or c.ratio)]
+            for name in column.ratio or ():
+                _check_among("ratio", name, comparable)
+            _check_column(column, layout, set(names) - set(layout.rows))
 
 
 def _check_part(part: Line, axes: Sequence[Axis]) -> None:
@@ -312,17 +314,13 @@ def _check_part(part: Line, axes: Sequence[Axis]) -> None:
         check_formula(part.value, part.unit)
 
 
-def _check_column(
-    column: StudyColumn, layout: TableLayout, before: Sequence[StudyColumn], open_axes: set[str]
-) -> None:
+def _check_column(column: StudyColumn, layout: TableLayout, open_axes: set[str]) -> None:
     """Check one column; ``open_axes`` are those that the rows leave open."""
     kinds = (bool(column.value), column.ratio is not None, column.is_label)
     from_lines = bool(layout.lines) and all(line.value for line in layout.lines)
     if sum(kinds) > 1 or (not any(kinds) and not from_lines):
         allowed = "one of value, ratio or label = true; none where lines have a value"
         raise SpecError("value", column.value, allowed)
-    for name in column.ratio or ():
-        _check_among("ratio", name, [c.name for c in before if not (c.is_label or c.ratio)])
     is_of_row = column.ratio or column.is_label or (column.value and is_fact(column.value))
     pinned = set(column.where).union(*(line.where for line in layout.lines[:1]))
     if not is_of_row and (missing := sorted(open_axes - pinned)):

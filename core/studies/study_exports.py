@@ -43,38 +43,27 @@ def _facts(report: StudyReport) -> Iterator[str]:
 
 def _sections(report: StudyReport) -> Iterator[tuple[str, str]]:
     if report.cautions:
-        yield (
-            "before-you-compare",
-            _paragraphs(
-                "Before you compare", report.cautions, "before-you-compare", "finding warning"
-            ),
-        )
+        anchor, look = "before-you-compare", "finding warning"
+        yield anchor, _paragraphs("Before you compare", report.cautions, anchor, look)
     for content in report.shown:
-        legend = (
-            tag("p", text(line), class_="quiet") for line in report.legends.get(content.name, ())
-        )
-        yield (
-            content.name,
-            section(content.title or content.name, table(content), *legend, anchor=content.name),
-        )
+        legend = report.legends.get(content.name, ())
+        lines = (tag("p", text(line), class_="quiet") for line in legend)
+        title = content.title or content.name
+        yield content.name, section(title, table(content), *lines, anchor=content.name)
     if report.sentences:
         yield "what-it-says", _paragraphs("What the rows say", report.sentences, "what-it-says")
     if report.figures:
         charts = map(line_chart, report.figures)
         yield "figures", section("Figures", *charts, anchor="figures")
     if report.timelines:
-        drawn = (
-            tag("h3", text(words)) + memory_chart(timeline)
-            for words, timeline in report.timelines.items()
-        )
+        pairs = report.timelines.items()
+        drawn = (tag("h3", text(words)) + memory_chart(timeline) for words, timeline in pairs)
         yield "timelines", section("Memory over time, by cell", *drawn, anchor="timelines")
     if report.study.notes:
         yield "notes", _paragraphs("Notes", report.study.notes, "notes")
-    if report.environment.rows:
-        block = table(report.environment)
-        yield "environment", section(report.environment.title, block, anchor="environment")
-    block = table(report.commands)
-    yield "commands", section(report.commands.title, block, anchor="commands")
+    for extra in (report.environment, report.commands):
+        if extra.rows:
+            yield extra.name, section(extra.title, table(extra), anchor=extra.name)
 
 
 def _paragraphs(title: str, lines: Sequence[str], anchor: str, look: str = "") -> str:
@@ -93,13 +82,10 @@ def study_as(report: StudyReport, kind: str) -> bytes:
     match kind:
         case "md":
             return ("\n".join(_markdown(report)) + "\n").encode()
+        case "csv" if len(report.tables) == 1:
+            return table_as_csv(report.tables[0])
         case "csv":
-            has_one_table = len(report.tables) == 1
-            return (
-                table_as_csv(report.tables[0])
-                if has_one_table
-                else tables_as_tidy_csv(report.tables)
-            )
+            return tables_as_tidy_csv(report.tables)
         case "html":
             return study_page(report).encode()
         case _:

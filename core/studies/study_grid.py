@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
+from math import prod
 from typing import Any
 
 import msgspec
@@ -91,7 +92,7 @@ def with_overrides(study: Study, overrides: Mapping[str, object]) -> Study:
             axes[position] = Axis(name=field.name, points=parse_points(field.name, values))
             continue
         for axis in axes:
-            if any(field.name in point.settings for point in axis.points):
+            if field.name in axis.keys:
                 raise SpecError(key, value, f"the axis {axis.name!r} sets it; choose with --only")
         fixed[field.name] = field.parse(values[0] if len(values) == 1 else value)
     return msgspec.structs.replace(study, axes=tuple(axes), fixed=fixed)
@@ -119,21 +120,18 @@ def expand(
         SpecError: An invalid override or selection; more than `MOST_CELLS`.
     """
     study = with_overrides(study, overrides or {})
+    for name in only or {}:
+        if study.axis(name) is None:
+            names = ", ".join(axis.name for axis in study.axes)
+            raise SpecError("--only", name, f"an axis: one of {names}")
     chosen = [_kept(axis, (only or {}).get(axis.name)) for axis in study.axes]
-    _check_only(study, only or {})
     rounds = repeat or study.repeat
-    count = rounds
-    for points in chosen:
-        count *= len(points)
-    if count > MOST_CELLS:
+    if (count := rounds * prod(map(len, chosen))) > MOST_CELLS:
         raise SpecError("cells", count, f"at most {MOST_CELLS}")
     make = _Maker(study)
     grid = [cell for points in product(*chosen) if (cell := make.cell(points)) is not None]
-    cells: list[Cell] = []
-    for index in range(rounds):
-        if not index:
-            cells += grid
-            continue
+    cells = grid.copy()
+    for index in range(1, rounds):
         turn = grid.copy()
         random.Random(f"{study.identity} {index}").shuffle(turn)
         cells += [msgspec.structs.replace(cell, repeat=index) for cell in turn]
@@ -149,8 +147,9 @@ class _Maker:
     def cell(self, points: Sequence[Point]) -> Cell | None:
         """Make the cell of these points; None if the study skips it."""
         labels = {name: point.label for name, point in zip(self.names, points, strict=True)}
-        if any(_matches(labels, combination) for combination in self.study.skip):
-            return None
+        for combination in self.study.skip:
+            if all(labels[axis] in left_out for axis, left_out in combination.items()):
+                return None
         settings = dict(self.study.fixed)
         for point in points:
             settings |= point.settings
@@ -194,10 +193,6 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _matches(labels: Mapping[str, str], combination: Mapping[str, Sequence[str]]) -> bool:
-    return all(labels[axis] in wanted for axis, wanted in combination.items())
-
-
 def _kept(axis: Axis, wanted: Sequence[str] | None) -> list[Point]:
     if wanted is None:
         return list(axis.points)
@@ -223,10 +218,3 @@ def _join_labels(parts: Sequence[str], labels: Collection[str]) -> Iterator[str]
 def short_label(label: str) -> str:
     """Return ``large`` for ``cs336-2025/large``."""
     return label.rpartition("/")[2]
-
-
-def _check_only(study: Study, only: Mapping[str, Sequence[str]]) -> None:
-    names = [axis.name for axis in study.axes]
-    for name in only:
-        if name not in names:
-            raise SpecError("--only", name, f"an axis: one of {', '.join(names)}")

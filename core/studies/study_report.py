@@ -13,6 +13,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.studies import study_grid as grid
 from sysbench.core.studies.cell_values import Value, figures_of, pruner_for, values_of
+from sysbench.core.studies.details import oom_of
 from sysbench.core.studies.forecast import Forecast, Forecaster, past_entries
 from sysbench.core.studies.ratios import Best, best_of, sentence_of
 from sysbench.core.studies.study_directory import (
@@ -27,7 +28,7 @@ from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.studies.study_text import cautions_of, sentences_of
 from sysbench.core.tables.context import environment_table
-from sysbench.core.tables.table import QUANTITY, Cell, Row, Table
+from sysbench.core.tables.table import QUANTITY, Cell, Table, select
 from sysbench.core.tables.timing_tables import Figure
 
 MAX_NAMED = 3
@@ -64,27 +65,24 @@ def commands_table(
     entries: Mapping[str, CellEntry],
 ) -> Table:
     """Status and run of each cell, and the command that measures it alone."""
-    axes = [axis.name for axis in study.axes]
-    has_rounds = any(cell.repeat for cell in cells)
     none = CellEntry(cell="", status="waiting")
-    rows: list[Row] = []
-    for cell in cells:
-        entry = entries.get(cell.id, none)
-        rows.append(
-            (
-                *(cell.point[axis] for axis in axes),
-                *((cell.repeat + 1,) if has_rounds else ()),
-                *(statuses[cell.id], entry.run or None, cell.refused or entry.detail or None),
-                command_line(cell.spec, cell.passes) if cell.spec else None,
-            )
-        )
-    repeat = ("repeat",) if has_rounds else ()
-    return Table(
+    table = Table(
         name="commands",
         title="Each cell alone",
-        columns=(*axes, *repeat, "status", "run", "why", "command"),
-        rows=tuple(rows),
+        columns=(*(axis.name for axis in study.axes), "repeat", "status", "run", "why", "command"),
+        rows=tuple(
+            (
+                *(cell.point[axis.name] for axis in study.axes),
+                *(cell.repeat + 1, statuses[cell.id], entry.run or None),
+                cell.refused or entry.detail or None,
+                command_line(cell.spec, cell.passes) if cell.spec else None,
+            )
+            for cell in cells
+            for entry in (entries.get(cell.id, none),)
+        ),
     )
+    has_rounds = any(cell.repeat for cell in cells)
+    return select(table, [name for name in table.columns if has_rounds or name != "repeat"])
 
 
 MAX_BEST = 24
@@ -98,19 +96,14 @@ class StudyReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cells: In running order.
-        entries: Newest entry of each cell by id.
-        forecasts: By the cell's id.
+        entries, forecasts, numbers, ooms: By the cell's id.
         values: Numbers that the tables show.
-        numbers: Values of each cell with a record, by id.
-        ooms: Of cells that ran out of memory, by id.
         tables: Tables that have rows; every number has its own column.
         shown: The same for people: a ratio, its interval and its mark are one text.
         legends: Meaning of the marks, by table name.
         best: Times in which one way of doing the same work wins.
         figures: One per value with a numeric axis.
         timelines: Memory of each cell by its words, if the study has timelines.
-        sentences: Made from the rows alone.
-        cautions: Warnings about comparisons of cells.
     """
 
     study: Study
@@ -173,7 +166,7 @@ def make_report(
             for cell in cells
             if cell.id in records
         },
-        ooms={id: oom for id, record in records.items() if (oom := _oom(record))},
+        ooms={id: oom for id, record in records.items() if (oom := oom_of(record))},
         tables=tuple(filling.table for filling in filled),
         shown=tuple(filling.shown for filling in filled),
         legends={filling.table.name: filling.legend for filling in filled if filling.legend},
@@ -191,12 +184,6 @@ def make_report(
 
 
 def _timelines(cells: Sequence[grid.Cell], records: Mapping[str, Record]) -> dict[str, Timeline]:
-    memories = ((cell, records[cell.id].memory) for cell in cells if cell.id in records)
-    drawn = ((cell.words, memory.timeline) for cell, memory in memories if memory is not None)
+    measured = ((cell.words, records[cell.id].memory) for cell in cells if cell.id in records)
+    drawn = ((words, memory.timeline) for words, memory in measured if memory is not None)
     return dict(islice(drawn, MAX_TIMELINES))
-
-
-def _oom(record: Record) -> Oom | None:
-    return next(
-        (pass_record.oom for pass_record in record.passes if pass_record.oom is not None), None
-    )

@@ -12,7 +12,7 @@ import msgspec
 
 from sysbench.core.formatting import UNKNOWN, format_bytes
 from sysbench.core.record.record import Record
-from sysbench.core.studies.details import EACH
+from sysbench.core.studies.details import EACH, oom_of
 from sysbench.core.studies.formula import (
     evaluate,
     is_counted,
@@ -22,7 +22,7 @@ from sysbench.core.studies.formula import (
     shown_unit,
 )
 from sysbench.core.studies.measures import MEASURES
-from sysbench.core.studies.ratios import Ratio, Rounds, merge_repeats, ratio_of, rounds_of
+from sysbench.core.studies.ratios import Ratio, merge_repeats, ratio_of, rounds_of
 from sysbench.core.studies.study_file import Line, Study, StudyColumn, TableLayout
 from sysbench.core.studies.study_grid import Cell
 from sysbench.core.tables.table import Cell as Content
@@ -117,7 +117,7 @@ def outcome(record: Record) -> str:
         return ""
     if record.status != "oom":
         return record.status
-    oom = next((row.oom for row in record.passes if row.oom is not None), None)
+    oom = oom_of(record)
     return f"OOM {format_bytes(oom.requested_bytes)}" if oom and oom.requested_bytes else "OOM"
 
 
@@ -204,8 +204,11 @@ def _ratio_text(ratio: Ratio, write: Callable[[float], str], marks: Mapping[str,
 def _ratio(
     sides: Sequence[StudyColumn], cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Ratio | None:
-    ratio = ratio_of(*(_rounds(side, cells, records) for side in sides))
-    if ratio is None:
+    rounds = (
+        rounds_of(_own(side, cells), records, partial(_read, side), is_counted(side.value))
+        for side in sides
+    )
+    if (ratio := ratio_of(*rounds)) is None:
         return None
     medians = zip(sides, (ratio.first, ratio.second), strict=True)
     return msgspec.structs.replace(ratio, medians=", ".join(starmap(_with_unit, medians)))
@@ -230,14 +233,6 @@ def _own(part: StudyColumn, cells: Sequence[Cell]) -> list[Cell]:
 
 def _read(part: StudyColumn, record: Record) -> Content:
     return read_cell(record, part.value, part.unit, part.format)
-
-
-def _rounds(part: StudyColumn, cells: Sequence[Cell], records: Mapping[str, Record]) -> Rounds:
-    if is_fact(part.value):
-        value = _cell_content(part, cells, records)
-        return Rounds({0: value}, (value,), is_counted=True) if is_number(value) else Rounds()
-    figure = partial(_read, part)
-    return rounds_of(_own(part, cells), records, figure, is_counted=is_counted(part.value))
 
 
 def _cell_content(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -117,7 +118,7 @@ def _fold_keys(keys: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(field_named(key).part_of or key for key in keys))
 
 
-def _of_axis(axis: Axis, fixed: Mapping[str, object]) -> str | None:
+def _of_axis(axis: Axis, fixed: dict[str, Any]) -> str | None:
     """Warn of an axis whose points change several keys."""
     unset = msgspec.structs.asdict(RunSpec()) | fixed
     specs = [unset | point.settings for point in axis.points]

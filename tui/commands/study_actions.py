@@ -15,6 +15,7 @@ from sysbench.core.export.written_files import refuse_existing, write
 from sysbench.core.formatting import counted, format_bytes
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.core.studies.cluster_runner import adopt_ended, run_on
 from sysbench.core.studies.forecast import Forecaster, past_entries, total_seconds
 from sysbench.core.studies.ratios import ways_in
@@ -175,8 +176,8 @@ def _run(arguments: argparse.Namespace) -> int:
     study = with_variant(load_study(arguments.name), arguments.variant)
     study = with_overrides(study, parse_settings(arguments.settings))
     if arguments.repeat is not None:
-        if not 1 <= arguments.repeat <= 100:
-            raise SpecError("--repeat", arguments.repeat, "an integer from 1 to 100")
+        if not 1 <= arguments.repeat <= MAX_ROUNDS:
+            raise SpecError("--repeat", arguments.repeat, f"an integer from 1 to {MAX_ROUNDS}")
         study = msgspec.structs.replace(study, repeat=arguments.repeat)
     if arguments.slurm is not None:
         study = placed(study, parse_options(arguments.slurm))
