@@ -84,7 +84,7 @@ def saved_table(record: Record) -> Table | None:
     )
     rows = tuple(
         (
-            *(_operation(origin.stack), _caller(origin.stack), origin.blocks // layers),
+            *(*_operation(origin.stack), origin.blocks // layers),
             *(origin.bytes // layers, origin.bytes / saved_bytes),
         )
         for origin in _under_one_call(memory, saved_bytes)
@@ -114,13 +114,10 @@ def _under_one_call(memory: Memory, saved_bytes: int) -> Sequence[Origin]:
     return [origin for origin in activations if tuple(reversed(origin.stack))[: len(call)] == call]
 
 
-def _operation(stack: Sequence[str]) -> str:
-    """Return the operation; empty on CUDA, where stacks begin with the calling function."""
-    return stack[0] if stack[0].startswith("aten::") and len(stack) > 1 else ""
-
-
-def _caller(stack: Sequence[str]) -> str:
-    return stack[1] if _operation(stack) else stack[0]
+def _operation(stack: Sequence[str]) -> tuple[str, str]:
+    """Return the operation and its caller. On CUDA stacks begin with the calling function."""
+    has_operation = stack[0].startswith("aten::") and len(stack) > 1
+    return (stack[0], stack[1]) if has_operation else ("", stack[0])
 
 
 Detail = Callable[[Record, Sequence[Record]], Table | None]

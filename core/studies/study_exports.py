@@ -15,8 +15,6 @@ from sysbench.core.export.text_formats import (
     table_as_markdown,
     tables_as_tidy_csv,
 )
-from sysbench.core.studies.cell_values import Value
-from sysbench.core.studies.ratios import Best
 from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.tables.table import Table
 
@@ -115,26 +113,25 @@ def study_as_json(report: StudyReport) -> dict[str, object]:
         ],
         "tables": [_table_as_json(table) for table in report.tables],
         "rounds": report.study.repeat,
-        "best": [_best_as_json(best, report.values[best.value]) for best in report.best],
+        "best": [
+            {
+                "value": report.values[best.value].name,
+                "axis": best.axis,
+                "place": best.place,
+                "point": best.label,
+                "next": best.next_label,
+                "next_over_best": best.ratio.value,
+                "low": best.ratio.low,
+                "high": best.ratio.high,
+                "comparisons": best.others,
+            }
+            for best in report.best
+        ],
         "sentences": report.sentences,
         "cautions": report.cautions,
         "notes": report.study.notes,
         "environment": _table_as_json(report.environment),
         "commands": _table_as_json(report.commands),
-    }
-
-
-def _best_as_json(best: Best, value: Value) -> dict[str, object]:
-    return {
-        "value": value.name,
-        "axis": best.axis,
-        "place": best.place,
-        "point": best.label,
-        "next": best.next_label,
-        "next_over_best": best.ratio.value,
-        "low": best.ratio.low,
-        "high": best.ratio.high,
-        "comparisons": best.others,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -122,34 +123,29 @@ class StudyGrid(ScrollView, can_focus=True):
         grid, width = self.grid, self.size.width
         row = y - HEAD_ROWS + round(self.scroll_y)
         if y < HEAD_ROWS:
-            head = self._style("head")
-            label = Segment(self._fit(grid.corner, self._label), head)
-            cells = [
-                Segment(f"{self._fit(name, self._room(column), right=True)}{' ' * PADDING}", head)
-                for column, name in enumerate(grid.columns)
-            ]
+            style = self._style("head")
+            label = Segment(self._fit(grid.corner, self._label), style)
+            texts = [(name, style) for name in grid.columns]
         elif row < len(grid.rows):
             label = Segment(self._fit(grid.rows[row], self._label), self._style("label"))
-            cells = [self._cell(row, column) for column in range(len(grid.columns))]
+            texts = [self._cell(row, column) for column in range(len(grid.columns))]
         else:
             return Strip.blank(width, self.rich_style)
+        cells = [
+            Segment(self._fit(text, end - begin - PADDING, right=True) + " " * PADDING, style)
+            for (text, style), (begin, end) in zip(texts, pairwise(self._edges), strict=True)
+        ]
         room = max(width - self._label, 0)
         begin = round(self.scroll_x)
         values = Strip(cells).crop_extend(begin, begin + room, self.rich_style)
         return Strip([label, *values]).adjust_cell_length(width, self.rich_style)
 
-    def _cell(self, row: int, column: int) -> Segment:
+    def _cell(self, row: int, column: int) -> tuple[str, Style]:
         cell = self.grid.cells[row][column]
-        name = "waiting" if cell is None else STYLES.get(cell.state, "failed")
-        style = self._style(name)
+        style = self._style("waiting" if cell is None else STYLES.get(cell.state, "failed"))
         if self.place == (row, column):
             style += self.get_component_styles("grid--cursor").partial_rich_style
-        text = "" if cell is None else cell.text
-        gap = " " * PADDING
-        return Segment(f"{self._fit(text, self._room(column), right=True)}{gap}", style)
-
-    def _room(self, column: int) -> int:
-        return self._edges[column + 1] - self._edges[column] - PADDING
+        return ("" if cell is None else cell.text), style
 
     @staticmethod
     def _fit(text: str, width: int, *, right: bool = False) -> str:
