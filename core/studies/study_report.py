@@ -151,7 +151,8 @@ def make_report(
     forecasts = {cell.id: forecaster.forecast(cell) for cell in cells}
     values = values_of(study)
     best = tuple(best_of(study, cells, records))
-    filled = [filling for filling in fillings(study, cells, records) if filling.table.rows]
+    every = list(fillings(study, cells, records))
+    filled = [filling for filling in every if filling.table.rows]
     return StudyReport(
         study=study,
         cells=tuple(cells),
@@ -177,7 +178,7 @@ def make_report(
         commands=commands_table(study, cells, progress.statuses, entries),
         sentences=(
             *(sentence_of(one, values[one.value]) for one in best[:MAX_BEST]),
-            *sentences_of(study, cells, records),
+            *sentences_of(every, cells, records),
         ),
         cautions=tuple(cautions_of(study, cells, records)),
     )

@@ -34,7 +34,6 @@ from sysbench.core.studies.slurm import refuse_while_queued
 from sysbench.core.studies.study_directory import (
     FINAL_STATUSES,
     CellEntry,
-    CellStatus,
     StudyDirectory,
     progress_in,
     unique,
@@ -79,10 +78,6 @@ class CellEnded(msgspec.Struct, frozen=True, kw_only=True):
     done: int
     total: int
     seconds_left: float | None
-
-    @property
-    def status(self) -> CellStatus:
-        return self.entry.status
 
 
 EndReason = Literal["finished", "cancelled", "out-of-time", "unfinished"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +26,17 @@ from sysbench.core.studies.ratios import Ratio
 from sysbench.core.studies.schema import load_study, study_files
 from sysbench.core.studies.study_file import Axis, Study, TableLayout
 from sysbench.core.studies.study_grid import Cell, with_variant
-from sysbench.core.studies.study_table import fillings, outcome
+from sysbench.core.studies.study_table import Filling, outcome
 
 MAX_PER_COLUMN = 12
 MAX_DIGITS = 4
 
 
 def sentences_of(
-    study: Study, cells: Sequence[Cell], records: Mapping[str, Record]
+    filled: Iterable[Filling], cells: Sequence[Cell], records: Mapping[str, Record]
 ) -> Iterator[str]:
-    """Yield a sentence per ratio, then counts of cells without a number."""
-    for filling in fillings(study, cells, records):
+    """Yield a sentence per ratio of the tables, then counts of cells without a number."""
+    for filling in filled:
         rows = list(filling.table.mappings())
         naming = [name for name in _label_columns(filling.layout) if name in filling.table.columns]
         for column in filling.layout.columns:

@@ -355,7 +355,7 @@ class StudyFold(Fold[StudyEvent]):
                 left = "" if event.seconds_left is None else f"  {elapsed(event.seconds_left)} left"
                 bar = gauge(event.done / event.total if event.total else 1.0, BAR_CELLS)
                 self._now = f"{bar} {event.done}/{event.total}{left}"
-                return f"{event.status:<9} {event.cell.words}{_figures(event)}"
+                return f"{event.entry.status:<9} {event.cell.words}{_figures(event)}"
             case StudyEnded():
                 return f"{event.reason}: {event.done} of {counted(event.total, 'cell')} done"
         return ""

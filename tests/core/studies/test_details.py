@@ -176,7 +176,7 @@ def test_a_sentence_about_a_line_has_its_name(record: Record) -> None:
     study = lined()
     cells = expand(study)
     records = {cell.id: timed(record, cell.spec, 10.0) for cell in cells if cell.spec}
-    sentences = list(sentences_of(study, cells, records))
+    sentences = list(sentences_of(fillings(study, cells, records), cells, records))
     untested = "FP32 10.00 ms, BF16 10.00 ms; one process each: not tested."
     assert sentences[:2] == [f"Forward: {untested}", f"Train: {untested}"]
 

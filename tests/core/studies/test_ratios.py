@@ -67,7 +67,7 @@ def filled(
 def best_sentence(figures: Mapping[str, Sequence[float]]) -> str:
     of = study()
     cells, records = filled(of, figures)
-    return next(iter(sentences_of(of, cells, records)))
+    return next(iter(sentences_of(fillings(of, cells, records), cells, records)))
 
 
 LEVELS = (10.0, 12.0, 9.0, 11.0, 15.0, 13.0)
@@ -136,7 +136,8 @@ def test_machines_are_not_told_as_a_difference_of_the_cells(
         node = nodes[cell.point["precision"] == "bf16" and cell.repeat == 4]
         environment = {"cluster": {"node": node}} if node else {}
         records[cell.id] = msgspec.structs.replace(records[cell.id], environment=environment)
-    assert next(iter(sentences_of(of, cells, records))) == f"32: {sentence}"
+    said = next(iter(sentences_of(fillings(of, cells, records), cells, records)))
+    assert said == f"32: {sentence}"
     cautions = [text for text in cautions_of(of, cells, records) if "machines of a cluster" in text]
     assert len(cautions) == (nodes[0] != nodes[1])
 
@@ -167,7 +168,7 @@ def test_counted_bytes_need_no_test_unless_they_differ(
     for cell in cells:
         peak = [3072, *others][cell.repeat] if cell.point["precision"] == "bf16" else 2048
         records[cell.id] = with_peak(records[cell.id], peak, gpu_run.record())
-    said = next(iter(sentences_of(of, cells, records)))
+    said = next(iter(sentences_of(fillings(of, cells, records), cells, records)))
     assert said == f"32: {sentence}"
 
 
@@ -255,7 +256,7 @@ def test_rounds_that_a_run_has_itself_are_processes_of_their_cell() -> None:
         disturbed = factories.rounds([500.0], disturbed="a neighbour came")
         timing = msgspec.structs.replace(own.timing, rounds=[*own.timing.rounds, *disturbed])
         records[cell.id] = msgspec.structs.replace(own, timing=timing)
-    said = next(iter(sentences_of(of, cells, records)))
+    said = next(iter(sentences_of(fillings(of, cells, records), cells, records)))
     assert said == "32: FP32 is 2.00 times BF16 (1.94 to 2.06; 4 rounds each)."
 
 

@@ -86,7 +86,7 @@ def _filled(
     directory = open_study(study)
     for event in run_study(directory, [*cited, *cells], max_minutes=minutes):
         if isinstance(event, CellEnded):
-            text = f"{name} {event.done}/{event.total} {event.status} {event.cell.words}"
+            text = f"{name} {event.done}/{event.total} {event.entry.status} {event.cell.words}"
             print(text, file=sys.stderr, flush=True)
     return directory
 
