@@ -66,15 +66,9 @@ def run_on(
         DeviceBusyError: Another runner works on this study.
         ClusterError: Nothing could be submitted, or the scheduler is silent; jobs go on.
     """
+    cancel = cancel or Cancellation()
     with directory.hold():
-        follower = _Follower(
-            place,
-            directory,
-            unique(cells),
-            cancel or Cancellation(),
-            poll_seconds=poll_seconds,
-            lag_seconds=lag_seconds,
-        )
+        follower = _Follower(place, directory, unique(cells), cancel, poll_seconds, lag_seconds)
         yield from follower.run(retry=retry)
 
 

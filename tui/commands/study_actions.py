@@ -140,19 +140,11 @@ def _list(arguments: argparse.Namespace) -> int:
         with _reporting_damage(directory.id):
             progress = progress_in(directory, expand(directory.study()))
             begun.append((directory.id, progress.done, progress.total, progress.is_live))
+    of_files, of_begun = ("name", "cells", "variants", "title"), ("id", "done", "cells", "live")
+    title = "Started here, newest first"
     tables = (
-        Table(
-            name="studies",
-            title="Studies",
-            columns=("name", "cells", "variants", "title"),
-            rows=tuple(files),
-        ),
-        Table(
-            name="begun",
-            title="Started here, newest first",
-            columns=("id", "done", "cells", "live"),
-            rows=tuple(begun),
-        ),
+        Table(name="studies", title="Studies", columns=of_files, rows=tuple(files)),
+        Table(name="begun", title=title, columns=of_begun, rows=tuple(begun)),
     )
     if arguments.json:
         print_json({table.name: [*table.mappings()] for table in tables})
@@ -233,7 +225,7 @@ def _only(texts: Sequence[str]) -> dict[str, list[str]]:
 
 def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
     forecaster = Forecaster(past_entries())
-    forecasts = [forecaster.forecast(cell) for cell in cells]
+    forecasts = [(cell, forecaster.forecast(cell)) for cell in cells]
     first_round = sum(not cell.repeat for cell in cells)  # these cells come first
     table = Table(
         name="cells",
@@ -241,21 +233,19 @@ def _forecast(study: Study, cells: Sequence[Cell], *, as_json: bool) -> int:
         columns=("cell", "peak_bytes", "fits", "predicted_s", "why"),
         rows=tuple(
             (
-                *(cell.words, forecast.peak_bytes, forecast.fits if cell.spec else None),
-                None
-                if cell.spec is None or forecast.seconds is None
-                else round(forecast.seconds, 1),
-                cell.refused or None,
+                *(cell.words, forecast.peak_bytes, forecast.fits),
+                *(forecast.seconds and round(forecast.seconds, 1), None),
             )
-            for cell, forecast in zip(cells, forecasts, strict=True)
+            if cell.spec
+            else (cell.words, None, None, None, cell.refused)
+            for cell, forecast in forecasts
         ),
     )
     if as_json:
         print_json([*table.mappings()])
         return 0
-    pairs = zip(cells, forecasts, strict=True)
-    seconds, is_least = total_seconds(forecast for cell, forecast in pairs if cell.spec)
-    takes = forecast_text(seconds, is_least=is_least)
+    total, is_least = total_seconds(forecast for cell, forecast in forecasts if cell.spec)
+    takes = forecast_text(total, is_least=is_least)
     once = msgspec.structs.replace(table, rows=table.rows[:first_round])
     print_lines(_forecast_lines(study, cells, once, takes, page_width()))
     return 0
