@@ -244,7 +244,7 @@ def _runtime_calls(trace: Trace, ledger: TimeLedger) -> list[KernelSummary]:
     if ledger.host_window is not None:
         is_call &= (host.start >= ledger.host_window.low) & (host.start < ledger.host_window.high)
     calls = host.take(is_call)
-    return summary(trace.names, calls.name, calls.end - calls.start)
+    return summary(trace.names, calls.name, calls)
 
 
 def _describe_empty(path: Path) -> str:

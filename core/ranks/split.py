@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,12 +51,8 @@ class SpanSplit:
         return self.within(self.low_ns, self.high_ns)
 
     def within(self, low_ns: int, high_ns: int) -> SpanParts:
-
-        def covered(cover: Cover) -> int:
-            return int(cover.within(np.array([low_ns]), np.array([high_ns]))[0])
-
-        waiting, transfer = covered(self._waiting), covered(self._transfer)
-        undivided, busy = covered(self._undivided), covered(self._busy)
+        parts = (self._waiting, self._transfer, self._undivided, self._busy)
+        waiting, transfer, undivided, busy = (part.length(low_ns, high_ns) for part in parts)
         return SpanParts(
             span_ns=high_ns - low_ns,
             compute_ns=busy - waiting - transfer - undivided,
@@ -67,8 +63,5 @@ class SpanSplit:
         )
 
 
-def _union(*covers: Cover) -> Cover:
-    def joined(columns: Iterable[np.ndarray]) -> np.ndarray:
-        return np.concatenate(list(columns))
-
-    return Cover(joined(c.start for c in covers), joined(c.end for c in covers))
+def _union(a: Cover, b: Cover) -> Cover:
+    return Cover(np.r_[a.start, b.start], np.r_[a.end, b.end])

@@ -5,7 +5,7 @@ A call of a host operator can have several pieces: the time of inner operators i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from sysbench.core.trace.scopes import UNKNOWN_PHASE, Scopes
 from sysbench.core.trace.trace_events import (
     NONE,
     DeviceEvents,
+    EventColumns,
     HostEvents,
     Index,
     Kind,
@@ -30,7 +31,7 @@ COMPUTE, COMMUNICATION, MEMORY = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activities:
+class Activities(EventColumns):
     """Pieces of work as columns of equal length, unordered.
 
     ``name``, ``operator``, ``phase`` and ``module`` are indices. ``rank`` decides which of several
@@ -41,8 +42,6 @@ class Activities:
     """
 
     name: Index
-    start: Times
-    end: Times
     rank: Index
     call: Index
     phase: Index
@@ -53,9 +52,6 @@ class Activities:
     in_graph: NDArray[np.bool_]
     collective: Index
 
-    def __len__(self) -> int:
-        return len(self.name)
-
     @property
     def linked(self) -> NDArray[np.bool_]:
         return np.asarray(self.launched != NONE)
@@ -64,8 +60,7 @@ class Activities:
         start, end = np.clip(self.start, low, high), np.clip(self.end, low, high)
         # A piece without length covers no time but is a call: it stays unless clipping moved it.
         inside = np.flatnonzero((end > start) | ((self.start == self.end) & (start == self.start)))
-        columns = {field.name: getattr(self, field.name)[inside] for field in fields(self)}
-        return Activities(**columns | {"start": start[inside], "end": end[inside]})
+        return replace(self.take(inside), start=start[inside], end=end[inside])
 
 
 def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from msgspec.structs import astuple
@@ -189,7 +189,6 @@ DIMENSIONS = attrgetter("dims")
 TIMED = ON_HOST | ON_DEVICE
 THREAD_BITS = 32
 
-AnyColumns = TypeVar("AnyColumns", HostEvents, DeviceEvents, Ranges)
 NO_ARGS = Args()
 MAX_OPERANDS_LENGTH = 2**18
 """Characters; above an optimizer's list of a thousand tensors."""
@@ -258,17 +257,17 @@ class Collector:
             ]
         self._add_timed(host, [event for event in timed if event.cat in ON_DEVICE])
         if functions:
-            self._add_functions(
-                [
-                    event
-                    for event in functions
-                    if PYTHON_FILE in event.name
-                    and not event.name.startswith(OF_TORCH)
-                    and INSTALLED_TORCH not in event.name
-                ]
-            )
+            functions = [
+                event
+                for event in functions
+                if PYTHON_FILE in event.name
+                and not event.name.startswith(OF_TORCH)
+                and INSTALLED_TORCH not in event.name
+            ]
+            self.functions.append(self._ranges_of(functions, on_device=False))
         if PROJECTED in categories:
-            self._add_projected([event for event in timed if event.cat == PROJECTED])
+            projected = [event for event in timed if event.cat == PROJECTED]
+            self.projected.append(self._ranges_of(projected, on_device=True))
         self._check_size()
 
     def _check_size(self) -> None:
@@ -298,13 +297,11 @@ class Collector:
         start = nanoseconds(times)
         end = start + durations(lengths)
         correlation = integers([arg.correlation for arg in args])
-        # A file's ids can be any JSON value: their numbers are small, and two fit in one integer.
-        process, thread = self.processes.of(processes[:size]), self.threads.of(threads[:size])
         self.host.append(
             HostEvents(
                 kind=kind[:size],
                 name=name[:size],
-                thread=process << THREAD_BITS | thread,
+                thread=self._thread_of(processes[:size], threads[:size]),
                 start=start[:size],
                 end=end[:size],
                 correlation=correlation[:size],
@@ -347,31 +344,21 @@ class Collector:
         ]
         return np.array(numbers, dtype=np.int64)
 
-    def _add_functions(self, events: list[JsonEvent]) -> None:
+    def _ranges_of(self, events: list[JsonEvent], *, on_device: bool) -> Ranges:
         self.kept += len(events)
-        _, names, _, processes, threads, times, lengths, _ = _fields(events)
+        _, names, _, processes, threads, times, lengths, all_args = _fields(events)
         start = nanoseconds(times)
-        self.functions.append(
-            Ranges(
-                name=self.names.of(names),
-                thread=self.processes.of(processes) << THREAD_BITS | self.threads.of(threads),
-                start=start,
-                end=start + durations(lengths),
-            )
+        if on_device:
+            thread = integers([(arg or NO_ARGS).device for arg in all_args])
+        else:
+            thread = self._thread_of(processes, threads)
+        return Ranges(
+            name=self.names.of(names), thread=thread, start=start, end=start + durations(lengths)
         )
 
-    def _add_projected(self, events: list[JsonEvent]) -> None:
-        self.kept += len(events)
-        _, names, _, _, _, times, lengths, all_args = _fields(events)
-        start = nanoseconds(times)
-        self.projected.append(
-            Ranges(
-                name=self.names.of(names),
-                thread=integers([(arg or NO_ARGS).device for arg in all_args]),
-                start=start,
-                end=start + durations(lengths),
-            )
-        )
+    def _thread_of(self, processes: Sequence[Any], threads: Sequence[Any]) -> NDArray[np.int64]:
+        # A file's ids can be any JSON value: their numbers are small, and two fit in one integer.
+        return self.processes.of(processes) << THREAD_BITS | self.threads.of(threads)
 
     def _collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
         if all(arg.collective is None for arg in args):
@@ -384,27 +371,22 @@ class Collector:
         return np.array(numbers, dtype=np.int64)
 
     def finish(self) -> Trace:
-        host, device = _joined(self.host), _joined(self.device)
-        functions, projected = _joined(self.functions), _joined(self.projected)
+        host, device = HostEvents.joined(self.host), DeviceEvents.joined(self.device)
         starts = [int(events.start.min()) for events in (host, device) if len(events)]
         base_ns = min(starts, default=0)
-        # Joining copied the columns, so they may change in place.
-        for events in (host, device, functions, projected):
-            events.start[:] -= base_ns
-            events.end[:] -= base_ns
         return Trace(
             names=list(self.names),
             base_ns=base_ns,
-            host=host,
-            device=device,
+            host=host.since(base_ns),
+            device=device.since(base_ns),
             operands=list(self.operands),
             devices=self.devices,
             unread=dict(self.unread),
             has_requests=self.has_requests,
             collectives=list(self.collectives),
             kernel_names=self.kernel_names,
-            functions=functions,
-            projected=projected,
+            functions=Ranges.joined(self.functions).since(base_ns),
+            projected=Ranges.joined(self.projected).since(base_ns),
             numbered=[
                 NumberedCall(call.start - base_ns, call.end - base_ns, call.position)
                 for call in self.numbered
@@ -414,11 +396,3 @@ class Collector:
 
 def _fields(events: list[JsonEvent]) -> list[tuple[Any, ...]]:
     return list(zip(*map(astuple, events), strict=True)) or [()] * len(JsonEvent.__struct_fields__)
-
-
-def _joined(chunks: list[AnyColumns]) -> AnyColumns:
-    kind = type(chunks[0])
-    names = kind.__slots__
-    return kind(
-        **{name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names}
-    )

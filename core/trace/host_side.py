@@ -18,7 +18,7 @@ from sysbench.core.formatting import HOMES, slashed
 from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.steps import HostRange, HostSide
 from sysbench.core.trace.activities import launches_of
-from sysbench.core.trace.intervals import Cover, Times
+from sysbench.core.trace.intervals import Cover, Times, sums_by
 from sysbench.core.trace.markers import read_marker
 from sysbench.core.trace.scopes import RANGES
 from sysbench.core.trace.time_ledger import TimeLedger
@@ -114,7 +114,12 @@ def _annotations(trace: Trace) -> Ranges:
     is_range = (host.kind == Kind.ANNOTATION) & ~is_own[host.name]
     is_range |= (host.kind == Kind.OPERATOR) & is_old[host.name]
     chosen = np.flatnonzero(is_range)
-    return Ranges(**{name: getattr(host, name)[chosen] for name in Ranges.__slots__})
+    return Ranges(
+        name=host.name[chosen],
+        thread=host.thread[chosen],
+        start=host.start[chosen],
+        end=host.end[chosen],
+    )
 
 
 def _open_in(ledger: TimeLedger, ranges: Ranges) -> Flags:
@@ -191,9 +196,9 @@ class _Launches:
         open_ns = self.instants[covered.end] - self.instants[covered.begin]
         count = len(thread)
         return (
-            _summed(covered.group, own_ns, count),
-            _summed(covered.group, calls, count),
-            _summed(covered.group, open_ns, count),
+            sums_by(covered.group, own_ns, count),
+            sums_by(covered.group, calls, count),
+            sums_by(covered.group, open_ns, count),
         )
 
     def in_any_thread(self, group: Index, chosen: Index, late: Cover | None) -> tuple[Times, Times]:
@@ -203,7 +208,7 @@ class _Launches:
         if late is not None:
             late_ns = late.within(self.instants[covered.begin], self.instants[covered.end])
         count = int(group.max(initial=-1)) + 1
-        return _summed(covered.group, own_ns, count), _summed(covered.group, late_ns, count)
+        return sums_by(covered.group, own_ns, count), sums_by(covered.group, late_ns, count)
 
     def launched_in(self) -> Index:
         offset = self.thread * self.length
@@ -239,13 +244,6 @@ class _Sums:
         return self._own_ns[high] - self._own_ns[low], self._calls[high] - self._calls[low]
 
 
-def _summed(index: Index, values: Times, count: int) -> Times:
-    # ``add.at`` and not ``+=``, which counts an index once. bincount would sum in floats.
-    sums = np.zeros(count, dtype=np.int64)
-    np.add.at(sums, index, values)
-    return sums
-
-
 def range_rows(
     names: Sequence[str], ranges: Ranges, work: Work, counts: Flags, late: Cover | None = None
 ) -> tuple[list[HostRange], int]:
@@ -268,14 +266,14 @@ def range_rows(
         dtype=np.int64,
     )
     count = len(numbers)
-    own = _summed(label[around[around != NONE]], work.own_ns[around != NONE], count)
+    own = sums_by(label[around[around != NONE]], work.own_ns[around != NONE], count)
     # Calls of one name in different threads do not lie inside each other.
     pairs, pair = np.unique(
         label[kept] * launches.threads + launches.thread[kept], return_inverse=True
     )
     label_of_pair = pairs // max(launches.threads, 1)  # undoes the product above
     total, launched, host = (
-        _summed(label_of_pair, values, count) for values in launches.in_own_thread(pair, kept)
+        sums_by(label_of_pair, values, count) for values in launches.in_own_thread(pair, kept)
     )
     any_thread_ns, late_ns = (
         np.r_[values, np.zeros(count - len(values), dtype=np.int64)]

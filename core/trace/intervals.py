@@ -8,6 +8,14 @@ from numpy.typing import NDArray
 Times = NDArray[np.int64]
 
 
+def sums_by(index: NDArray[np.int64], values: Times, count: int) -> Times:
+    """Return the sum of the values of each index from 0 to ``count - 1``."""
+    # ``add.at`` and not ``+=``, which counts an index once. bincount would sum in floats.
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, index, values)
+    return sums
+
+
 class Cover:
     """The union of a set of intervals, and its overlap with other intervals.
 
@@ -48,6 +56,9 @@ class Cover:
 
     def within(self, start: Times, end: Times) -> Times:
         return self.before(end) - self.before(start)
+
+    def length(self, low: int, high: int) -> int:
+        return int(self.within(np.array([low]), np.array([high]))[0])
 
     def shared(self, other: Cover) -> Cover:
         """Return the intersection of both covers."""

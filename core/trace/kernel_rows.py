@@ -16,7 +16,7 @@ from sysbench.core.trace.classify import (
     classify_operator,
     fused_operators,
 )
-from sysbench.core.trace.intervals import Times
+from sysbench.core.trace.intervals import sums_by
 from sysbench.core.trace.module_tree import fold_layer_numbers
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import NONE, Index, follow_flow
@@ -83,8 +83,8 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
         return []
     # The first piece of a call stands for it: name, phase and module are equal in all of them.
     _, first, call = np.unique(work.call, return_index=True, return_inverse=True)
-    duration = _sums(call, work.end - work.start, len(first))
-    exclusive = _sums(call, ledger.exclusive, len(first))
+    duration = sums_by(call, work.end - work.start, len(first))
+    exclusive = sums_by(call, ledger.exclusive, len(first))
     modules = ledger.modules if by_layer else map(fold_layer_numbers, ledger.modules)
     labels, label = _distinct(modules)
     keys = np.stack(
@@ -212,12 +212,6 @@ def _missing(ledger: TimeLedger) -> dict[str, str]:
             f"only device {ledger.device} is shown ({why}); others: {others} (--device N)"
         )
     return missing
-
-
-def _sums(index: Index, values: Times, count: int) -> Times:
-    result = np.zeros(count, dtype=np.int64)
-    np.add.at(result, index, values)
-    return result
 
 
 def _distinct(texts: Iterable[str]) -> tuple[list[str], Index]:

@@ -32,12 +32,8 @@ class Gaps:
     unattributed: Cover
 
     def within(self, low: int, high: int) -> tuple[dict[str, int], int]:
-        causes = {cause: _within(cover, low, high) for cause, cover in self.causes.items()}
-        return causes, _within(self.unattributed, low, high)
-
-
-def _within(cover: Cover, low: int, high: int) -> int:
-    return int(cover.within(np.array([low]), np.array([high]))[0])
+        causes = {cause: cover.length(low, high) for cause, cover in self.causes.items()}
+        return causes, self.unattributed.length(low, high)
 
 
 def device_cuts(steps: Steps, work: Activities, low: int, high: int) -> tuple[Times, Times]:

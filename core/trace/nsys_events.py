@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.trace.intervals import Times
 from sysbench.core.trace.nsys_file import NULL, ExportFile, Integers
-from sysbench.core.trace.trace_events import EventColumns, Kind
+from sysbench.core.trace.trace_events import (
+    NONE,
+    DeviceEvents,
+    EventColumns,
+    HostEvents,
+    Index,
+    Kind,
+    Trace,
+)
 
 KERNEL, COPY, FILL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("KERNEL", "MEMCPY", "MEMSET"))
 GRAPH, CALL = (f"CUPTI_ACTIVITY_KIND_{what}" for what in ("GRAPH_TRACE", "RUNTIME"))
@@ -43,49 +49,38 @@ MAX_CORRELATION = 2**32
 MAX_DEVICES = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NsysWork(EventColumns):
-    """Work of the devices; ``launch`` is shared with the launching call, -1 if none.
+OPERATOR = re.compile(r"[a-z_][a-z0-9_]*::\w")
+"""Lower-case namespace: aten::mm, c10d::allreduce_; FSDP::forward is a range."""
+OPERATOR_FACTS = re.compile(r", (seq|op_id|sizes) = (\d{0,18})")
+"""Suffix of an operator name by torch's emit_nvtx; differs between calls."""
 
-    ``short`` is the name without template arguments. Names are indices of `NsysEvents.names`.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NsysWork(DeviceEvents):
+    """Work of the devices; ``short`` is the name without template arguments."""
+
+    short: Index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls(HostEvents):
+    """CUDA calls of the host."""
+
+    process: Index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NsysRanges(Calls):
+    """NVTX ranges; ``style`` is 0 for push/pop, 1 for start/end.
+
+    Ranges of torch's emit_nvtx around operators are operators, with the sequence number that links
+    a backward node to the operator that created it; their names are without `OPERATOR_FACTS`.
+    ``label`` is the whole name with its domain, an index of `NsysEvents.labels`. ``crosses`` marks
+    ranges ended by another thread.
     """
 
-    kind: NDArray[np.int64]
-    name: NDArray[np.int64]
-    short: NDArray[np.int64]
-    device: NDArray[np.int64]
-    start: Times
-    end: Times
-    launch: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls(EventColumns):
-    """CUDA calls of the host; threads and processes are numbered as in `NsysRanges`."""
-
-    kind: NDArray[np.int64]
-    name: NDArray[np.int64]
-    thread: NDArray[np.int64]
-    process: NDArray[np.int64]
-    start: Times
-    end: Times
-    launch: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NsysRanges(EventColumns):
-    """NVTX ranges; ``kind`` is 0 for push/pop, 1 for start/end.
-
-    ``label`` is the name with its domain. ``crosses`` marks ranges ended by another thread.
-    """
-
-    kind: NDArray[np.int64]
-    name: NDArray[np.int64]
-    label: NDArray[np.int64]
-    thread: NDArray[np.int64]
-    process: NDArray[np.int64]
-    start: Times
-    end: Times
+    style: Index
+    label: Index
     crosses: NDArray[np.bool_]
 
 
@@ -97,11 +92,21 @@ class NsysEvents:
     """
 
     names: list[str]
+    labels: list[str]
     base_ns: int
     work: NsysWork
     graphs: NsysWork
     calls: Calls
     ranges: NsysRanges
+
+    @property
+    def trace(self) -> Trace:
+        return Trace(
+            names=self.names,
+            base_ns=self.base_ns,
+            host=HostEvents.joined((self.ranges, self.calls)),
+            device=DeviceEvents.joined((self.work, self.graphs)),
+        )
 
 
 def read_nsys_events(file: ExportFile) -> NsysEvents:
@@ -115,18 +120,17 @@ def read_nsys_events(file: ExportFile) -> NsysEvents:
     file.expect((*TABLES, NVTX))  # twice: NVTX's texts are read in a query by themselves
     reader = _Reader(file)
     calls, ranges = reader.calls(), reader.ranges()
-    work, graphs = (
-        join_nsys_events([reader.kernels(), reader.copies(), reader.fills()]),
-        reader.graphs(),
-    )
+    work = NsysWork.joined([reader.kernels(), reader.copies(), reader.fills()])
+    graphs = reader.graphs()
     base_ns = _base(file, [work, graphs, calls, ranges])
     return NsysEvents(
         names=list(reader.names),
+        labels=list(reader.labels),
         base_ns=base_ns,
-        work=_since(work, base_ns),
-        graphs=_since(graphs, base_ns),
-        calls=_since(calls, base_ns),
-        ranges=_since(ranges, base_ns),
+        work=work.since(base_ns),
+        graphs=graphs.since(base_ns),
+        calls=calls.since(base_ns),
+        ranges=ranges.since(base_ns),
     )
 
 
@@ -134,6 +138,7 @@ class _Reader:
     def __init__(self, file: ExportFile) -> None:
         self.file = file
         self.names: dict[str, int] = {}
+        self.labels: dict[str, int] = {}
         self._threads: dict[int, int] = {}
         self._processes: dict[int, int] = {}
 
@@ -148,21 +153,24 @@ class _Reader:
             f"[CUDA memcpy {COPY_KINDS[kind] if 0 <= kind < len(COPY_KINDS) else UNKNOWN_COPY}]"
             for kind in rows["copyKind"].tolist()
         ]
-        return self._made(Kind.COPY, rows, self._numbered(labels))
+        return self._made(Kind.COPY, rows, _numbers(labels, self.names))
 
     def fills(self) -> NsysWork:
         rows = self._work(FILL, ())
-        return self._made(Kind.FILL, rows, self._numbered([FILL_NAME] * len(rows["start"])))
+        return self._made(Kind.FILL, rows, _numbers([FILL_NAME] * len(rows["start"]), self.names))
 
     def graphs(self) -> NsysWork:
         rows = self._work(GRAPH, ())
-        return self._made(Kind.KERNEL, rows, self._numbered([GRAPH_NAME] * len(rows["start"])))
+        return self._made(
+            Kind.KERNEL, rows, _numbers([GRAPH_NAME] * len(rows["start"]), self.names)
+        )
 
     def calls(self) -> Calls:
         rows = self.file.integers(CALL, ("start", "end", "nameId"), ("globalTid", "correlationId"))
         strings = self.file.strings(rows["nameId"])
         strings = {key: CALL_VERSION.sub("", name) for key, name in strings.items()}
         process = self._process(rows["globalTid"])
+        none = np.full(len(process), NONE)
         return Calls(
             kind=np.full(len(process), int(Kind.RUNTIME)),
             name=self._named(rows["nameId"], strings),
@@ -170,7 +178,9 @@ class _Reader:
             process=process,
             start=rows["start"],
             end=np.maximum(rows["start"], rows["end"]),
-            launch=_launch(process, rows["correlationId"]),
+            correlation=_launch(process, rows["correlationId"]),
+            sequence=none,
+            operands=none,
         )
 
     def ranges(self) -> NsysRanges:
@@ -185,17 +195,22 @@ class _Reader:
         labels = names
         if (kinds == DOMAIN).any():
             labels = _with_domains(names, kinds, rows["domainId"], thread >> PID_SHIFT & PID_BITS)
+        facts = [_range_facts(names[row] or "") for row in kept.tolist()]
         start, end, other_end = (rows[name][kept] for name in ("start", "end", "endGlobalTid"))
         # A range still open when the recording ended is closed at the last time of any range.
         last = max(start.max(initial=NULL), end.max(initial=NULL))
         return NsysRanges(
-            kind=np.isin(kinds[kept], START_END).astype(np.int64),
-            name=self._numbered(names)[kept],
-            label=self._numbered(labels)[kept],
+            kind=np.array([kind for _, kind, _ in facts], dtype=np.int64),
+            name=_numbers([name for name, _, _ in facts], self.names),
             thread=_number(thread, self._threads)[kept],
             process=process[kept],
             start=start,
             end=np.maximum(start, np.where(end == NULL, last, end)),
+            correlation=np.full(len(kept), NONE),
+            sequence=np.array([sequence for _, _, sequence in facts], dtype=np.int64),
+            operands=np.full(len(kept), NONE),
+            style=np.isin(kinds[kept], START_END).astype(np.int64),
+            label=_numbers([labels[row] or "" for row in kept.tolist()], self.labels),
             crosses=(other_end != NULL) & (other_end != thread[kept]),
         )
 
@@ -223,7 +238,8 @@ class _Reader:
             device=rows["deviceId"],
             start=start,
             end=np.maximum(start, rows["end"]),
-            launch=_launch(self._process(rows["globalPid"]), rows["correlationId"]),
+            correlation=_launch(self._process(rows["globalPid"]), rows["correlationId"]),
+            collective=np.full(len(start), NONE),
         )
 
     def _process(self, global_id: Integers) -> Integers:
@@ -234,11 +250,21 @@ class _Reader:
         strings = self.file.strings(ids) if strings is None else strings
         unique, index = np.unique(ids, return_inverse=True)
         texts = [strings.get(key, f"[no name, string {key}]") for key in unique.tolist()]
-        return self._numbered(texts)[index]
+        return _numbers(texts, self.names)[index]
 
-    def _numbered(self, texts: Sequence[str | None]) -> Integers:
-        numbers = (self.names.setdefault(text or "", len(self.names)) for text in texts)
-        return np.fromiter(numbers, np.int64, len(texts))
+
+def _range_facts(text: str) -> tuple[str, Kind, int]:
+    """Return name, kind and sequence number of a range."""
+    facts = OPERATOR_FACTS.search(text)
+    name = text[: facts.start()] if facts else text
+    sequence = int(facts[2]) if facts and facts[1] == "seq" and facts[2] else NONE
+    return name, Kind.OPERATOR if OPERATOR.match(name) else Kind.ANNOTATION, sequence
+
+
+def _numbers(texts: Sequence[str], numbers: dict[str, int]) -> Integers:
+    return np.fromiter(
+        (numbers.setdefault(text, len(numbers)) for text in texts), np.int64, len(texts)
+    )
 
 
 def _number(values: Integers, numbers: dict[int, int]) -> Integers:
@@ -262,20 +288,11 @@ def _with_domains(
 def _launch(process: Integers, correlation: Integers) -> Integers:
     # Ids are of 32 bits: a larger one would run into the bits of the process.
     valid = (process >= 0) & (correlation >= 0) & (correlation < MAX_CORRELATION)
-    return np.where(valid, process * MAX_CORRELATION + correlation, -1)
+    # An id of 0 is valid here, but 0 means none in a trace.
+    return np.where(valid, process * MAX_CORRELATION + correlation + 1, 0)
 
 
-def join_nsys_events(tables: Sequence[NsysWork]) -> NsysWork:
-    names = NsysWork.__slots__
-    return NsysWork(
-        **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names}
-    )
-
-
-AnyEvents = TypeVar("AnyEvents", NsysWork, Calls, NsysRanges)
-
-
-def _base(file: ExportFile, columns: Sequence[NsysWork | Calls | NsysRanges]) -> int:
+def _base(file: ExportFile, columns: Sequence[EventColumns]) -> int:
     used = [events for events in columns if len(events)]
     if not used:
         return 0
@@ -288,7 +305,3 @@ def _base(file: ExportFile, columns: Sequence[NsysWork | Calls | NsysRanges]) ->
         if float((events.end - events.start).sum(dtype=np.float64)) > np.iinfo(np.int64).max / 2:
             raise DamagedFileError(f"{file.path}: the sum of its durations is out of range")
     return first
-
-
-def _since(events: AnyEvents, base_ns: int) -> AnyEvents:
-    return replace(events, start=events.start - base_ns, end=events.end - base_ns)

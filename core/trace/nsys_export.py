@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.nsys import NsysFacts
@@ -16,94 +14,18 @@ from sysbench.core.record.record import Kernels, Nsys
 from sysbench.core.trace.collective_kernels import collective_rows
 from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_rows
-from sysbench.core.trace.nsys_events import NsysEvents, join_nsys_events, read_nsys_events
+from sysbench.core.trace.nsys_events import NsysEvents, read_nsys_events
 from sysbench.core.trace.nsys_file import ExportFile, Progress, open_export
 from sysbench.core.trace.nsys_projection import (
-    OPERATOR_FACTS,
-    call_summary,
     clocks_of,
     devices_of,
     nvtx_of,
-    work_summary,
+    summary,
 )
-from sysbench.core.trace.origin import TraceOrigin
 from sysbench.core.trace.rank_summary import RankTrace, rank_trace
 from sysbench.core.trace.time_ledger import chosen_device, time_ledger
-from sysbench.core.trace.trace_events import NONE, DeviceEvents, HostEvents, Kind, Trace
-
-OPERATOR = re.compile(r"[a-z_][a-z0-9_]*::\w")
-"""Lower-case namespace: aten::mm, c10d::allreduce_; FSDP::forward is a range."""
-
-
-def trace_of(events: NsysEvents) -> Trace:
-    """Convert ranges and calls to host events; kernels, graphs, copies and fills to device events.
-
-    Ranges of torch's emit_nvtx around operators become operators, with the sequence number that
-    links a backward node to the operator that created it.
-    """
-    ranges, calls = events.ranges, events.calls
-    work = join_nsys_events([events.work, events.graphs])
-    names = _Names(events)
-    return Trace(
-        names=list(names.numbers),
-        base_ns=events.base_ns,
-        host=HostEvents(
-            kind=np.r_[names.kind[ranges.name], calls.kind],
-            name=names.number[np.r_[ranges.name, calls.name]],
-            thread=np.r_[ranges.thread, calls.thread],
-            start=np.r_[ranges.start, calls.start],
-            end=np.r_[ranges.end, calls.end],
-            # A launch of 0 is valid here, but 0 means none in a trace; -1 becomes 0.
-            correlation=np.r_[np.full(len(ranges), NONE), calls.launch + 1],
-            sequence=np.r_[names.sequence[ranges.name], np.full(len(calls), NONE)],
-            operands=np.full(len(ranges) + len(calls), NONE),
-        ),
-        device=DeviceEvents(
-            kind=work.kind,
-            name=names.number[work.name],
-            device=work.device,
-            start=work.start,
-            end=work.end,
-            correlation=work.launch + 1,
-            collective=np.full(len(work), NONE),
-        ),
-    )
-
-
-class _Names:
-    """Names of the trace; operator names are without `OPERATOR_FACTS`.
-
-    Attributes:
-        numbers: Number of each name of the trace.
-        number: Number of each name of the export in the trace.
-        kind, sequence: Range kind and sequence number of each name of the export.
-    """
-
-    def __init__(self, events: NsysEvents) -> None:
-        size = len(events.names)
-        self.numbers: dict[str, int] = {}
-        self.number = np.full(size, NONE)
-        self.kind = np.full(size, int(Kind.ANNOTATION))
-        self.sequence = np.full(size, NONE)
-        for index in np.unique(events.ranges.name).tolist():
-            self._add_range(index, events.names[index])
-        others = (events.calls.name, events.work.name, events.graphs.name)
-        for index in np.unique(np.concatenate(others)).tolist():
-            self._add(index, events.names[index])
-
-    def _add(self, index: int, name: str) -> None:
-        self.number[index] = self.numbers.setdefault(name, len(self.numbers))
-
-    def _add_range(self, index: int, text: str) -> None:
-        name, facts = text, OPERATOR_FACTS.search(text)
-        if facts:
-            name = text[: facts.start()]
-            if facts[1] == "seq" and facts[2]:
-                self.sequence[index] = int(facts[2])
-        self._add(index, name)
-        if OPERATOR.match(name):
-            self.kind[index] = Kind.OPERATOR
-
+from sysbench.core.trace.trace_events import Kind
+from sysbench.core.trace.origin import TraceOrigin
 
 KNOWN_SCHEMA = "3."
 GPU_TABLE = "TARGET_INFO_GPU"
@@ -169,7 +91,7 @@ def export_of(
     events, models, versions = contents
     schema = versions.get("EXPORT_SCHEMA_VERSION")
     missing = _missing(events, schema)
-    trace = trace_of(events)
+    trace = events.trace
     ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     devices = devices_of(events, models)
     rank = None
@@ -177,6 +99,7 @@ def export_of(
         with suppress(DamagedFileError):  # too much to compare, yet the export's tables stand
             rank = rank_trace(trace, ledger, TraceOrigin())
     is_kernel = events.work.kind == Kind.KERNEL
+    kernels, others = events.work.take(is_kernel), events.work.take(~is_kernel)
     return NsysExport(
         kernels=_without_unknowns(kernel_rows(ledger, by_layer=True), missing),
         folded=msgspec.structs.replace(
@@ -185,9 +108,9 @@ def export_of(
             host=host_side(trace, ledger, []),
         ),
         rank=rank,
-        kernel_summary=work_summary(events.names, events.work.take(is_kernel)),
-        memory_summary=work_summary(events.names, events.work.take(~is_kernel)),
-        api_summary=call_summary(events.names, events.calls),
+        kernel_summary=summary(events.names, kernels.short, kernels),
+        memory_summary=summary(events.names, others.short, others),
+        api_summary=summary(events.names, events.calls.name, events.calls),
         nvtx=nvtx_of(events),
         clocks=clocks_of(events, devices),
         devices=devices,

@@ -6,7 +6,6 @@ its thread made inside it and, by correlation id, the work they launched.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple, get_args
@@ -17,19 +16,17 @@ from numpy.typing import NDArray
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx, NvtxRange, Style
 from sysbench.core.trace.classify import classify
-from sysbench.core.trace.intervals import Cover, Times
+from sysbench.core.trace.intervals import Cover, Times, sums_by
 from sysbench.core.trace.nsys_events import (
     MAX_DEVICES,
+    OPERATOR_FACTS,
     Calls,
     NsysEvents,
     NsysRanges,
     NsysWork,
-    join_nsys_events,
 )
-from sysbench.core.trace.trace_events import Index, Kind
+from sysbench.core.trace.trace_events import EventColumns, Index, Kind
 
-OPERATOR_FACTS = re.compile(r", (seq|op_id|sizes) = (\d{0,18})")
-"""Suffix of an operator name by torch's emit_nvtx; differs between calls."""
 STYLES: tuple[Style, ...] = get_args(Style)
 LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
@@ -40,14 +37,14 @@ def nvtx_of(events: NsysEvents) -> Nvtx:
     clock = _Clock(ranges, launches.calls)
     by_thread = _in_own_thread(ranges, launches, clock)
     by_process = _in_process(ranges, launches, clock)
-    rows = _rows(events.names, ranges, by_thread, by_process)
-    names, label = _folded(events.names, ranges)
+    rows = _rows(events.labels, ranges, by_thread, by_process)
+    names, label = _folded(events.labels, ranges)
     folded = []
     if len(np.unique(label)) < len(np.unique(ranges.label)):
         folded = _rows(names, replace(ranges, label=label), by_thread, by_process)
     in_range = _made_in_a_range(ranges, launches.calls, clock)
     kernels = events.work.take(events.work.kind == Kind.KERNEL)
-    linked = np.isin(kernels.launch, launches.calls.launch)
+    linked = np.isin(kernels.correlation, launches.calls.correlation)
     return Nvtx(
         rows=[row for row in rows if row.operations],
         elsewhere=sorted(
@@ -73,19 +70,18 @@ class _Launches:
 
 
 def _launches(calls: Calls, work: NsysWork) -> _Launches:
-    work = work.take(work.launch >= 0)
+    work = work.take(work.correlation > 0)
     is_kernel = work.kind == Kind.KERNEL
-    keys, group = np.unique(work.launch, return_inverse=True)
+    keys, group = np.unique(work.correlation, return_inverse=True)
     begin, end = np.full(len(keys), LAST), np.full(len(keys), FIRST)
-    kernels, kernel_ns = np.zeros((2, len(keys)), dtype=np.int64)
     np.minimum.at(begin, group, work.start)
     np.maximum.at(end, group, work.end)
-    np.add.at(kernels, group, is_kernel)
-    np.add.at(kernel_ns, group, np.where(is_kernel, work.end - work.start, 0))
+    kernels = sums_by(group, is_kernel.astype(np.int64), len(keys))
+    kernel_ns = sums_by(group, np.where(is_kernel, work.end - work.start, 0), len(keys))
     # A driver's call inside a runtime's may have the same number: the first counts.
-    unique, first = np.unique(calls.launch, return_index=True)
+    unique, first = np.unique(calls.correlation, return_index=True)
     calls = calls.take(first[np.isin(unique, keys)])
-    position = np.searchsorted(keys, calls.launch)  # exact: only launches in `keys` are left
+    position = np.searchsorted(keys, calls.correlation)  # exact: only launches in `keys` are left
     return _Launches(
         calls=calls,
         begin=begin[position],
@@ -218,28 +214,29 @@ def _rows(
     Instances whose thread launched no work count only if no instance's thread did.
     """
     process_kernels, process_kernel_ns = by_process
-    group = ranges.label * len(STYLES) + ranges.kind  # one integer for label and style
+    group = ranges.label * len(STYLES) + ranges.style  # one integer for label and style
     has_work = by_thread.operations > 0
     counts = has_work | ((process_kernels > 0) & ~np.isin(group, group[has_work]))
     # The bounds are undefined without work, and their difference could overflow.
     projected = np.where(has_work, by_thread.end, 0) - np.where(has_work, by_thread.begin, 0)
-    stats = by_group(group[counts], projected[counts])
-    row = np.searchsorted(stats.group, group[counts])
+    groups, stats = by_group(group[counts], projected[counts])
+    row = np.searchsorted(groups, group[counts])
     # The process's kernels sum over all instances of a row, counted or not.
-    in_row = np.isin(group, stats.group)
-    row_of_all = np.searchsorted(stats.group, group[in_row])
-    size = len(stats.group)
-    rows = zip(
-        stats.group.tolist(),
-        stats.rows(),
-        _totals(row, (ranges.end - ranges.start)[counts], size),
-        _totals(row, by_thread.operations[counts], size),
-        _totals(row, by_thread.kernels[counts], size),
-        _totals(row, by_thread.kernel_ns[counts], size),
-        _totals(row_of_all, process_kernels[in_row], size),
-        _totals(row_of_all, process_kernel_ns[in_row], size),
-        strict=True,
-    )
+    in_row = np.isin(group, groups)
+    row_of_all = np.searchsorted(groups, group[in_row])
+    size = len(groups)
+    totals = [
+        sums_by(row, values[counts], size).tolist()
+        for values in (
+            *(ranges.end - ranges.start, by_thread.operations),
+            *(by_thread.kernels, by_thread.kernel_ns),
+        )
+    ]
+    totals += [
+        sums_by(row_of_all, values[in_row], size).tolist()
+        for values in (process_kernels, process_kernel_ns)
+    ]
+    rows = zip(groups.tolist(), stats, *totals, strict=True)
     nvtx_ranges = [
         NvtxRange(
             range=names[key // len(STYLES)],
@@ -274,15 +271,6 @@ def _folded(names: list[str], ranges: NsysRanges) -> tuple[list[str], Index]:
     return list(numbers), number_of[ranges.label]
 
 
-def _totals(row: Index, values: Times, size: int) -> list[int]:
-    totals = np.zeros(size, dtype=np.int64)
-    np.add.at(totals, row, values)
-    return totals.tolist()
-
-
-Floats = NDArray[np.float64]
-
-
 class Stats(NamedTuple):
     """Statistics of one group; ``std`` is the sample standard deviation, 0 for one member."""
 
@@ -294,58 +282,27 @@ class Stats(NamedTuple):
     std: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupStats:
-    """`Stats` as columns, one element per group; ``group`` is ascending."""
-
-    group: Index
-    count: Index
-    total: Times
-    minimum: Times
-    maximum: Times
-    median: Floats
-    std: Floats
-
-    def rows(self) -> Iterator[Stats]:
-        columns = (self.count, self.total, self.minimum, self.maximum, self.median, self.std)
-        return map(Stats, *(column.tolist() for column in columns))
-
-
-def by_group(group: Index, values: Times) -> GroupStats:
+def by_group(group: Index, values: Times) -> tuple[Index, list[Stats]]:
+    """Return the groups, ascending, with their statistics."""
     # By group, then by value: the least of a group comes first and the greatest last.
     order = np.lexsort((values, group))
     group, values = group[order], values[order]
     begin = np.flatnonzero(np.r_[True, group[1:] != group[:-1]][: len(group)])  # may be empty
     count = np.diff(np.r_[begin, len(group)])
     total = np.add.reduceat(values, begin) if len(begin) else values[:0]
-    mean = total / count
     # Twice the median: of an odd count both are the middle value.
     middle = values[begin + (count - 1) // 2] + values[begin + count // 2]
-    deviations = (values - np.repeat(mean, count)) ** 2
+    deviations = (values - np.repeat(total / count, count)) ** 2
     squares = np.add.reduceat(deviations, begin) if len(begin) else deviations
-    return GroupStats(
-        group=group[begin],
-        count=count,
-        total=total,
-        minimum=values[begin],
-        maximum=values[begin + count - 1],
-        median=middle / 2,
-        std=np.sqrt(squares / np.maximum(count - 1, 1)),
-    )
+    std = np.sqrt(squares / np.maximum(count - 1, 1))
+    columns = (count, total, values[begin], values[begin + count - 1], middle / 2, std)
+    return group[begin], list(map(Stats, *(column.tolist() for column in columns)))
 
 
-def work_summary(names: list[str], work: NsysWork) -> list[KernelSummary]:
-    return summary(names, work.short, work.end - work.start)
-
-
-def call_summary(names: list[str], calls: Calls) -> list[KernelSummary]:
-    """Return rows by CUDA call without version suffix, longest first, as in ``cuda_api_sum``."""
-    return summary(names, calls.name, calls.end - calls.start)
-
-
-def summary(names: list[str], group_of: Index, durations: Times) -> list[KernelSummary]:
-    stats = by_group(group_of, durations)
-    total_ns = int(stats.total.sum())
+def summary(names: list[str], group_of: Index, events: EventColumns) -> list[KernelSummary]:
+    """Return a row per group, longest first, as in ``cuda_gpu_kern_sum`` and ``cuda_api_sum``."""
+    groups, stats = by_group(group_of, events.end - events.start)
+    total_ns = sum(stat.total for stat in stats)
     rows = [
         KernelSummary(
             name=names[group],
@@ -358,7 +315,7 @@ def summary(names: list[str], group_of: Index, durations: Times) -> list[KernelS
             std_ns=stat.std,
             share=stat.total / total_ns if total_ns else 0.0,
         )
-        for group, stat in zip(stats.group.tolist(), stats.rows(), strict=True)
+        for group, stat in zip(groups.tolist(), stats, strict=True)
     ]
     return sorted(rows, key=lambda row: (-row.total_ns, row.name))
 
@@ -375,7 +332,7 @@ def devices_of(events: NsysEvents, models: dict[int, str]) -> list[NsysDevice]:
     Raises:
         DamagedFileError: More devices than a machine can have.
     """
-    work = join_nsys_events([events.work, events.graphs])
+    work = NsysWork.joined([events.work, events.graphs])
     numbers = np.unique(work.device).tolist()
     if len(numbers) > MAX_DEVICES:
         raise DamagedFileError(f"the export has work on {len(numbers)} devices")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import NamedTuple, Self
 
@@ -26,15 +27,29 @@ class Kind(IntEnum):
     FILL = 6
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EventColumns:
-    __slots__: tuple[str, ...] = ()
-    kind: NDArray[np.int64]
+    """Intervals as columns of equal length."""
+
+    start: Times
+    end: Times
 
     def __len__(self) -> int:
-        return len(self.kind)
+        return len(self.start)
 
     def take(self, index: NDArray[np.integer] | NDArray[np.bool_]) -> Self:
-        return type(self)(**{name: getattr(self, name)[index] for name in self.__slots__})
+        names = [column.name for column in fields(self)]
+        return type(self)(**{name: getattr(self, name)[index] for name in names})
+
+    def since(self, base_ns: int) -> Self:
+        return replace(self, start=self.start - base_ns, end=self.end - base_ns)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        names = [column.name for column in fields(cls)]
+        return cls(
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +65,6 @@ class HostEvents(EventColumns):
     kind: NDArray[np.int64]
     name: NDArray[np.int64]
     thread: NDArray[np.int64]
-    start: Times
-    end: Times
     correlation: NDArray[np.int64]
     sequence: NDArray[np.int64]
     operands: NDArray[np.int64]
@@ -86,8 +99,6 @@ class DeviceEvents(EventColumns):
     kind: NDArray[np.int64]
     name: NDArray[np.int64]
     device: NDArray[np.int64]
-    start: Times
-    end: Times
     correlation: NDArray[np.int64]
     collective: NDArray[np.int64]
 
@@ -101,11 +112,6 @@ class Ranges(EventColumns):
 
     name: NDArray[np.int64]
     thread: NDArray[np.int64]
-    start: Times
-    end: Times
-
-    def __len__(self) -> int:
-        return len(self.name)
 
 
 def no_ranges() -> Ranges:

@@ -19,7 +19,7 @@ from pathlib import Path
 from sysbench.core.trace.nsys_events import TABLES, read_nsys_events
 from sysbench.core.trace.nsys_export import read_export
 from sysbench.core.trace.nsys_file import open_export
-from sysbench.core.trace.nsys_projection import nvtx_of, work_summary
+from sysbench.core.trace.nsys_projection import nvtx_of, summary
 
 ROUNDS = 15
 HERE = Path(__file__).parent
@@ -43,7 +43,7 @@ def two_tables(path: Path) -> int:
     """The kernel summary and the projection."""
     with open_export(path) as file:
         events = read_nsys_events(file)
-    return len(work_summary(events.names, events.work)) + len(nvtx_of(events).rows)
+    return len(summary(events.names, events.work.short, events.work)) + len(nvtx_of(events).rows)
 
 
 def everything(path: Path) -> int:
