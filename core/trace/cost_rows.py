@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -15,7 +15,7 @@ from sysbench.core.record.record import KernelRow, Kernels
 from sysbench.core.trace.activities import launches_of
 from sysbench.core.trace.captures import Joined
 from sysbench.core.trace.classify import classify, classify_operator
-from sysbench.core.trace.intervals import Times
+from sysbench.core.trace.intervals import Times, sums_by
 from sysbench.core.trace.module_tree import fold_layer_numbers
 from sysbench.core.trace.operators import COUNTED_CATEGORIES, Cost, operator_cost, parse_operands
 from sysbench.core.trace.scopes import Scopes, host_scopes
@@ -102,50 +102,14 @@ def uncounted(trace: Trace, scopes: Scopes, costs: EventCosts) -> list[str]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeCensus:
-    """Costs of one step's operator calls by phase and name, in time order."""
-
-    costs: list[Cost]
-    calls: dict[tuple[str, str], Index]
-
-
-def count_operator_calls(trace: Trace, scopes: Scopes, costs: EventCosts) -> ShapeCensus:
-    calls = {key: costs.cost[places] for key, places in _calls(trace, scopes).items()}
-    return ShapeCensus(costs=costs.costs, calls=calls)
-
-
-def costs_from_other_trace(
-    trace: Trace, scopes: Scopes, shapes: ShapeCensus, steps: int, window: tuple[int, int]
-) -> tuple[EventCosts, list[str]]:
-    """Return costs for a trace without shapes from one equal step that has shapes.
-
-    The k-th call of a name in a phase of each step gets the cost of the k-th such call in
-    ``shapes``.
-
-    Returns:
-        The costs, and the names whose number of calls differs; their costs stay unknown.
-    """
-    cost = np.full(len(scopes.events), NONE)
-    unlike = set()
-    traced = _calls(trace, scopes, window)
-    for key, counted in shapes.calls.items():
-        places = traced.get(key, np.array([], dtype=np.int64))
-        if len(places) == steps * len(counted):
-            # The calls are in order of time, so all of one step come before those of the next.
-            cost[places] = np.tile(counted, steps)
-        elif (counted != NONE).any():
-            unlike.add(key[1])
-    return EventCosts(costs=shapes.costs, cost=cost), sorted(unlike)
-
-
 def _calls(
-    trace: Trace, scopes: Scopes, window: tuple[int, int] | None = None
+    trace: Trace, scopes: Scopes, window: Window | None = None
 ) -> dict[tuple[str, str], Index]:
+    """Return the operator calls by phase and name, in time order."""
     events = scopes.events
     wanted = events.kind == Kind.OPERATOR
     if window is not None:  # half-open, like every interval
-        wanted &= (events.start >= window[0]) & (events.start < window[1])
+        wanted &= (events.start >= window.low) & (events.start < window.high)
     chosen: Times = np.flatnonzero(wanted)
     phase, name = scopes.phase[chosen], events.name[chosen]
     order = np.lexsort((events.start[chosen], name, phase))  # by phase, name, then start
@@ -159,6 +123,7 @@ def _calls(
 
 
 RowKey = tuple[str, str, str, str]
+Amounts = tuple[float | None, float]
 
 
 class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,9 +135,9 @@ class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
         reasons: Why values are unknown, by name of the value.
     """
 
-    rows: dict[RowKey, tuple[float | None, float]]
+    rows: dict[RowKey, Amounts]
     products: dict[str, float]
-    reasons: dict[str, str]
+    reasons: dict[str, str] = {}
 
 
 def work_from_shapes(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
@@ -186,11 +151,25 @@ def work_from_shapes(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
 def work_from_other_trace(
     trace: Trace, ledger: TimeLedger, shapes: Trace, list_item_bytes: int
 ) -> WorkCosts:
+    """Return costs of a trace without shapes, from one equal step that has shapes.
+
+    The k-th call of a name in a phase of each step gets the cost of the k-th such call of that
+    step. Names whose number of calls differs have no cost.
+    """
     scopes, shape_scopes = host_scopes(trace), host_scopes(shapes)
     shape_costs = costs_from_shapes(shapes, shape_scopes, list_item_bytes)
-    window = (ledger.window.low, ledger.window.high)
-    one_step = count_operator_calls(shapes, shape_scopes, shape_costs)
-    costs, unlike = costs_from_other_trace(trace, scopes, one_step, ledger.window.steps, window)
+    traced = _calls(trace, scopes, ledger.window)
+    steps = ledger.window.steps
+    unlike: set[str] = set()
+    cost = np.full(len(scopes.events), NONE)
+    for key, shaped in _calls(shapes, shape_scopes).items():
+        counted, places = shape_costs.cost[shaped], traced.get(key, shaped[:0])
+        if len(places) == steps * len(counted):
+            # The calls are in order of time, so all of one step come before those of the next.
+            cost[places] = np.tile(counted, steps)
+        elif (counted != NONE).any():
+            unlike.add(key[1])
+    costs = EventCosts(costs=shape_costs.costs, cost=cost)
     left_out = uncounted(shapes, shape_scopes, shape_costs)
     return work_costs(trace, scopes, ledger, costs, sorted({*left_out, *unlike}))
 
@@ -211,30 +190,15 @@ def work_from_capture(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
     counts = (root != NONE) & joined.shaped
     of_replay = np.where(counts, joined.replay * len(scopes.events) + root, NONE)
     calls, roots = _longest_fitting(ledger, of_replay, _multiplies(ledger) == is_product)
-    rows: dict[RowKey, tuple[float | None, float]] = {}
-    products: dict[str, float] = defaultdict(float)
-    steps = ledger.window.steps
-    for key, number in zip(_keys(ledger, calls), roots.tolist(), strict=True):
-        cost = counting.costs[counting.cost[number % len(scopes.events)]]
-        flops, moved = rows.get(key, (0.0, 0.0))
-        known = None if flops is None or cost.flops is None else flops + cost.flops / steps
-        rows[key] = (known, moved + cost.moved_bytes / steps)
-        if cost.is_product:
-            products[key[1]] += (cost.flops or 0.0) / steps
-    return WorkCosts(rows=rows, products=dict(products), reasons={})
+    return _placed(ledger, calls, counting, roots % len(scopes.events))
 
 
 def add_work(own: WorkCosts | None, other: WorkCosts | None) -> WorkCosts | None:
     if own is None or other is None:
         return own or other
-    rows = dict(own.rows)
-    for key, (flops, moved) in other.rows.items():
-        before, moved_before = rows.get(key, (0.0, 0.0))
-        both = None if flops is None or before is None else before + flops
-        rows[key] = (both, moved_before + moved)
     phases = own.products.keys() | other.products.keys()
     return WorkCosts(
-        rows=rows,
+        rows=_sum_rows([*own.rows.items(), *other.rows.items()]),
         products={
             phase: own.products.get(phase, 0.0) + other.products.get(phase, 0.0)
             for phase in sorted(phases)
@@ -258,28 +222,43 @@ def work_costs(
         calls, roots = _kernels_of(trace, scopes, ledger, counting, root)
     else:
         calls, roots = _carriers(scopes, ledger, root)
-    flops: dict[RowKey, float] = defaultdict(float)
-    moved: dict[RowKey, float] = defaultdict(float)
-    unknown: set[RowKey] = set()
-    placed = 0.0
-    for key, event in zip(_keys(ledger, calls), roots.tolist(), strict=True):
-        cost = counting.costs[counting.cost[event]]
-        moved[key] += cost.moved_bytes
-        if cost.flops is None:
-            unknown.add(key)
-        else:
-            flops[key] += cost.flops
-        placed += (cost.flops or 0.0) if cost.is_product else 0.0
-    steps = ledger.window.steps
+    placed = _placed(ledger, calls, counting, roots)
     products = _products(scopes, ledger.host_window or steps_window(trace), counting)
+    placed_flops, all_flops = (sum(flops.values()) for flops in (placed.products, products))
+    return msgspec.structs.replace(
+        placed, products=products, reasons=_reasons(left_out, placed_flops, all_flops)
+    )
+
+
+def _placed(ledger: TimeLedger, pieces: Index, costs: EventCosts, events: Index) -> WorkCosts:
+    """Sum the costs of the events by the rows of the pieces."""
+    pairs = [
+        (key, costs.costs[cost])
+        for key, cost in zip(_keys(ledger, pieces), costs.cost[events].tolist(), strict=True)
+    ]
+    products: dict[str, float] = defaultdict(float)
+    for (_, phase, *_), cost in pairs:
+        if cost.is_product:
+            products[phase] += cost.flops or 0.0
+    rows = _sum_rows((key, (cost.flops, cost.moved_bytes)) for key, cost in pairs)
+    steps = ledger.window.steps
     return WorkCosts(
         rows={
-            key: (None if key in unknown else flops[key] / steps, amount / steps)
-            for key, amount in moved.items()
+            key: (None if flops is None else flops / steps, moved / steps)
+            for key, (flops, moved) in rows.items()
         },
-        products=products,
-        reasons=_reasons(left_out, placed / steps, sum(products.values())),
+        products={phase: flops / steps for phase, flops in products.items()},
     )
+
+
+def _sum_rows(amounts: Iterable[tuple[RowKey, Amounts]]) -> dict[RowKey, Amounts]:
+    """Sum by row; FLOPs are unknown if any are."""
+    rows: dict[RowKey, Amounts] = {}
+    for key, (flops, moved) in amounts:
+        before, moved_before = rows.get(key, (0.0, 0.0))
+        both = None if flops is None or before is None else before + flops
+        rows[key] = (both, moved_before + moved)
+    return rows
 
 
 def _reasons(left_out: list[str], placed: float, products: float) -> dict[str, str]:
@@ -300,13 +279,10 @@ def with_costs(kernels: Kernels, costs: WorkCosts | None) -> Kernels:
         return msgspec.structs.replace(kernels, missing=kernels.missing | {"flops": reason})
     # The costs are by layer; a label that the table lacks was folded there.
     labels = {row.module for row in kernels.rows}
-    sums: dict[RowKey, tuple[float | None, float]] = {}
-    for (name, phase, module, operator), (flops, moved) in costs.rows.items():
-        label = module if module in labels else fold_layer_numbers(module)
-        key = (name, phase, label, operator)
-        before = sums.get(key, (0.0, 0.0))
-        both = None if flops is None or before[0] is None else flops + before[0]
-        sums[key] = (both, moved + before[1])
+    sums = _sum_rows(
+        ((name, phase, module if module in labels else fold_layer_numbers(module), op), amounts)
+        for (name, phase, module, op), amounts in costs.rows.items()
+    )
 
     def with_cost(row: KernelRow) -> KernelRow:
         key = (row.name, row.phase, row.module, row.op)
@@ -378,17 +354,11 @@ def _carriers(scopes: Scopes, ledger: TimeLedger, root: Index) -> tuple[Index, I
     roots = root_of_piece[pieces]
     # One integer for each pair of names, the operator's and the piece's.
     pair = scopes.events.name[roots] * len(ledger.names) + work.name[pieces]
-    _, which = np.unique(pair, return_inverse=True)
-    time = _summed(which, ledger.exclusive[pieces])
+    pairs, which = np.unique(pair, return_inverse=True)
+    time = sums_by(which, ledger.exclusive[pieces], len(pairs))
     # By root, then by the time of the pair; of one name in a call the first piece comes last.
     order = np.lexsort((-work.start[pieces], time[which], roots))
     return _last_of_each(pieces[order], roots[order])
-
-
-def _summed(index: Index, values: Times) -> Times:
-    sums = np.zeros(int(index.max(initial=-1)) + 1, dtype=np.int64)
-    np.add.at(sums, index, values)
-    return sums
 
 
 def _last_of_each(pieces: Index, group: Index) -> tuple[Index, Index]:

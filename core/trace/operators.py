@@ -16,6 +16,7 @@ import ast
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -208,40 +209,16 @@ def operator_cost(
         return None
 
 
-def _product(rows: int, inner: int, columns: int, batch: int, used: Sequence[Operand]) -> Cost:
-    written = batch * rows * columns * result_bytes(used)
-    flops = 2.0 * batch * rows * inner * columns
-    return Cost(flops, written + sum(tensor.stored_bytes for tensor in used), is_product=True)
-
-
-def _mm(operands: Sequence[Operand]) -> Cost:
-    a, b = operands[:2]
-    (rows, inner), (_, columns) = a.shape, b.shape
-    return _product(rows, inner, columns, 1, (a, b))
-
-
-def _addmm(operands: Sequence[Operand]) -> Cost:
-    bias, a, b = operands[:3]
-    (rows, inner), (_, columns) = a.shape, b.shape
-    return _product(rows, inner, columns, 1, (bias, a, b))
-
-
-def _bmm(operands: Sequence[Operand]) -> Cost:
-    a, b = operands[:2]
-    (batch, rows, inner), (_, _, columns) = a.shape, b.shape
-    return _product(rows, inner, columns, batch, (a, b))
-
-
-def _baddbmm(operands: Sequence[Operand]) -> Cost:
-    added, a, b = operands[:3]
-    (batch, rows, inner), (_, _, columns) = a.shape, b.shape
-    return _product(rows, inner, columns, batch, (added, a, b))
-
-
-def _mv(operands: Sequence[Operand]) -> Cost:
-    a, b = operands[:2]
-    rows, inner = a.shape
-    return _product(rows, inner, 1, 1, (a, b))
+def _product(operands: Sequence[Operand], *, used: int, dimensions: int) -> Cost:
+    """Matrix product of the last two used operands; one before them is added."""
+    *_, a, b = tensors = operands[:used]
+    *batch, rows, inner = a.shape
+    *_, columns = b.shape if len(b.shape) > 1 else (1,)
+    if len(a.shape) != dimensions or len(b.shape) > dimensions:
+        raise ValueError("not the shapes of this product")
+    results = math.prod(batch) * rows * columns
+    moved = results * result_bytes(tensors) + sum(tensor.stored_bytes for tensor in tensors)
+    return Cost(2.0 * results * inner, moved, is_product=True)
 
 
 def _attention(operands: Sequence[Operand]) -> Cost:
@@ -363,23 +340,17 @@ FUSED_ATTENTION = (
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-PRODUCTS: dict[str, Rule] = {
-    "mm": _mm,
-    "_scaled_mm": _mm,
-    "addmm": _addmm,
-    "_addmm_activation": _addmm,
-    "bmm": _bmm,
-    "baddbmm": _baddbmm,
-    "mv": _mv,
-}
 _RULES: dict[str, Rule] = {
-    **PRODUCTS,
+    **dict.fromkeys(("mm", "mv", "_scaled_mm"), partial(_product, used=2, dimensions=2)),
+    **dict.fromkeys(("addmm", "_addmm_activation"), partial(_product, used=3, dimensions=2)),
+    "bmm": partial(_product, used=2, dimensions=3),
+    "baddbmm": partial(_product, used=3, dimensions=3),
     **dict.fromkeys(FUSED_ATTENTION, _attention),
     **dict.fromkeys((f"{name}_backward" for name in FUSED_ATTENTION), _attention_backward),
     **dict.fromkeys(("sum", "mean", "amax", "amin", "linalg_vector_norm"), _reduction),
     **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
-    **dict.fromkeys(("copy_",), _copy),
+    "copy_": _copy,
     **dict.fromkeys(("fill_", "zero_"), _fill),
     "index_select": _index_select,
     "embedding_dense_backward": _embedding_backward,
