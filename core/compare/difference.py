@@ -15,7 +15,6 @@ from sysbench.core.compare.nodes import (
     Kind,
     TimeNode,
     differs,
-    group_by,
     in_order,
     name_sides,
     pair_by,
@@ -26,7 +25,7 @@ from sysbench.core.formatting import counted, format_bytes, shortened, signed_pe
 from sysbench.core.record.memory import Origin
 from sysbench.core.record.record import Kernels, Memory, Record
 from sysbench.core.trace.classify import fused_operators
-from sysbench.core.trace.module_tree import UNLINKED
+from sysbench.core.trace.module_tree import UNLINKED, group_by
 
 EXPLAINED = 0.5
 """Minimum share of the change that the named parts explain."""

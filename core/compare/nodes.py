@@ -18,7 +18,13 @@ from sysbench.core.trace.classify import (
     classify_operator,
     plain_operator,
 )
-from sysbench.core.trace.module_tree import fold_layer_numbers, place_outside_modules
+from sysbench.core.trace.module_tree import (
+    Item,
+    Key,
+    fold_layer_numbers,
+    group_by,
+    place_outside_modules,
+)
 
 Kind = Literal[
     "step",
@@ -38,9 +44,6 @@ State = Literal["both", "new", "gone", "renamed"]
 """``new`` is only in B, ``gone`` only in A; ``renamed`` is in both under two names."""
 
 NOT_RUNNING = ("idle", "unattributed")
-
-Item = TypeVar("Item")
-Key = TypeVar("Key")
 
 
 class DifferenceNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,13 +168,6 @@ def in_order(nodes: Iterable[AnyNode]) -> list[AnyNode]:
     return sorted(
         nodes, key=lambda node: (-abs(node.change), -max(node.amounts), node.name, node.phase)
     )
-
-
-def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    groups: defaultdict[Key, list[Item]] = defaultdict(list)
-    for item in items:
-        groups[key(item)].append(item)
-    return dict(groups)
 
 
 def pair_by(

@@ -15,11 +15,9 @@ from statistics import median
 from sysbench.core.compare.nodes import (
     FUSED,
     VIEWS,
-    Key,
     Kind,
     Row,
     TimeNode,
-    group_by,
     has_layers,
     in_order,
     may_be_one_phase,
@@ -35,9 +33,10 @@ from sysbench.core.record.record import Kernels
 from sysbench.core.trace.classify import WHOLE_MODEL
 from sysbench.core.trace.module_tree import (
     LAYER_NUMBER,
-    ODD_DEVIATIONS,
-    ODD_SHARE,
+    Key,
+    find_outliers,
     fold_layer_numbers,
+    group_by,
     ranges,
 )
 
@@ -176,33 +175,43 @@ def operator_nodes(a: Sequence[Row], b: Sequence[Row], *, on_device: bool) -> li
 
 
 def _operator_pairs(a: Sequence[Row], b: Sequence[Row]) -> list[Pair]:
-    groups_a, groups_b = group_by(a, _by_operator), group_by(b, _by_operator)
-    pairs = [(groups_a.pop(key), groups_b.pop(key)) for key in _common(groups_a, groups_b)]
-    pairs += _pair_once(groups_a, groups_b, lambda row: (unnumbered(row.op), row.phase))
-    pairs += _pair_once(groups_a, groups_b, lambda row: (row.op, ""))
+    groups_a, groups_b = (group_by(rows, lambda row: (row.op, row.phase)) for rows in (a, b))
+    pairs = _pair_unique(groups_a, groups_b, lambda key: key)
+    pairs += _pair_unique(groups_a, groups_b, lambda key: (unnumbered(key[0]), key[1]), _is_clear)
+    pairs += _pair_unique(groups_a, groups_b, lambda key: key[0], _is_clear)
     pairs += _pair_by_kernel(groups_a, groups_b)
-    pairs += _pair_by_calls(groups_a, groups_b)
-    pairs += [(rows, []) for rows in groups_a.values()]
-    return pairs + [([], rows) for rows in groups_b.values()]
+    # The only remaining operators of a phase, if equally frequent.
+    pairs += _pair_unique(groups_a, groups_b, lambda key: key[1], _do_the_same)
+    return pairs + _unpaired(groups_a, groups_b)
 
 
-def _by_operator(row: Row) -> tuple[str, str]:
-    return row.op, row.phase
+def _unpaired(a: dict[Key, list[Row]], b: dict[Key, list[Row]]) -> list[Pair]:
+    return [*((rows, []) for rows in a.values()), *(([], rows) for rows in b.values())]
 
 
-def _common(a: dict[Key, list[Row]], b: dict[Key, list[Row]]) -> list[Key]:
-    return [key for key in a if key in b]
-
-
-def _pair_once(a: Groups, b: Groups, key: Callable[[Row], tuple[str, str]]) -> list[Pair]:
-    keys_a, keys_b = (group_by((rows[0] for rows in side.values()), key) for side in (a, b))
+def _pair_unique(
+    a: dict[Key, list[Row]],
+    b: dict[Key, list[Row]],
+    label: Callable[[Key], object],
+    fits: Callable[[list[Row], list[Row]], bool] = lambda *_: True,
+) -> list[Pair]:
+    """Remove and pair groups whose label is unique on both sides, if they fit."""
+    by_label_a, by_label_b = group_by(a, label), group_by(b, label)
     pairs = []
-    for common in _common(keys_a, keys_b):
-        (one, *more_a), (other, *more_b) = keys_a[common], keys_b[common]
-        is_clear = common[0] and not more_a and not more_b
-        if is_clear and may_be_one_phase(one.phase, other.phase):
-            pairs.append((a.pop(_by_operator(one)), b.pop(_by_operator(other))))
+    for shared in [one for one in by_label_a if one in by_label_b]:
+        if len(by_label_a[shared]) == len(by_label_b[shared]) == 1:
+            (one,), (other,) = by_label_a[shared], by_label_b[shared]
+            if fits(a[one], b[other]):
+                pairs.append((a.pop(one), b.pop(other)))
     return pairs
+
+
+def _is_clear(a: list[Row], b: list[Row]) -> bool:
+    return bool(a[0].op and b[0].op) and may_be_one_phase(a[0].phase, b[0].phase)
+
+
+def _do_the_same(a: list[Row], b: list[Row]) -> bool:
+    return _is_clear(a, b) and a[0].category not in UNCLEAR and _calls(a) == _calls(b)
 
 
 def _pair_by_kernel(a: Groups, b: Groups) -> list[Pair]:
@@ -223,19 +232,6 @@ def _pair_by_kernel(a: Groups, b: Groups) -> list[Pair]:
     return pairs
 
 
-def _pair_by_calls(a: Groups, b: Groups) -> list[Pair]:
-    """Remove and pair the only remaining operators of a phase, if equally frequent."""
-    pairs = []
-    phases_a, phases_b = (group_by(side, lambda key: key[1]) for side in (a, b))
-    for phase in phases_a.keys() & phases_b.keys():
-        if len(phases_a[phase]) == len(phases_b[phase]) == 1:
-            (one,), (other,) = phases_a[phase], phases_b[phase]
-            is_clear = one[0] and other[0] and a[one][0].category not in UNCLEAR
-            if is_clear and _calls(a[one]) == _calls(b[other]):
-                pairs.append((a.pop(one), b.pop(other)))
-    return pairs
-
-
 def _operator(a: list[Row], b: list[Row], *, on_device: bool) -> list[TimeNode]:
     names = _names("operator", a, b)
     pairs = _kernel_pairs(a, b, rename=bool(on_device and all(names)))
@@ -250,20 +246,15 @@ def _operator(a: list[Row], b: list[Row], *, on_device: bool) -> list[TimeNode]:
 def _kernel_pairs(a: Sequence[Row], b: Sequence[Row], *, rename: bool) -> list[Pair]:
     """Pair kernels by name; the others by number of calls, the longest first."""
     groups_a, groups_b = (group_by(rows, lambda row: row.name) for rows in (a, b))
-    pairs = [(groups_a.pop(name), groups_b.pop(name)) for name in _common(groups_a, groups_b)]
-    plain_a, plain_b = (group_by(groups, unnumbered) for groups in (groups_a, groups_b))
-    for plain in plain_a.keys() & plain_b.keys():
-        if len(plain_a[plain]) == len(plain_b[plain]) == 1:
-            pairs.append((groups_a.pop(plain_a[plain][0]), groups_b.pop(plain_b[plain][0])))
+    pairs = _pair_unique(groups_a, groups_b, lambda name: name)
+    pairs += _pair_unique(groups_a, groups_b, unnumbered)
     if rename:
         calls_a, calls_b = (_by_calls(groups) for groups in (groups_a, groups_b))
         for calls in [calls for calls in calls_a if calls in calls_b]:
             for one, other in zip(calls_a[calls], calls_b[calls], strict=False):
                 pairs.append((groups_a.pop(one), groups_b.pop(other)))
-        if len(groups_a) == len(groups_b) == 1:
-            pairs.append((groups_a.popitem()[1], groups_b.popitem()[1]))
-    pairs += [(rows, []) for rows in groups_a.values()]
-    return pairs + [([], rows) for rows in groups_b.values()]
+        pairs += _pair_unique(groups_a, groups_b, lambda _: "")
+    return pairs + _unpaired(groups_a, groups_b)
 
 
 def _by_calls(groups: dict[str, list[Row]]) -> dict[float, list[str]]:
@@ -301,10 +292,6 @@ def _node(
     )
 
 
-MIN_LAYERS = 3
-"""Minimum number of layers for one to be an outlier."""
-NORMAL_SCALE = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
 NS_PER_MS = 1e6
 IDLE, UNATTRIBUTED, UNACCOUNTED = "idle", "unattributed", "not in the rows"
 
@@ -431,36 +418,18 @@ def _sum(calls: Iterable[float | None]) -> float | None:
 
 
 def _alike(sides: Mapping[str, tuple[list[Row], list[Row]]]) -> Iterator[list[str]]:
-    """Group paths into rows: layers present on the same sides, without the outliers."""
+    """Group paths into rows: layers present on the same sides, without outliers by their change."""
 
     def alike(path: str) -> tuple[str, bool, bool]:
         a, b = sides[path]
         return fold_layer_numbers(path), bool(a), bool(b)
 
     for paths in group_by(sides, alike).values():
-        odd = _outliers({path: (_ns(sides[path][0]), _ns(sides[path][1])) for path in paths})
+        times = {path: [sum(row.ns for row in side) for side in sides[path]] for path in paths}
+        typical = median(map(max, times.values()))
+        odd = find_outliers({path: b - a for path, (a, b) in times.items()}, typical)
         yield from ([path] for path in odd)
         yield [path for path in paths if path not in odd]
-
-
-def _ns(rows: Iterable[Row]) -> int:
-    return sum(row.ns for row in rows)
-
-
-def _outliers(times: Mapping[str, tuple[int, int]]) -> set[str]:
-    """Layers whose change is far from the median change of all.
-
-    As in the tree of one run: by more than `ODD_SHARE` of the layers' median time and by more than
-    `ODD_DEVIATIONS` scaled median absolute deviations, which leaves at least half.
-    """
-    if len(times) < MIN_LAYERS:
-        return set()
-    typical = median(max(sides) for sides in times.values())
-    changes = {path: b - a for path, (a, b) in times.items()}
-    middle = median(changes.values())
-    spread = NORMAL_SCALE * median(abs(change - middle) for change in changes.values())
-    limit = max(ODD_SHARE * typical, ODD_DEVIATIONS * spread)
-    return {path for path, change in changes.items() if abs(change - middle) > limit}
 
 
 def layers_label(paths: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from sysbench.core.trace.classify import (
     fused_operators,
 )
 from sysbench.core.trace.intervals import sums_by
-from sysbench.core.trace.module_tree import fold_layer_numbers
+from sysbench.core.trace.module_tree import fold_layer_numbers, group_by
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import NONE, Index, follow_flow
 
@@ -146,9 +146,7 @@ def _category_of_operator(name: str, operator: str) -> str:
 
 
 def _categories(rows: list[KernelRow]) -> list[CategoryRow]:
-    groups: dict[tuple[str, str], list[KernelRow]] = {}
-    for row in rows:
-        groups.setdefault((row.category, row.phase), []).append(row)
+    groups = group_by(rows, lambda row: (row.category, row.phase))
     summed = [
         CategoryRow(
             category=category,

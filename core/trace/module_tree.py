@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -21,6 +22,9 @@ ODD_SHARE = 0.10
 ODD_DEVIATIONS = 5
 """A layer is an outlier if its time differs from the median of its siblings by more than this share
 and by more than this number of scaled median absolute deviations."""
+MIN_LAYERS = 3
+NORMAL_SCALE = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
 
 MAX_DEPTH = 40
 """Limit against hostile traces with endless nesting."""
@@ -31,6 +35,17 @@ ANY_LAYER = "*"
 LAYER_NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)")
 
 MAX_RANGES = 4
+
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
+
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    groups: defaultdict[Key, list[Item]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return dict(groups)
 
 
 def fold_layer_numbers(module: str) -> str:
@@ -139,20 +154,23 @@ def _fold_siblings(below: Mapping[str, LayerBranch]) -> Iterator[LayerGroup]:
             group = groups.setdefault((match["stem"], branch.shape), {})
             group[int(match["number"])] = branch
     for (stem, _), group in groups.items():
-        # At least half stay in the group: their deviation is at most the median one.
         for number in find_outliers({number: branch.time_ns for number, branch in group.items()}):
             yield LayerGroup(f"{stem}{number}", group.pop(number))
         yield _layer_group(stem, group)
 
 
-def find_outliers(times: Mapping[int, float]) -> list[int]:
-    """Return the numbers of the layers that are outliers by time, see `ODD_SHARE`."""
-    if len(times) < 3:
+def find_outliers(values: Mapping[Key, float], typical: float | None = None) -> list[Key]:
+    """Return the layers that are outliers, see `ODD_SHARE`; at least half are not.
+
+    Args:
+        typical: Time that the share is of; None for the median of the values.
+    """
+    if len(values) < MIN_LAYERS:
         return []
-    median = statistics.median(times.values())
-    spread = 1.4826 * statistics.median(abs(time - median) for time in times.values())
-    limit = max(ODD_SHARE * median, ODD_DEVIATIONS * spread)
-    return [number for number, time in times.items() if abs(time - median) > limit]
+    median = statistics.median(values.values())
+    spread = NORMAL_SCALE * statistics.median(abs(value - median) for value in values.values())
+    limit = max(ODD_SHARE * (median if typical is None else typical), ODD_DEVIATIONS * spread)
+    return [layer for layer, value in values.items() if abs(value - median) > limit]
 
 
 def _layer_group(stem: str, group: Mapping[int, LayerBranch]) -> LayerGroup:
@@ -316,11 +334,8 @@ class _Builder:
         )
 
     def top(self, rows: Sequence[KernelRow]) -> list[TreeNode]:
-        inside = [row for row in rows if not place_outside_modules(row)]
-        groups: dict[str, list[KernelRow]] = {}
-        for row in rows:
-            if place := place_outside_modules(row):
-                groups.setdefault(place, []).append(row)
+        groups = group_by(rows, place_outside_modules)
+        inside = groups.pop("", [])
         nodes = [
             self.node(
                 "phase",
@@ -354,11 +369,11 @@ class _Builder:
 
     def operators(self, rows: Sequence[KernelRow], place: str) -> list[TreeNode]:
         nodes = []
-        for op, members in _grouped(rows, lambda row: row.op).items():
+        for op, members in group_by(rows, lambda row: row.op).items():
             path = f"{place}/{op}"
             kernels = [
                 self.node("kernel", name, f"{path}/{name}", calls)
-                for name, calls in _grouped(members, lambda row: row.name).items()
+                for name, calls in group_by(members, lambda row: row.name).items()
             ]
             if not op:
                 nodes += kernels
@@ -384,17 +399,8 @@ def _in_order(nodes: Iterable[TreeNode]) -> list[TreeNode]:
     return sorted(nodes, key=lambda node: (node.kind in NOT_RUNNING, -node.inclusive_ns))
 
 
-def _grouped(
-    rows: Iterable[KernelRow], key: Callable[[KernelRow], str]
-) -> dict[str, list[KernelRow]]:
-    groups: dict[str, list[KernelRow]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups
-
-
 def _by_phase(rows: Iterable[KernelRow]) -> dict[str, float]:
-    groups = _grouped(rows, lambda row: row.phase)
+    groups = group_by(rows, lambda row: row.phase)
     return {phase: fsum(row.exclusive_ns for row in members) for phase, members in groups.items()}
 
 

@@ -14,6 +14,7 @@ from sysbench.core.trace.attention_kernels import (
     command_for,
     softmax_against_matmuls,
 )
+from sysbench.core.trace.module_tree import group_by
 
 FORWARD = ("forward",)
 FORWARD_BACKWARD = ("forward", "loss", "backward")
@@ -203,9 +204,6 @@ def gemm_shares(record: Record, kernels: Kernels, others: Sequence[Record]) -> A
 
 
 def by_name(rows: Iterable[KernelRow]) -> list[NamedTime]:
-    groups: dict[str, list[KernelRow]] = {}
-    for row in rows:
-        groups.setdefault(row.name, []).append(row)
     times = [
         NamedTime(
             name,
@@ -213,7 +211,7 @@ def by_name(rows: Iterable[KernelRow]) -> list[NamedTime]:
             fsum(row.exclusive_ns for row in group),
             fsum(row.calls for row in group),
         )
-        for name, group in groups.items()
+        for name, group in group_by(rows, lambda row: row.name).items()
     ]
     return sorted(times, key=lambda named: -named.ns)
 

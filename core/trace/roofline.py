@@ -16,6 +16,7 @@ from sysbench.core.formatting import format_count
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import KernelRow, Kernels, Nsys, Timing
 from sysbench.core.trace.attention_kernels import is_product
+from sysbench.core.trace.module_tree import group_by
 from sysbench.core.trace.operators import COUNTED_CATEGORIES
 
 ATTENTION_PRODUCTS = "attention products"
@@ -162,10 +163,7 @@ def group_of(row: KernelRow) -> str:
 
 
 def roof_points(kernels: Kernels, *, by_phase: bool = False) -> list[RoofPoint]:
-    groups: dict[tuple[str, str], list[KernelRow]] = {}
-    for row in kernels.rows:
-        key = (group_of(row), row.phase if by_phase else "")
-        groups.setdefault(key, []).append(row)
+    groups = group_by(kernels.rows, lambda row: (group_of(row), row.phase if by_phase else ""))
     points = [_point(*key, rows, kernels.roof) for key, rows in groups.items()]
     return sorted((point for point in points if point.moved_bytes), key=lambda point: -point.ns)
 
