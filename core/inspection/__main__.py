@@ -7,26 +7,17 @@ the entry's folder. The process exits when standard input closes.
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from pathlib import Path
 
 import msgspec
 
 from sysbench.core.errors import ForeignFileError
 from sysbench.core.formatting import format_bytes
+from sysbench.core.inspection.decoding import run_decoder
 from sysbench.core.inspection.entries import InspectionEntry, forget_oldest, inspection_entry
-from sysbench.core.inspection.inspection import (
-    Finished,
-    ProgressSender,
-    encode_inspection,
-    refusal,
-    send_message,
-)
+from sysbench.core.inspection.inspection import ProgressSender, encode_inspection
 from sysbench.core.inspection.reading import Tables, read_tables
-from sysbench.core.machine.children import die_with_input
-from sysbench.core.machine.processes import die_with_parent, limit_data_memory
 from sysbench.core.storage import write_atomically
 from sysbench.core.trace.rank_summary import encode_rank
 
@@ -43,15 +34,13 @@ def main(
     capture: str = "",
 ) -> int:
     """Decode the file into the entry and report the outcome; return the exit code."""
-    die_with_parent(os.getppid())
-    die_with_input()
-    limit_data_memory(int(limit_bytes))
     path = Path(file)
-    try:
-        number = int(device) if device else None
-        first, _, last = steps.partition("-")
-        chosen = (int(first), int(last)) if steps else None
-        joined = Path(capture) if capture else None
+    number = int(device) if device else None
+    first, _, last = steps.partition("-")
+    chosen = (int(first), int(last)) if steps else None
+    joined = Path(capture) if capture else None
+
+    def work() -> None:
         tables = read_tables(path, ProgressSender().send, number, chosen, joined)
         # The entry's name contains the file's state at the start.
         if inspection_entry(path, number, chosen, joined).path != Path(entry):
@@ -59,12 +48,8 @@ def main(
                 f"{path} changed while it was read: try again when it is complete"
             )
         _write(tables, InspectionEntry(Path(entry)))
-    except Exception as error:  # an imported file can raise anything; see the log
-        traceback.print_exc()
-        send_message(refusal(error, path, int(limit_bytes)))
-        return 1
-    send_message(Finished())
-    return 0
+
+    return run_decoder(path, int(limit_bytes), work)
 
 
 def _write(tables: Tables, entry: InspectionEntry) -> None:

@@ -1,12 +1,15 @@
-"""Run the decoding of a file in a child process."""
+"""Run the decoding of a file in a child process: both sides of it."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
+from typing import IO
 
 from sysbench.core.errors import ForeignFileError, SysbenchError
 from sysbench.core.inspection.entries import inspection_entry
@@ -16,10 +19,13 @@ from sysbench.core.inspection.inspection import (
     Progressed,
     Refused,
     decode_message,
+    refusal,
+    send_message,
 )
 from sysbench.core.inspection.kinds import format_of
-from sysbench.core.machine.children import python_child
+from sysbench.core.machine.children import die_with_input, python_child
 from sysbench.core.machine.host_sampler import memory_capacity_bytes
+from sysbench.core.machine.processes import die_with_parent, limit_data_memory
 from sysbench.core.storage import make_folder
 
 MAX_BYTES = 16 * 2**30
@@ -84,24 +90,19 @@ class Decoding:
         with self.entry.log_path.open("wb") as log, self._lock:
             if self._cancelled:
                 raise DecodingCancelled(f"{self.path}: cancelled")
-            process = self._process = subprocess.Popen(
-                python_child("sysbench.core.inspection", *self._arguments()),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
-        with process:
-            try:
-                end = follow_decoding(process, show)
-                code = process.wait()
-            finally:
-                process.kill()
+            arguments = (str(self.path), str(self.entry.path), str(self._limit_bytes))
+            process = start_decoder("sysbench.core.inspection", *arguments, *self._choice, log=log)
+            self._process = process
+        end, code = follow_decoder(process, show)
         if self._cancelled:
             raise DecodingCancelled(f"{self.path}: cancelled")
         match end:
             case Finished():
-                return self._read_again()
+                if (inspection := self.entry.read()) is not None:
+                    return inspection
+                raise ForeignFileError(
+                    f"{self.entry.path} was removed while it was written: try again"
+                )
             case Refused(message=message):
                 raise ForeignFileError(message)
             case None:
@@ -113,15 +114,6 @@ class Decoding:
             self._cancelled = True
             if self._process is not None:
                 self._process.kill()
-
-    def _arguments(self) -> list[str]:
-        return [str(self.path), str(self.entry.path), str(self._limit_bytes), *self._choice]
-
-    def _read_again(self) -> Inspection:
-        inspection = self.entry.read()
-        if inspection is None:
-            raise ForeignFileError(f"{self.entry.path} was removed while it was written: try again")
-        return inspection
 
     def _describe_crash(self, code: int) -> str:
         log = self.entry.log_path
@@ -136,18 +128,50 @@ def default_limit_bytes() -> int:
     return min(MAX_BYTES, memory_capacity_bytes() // 2)
 
 
-def follow_decoding(
+def start_decoder(module: str, *arguments: str, log: IO[bytes] | int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        python_child(module, *arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+def follow_decoder(
     process: subprocess.Popen[bytes], show: Callable[[Progressed], None]
-) -> Finished | Refused | None:
-    """Show progress until the process ends; return its final message, if any."""
+) -> tuple[Finished | Refused | None, int]:
+    """Show progress until the process ends; return its final message, if any, and exit code."""
     end: Finished | Refused | None = None
     assert process.stdout is not None
-    for line in process.stdout:
-        if not line.endswith(b"\n"):
-            break  # the process died while writing
-        match decode_message(line):
-            case Progressed() as step:
-                show(step)
-            case Finished() | Refused() as message:
-                end = message
-    return end
+    with process:
+        try:
+            for line in process.stdout:
+                if not line.endswith(b"\n"):
+                    break  # the process died while writing
+                match decode_message(line):
+                    case Progressed() as step:
+                        show(step)
+                    case Finished() | Refused() as message:
+                        end = message
+            return end, process.wait()
+        finally:
+            process.kill()
+
+
+def run_decoder(path: Path, limit_bytes: int, work: Callable[[], None]) -> int:
+    """Do the work of a decoding process with a memory limit; report its end, return the exit code.
+
+    The process exits when its parent does, or when standard input closes.
+    """
+    die_with_parent(os.getppid())
+    die_with_input()
+    limit_data_memory(limit_bytes)
+    try:
+        work()
+    except Exception as error:  # an imported file can raise anything; see the log
+        traceback.print_exc()
+        send_message(refusal(error, path, limit_bytes))
+        return 1
+    send_message(Finished())
+    return 0

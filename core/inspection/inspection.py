@@ -11,7 +11,7 @@ import msgspec
 
 from sysbench.core.errors import DamagedFileError, SysbenchError
 from sysbench.core.formatting import format_bytes
-from sysbench.core.inspection.kinds import Kind
+from sysbench.core.inspection.kinds import Kind, path_text
 from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx
 from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record
 from sysbench.core.storage import UNREADABLE_JSON
@@ -123,10 +123,6 @@ Message = Progressed | Refused | Finished
 _DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
-def encode_message(message: Message) -> bytes:
-    return msgspec.json.encode(message) + b"\n"
-
-
 def decode_message(line: bytes) -> Message:
     """Parse one line.
 
@@ -140,7 +136,7 @@ def decode_message(line: bytes) -> Message:
 
 
 def send_message(message: Message) -> None:
-    sys.stdout.buffer.write(encode_message(message))
+    sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -174,7 +170,7 @@ def refusal(error: Exception, path: Path, limit_bytes: int) -> Refused:
         text = f"{path} cannot be read: {type(error).__name__}: {error}"
     if str(path) not in text:
         text = f"{path}: {text}"
-    return Refused(text.encode("utf-8", "backslashreplace").decode())
+    return Refused(path_text(text))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -37,6 +37,11 @@ OWN = ("run.json", "record.json", "events.jsonl", "kernels.json", "notes.json", 
 READABLE = "a chrome trace (.json, .json.gz), a memory snapshot (pickle) or an nsys SQLite export"
 
 
+def path_text(path: Path | str) -> str:
+    """Return a path as text for JSON: names on disk are bytes."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
+
+
 def format_of(path: Path) -> Format:
     """Return the format of a file.
 

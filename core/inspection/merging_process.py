@@ -9,9 +9,7 @@ to standard output.
 
 from __future__ import annotations
 
-import codecs
 import gzip
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -19,18 +17,15 @@ from contextlib import suppress
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.inspection.inspection import Finished, ProgressSender, refusal, send_message
-from sysbench.core.machine.children import die_with_input
-from sysbench.core.machine.processes import die_with_parent, limit_data_memory
-from sysbench.core.trace.origin import GZIP_MAGIC, read_origin
-from sysbench.core.trace.trace_json import EVENTS_KEY, MAX_PENDING_BYTES
+from sysbench.core.inspection.decoding import run_decoder
+from sysbench.core.inspection.inspection import ProgressSender
+from sysbench.core.trace.trace_json import Text, read_events, read_origin, unpacked
 
-CHUNK_BYTES = 2**20
 PIDS_OF_RANK = 2**16
 """Process numbers reserved per rank; a file with more processes is hostile."""
 IDS_OF_RANK = 2**40
@@ -52,30 +47,28 @@ class RankSource(NamedTuple):
 
 def main(output: str, limit_bytes: str, *files: str) -> int:
     """Write the merged file atomically; return the exit code."""
-    die_with_parent(os.getppid())
-    die_with_input()
-    limit_data_memory(int(limit_bytes))
     sources = [
         RankSource(Path(path), int(rank), int(ahead))
         for path, rank, ahead in zip(files[::3], files[1::3], files[2::3], strict=True)
     ]
     target = Path(output)
+    return run_decoder(target, int(limit_bytes), lambda: _merge(sources, target))
+
+
+def _merge(sources: list[RankSource], target: Path) -> None:
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with unfinished.open("wb") as file:
-            if output.endswith(".gz"):
+            if target.name.endswith(".gz"):
                 with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6) as packed:
                     _write(packed, sources, ProgressSender())
             else:
                 _write(file, sources, ProgressSender())
         unfinished.replace(target)
-    except Exception as error:  # an imported file can raise anything
+    except BaseException:
         with suppress(OSError):
             unfinished.unlink()
-        send_message(refusal(error, target, int(limit_bytes)))
-        return 1
-    send_message(Finished())
-    return 0
+        raise
 
 
 def _write(file: Written, sources: list[RankSource], progress: ProgressSender) -> None:
@@ -89,7 +82,7 @@ def _write(file: Written, sources: list[RankSource], progress: ProgressSender) -
         shift = Decimal(origin.clock_base_ns - base_ns - source.ahead_ns) / 1000
         change = _Change(source.rank, shift)
         pending: list[bytes] = []
-        for event in read_whole_events(source.path, progress):
+        for event in _events(source.path, progress):
             pending.append(encoder.encode(change.changed(event)))
             if len(pending) == EVENTS_AT_ONCE:
                 file.write(separator + b",\n".join(pending))
@@ -147,65 +140,17 @@ class _Change:
         return f"rank {self._rank}: {value}"
 
 
-def read_whole_events(path: Path, progress: ProgressSender) -> Iterator[dict[str, Any]]:
-    """Yield all events of a chrome trace unchanged; fractions become decimals.
-
-    Raises:
-        DamagedFileError: Not a chrome trace, or truncated.
-    """
-    decoder = json.JSONDecoder(parse_float=Decimal, strict=False)
+def _events(path: Path, progress: ProgressSender) -> Iterator[dict[str, Any]]:
+    """Yield the events of a chrome trace unchanged; raises DamagedFileError if it is none."""
     size = path.stat().st_size
-    with path.open("rb") as packed:
-        plain: IO[bytes] = packed
-        if packed.peek()[:2] == GZIP_MAGIC:
-            plain = gzip.GzipFile(fileobj=packed)  # type: ignore[assignment]
-        utf8 = codecs.getincrementaldecoder("utf-8-sig")("replace")
-        text = utf8.decode(plain.read(CHUNK_BYTES))
-        begin = _list_begin(text)
-        while begin is None and (more := plain.read(CHUNK_BYTES)):
-            text += utf8.decode(more)
-            begin = _list_begin(text)
-            if len(text) > MAX_PENDING_BYTES:
-                break
-        if begin is None:
-            raise DamagedFileError(f"{path} has no list of traceEvents")
-        wanted = CHUNK_BYTES
-        while True:
-            begin = _skip_separators(text, begin)
-            try:
-                if text.startswith("]", begin):
-                    return
-                event, begin = decoder.raw_decode(text, begin)
-            except ValueError as error:
-                more = plain.read(wanted)
-                if not more:
-                    if not text[begin:].strip():
-                        return  # the list form may lack its closing bracket
-                    raise DamagedFileError(f"{path} is cut off") from error
-                text, begin = text[begin:] + utf8.decode(more), 0
-                # Read more at a time, so that a long event is not parsed again for every chunk.
-                wanted = max(CHUNK_BYTES, len(text))
-                if len(text) > MAX_PENDING_BYTES:
-                    raise DamagedFileError(f"{path} is no chrome trace there: {error}") from error
-                progress.send("merge", packed.tell(), size)
-                continue
-            if isinstance(event, dict):
-                yield event
-
-
-def _list_begin(text: str) -> int | None:
-    """Return the position after the list's opening bracket."""
-    if text.lstrip().startswith("["):
-        return text.index("[") + 1
-    found = EVENTS_KEY.search(text.encode("utf-8", "surrogatepass"))
-    return len(text.encode()[: found.end()].decode()) if found else None
-
-
-def _skip_separators(text: str, begin: int) -> int:
-    """Return the position of the next event or bracket."""
-    while begin < len(text) and text[begin] in " \t\r\n,":
-        begin += 1
-    return begin
+    with path.open("rb") as file:
+        text = Text(unpacked(file), dict[str, Any], Decimal)
+        try:
+            for events in read_events(text):
+                yield from events
+                progress.send("merge", file.tell(), size)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DamagedFileError(f"{path} is not a valid chrome trace: {error}") from error
 
 
 if __name__ == "__main__":

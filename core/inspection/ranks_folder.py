@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 import subprocess
 import zlib
@@ -13,19 +12,18 @@ from pathlib import Path
 
 from sysbench.core.errors import ForeignFileError
 from sysbench.core.formatting import counted
-from sysbench.core.inspection.decoding import default_limit_bytes, follow_decoding
+from sysbench.core.inspection.decoding import default_limit_bytes, follow_decoder, start_decoder
 from sysbench.core.inspection.inspection import Finished, Progressed, Refused
 from sysbench.core.inspection.kinds import (
     BYTE_ORDER_MARK,
-    GZIP,
     HEAD_BYTES,
     READABLE,
     Format,
     format_of,
+    path_text,
 )
-from sysbench.core.machine.children import python_child
 from sysbench.core.ranks.rank_rows import Ranks
-from sysbench.core.trace.trace_json import EVENTS_KEY
+from sysbench.core.trace.trace_json import EVENTS_KEY, unpacked
 
 RANK_IN_NAME = (
     re.compile(r"rank[-_.= ]?(\d{1,6})(?!\d)", re.IGNORECASE),
@@ -107,8 +105,7 @@ def _is_other_json(path: Path) -> bool:
     """Return whether a complete JSON object has no events, as a settings file."""
     try:
         with path.open("rb") as file:
-            packed = file.peek()[:2] == GZIP
-            text = (gzip.GzipFile(fileobj=file) if packed else file).read(HEAD_BYTES + 1)
+            text = unpacked(file).read(HEAD_BYTES + 1)
     except (OSError, EOFError, zlib.error):
         return False  # its decoder reports why
     is_object = text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"{")
@@ -150,11 +147,6 @@ def by_rank(files: Iterable[tuple[Path, int | None]]) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def folder_text(path: Path | str) -> str:
-    """Return a path as text for JSON: names on disk are bytes."""
-    return str(path).encode("utf-8", "backslashreplace").decode()
-
-
 def merge_traces(
     folder: Path,
     ranks: Ranks,
@@ -183,27 +175,18 @@ def merge_traces(
             f"{output} is in the folder itself, where it would count as a rank: choose "
             "another folder"
         )
-    paths = {folder_text(path.name): path for path in folder.iterdir()}
+    paths = {path_text(path.name): path for path in folder.iterdir()}
     files = [
         text
         for row in ranks.rows
         for text in (str(paths[row.file]), str(row.rank), str(row.clock_ahead_ns or 0))
     ]
     limit = str(limit_bytes or default_limit_bytes())
-    with subprocess.Popen(
-        python_child(
-            "sysbench.core.inspection.merging_process", str(output.absolute()), limit, *files
-        ),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
-        try:
-            end = follow_decoding(process, show)
-            code = process.wait()
-        finally:
-            process.kill()
+    arguments = (str(output.absolute()), limit, *files)
+    process = start_decoder(
+        "sysbench.core.inspection.merging_process", *arguments, log=subprocess.DEVNULL
+    )
+    end, code = follow_decoder(process, show)
     match end:
         case Refused(message=message):
             raise ForeignFileError(message)

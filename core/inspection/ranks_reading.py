@@ -16,11 +16,11 @@ import msgspec
 
 from sysbench.core.inspection.decoding import Decoding, DecodingCancelled
 from sysbench.core.inspection.inspection import Progressed
+from sysbench.core.inspection.kinds import path_text
 from sysbench.core.inspection.ranks_folder import (
     FolderError,
     RankFiles,
     by_rank,
-    folder_text,
     rank_files,
 )
 from sysbench.core.ranks.rank_rows import RankMemoryRow, Ranks
@@ -127,12 +127,12 @@ def _side_by_side(
     ranks = {rank: summaries[path] for rank, path in traces.items()}
     block = (
         ranks_block(
-            folder_text(folder),
-            {rank: folder_text(path.name) for rank, path in traces.items()},
+            path_text(folder),
+            {rank: path_text(path.name) for rank, path in traces.items()},
             ranks,
         )
         if ranks
-        else Ranks(folder=folder_text(folder), missing={"rows": "memory snapshots have no times"})
+        else Ranks(folder=path_text(folder), missing={"rows": "memory snapshots have no times"})
     )
     known = ranks or snapshots
     held = snapshots or {rank: path for rank, path in traces.items() if path in memories}
@@ -141,7 +141,7 @@ def _side_by_side(
         kind=("nsys-export" if files.are_exports else "chrome-trace") if ranks else None,
         world_size=world_size,
         absent=[rank for rank in range(world_size or 0) if rank not in known],
-        left_out=[folder_text(name) for name in files.left_out],
+        left_out=[path_text(name) for name in files.left_out],
         memory=[msgspec.structs.replace(memories[path], rank=rank) for rank, path in held.items()],
     )
 
@@ -152,7 +152,7 @@ def _memory_row(path: Path, memory: Memory) -> RankMemoryRow:
     top = max(named, key=lambda origin: origin.bytes, default=None)
     return RankMemoryRow(
         rank=0,
-        file=folder_text(path.name),
+        file=path_text(path.name),
         peak_bytes=memory.peak_allocated_bytes,
         reserved_bytes=memory.peak_reserved_bytes,
         end_bytes=memory.end_allocated_bytes,

@@ -14,7 +14,7 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.findings.files_rules import findings_of_file
 from sysbench.core.formatting import percent
 from sysbench.core.inspection.inspection import Inspection
-from sysbench.core.inspection.kinds import format_of, program_of
+from sysbench.core.inspection.kinds import format_of, path_text, program_of
 from sysbench.core.machine.peaks import REMEDY, Peak, roof_of
 from sysbench.core.memory.foreign import (
     describe_counted,
@@ -38,11 +38,11 @@ from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.nsys_export import export_of, read_contents
 from sysbench.core.trace.nsys_projection import summary
 from sysbench.core.trace.operators import COUNTED_CATEGORIES
-from sysbench.core.trace.origin import read_origin
 from sysbench.core.trace.rank_summary import RankTrace, rank_trace
 from sysbench.core.trace.roofline import with_roof
 from sysbench.core.trace.time_ledger import TimeLedger, chosen_device, time_ledger
 from sysbench.core.trace.trace_events import Kind, Trace
+from sysbench.core.trace.trace_json import read_origin
 from sysbench.core.trace.trace_reader import read_trace
 
 MIN_KNOWN_SHARE = 0.95
@@ -213,7 +213,7 @@ def _read_trace(
             why_none = str(error)
     inspection = Inspection(
         kind="chrome-trace",
-        file=_name(path),
+        file=path_text(path),
         file_bytes=path.stat().st_size,
         device=name,
         kernels=folded,
@@ -274,7 +274,7 @@ def _allocations_inspection(
 ) -> Inspection:
     return Inspection(
         kind="profiled-allocations",
-        file=_name(path),
+        file=path_text(path),
         file_bytes=path.stat().st_size,
         kernels=kernels,
         memory=memory,
@@ -299,7 +299,7 @@ def _read_snapshot(path: Path, progress: Progress, device: int | None) -> Tables
     progress("analyse", 0, 0)
     inspection = Inspection(
         kind="memory-snapshot",
-        file=_name(path),
+        file=path_text(path),
         file_bytes=path.stat().st_size,
         memory=describe_snapshot(snapshot, device),
         missing={"kernels": "a memory snapshot has no times of kernels"},
@@ -319,7 +319,7 @@ def _read_export(
         missing = missing | {"nvtx.rows": f"the first {MAX_RANGES:,} of {row_count:,}"}
     inspection = Inspection(
         kind="nsys-export",
-        file=_name(path),
+        file=path_text(path),
         file_bytes=path.stat().st_size,
         kernels=export.folded,
         nvtx=msgspec.structs.replace(
@@ -339,8 +339,3 @@ def _read_export(
         missing=missing | {"memory": "nsys does not record the allocator"},
     )
     return Tables(inspection, export.kernels, export.rank)
-
-
-def _name(path: Path) -> str:
-    """Return the path as text for JSON: names on disk are bytes."""
-    return str(path).encode("utf-8", "backslashreplace").decode()

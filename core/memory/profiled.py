@@ -233,7 +233,7 @@ def _decode(data: bytes) -> tuple[list[JsonEvent], int]:
 
 
 def _relevant(data: bytes) -> tuple[list[JsonEvent], int]:
-    text = Text(BytesIO(data))
+    text = Text(BytesIO(data), JsonEvent)
     events = [
         event
         for events in read_events(text)

@@ -25,7 +25,7 @@ from sysbench.core.trace.nsys_projection import (
 from sysbench.core.trace.rank_summary import RankTrace, rank_trace
 from sysbench.core.trace.time_ledger import chosen_device, time_ledger
 from sysbench.core.trace.trace_events import Kind
-from sysbench.core.trace.origin import TraceOrigin
+from sysbench.core.trace.trace_json import TraceOrigin
 
 KNOWN_SCHEMA = "3."
 GPU_TABLE = "TARGET_INFO_GPU"

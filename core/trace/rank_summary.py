@@ -15,9 +15,9 @@ from sysbench.core.trace.classify import classify_operator
 from sysbench.core.trace.collective_kernels import collective_bytes, kind_of
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.operators import parse_operands
-from sysbench.core.trace.origin import TraceOrigin
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import NONE, CollectiveCall, Kind, Trace
+from sysbench.core.trace.trace_json import TraceOrigin
 
 ON_HOST = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 """torch's annotations around collectives run by host threads."""

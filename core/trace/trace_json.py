@@ -6,10 +6,13 @@ be missing). Memory grows with the longest event, not with the file.
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from io import BufferedIOBase, BufferedReader
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,8 +30,13 @@ EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 BETWEEN_EVENTS = re.compile(rb"\}\s*(,)\s*\{")
 
 
-class Readable(Protocol):
-    def readinto(self, buffer: memoryview, /) -> int | None: ...
+GZIP_MAGIC = b"\x1f\x8b"
+
+E = TypeVar("E")
+
+
+def unpacked(file: BufferedReader) -> BufferedIOBase:
+    return gzip.GzipFile(fileobj=file) if file.peek()[:2] == GZIP_MAGIC else file
 
 
 class Args(msgspec.Struct, gc=False):
@@ -72,8 +80,8 @@ class JsonEvent(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-class Document(msgspec.Struct, gc=False):
-    events: list[JsonEvent] = msgspec.field(name="traceEvents", default_factory=list)
+class Document(msgspec.Struct, Generic[E], gc=False):
+    events: list[E] = msgspec.field(name="traceEvents", default_factory=list)
     devices: Any = msgspec.field(name="deviceProperties", default=None)
     base_ns: Any = msgspec.field(name="baseTimeNanoseconds", default=None)
 
@@ -81,11 +89,9 @@ class Document(msgspec.Struct, gc=False):
 # Called with the text of each number that has a fraction: str.strip returns it unchanged, at
 # half the cost of calling a type like str.
 _TEXT = str.strip
-_LIST = msgspec.json.Decoder(list[JsonEvent], float_hook=_TEXT)
-_OBJECT = msgspec.json.Decoder(Document, float_hook=_TEXT)
 
 
-class Text:
+class Text(Generic[E]):
     """Text that is read but not decoded, at the start of a reused buffer.
 
     Attributes:
@@ -93,7 +99,11 @@ class Text:
         base_ns: The time that ``ts`` counts from, or 0.
     """
 
-    def __init__(self, file: Readable) -> None:
+    def __init__(
+        self, file: BufferedIOBase, event: type[E], float_hook: Callable[[str], Any] = _TEXT
+    ) -> None:
+        self.list = msgspec.json.Decoder(list[event], float_hook=float_hook)  # type: ignore[valid-type]
+        self.object = msgspec.json.Decoder(Document[event], float_hook=float_hook)  # type: ignore[valid-type]
         self.devices: dict[int, str] = {}
         self.base_ns = 0
         self._file = file
@@ -106,7 +116,7 @@ class Text:
     def all(self) -> bytes:
         return bytes(self._buffer[: self._length])
 
-    def note(self, document: Document) -> None:
+    def note(self, document: Document[E]) -> None:
         """Store the device names and base time of the object around the events."""
         self.devices |= _device_names(document.devices)
         if isinstance(document.base_ns, int):
@@ -117,7 +127,7 @@ class Text:
         if self._length == len(self._buffer):
             self._buffer *= 2
         with memoryview(self._buffer) as view, view[self._length :] as free:
-            count = self._file.readinto(free) or 0
+            count = self._file.readinto(free)
         self._length += count
         return count > 0
 
@@ -125,7 +135,7 @@ class Text:
         self._buffer[: self._length - count] = self._buffer[count : self._length]
         self._length -= count
 
-    def take_front(self) -> list[JsonEvent]:
+    def take_front(self) -> list[E]:
         """Decode all but the last events and drop their text; return none if that fails.
 
         A match of `BETWEEN_EVENTS` may be nested or in a string. If the text before it decodes as a
@@ -136,7 +146,7 @@ class Text:
             self._buffer[border] = CLOSE
             try:
                 with memoryview(self._buffer) as view, view[: border + 1] as front:
-                    events = _LIST.decode(front)
+                    events = self.list.decode(front)
             except msgspec.ValidationError:
                 raise
             except msgspec.DecodeError:
@@ -152,7 +162,7 @@ class Text:
         return [match.start(1) for match in deque(matches, CUTS_TRIED)][::-1]
 
 
-def read_events(text: Text) -> Iterator[list[JsonEvent]]:
+def read_events(text: Text[E]) -> Iterator[list[E]]:
     """Yield the events in order, in lists of some thousand.
 
     Raises:
@@ -166,14 +176,14 @@ def read_events(text: Text) -> Iterator[list[JsonEvent]]:
             break
     rest = text.all()
     if is_object:
-        document = _OBJECT.decode(b'{"traceEvents":' + rest)
+        document = text.object.decode(b'{"traceEvents":' + rest)
         text.note(document)
         yield document.events
     else:
-        yield _decode_list(rest)
+        yield _decode_list(text, rest)
 
 
-def _find_list(text: Text) -> bool:
+def _find_list(text: Text[E]) -> bool:
     """Drop the text before the list's bracket; return whether an object contains the list.
 
     Raises:
@@ -187,7 +197,7 @@ def _find_list(text: Text) -> bool:
             return False
         if key := EVENTS_KEY.search(plain):
             # Decodes only if the key is at the top, not nested.
-            text.note(_OBJECT.decode(plain[: key.end()] + b"]}"))
+            text.note(text.object.decode(plain[: key.end()] + b"]}"))
             text.drop(len(begin) - len(plain) + key.end() - 1)
             return True
         if len(text) > MAX_PENDING_BYTES:
@@ -205,10 +215,62 @@ def _device_names(properties: Any) -> dict[int, str]:
     }
 
 
-def _decode_list(text: bytes) -> list[JsonEvent]:
+def _decode_list(text: Text[E], rest: bytes) -> list[E]:
     try:
-        return _LIST.decode(text)
+        return text.list.decode(rest)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        return _LIST.decode(text.rstrip().removesuffix(b",") + b"]")
+        return text.list.decode(rest.rstrip().removesuffix(b",") + b"]")
+
+
+MAX_HEAD_BYTES = 2**22
+"""Kineto writes all process groups with their ranks before the events."""
+MAX_RANKS = 2**20
+
+
+class TraceOrigin(NamedTuple):
+    """Rank and size of the job, if known; ``group`` is the name of the only process group, else
+    empty; ``clock_base_ns`` is the Unix time at which the file's times begin."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    group: str = ""
+    clock_base_ns: int = 0
+
+
+class _Head(msgspec.Struct):
+    distributed: Any = msgspec.field(name="distributedInfo", default=None)
+    base: Any = msgspec.field(name="baseTimeNanoseconds", default=0)
+
+
+def read_origin(path: Path) -> TraceOrigin:
+    """Read the origin from the text before the events; without facts if there are none.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        head = unpacked(file).read(MAX_HEAD_BYTES)
+    key = EVENTS_KEY.search(head)
+    if key is None:
+        return TraceOrigin()
+    try:
+        document = msgspec.json.decode(head[: key.end()] + b"]}", type=_Head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return TraceOrigin()  # reading the events reports the error
+    facts = document.distributed if isinstance(document.distributed, dict) else {}
+    groups = facts.get("pg_config")
+    only = groups[0] if isinstance(groups, list) and len(groups) == 1 else {}
+    name = only.get("pg_name") if isinstance(only, dict) else ""
+    base = document.base
+    return TraceOrigin(
+        rank=_count(facts.get("rank")),
+        world_size=_count(facts.get("world_size")),
+        group=name[:256] if isinstance(name, str) else "",
+        clock_base_ns=base if type(base) is int and 0 <= base < 2**62 else 0,
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < MAX_RANKS else None

@@ -15,9 +15,7 @@ import msgspec
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.trace.columns import Collector
 from sysbench.core.trace.trace_events import Trace
-from sysbench.core.trace.trace_json import Readable, Text, read_events
-
-GZIP_MAGIC = b"\x1f\x8b"
+from sysbench.core.trace.trace_json import JsonEvent, Text, read_events, unpacked
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of the file read so far and its size."""
@@ -34,11 +32,8 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     report = progress or _ignore_progress
     try:
         with path.open("rb") as file, _without_garbage_collection():
-            plain: Readable = file
-            if file.peek()[:2] == GZIP_MAGIC:
-                plain = gzip.GzipFile(fileobj=file)
             size = path.stat().st_size
-            text = Text(plain)
+            text = Text(unpacked(file), JsonEvent)
             for events in read_events(text):
                 collector.add(events)
                 report(file.tell(), size)

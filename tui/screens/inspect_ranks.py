@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from sysbench.core.export.text_formats import findings_as_markdown
-from sysbench.core.inspection.ranks_folder import folder_text
+from sysbench.core.inspection.kinds import path_text
 from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import cells_as_text, heading_of, literal
 from sysbench.core.tables.ranks_tables import ranks_notes, ranks_tables
@@ -116,7 +116,7 @@ class RanksPanel(Vertical):
         rows = self.ranks.memory if self.name_shown == "memory" else self.ranks.rows
         rank = table.column("rank")[row]
         name = next(rank_row.file for rank_row in rows if rank_row.rank == rank)
-        path = next(path for path in self._folder.iterdir() if folder_text(path.name) == name)
+        path = next(path for path in self._folder.iterdir() if path_text(path.name) == name)
         self.post_message(self.Opened(path))
 
     def _view(self, name: str) -> TableView:

@@ -14,9 +14,9 @@ from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.ranks.ranks_block import ranks_block
 from sysbench.core.record.record import Finding
 from sysbench.core.trace.nsys_export import read_export
-from sysbench.core.trace.origin import TraceOrigin, read_origin
 from sysbench.core.trace.rank_summary import RankTrace, decode_rank, encode_rank, rank_trace
 from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_json import TraceOrigin, read_origin
 from sysbench.core.trace.trace_reader import read_trace
 
 NSYS_DOUBLE = Path(__file__).parents[2] / "nsys_double" / "build.py"
