@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sysbench.core.compare.rounds import inside
-from sysbench.core.findings import clocks_rules as clocks
-from sysbench.core.findings import compiling_rules as compiling
 from sysbench.core.findings import kernels_rules as kernels
 from sysbench.core.findings import measuring_rules as measuring
 from sysbench.core.findings import memory_rules as memory
 from sysbench.core.findings import ranks_rules as ranks
 from sysbench.core.findings import roof_rules as roof
-from sysbench.core.findings.rule_rules import Rule
 from sysbench.core.formatting import percent, signed_percent
 from sysbench.core.record.record import Finding, Record
 
+Rule = Callable[[Record], Finding | None]
 SEVERITIES = ("problem", "warning", "note", "good")
 RULES: tuple[Rule, ...] = (
     *measuring.RULES,
-    *clocks.RULES,
-    *compiling.RULES,
     *kernels.RULES,
     *roof.RULES,
     *memory.RULES,
@@ -27,7 +25,7 @@ RULES: tuple[Rule, ...] = (
 
 TIME_RULES: frozenset[Rule] = frozenset(
     {
-        *(measuring.not_settled, measuring.drifting, *clocks.RULES),
+        *(measuring.not_settled, measuring.drifting, measuring.clock_held),
         *(kernels.tracing_perturbed, kernels.launch_bound, kernels.idle_on_sync),
         *(kernels.category_out_of_line, roof.faster_than_peak),
         *(ranks.straggler, ranks.exposed, ranks.clocks_disagree),

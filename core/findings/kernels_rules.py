@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import fsum
 
-from sysbench.core.findings.rule_rules import Rule
 from sysbench.core.formatting import percent
 from sysbench.core.record.record import Finding, Kernels, Record
 from sysbench.core.trace.idle_causes import HOST_LATE, ON_SYNC
@@ -191,7 +190,7 @@ def _emptiest_phase(kernels: Kernels) -> str:
     return max(idle, key=idle.__getitem__, default="")
 
 
-RULES: tuple[Rule, ...] = (
+RULES = (
     tracing_perturbed,
     no_kernels,
     low_coverage,

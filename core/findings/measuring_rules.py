@@ -1,11 +1,10 @@
-"""Rules on the measurement: its end, its precision, disturbances."""
+"""Rules on the measurement: its end, precision, disturbances, clock, fallbacks to eager code."""
 
 from __future__ import annotations
 
 import re
 
 from sysbench.core.compare.rounds import inside, middle
-from sysbench.core.findings.rule_rules import Rule
 from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
 from sysbench.core.memory.oom import (
     asked_by,
@@ -18,6 +17,7 @@ from sysbench.core.memory.oom import (
 from sysbench.core.record.environment import device_name, is_simulated, threads
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Finding, PassRecord, Record, Timing
+from sysbench.core.record.timing import limiting_reasons
 
 DRIFT_LIMIT = 0.02
 MIN_CORES = 0.1
@@ -43,6 +43,22 @@ AFTER_SIGNAL = {
     "SIGKILL": "Check for the kernel's out-of-memory killer, then rerun.",
     "SIGBUS": "Free space in /dev/shm and on the disk, then rerun: a mapped file could not grow.",
     **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"), CRASHED),
+}
+
+MIN_HELD_SHARE = 0.01
+STEADY = ("power cap", "application clocks", "sync boost")
+"""Reasons that are the same in every run; the others depend on the temperature."""
+EAGER_VERDICTS = {
+    "none": "compile is on, but the whole step ran eagerly.",
+    "part": "compile is on, but part of the step ran eagerly.",
+}
+EAGER_REMEDIES = {
+    "disabled": "Unset the variable and rerun.",
+    "recompile-limit": "Set compile_dynamic=on, or keep the shapes in the guard constant.",
+    "graph-break": "Set compile_fullgraph=true to make graph breaks errors; fix the line shown.",
+    "unsupported": "Move this line out of the compiled module, or compile only the blocks.",
+    "failed": "Read the log of the timing pass; try another backend to locate the failure.",
+    "nothing-compiled": "Read the log of the timing pass.",
 }
 
 
@@ -234,7 +250,87 @@ def busy_machine(record: Record) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (
+def clock_held(record: Record) -> Finding | None:
+    """The driver limited the clock while the steps were timed."""
+    # The driver's counters miss nothing, so samples count only for reasons without a counter.
+    timing, telemetry = record.timing, record.telemetry
+    counted = (timing.throttled if timing else None) or {}
+    held = {reason: share for reason, share in counted.items() if share >= MIN_HELD_SHARE}
+    sampled = limiting_reasons(telemetry.clock_reasons) if telemetry else []
+    seen = [reason for reason in sampled if reason not in counted]
+    if not held and not seen:
+        return None
+    reasons = [*sorted(held, key=lambda reason: -held[reason]), *seen]
+    how_long = f" for {percent(max(held.values()))} of the measured part" if held else ""
+    parts = [f"{reason} {percent(held[reason])} (driver counters)" for reason in held]
+    parts += [f"{reason} in samples (2 per second)" for reason in seen]
+    parts += [text] if (text := sm_clock_words(record)) else []
+    steady = all(reason in STEADY for reason in reasons)
+    return Finding(
+        rule="clock-held",
+        severity="note" if steady else "warning",
+        verdict=f"The driver limited the GPU clock{how_long}: {', '.join(reasons)}.",
+        why=f"{'; '.join(parts)}.",
+        next="Compare only with runs at the same clock, or lock it: sudo nvidia-smi -lgc MHZ."
+        if steady
+        else "Cool the GPU or lock its clock lower, then rerun; exclude this run from comparisons.",
+        numbers={f"{reason} share": share for reason, share in held.items()},
+    )
+
+
+def sm_clock_words(record: Record) -> str:
+    """``SM clock 1410 to 1980 MHz, median 1965, of 12 samples``; empty without samples."""
+    series = record.telemetry.series if record.telemetry else {}
+    clocks = [spread for name, spread in series.items() if name.endswith(".sm_clock_mhz")]
+    if not clocks:
+        return ""
+    clock = clocks[0]
+    return (
+        f"SM clock {clock['min']:.0f} to {clock['max']:.0f} MHz, median {clock['median']:.0f}, "
+        f"of {clock['n']:.0f} samples"
+    )
+
+
+def fell_back(record: Record) -> Finding | None:
+    """The spec asks for compiled code, but eager code ran."""
+    block = record.compile
+    if block is None or not block.fell_back:
+        return None
+    first = block.eager_parts[0] if block.eager_parts else None
+    more = f" ({len(block.eager_parts) - 1} more)" if len(block.eager_parts) > 1 else ""
+    why = f"{block.graphs} graphs, {block.recompiles} recompiles, "
+    why += f"{sum(block.graph_breaks.values())} graph breaks."
+    if first is not None:
+        place = f" at {first.place}" if first.place else ""
+        why = f"{first.cause}{place}: {first.reason}{more}; {why}"
+    return Finding(
+        rule="fell-back-to-eager",
+        severity="problem",
+        verdict=EAGER_VERDICTS["part" if block.graphs else "none"],
+        why=why,
+        next="Do not report this run as compiled."
+        + (f" {EAGER_REMEDIES[first.cause]}" if first is not None else ""),
+        numbers={"graphs": block.graphs, "recompiles": block.recompiles},
+    )
+
+
+def recompiled(record: Record) -> Finding | None:
+    """Shapes or values changed during the run and caused recompilations."""
+    block = record.compile
+    if block is None or not block.recompiled:
+        return None
+    first = block.recompiled[0]
+    return Finding(
+        rule="recompiled",
+        severity="note",
+        verdict=f"torch.compile recompiled {counted(block.recompiles, 'time')}.",
+        why=f"A guard failed in {first.place}: {first.guard}",
+        next="Keep the values in the guard constant, or set compile_dynamic=on.",
+        numbers={"recompiles": block.recompiles},
+    )
+
+
+RULES = (
     *(null_gpu, ended_early, not_settled, drifting, lost_rounds),
-    *(other_tenants, busy_machine),
+    *(other_tenants, busy_machine, clock_held, fell_back, recompiled),
 )

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from sysbench.core.findings.rule_rules import Rule
 from sysbench.core.formatting import format_bytes, percent, signed_percent
 from sysbench.core.memory.predicted import COPIES, predicted_amount
 from sysbench.core.predict.closed_form import predict, why_not_predicted
@@ -271,7 +270,7 @@ def _bytes_of(record: Record, group: str, key: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-RULES: tuple[Rule, ...] = (
+RULES = (
     prediction_missed,
     ledger_does_not_close,
     previous_output_alive,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sysbench.core.findings.rule_rules import Rule
 from sysbench.core.formatting import percent
 from sysbench.core.record.record import Distributed, Finding, Record
 
@@ -98,4 +97,4 @@ def clocks_disagree(record: Record) -> Finding | None:
     )
 
 
-RULES: tuple[Rule, ...] = (no_interconnect, straggler, exposed, clocks_disagree)
+RULES = (no_interconnect, straggler, exposed, clocks_disagree)

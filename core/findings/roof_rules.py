@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sysbench.core.findings.rule_rules import Rule
 from sysbench.core.formatting import format_count
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Finding, Record
@@ -140,7 +139,7 @@ def _too_fast(record: Record, subject: str, ratio: float, roof: Roof) -> Finding
     )
 
 
-RULES: tuple[Rule, ...] = (
+RULES = (
     weight_product_count,
     attention_product_count,
     flops_contradict,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sysbench.core.compare.rounds import counting, inside, middle
-from sysbench.core.findings.clocks_rules import sm_clock_words
 from sysbench.core.findings.kernels_rules import COVERAGE_LIMIT, PERTURBATION_LIMIT
+from sysbench.core.findings.measuring_rules import sm_clock_words
 from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
 from sysbench.core.record.memory import RESIDUAL
 from sysbench.core.record.record import Kernels, LedgerRow, Memory, Record, Telemetry, Timing

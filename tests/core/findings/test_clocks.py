@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from sysbench.core.findings.clocks_rules import clock_held
+from sysbench.core.findings.measuring_rules import clock_held
 from sysbench.core.record.record import Record, Telemetry
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.timing_tables import speed_table
