@@ -9,12 +9,19 @@ from math import fsum
 import numpy as np
 
 from sysbench.core.formatting import counted
-from sysbench.core.ranks.arrivals import Arrivals, arrivals, last_arrivals, late_by_rank
 from sysbench.core.ranks.clock_alignment import RankClocks, align_clocks
 from sysbench.core.ranks.matching import Match, match_collectives
 from sysbench.core.ranks.rank_rows import FileRankRow, MatchedCollective, Ranks, RankStepRow
 from sysbench.core.ranks.split import SpanSplit
-from sysbench.core.ranks.straggler import find_straggler, late_causes, window_begins
+from sysbench.core.ranks.straggler import (
+    Arrivals,
+    arrivals,
+    find_straggler,
+    last_arrivals,
+    late_by_rank,
+    late_causes,
+    window_begins,
+)
 from sysbench.core.record.record import Finding
 from sysbench.core.trace.collective_kernels import bus_factor
 from sysbench.core.trace.intervals import Cover
