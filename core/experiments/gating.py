@@ -92,11 +92,6 @@ def foreign_here(baseline: Baseline) -> list[Factor]:
     ]
 
 
-def judge_here(baseline: Baseline, margin: float, obstacles: list[Factor]) -> Judgement:
-    """Return the judgement if a run on this machine could not be compared; nothing was measured."""
-    return _refused(baseline, margin, obstacles)
-
-
 def judge_run(
     baseline: Baseline,
     record: Record,
@@ -126,7 +121,7 @@ def judge_run(
     differs = differing_facts(other_facts(before.environment), other_facts(record.environment))
     obstacles = _obstacles(before, record, [row for row in rows if row.name not in across])
     if obstacles:
-        return _refused(baseline, margin, obstacles, record, differs)
+        return not_comparable(baseline, margin, obstacles, record, differs)
     known = known_noise(before, record, root)
     verdict = verdict_of(before, record, known, smallest=smallest)
     names = ("the baseline", "the run")
@@ -165,13 +160,14 @@ def _obstacles(a: Record, b: Record, rows: list[Factor]) -> list[Factor]:
     return rows
 
 
-def _refused(
+def not_comparable(
     baseline: Baseline,
     margin: float,
     obstacles: list[Factor],
     record: Record | None = None,
     differs: Sequence[Factor] = (),
 ) -> Judgement:
+    """Return the judgement if a run cannot be compared; without a record nothing was measured."""
     names = {row.name for row in obstacles}
     kinds = ["another machine"] if names & set(MACHINE_FACTS) else []
     kinds += ["another spec"] if names - set(MACHINE_FACTS) else []

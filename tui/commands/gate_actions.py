@@ -20,7 +20,7 @@ from sysbench.core.experiments.baselines import (
     load_baseline,
     save_baseline,
 )
-from sysbench.core.experiments.gating import Judgement, foreign_here, judge_here, judge_run
+from sysbench.core.experiments.gating import Judgement, foreign_here, judge_run, not_comparable
 from sysbench.core.export.text_formats import escaped, table_as_markdown
 from sysbench.core.formatting import counted, percent
 from sysbench.core.record.record import Record
@@ -189,7 +189,7 @@ def judge(arguments: argparse.Namespace) -> int:
         if record is None and not obstacles:
             return CANCELLED
     judgement = (
-        judge_here(baseline, arguments.margin, obstacles)
+        not_comparable(baseline, arguments.margin, obstacles)
         if record is None
         else judge_run(
             baseline,
