@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Callable
+from functools import partial
 from math import fsum
 
 from sysbench.core.findings.kernels_rules import IDLE_LIMIT
@@ -163,15 +164,13 @@ def odd_step(kernels: Kernels) -> Finding | None:
         return None
     row = max(odd, key=lambda row: abs(row.ns - _median(marked, row, lambda other: other.ns)))
     median = _median(marked, row, lambda other: other.ns)
-    change = {
-        name: of(row) - _median(marked, row, of)
-        for name, of in (
-            ("exposed communication", _communication),
-            ("other busy time", _computing),
-            ("unattributed", _unattributed),
-            *((cause, _idle(cause)) for cause in row.idle),
-        )
+    parts: dict[str, Callable[[StepRow], float]] = {
+        "exposed communication": lambda row: row.communication_ns,
+        "other busy time": lambda row: row.busy_ns - row.communication_ns,
+        "unattributed": lambda row: row.unattributed_ns,
+        **{cause: partial(_idle, cause) for cause in row.idle},
     }
+    change = {name: of(row) - _median(marked, row, of) for name, of in parts.items()}
     main = max(change, key=lambda name: abs(change[name]))
     ratio = row.ns / median if median else 0.0
     change_of_all = f"{percent(abs(ratio - 1), 0)} {'slower' if ratio > 1 else 'faster'}"
@@ -188,23 +187,8 @@ def odd_step(kernels: Kernels) -> Finding | None:
     )
 
 
-def _communication(row: StepRow) -> float:
-    return row.communication_ns
-
-
-def _computing(row: StepRow) -> float:
-    return row.busy_ns - row.communication_ns
-
-
-def _unattributed(row: StepRow) -> float:
-    return row.unattributed_ns
-
-
-def _idle(cause: str) -> Callable[[StepRow], float]:
-    def of(row: StepRow) -> float:
-        return row.idle.get(cause, 0)
-
-    return of
+def _idle(cause: str, row: StepRow) -> float:
+    return row.idle.get(cause, 0)
 
 
 def _median(marked: MarkedSteps, row: StepRow, of: Callable[[StepRow], float]) -> float:

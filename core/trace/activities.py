@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.core.trace.classify import classify
+from sysbench.core.trace.classify import is_communication
 from sysbench.core.trace.intervals import Times
 from sysbench.core.trace.scopes import UNKNOWN_PHASE, Scopes
 from sysbench.core.trace.trace_events import (
@@ -22,7 +22,7 @@ from sysbench.core.trace.trace_events import (
     Kind,
     Trace,
     follow_flow,
-    occurring,
+    names_fit,
     self_times,
 )
 
@@ -136,11 +136,6 @@ def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities
 
 
 def _ranks(trace: Trace, events: DeviceEvents) -> Index:
-    # Classifying is a search by many patterns: once per name that the device ran.
-    used = occurring(events.name)
-    rank_of_name = np.full(len(trace.names), COMPUTE)
-    rank_of_name[used] = [
-        COMMUNICATION if classify(trace.names[name]) == "communication" else COMPUTE
-        for name in used.tolist()
-    ]
-    return np.where(events.kind == Kind.KERNEL, rank_of_name[events.name], MEMORY)
+    communicates = names_fit(trace.names, events.name, is_communication)
+    kernel_rank = np.where(communicates, COMMUNICATION, COMPUTE)
+    return np.where(events.kind == Kind.KERNEL, kernel_rank, MEMORY)

@@ -20,7 +20,15 @@ from sysbench.core.trace.columns import BEGIN_CAPTURE, END_CAPTURE
 from sysbench.core.trace.idle_causes import LAUNCH
 from sysbench.core.trace.scopes import OTHER_PHASE, Scopes, host_scopes
 from sysbench.core.trace.time_ledger import TimeLedger
-from sysbench.core.trace.trace_events import NONE, Index, Kind, Trace, follow_flow, nearest
+from sysbench.core.trace.trace_events import (
+    NONE,
+    Index,
+    Kind,
+    Trace,
+    follow_flow,
+    names_fit,
+    nearest,
+)
 
 MAX_CHAIN_LENGTH = 64
 """Maximum number of operators compared around a launch; real traces nest about ten."""
@@ -94,10 +102,8 @@ def join_replays(trace: Trace, ledger: TimeLedger, capture: Trace) -> Joined:
     captures = list(_captures(capture, scopes))
     of_device = trace.device.take(trace.device.device == ledger.device)
     call = launches_of(of_device, trace.host)
-    is_replay = np.array([name.endswith("GraphLaunch") for name in trace.names], dtype=np.bool_)
-    replayed = np.flatnonzero(
-        (call != NONE) & (follow_flow(call, is_replay[trace.host.name].astype(np.int64), 0) == 1)
-    )
+    is_replay = names_fit(trace.names, trace.host.name, lambda name: name.endswith("GraphLaunch"))
+    replayed = np.flatnonzero(follow_flow(call, is_replay.astype(np.int64), 0) == 1)
     order = replayed[np.lexsort((of_device.start[replayed], call[replayed]))]
     launch, replay = (np.full(len(of_device), NONE) for _ in range(2))
     shaped = np.zeros(len(of_device), dtype=np.bool_)
@@ -184,11 +190,7 @@ def _captures(trace: Trace, scopes: Scopes) -> Iterator[Capture]:
     events = scopes.events
     is_call = events.kind == Kind.RUNTIME
     begins, ends, launches = (
-        np.flatnonzero(
-            is_call & np.array([bool(pattern.search(name)) for name in trace.names])[events.name]
-        )
-        if trace.names
-        else np.zeros(0, dtype=np.int64)
+        np.flatnonzero(is_call & names_fit(trace.names, events.name, pattern.search))
         for pattern in (BEGIN_CAPTURE, END_CAPTURE, LAUNCH)
     )
     bounds = []

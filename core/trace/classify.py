@@ -247,6 +247,10 @@ def classify(name: str) -> str:
     return next((category for category, rule in _KERNEL_RULES if rule.search(name)), "other")
 
 
+def is_communication(name: str) -> bool:
+    return classify(name) == "communication"
+
+
 WORDS = {
     "elementwise": re.compile(
         r"""

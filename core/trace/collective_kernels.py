@@ -19,10 +19,10 @@ import numpy as np
 
 from sysbench.core.record.distributed import Kind
 from sysbench.core.record.steps import TracedCollective
-from sysbench.core.trace.classify import classify
+from sysbench.core.trace.classify import is_communication
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.time_ledger import TimeLedger
-from sysbench.core.trace.trace_events import NONE, CollectiveCall, occurring
+from sysbench.core.trace.trace_events import NONE, CollectiveCall, names_fit
 
 KINDS = (
     ("all-reduce", r"all_?reduce|cross_device_reduce|(one|two)_?shot"),
@@ -93,9 +93,8 @@ def collective_rows(ledger: TimeLedger, calls: list[CollectiveCall]) -> list[Tra
     if ledger.source != "kernels":
         return []
     work = ledger.work
-    used = occurring(work.name)
-    of_kind = [name for name in used.tolist() if classify(ledger.names[name]) == "communication"]
-    pieces = np.flatnonzero(np.isin(work.name, of_kind) | (work.collective != NONE))
+    communicates = names_fit(ledger.names, work.name, is_communication)
+    pieces = np.flatnonzero(communicates | (work.collective != NONE))
     groups: defaultdict[_Key, list[int]] = defaultdict(list)
     for piece, name, call in zip(
         pieces.tolist(), work.name[pieces].tolist(), work.collective[pieces].tolist(), strict=True

@@ -20,12 +20,14 @@ from sysbench.core.trace.trace_events import (
     MODULE_PREFIX,
     CollectiveCall,
     DeviceEvents,
+    Flags,
     HostEvents,
     Index,
     Kind,
     NumberedCall,
     Ranges,
     Trace,
+    names_fit,
     no_ranges,
 )
 from sysbench.core.trace.trace_json import Args, JsonEvent
@@ -35,31 +37,21 @@ BEGIN_CAPTURE = re.compile(r"StreamBeginCapture")
 END_CAPTURE = re.compile(r"StreamEndCapture")
 FILL_LAUNCH = re.compile(r"Memset")
 
-Flags = NDArray[np.bool_]
-
 
 class RuntimeCalls:
-    """Calls of the runtime and the driver, searchable by name.
-
-    A file may have a million calls with a few dozen names: each pattern is matched once per name.
-    """
+    """Calls of the runtime and the driver, searchable by name."""
 
     def __init__(self, trace: Trace) -> None:
         at = np.flatnonzero(trace.host.kind == Kind.RUNTIME)
         self._names = trace.names
         self._name = trace.host.name[at]
-        used = np.zeros(len(trace.names), dtype=np.bool_)
-        used[self._name] = True
-        self._used = np.flatnonzero(used).tolist()
         self.thread = trace.host.thread[at]
         self.start = trace.host.start[at]
         self.end = trace.host.end[at]
         self.correlation = trace.host.correlation[at]
 
     def named(self, pattern: re.Pattern[str]) -> Flags:
-        matches = np.zeros(len(self._names), dtype=np.bool_)
-        matches[[name for name in self._used if pattern.search(self._names[name])]] = True
-        return matches[self._name]
+        return names_fit(self._names, self._name, pattern.search)
 
 
 class Launches:

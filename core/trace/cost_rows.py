@@ -20,7 +20,15 @@ from sysbench.core.trace.module_tree import fold_layer_numbers
 from sysbench.core.trace.operators import COUNTED_CATEGORIES, Cost, operator_cost, parse_operands
 from sysbench.core.trace.scopes import Scopes, host_scopes
 from sysbench.core.trace.time_ledger import TimeLedger, Window, steps_window
-from sysbench.core.trace.trace_events import NONE, Index, Kind, Trace, follow_flow, nearest
+from sysbench.core.trace.trace_events import (
+    NONE,
+    Index,
+    Kind,
+    Trace,
+    follow_flow,
+    names_fit,
+    nearest,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,8 +335,9 @@ def _kernels_of(
 
 
 def _multiplies(ledger: TimeLedger) -> NDArray[np.bool_]:
-    flags = [classify(name) in COUNTED_CATEGORIES for name in ledger.names]
-    return np.array(flags, dtype=np.bool_)[ledger.work.name]
+    return names_fit(
+        ledger.names, ledger.work.name, lambda name: classify(name) in COUNTED_CATEGORIES
+    )
 
 
 def _longest_fitting(

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sysbench.core.formatting import HOMES, slashed
 from sysbench.core.record.nsys import KernelSummary
@@ -24,6 +23,7 @@ from sysbench.core.trace.scopes import RANGES
 from sysbench.core.trace.time_ledger import TimeLedger
 from sysbench.core.trace.trace_events import (
     NONE,
+    Flags,
     HostEvents,
     Index,
     Kind,
@@ -31,13 +31,11 @@ from sysbench.core.trace.trace_events import (
     Trace,
     by_thread,
     follow_flow,
+    names_fit,
     nearest,
-    no_ranges,
     occurring,
     parents,
 )
-
-Flags = NDArray[np.bool_]
 
 MAX_ROWS = 1000
 NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
@@ -107,12 +105,10 @@ def _work_of(trace: Trace, ledger: TimeLedger) -> Work:
 
 def _annotations(trace: Trace) -> Ranges:
     host = trace.host
-    is_own = np.array([name.startswith(RANGES) for name in trace.names], dtype=np.bool_)
-    is_old = np.array([name.startswith(OLD_RANGES) for name in trace.names], dtype=np.bool_)
-    if not len(host):
-        return no_ranges()
-    is_range = (host.kind == Kind.ANNOTATION) & ~is_own[host.name]
-    is_range |= (host.kind == Kind.OPERATOR) & is_old[host.name]
+    is_own = names_fit(trace.names, host.name, lambda name: name.startswith(RANGES))
+    is_old = names_fit(trace.names, host.name, lambda name: name.startswith(OLD_RANGES))
+    is_range = (host.kind == Kind.ANNOTATION) & ~is_own
+    is_range |= (host.kind == Kind.OPERATOR) & is_old
     chosen = np.flatnonzero(is_range)
     return Ranges(
         name=host.name[chosen],

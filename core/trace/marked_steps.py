@@ -71,10 +71,6 @@ def device_cuts(steps: Steps, work: Activities, low: int, high: int) -> tuple[Ti
     return begin, end
 
 
-def host_cuts(steps: Steps) -> tuple[Times, Times]:
-    return steps.start, steps.end
-
-
 def marked_steps(
     steps: Steps,
     cuts: tuple[Times, Times],

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx, NvtxRange, Style
-from sysbench.core.trace.classify import classify
+from sysbench.core.trace.classify import is_communication
 from sysbench.core.trace.intervals import Cover, Times, sums_by
 from sysbench.core.trace.nsys_events import (
     MAX_DEVICES,
@@ -25,7 +25,7 @@ from sysbench.core.trace.nsys_events import (
     NsysRanges,
     NsysWork,
 )
-from sysbench.core.trace.trace_events import EventColumns, Index, Kind
+from sysbench.core.trace.trace_events import EventColumns, Flags, Index, Kind, names_fit
 
 STYLES: tuple[Style, ...] = get_args(Style)
 LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
@@ -320,9 +320,6 @@ def summary(names: list[str], group_of: Index, events: EventColumns) -> list[Ker
     return sorted(rows, key=lambda row: (-row.total_ns, row.name))
 
 
-Flags = NDArray[np.bool_]
-
-
 def devices_of(events: NsysEvents, models: dict[int, str]) -> list[NsysDevice]:
     """Return every device that ran something, by number.
 
@@ -336,7 +333,7 @@ def devices_of(events: NsysEvents, models: dict[int, str]) -> list[NsysDevice]:
     numbers = np.unique(work.device).tolist()
     if len(numbers) > MAX_DEVICES:
         raise DamagedFileError(f"the export has work on {len(numbers)} devices")
-    communicates = _communicates(events.names, work)
+    communicates = names_fit(events.names, work.name, is_communication)
     devices = []
     for number in numbers:
         on_device = work.device == number
@@ -375,12 +372,6 @@ def clocks_of(events: NsysEvents, devices: list[NsysDevice]) -> Clocks:
         span_ns=busiest.span_ns if busiest else None,
         busy_ns=busiest.busy_ns if busiest else None,
     )
-
-
-def _communicates(names: list[str], work: NsysWork) -> Flags:
-    used, index = np.unique(work.name, return_inverse=True)
-    flags = [classify(names[name]) == "communication" for name in used.tolist()]
-    return np.array(flags, dtype=bool)[index]
 
 
 def _cover(work: NsysWork, chosen: Flags) -> Cover:

@@ -16,7 +16,7 @@ from sysbench.core.trace.collective_kernels import collective_bytes, kind_of
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.operators import parse_operands
 from sysbench.core.trace.time_ledger import TimeLedger
-from sysbench.core.trace.trace_events import NONE, CollectiveCall, Kind, Trace
+from sysbench.core.trace.trace_events import NONE, CollectiveCall, Kind, Trace, names_fit
 from sysbench.core.trace.trace_json import TraceOrigin
 
 ON_HOST = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
@@ -108,11 +108,9 @@ def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTra
     if on_device:
         is_computing, is_working = work.rank == COMPUTE, work.rank != COMMUNICATION
     else:
-        used = {
-            name: classify_operator(ledger.names[name]) != "communication"
-            for name in np.unique(work.name).tolist()
-        }
-        is_computing = is_working = np.array([used[name] for name in work.name.tolist()], bool)
+        is_computing = is_working = names_fit(
+            ledger.names, work.name, lambda name: classify_operator(name) != "communication"
+        )
     computing, working = (
         _pack(work.start[mask] + base, work.end[mask] + base) for mask in (is_computing, is_working)
     )

@@ -29,7 +29,6 @@ from sysbench.core.trace.intervals import Cover, Times, exclusive
 from sysbench.core.trace.marked_steps import (
     Gaps,
     device_cuts,
-    host_cuts,
     marked_steps,
     rows_between,
 )
@@ -242,7 +241,7 @@ def _marked_steps(
     if on_device:
         cuts, clock = device_cuts(steps, work, low, high), "device"
     else:
-        cuts, clock = host_cuts(steps), "host"
+        cuts, clock = (steps.start, steps.end), "host"
         low, high = min(low, int(steps.start[0])), max(high, int(steps.end[-1]))
         gaps = _gaps(launches, work, Window(low, high), on_device=False)
     return marked_steps(steps, cuts, work, gaps, low, high, clock=clock)

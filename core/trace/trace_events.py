@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import NamedTuple, Self
@@ -146,6 +146,7 @@ class Trace:
 
 
 Index = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 NONE = -1
 ROUNDS = 100
 """Each round lifts an event one level, or past twice as many finished events as before."""
@@ -166,7 +167,7 @@ def parents(events: HostEvents) -> Index:
     """
     start, end = events.start, events.end
     around = np.arange(-1, len(events) - 1)
-    first = _first_of_thread(events)
+    first = np.r_[True, events.thread[1:] != events.thread[:-1]][: len(events)]
     around[first] = NONE
     # At least half of all events lie in the one before them: comparing adjacent events is cheap.
     pending = np.flatnonzero(~first[1:] & (end[:-1] <= start[1:])) + 1
@@ -190,12 +191,6 @@ def parents(events: HostEvents) -> Index:
     return around
 
 
-def _first_of_thread(events: HostEvents) -> NDArray[np.bool_]:
-    first = np.ones(len(events), dtype=bool)
-    first[1:] = events.thread[1:] != events.thread[:-1]
-    return first
-
-
 def nearest(wanted: NDArray[np.bool_], parent: Index) -> Index:
     """Return the event itself if wanted, else its innermost wanted ancestor, else -1."""
     if not wanted.any():
@@ -211,6 +206,14 @@ def nearest(wanted: NDArray[np.bool_], parent: Index) -> Index:
 
 def occurring(numbers: Index) -> Index:
     return np.flatnonzero(np.bincount(numbers))
+
+
+def names_fit(names: Sequence[str], name: Index, fits: Callable[[str], object]) -> Flags:
+    """Return whether the name of each event fits; each name that occurs is tested once."""
+    used = occurring(name)
+    flags = np.zeros(len(names), dtype=np.bool_)
+    flags[used] = [bool(fits(names[index])) for index in used.tolist()]
+    return flags[name]
 
 
 def follow_flow(index: Index, values: NDArray[np.int64], missing: int = NONE) -> NDArray[np.int64]:
