@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sysbench.core.compare.bounds import FALSE_RATE, FIRST_LOOK, MAX_BLOCKS, least_pairs
+from sysbench.core.compare.bounds import FIRST_LOOK, MAX_BLOCKS, least_pairs
 from sysbench.core.compare.interval import (
     RoundBlock,
     from_known_spread,
@@ -112,18 +112,13 @@ def _judge(a: Timing, b: Timing, known: Known, smallest: float) -> Verdict:
     return judge(interval, smallest=smallest)
 
 
-def of_pairs(
-    pairs: Sequence[tuple[float, float]],
-    *,
-    smallest: float = MIN_EFFECT,
-    false_rate: float = FALSE_RATE,
-) -> Verdict:
+def of_pairs(pairs: Sequence[tuple[float, float]], *, smallest: float = MIN_EFFECT) -> Verdict:
     """Judge two specs that the passes of a study measured in turn."""
     a, b = zip(*pairs, strict=True)
-    interval = paired(a, b, false_rate=false_rate)
+    interval = paired(a, b)
     needed = 0
     if interval.spread is not None:
-        needed = pairs_needed(interval.spread, smallest, false_rate)
+        needed = pairs_needed(interval.spread, smallest)
     more = max(1, needed - len(pairs))
     return judge(interval, smallest=smallest, more_rounds=2 * more)
 

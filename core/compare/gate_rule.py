@@ -9,10 +9,10 @@ from typing import Literal
 
 import msgspec
 
-from sysbench.core.compare.bounds import FALSE_RATE, MAX_BLOCKS
+from sysbench.core.compare.bounds import MAX_BLOCKS
 from sysbench.core.compare.compared_records import NOTHING_KNOWN, Known, counted_ms, round_blocks
 from sysbench.core.compare.interval import RoundBlock, residuals
-from sysbench.core.compare.power import ROUNDS_A_BLOCK, WANTED_POWER, more_rounds
+from sysbench.core.compare.power import QUANTILES, ROUNDS_A_BLOCK, more_rounds
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.formatting import percent, signed_percent
@@ -179,8 +179,6 @@ def separate_rounds(spread: float, distance: float) -> int | None:
     """
     if distance <= 0:
         return None
-    normal = NormalDist()
-    longer = normal.cdf(distance / (math.sqrt(2) * spread)) if spread else 1.0
-    quantiles = normal.inv_cdf(1 - FALSE_RATE / 2) + normal.inv_cdf(WANTED_POWER)
-    rounds = quantiles**2 / (6 * max(longer - 0.5, 1e-6) ** 2)
+    longer = NormalDist().cdf(distance / (math.sqrt(2) * spread)) if spread else 1.0
+    rounds = QUANTILES**2 / (6 * max(longer - 0.5, 1e-6) ** 2)
     return None if rounds > _MAX_ROUNDS else max(DEFAULT_ROUNDS, math.ceil(rounds))

@@ -110,9 +110,7 @@ def noise_of(observed: Sequence[Observed], tick_ns: float | None) -> Noise | Non
     )
 
 
-def deviation_interval(
-    logs: Sequence[float], false_rate: float = FALSE_RATE
-) -> tuple[float, float, float]:
+def deviation_interval(logs: Sequence[float]) -> tuple[float, float, float]:
     """Standard deviation of logarithms and its interval, as shares.
 
     By Bonett's method (Comput. Stat. Data Anal. 50, 2006), which takes the fourth moment into
@@ -133,7 +131,7 @@ def deviation_interval(
     middle = statistics.fmean(sorted(logs)[cut : n - cut])
     # In units of the deviation, whose square alone can vanish.
     fourth = n * sum(((value - middle) / deviation) ** 4 for value in logs) / (n - 1) ** 2
-    z = statistics.NormalDist().inv_cdf(1 - false_rate / 2)
+    z = statistics.NormalDist().inv_cdf(1 - FALSE_RATE / 2)
     scale = n / (n - z)
     error = scale * math.sqrt((fourth - (n - 3) / n) / (n - 1))
     centre = math.log(scale) + 2 * math.log(deviation)

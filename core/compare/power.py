@@ -24,13 +24,18 @@ from sysbench.core.compare.bounds import (
 )
 from sysbench.core.compare.interval import RoundBlock
 
+WANTED_POWER = 0.8
+"""Chance to find a difference that makes a number of rounds sufficient."""
+_NORMAL = statistics.NormalDist()
+QUANTILES = _NORMAL.inv_cdf(1 - FALSE_RATE / 2) + _NORMAL.inv_cdf(WANTED_POWER)
+"""Normal quantiles of the test and of its power, in Noether's formula."""
 MAX_PAIRS = 10_000
 """Pairs beyond which no number is reported."""
 _DRAWS = 500
 _MANY_PAIRS = 40  # beyond them Noether's formula is right within a few points of power
 
 
-def pairs_needed(spread: float, difference: float, false_rate: float = FALSE_RATE) -> int:
+def pairs_needed(spread: float, difference: float) -> int:
     """Pairs of rounds that decide a true change with `WANTED_POWER`, under normal noise.
 
     The signed-rank test's power is simulated for few pairs; for more it follows Noether (J. Am.
@@ -39,51 +44,45 @@ def pairs_needed(spread: float, difference: float, false_rate: float = FALSE_RAT
     Args:
         spread: Standard deviation between rounds of one side, as a share.
         difference: The true change, as a share.
-        false_rate: Of the test.
     """
     noise = max(math.log1p(spread), 1e-12)
     # A spread is never known to more than two digits, and rounding makes cache hits likely.
-    return _pairs_for(float(f"{abs(math.log1p(difference)) / noise:.2g}"), false_rate)
+    return _pairs_for(float(f"{abs(math.log1p(difference)) / noise:.2g}"))
 
 
-def decided_by(pairs: int, spread: float, false_rate: float = FALSE_RATE) -> float:
+def decided_by(pairs: int, spread: float) -> float:
     """Difference that a number of pairs decides with `WANTED_POWER`, as a share.
 
     By Noether's formula, which does not hold for a few pairs. ``spread`` is the standard deviation
     between rounds of one side, as a share.
     """
-    above = math.sqrt(_quantiles(false_rate) ** 2 / (3 * pairs))
-    return math.expm1(statistics.NormalDist().inv_cdf(0.5 + above) * math.log1p(spread))
-
-
-def _quantiles(false_rate: float) -> float:
-    normal = statistics.NormalDist()
-    return normal.inv_cdf(1 - false_rate / 2) + normal.inv_cdf(WANTED_POWER)
+    above = math.sqrt(QUANTILES**2 / (3 * pairs))
+    return math.expm1(_NORMAL.inv_cdf(0.5 + above) * math.log1p(spread))
 
 
 @cache
-def _pairs_for(effect: float, false_rate: float) -> int:
+def _pairs_for(effect: float) -> int:
     """Pairs for an effect in standard deviations of one round."""
-    least = least_pairs(false_rate)
+    least = least_pairs()
     # The sum of two differences of two rounds each has twice the deviation of one round.
-    above = statistics.NormalDist().cdf(effect) - 0.5
+    above = _NORMAL.cdf(effect) - 0.5
     if above <= 0:
         return MAX_PAIRS
-    enough = math.ceil(_quantiles(false_rate) ** 2 / (3 * above**2))
+    enough = math.ceil(QUANTILES**2 / (3 * above**2))
     enough = min(MAX_PAIRS, max(least, enough))
     if enough > _MANY_PAIRS:
         return enough
     while least < enough:
         middle = (least + enough) // 2
-        if _power(effect, middle, false_rate) >= WANTED_POWER:
+        if _power(effect, middle) >= WANTED_POWER:
             enough = middle
         else:
             least = middle + 1
     return enough
 
 
-def _power(effect: float, pairs: int, false_rate: float) -> float:
-    bound = signed_rank_bound(pairs, false_rate)
+def _power(effect: float, pairs: int) -> float:
+    bound = signed_rank_bound(pairs)
     if bound is None:
         return 0.0
     draw, rejections = random.Random(0).gauss, 0
@@ -94,16 +93,15 @@ def _power(effect: float, pairs: int, false_rate: float) -> float:
     return rejections / _DRAWS
 
 
-WANTED_POWER = 0.8
-"""Chance to find a difference that makes a number of rounds sufficient."""
 ROUNDS_A_BLOCK = 4
+_RESIDUALS = 1999
 _MIN_RESIDUALS = 16  # fewer residuals say little about the shape of their distribution
 
 
-def normal_residuals(spread: float, count: int = 1999) -> list[float]:
+def normal_residuals(spread: float) -> list[float]:
     """Log residuals of a normal distribution, evenly spaced in probability, in random order."""
     normal = statistics.NormalDist(0, max(math.log1p(spread), 1e-12))
-    residuals = [normal.inv_cdf((n + 0.5) / count) for n in range(count)]
+    residuals = [normal.inv_cdf((n + 0.5) / _RESIDUALS) for n in range(_RESIDUALS)]
     random.Random(0).shuffle(residuals)
     return residuals
 

@@ -97,7 +97,7 @@ OLD_DAYS = 30
 """Age from which a floor is worth measuring again."""
 
 
-def noise_check(device: str, torch: str | None, now_ns: int, root: Path | None = None) -> Check:
+def noise_check(device: str, torch: str | None, now_ns: int) -> Check:
     """Check the device's floor for ``doctor``.
 
     Args:
@@ -105,7 +105,7 @@ def noise_check(device: str, torch: str | None, now_ns: int, root: Path | None =
     """
     again = "`sysbench-tui doctor --noise`, 3 minutes"
     try:
-        floor = noise_floors(root).get(device)
+        floor = noise_floors().get(device)
     except DamagedFileError as error:
         return Check(
             name="noise floor",

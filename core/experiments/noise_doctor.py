@@ -10,7 +10,6 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -82,18 +81,16 @@ def examine_noise(
     spec: RunSpec,
     *,
     minutes: float = 3.0,
-    wait: bool = True,
     cancel: Cancellation | None = None,
-    root: Path | None = None,
 ) -> Iterator[ExperimentEvent | Examined]:
     """Measure the noise of a spec here and store it as the device's floor; Examined comes last.
 
     A floor needs at least 8 rounds. Rounds before a cancellation count.
     """
-    directory = create_experiment(spec, spec, max_minutes=minutes, purpose="noise", root=root)
+    directory = create_experiment(spec, spec, max_minutes=minutes, purpose="noise")
     others = Neighbours()
     with directory.hold():
-        measurement = NoiseMeasurement(directory, wait, cancel or Cancellation())
+        measurement = NoiseMeasurement(directory, True, cancel or Cancellation())
         for item in measurement.blocks():
             if isinstance(item, RoundFinished):
                 others.look()  # between two rounds, where it disturbs none
@@ -118,7 +115,7 @@ def examine_noise(
                 _governor(measurement.records["A"]),
             ),
         )
-        save_noise_floor(floor, root)
+        save_noise_floor(floor)
         finds = [
             Finds(ROUNDS_A_BLOCK * blocks, difference)
             for blocks in _BLOCKS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import fmean
 
 import msgspec
@@ -50,7 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     missing: dict[str, str] = {}
 
 
-def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | None = None) -> Plan:
+def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float) -> Plan:
     """Forecast the experiment for two specs.
 
     The noise is that of the specs' earlier processes here, else the device's noise floor, and the
@@ -60,14 +59,14 @@ def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float, root: Path | N
         DamagedFileError: The file of the noise floors cannot be read.
     """
     by_identity = {
-        spec.identity: _of_this_machine(runs_of(spec.identity, root)) for spec in (spec_a, spec_b)
+        spec.identity: _of_this_machine(runs_of(spec.identity)) for spec in (spec_a, spec_b)
     }
     runs_a, runs_b = by_identity[spec_a.identity], by_identity[spec_b.identity]
     # A block has two rounds of either side, however often each was timed before.
     means = [fmean(seconds) for runs in (runs_a, runs_b) if (seconds := _round_seconds(runs))]
     round_seconds = fmean(means) if means else None
     name = _device_name(spec_a, [*runs_a, *runs_b])
-    noise = noise_to_plan_with(runs_a, runs_b, noise_floors(root).get(name) if name else None)
+    noise = noise_to_plan_with(runs_a, runs_b, noise_floors().get(name) if name else None)
     missing: dict[str, str] = {}
     if round_seconds is None:
         reason = "neither spec was timed here yet"

@@ -7,12 +7,10 @@ from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Finding, Record
 from sysbench.core.spec.choices import attention_named
 from sysbench.core.trace.attention_kernels import (
-    Expected,
     above_peak,
-    attention_products,
     contradicting,
+    forward_products,
     is_checkable,
-    weight_products,
 )
 
 COUNT_TOLERANCE = 0.01
@@ -24,37 +22,38 @@ PEAK_TOLERANCE = 1.1
 
 def weight_product_count(record: Record) -> Finding | None:
     """A forward must have 7L + 1 matrix products with weights."""
-    kernels = record.kernels
-    if kernels is None or not is_checkable(record.spec) or "forward" not in kernels.phases_ns:
-        return None
-    layers = record.spec["layers"]
-    count = weight_products(kernels, layers)
-    return _miscounted("gemm-count", f"7·{layers} + 1 products with weights", count)
+    layers = record.spec.get("layers", 0)
+    products = f"7·{layers} + 1 products with weights"
+    return _miscounted(record, "gemm-count", products, 7 * layers + 1, of_attention=False)
 
 
 def attention_product_count(record: Record) -> Finding | None:
     """Unfused attention must have 2L products in forward."""
+    spec = record.spec
+    if not is_checkable(spec) or attention_named(spec["attention"]).scores != "model":
+        return None
+    layers = spec["layers"]
+    products = f"2·{layers} attention products"
+    return _miscounted(record, "attention-count", products, 2 * layers, of_attention=True)
+
+
+def _miscounted(
+    record: Record, rule: str, products: str, expected: int, *, of_attention: bool
+) -> Finding | None:
     kernels = record.kernels
     if kernels is None or not is_checkable(record.spec) or "forward" not in kernels.phases_ns:
         return None
-    if attention_named(record.spec["attention"]).scores != "model":
-        return None
-    layers = record.spec["layers"]
-    count = attention_products(kernels, layers)
-    return _miscounted("attention-count", f"2·{layers} attention products", count)
-
-
-def _miscounted(rule: str, products: str, count: Expected) -> Finding | None:
-    if abs(count.found - count.expected) <= COUNT_TOLERANCE:
+    found = forward_products(kernels, of_attention=of_attention)
+    if abs(found - expected) <= COUNT_TOLERANCE:
         return None
     return Finding(
         rule=rule,
         severity="problem",
-        verdict=f"A forward needs {products}, the table has {count.found:.4g}.",
-        why=f"Every forward of this model should have {count.expected} calls. Some were attributed "
+        verdict=f"A forward needs {products}, the table has {found:.4g}.",
+        why=f"Every forward of this model should have {expected} calls. Some were attributed "
         "to another phase or module, or another model ran.",
         next="Do not use percentages of matrix products; check their rows in forward.",
-        numbers={"expected": count.expected, "found": count.found},
+        numbers={"expected": expected, "found": found},
     )
 
 

@@ -154,11 +154,6 @@ MAJORITY = 0.5
 may use another kernel for a small or odd shape."""
 
 
-class Expected(msgspec.Struct, frozen=True):
-    expected: int
-    found: float
-
-
 def is_checkable(spec: dict[str, Any]) -> bool:
     """Return whether the counts apply: an eager transformer.
 
@@ -171,27 +166,17 @@ def is_checkable(spec: dict[str, Any]) -> bool:
     )
 
 
-def weight_products(kernels: Kernels, layers: int) -> Expected:
-    """Count products with weights: 7L + 1 expected."""
-    rows = [row for row in _products(kernels) if not is_product(row)]
-    return Expected(7 * layers + 1, fsum(row.calls for row in rows))
-
-
-def attention_products(kernels: Kernels, layers: int) -> Expected:
-    """Count products of unfused attention: 2L expected."""
-    rows = [row for row in _products(kernels) if is_product(row)]
-    return Expected(2 * layers, fsum(row.calls for row in rows))
-
-
-def _products(kernels: Kernels) -> list[KernelRow]:
-    return [
-        row
+def forward_products(kernels: Kernels, *, of_attention: bool) -> float:
+    """Count matrix products in forward, of attention or with weights."""
+    return fsum(
+        row.calls
         for row in kernels.rows
         if row.phase == FORWARD
         and row.category == "gemm"
         and row.name not in WRAPPERS
         and not HELPERS.search(row.name)
-    ]
+        and is_product(row) == of_attention
+    )
 
 
 def contradicting(kernels: Kernels, precision: str) -> list[KernelRow]:

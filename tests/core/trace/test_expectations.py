@@ -14,9 +14,8 @@ from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import Finding, KernelRow, Kernels, Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.trace.attention_kernels import (
-    attention_products,
     contradicting,
-    weight_products,
+    forward_products,
 )
 from sysbench.core.trace.roofline import with_mfu, with_roof
 
@@ -52,10 +51,9 @@ def found(record: Record) -> dict[str, Finding]:
 
 def test_a_real_run_keeps_every_identity(record: Record) -> None:
     layers = record.spec["layers"]
-    counts = weight_products(kernels_of(record), layers)
-    assert (counts.expected, counts.found) == (7 * layers + 1, 7 * layers + 1)
-    attention = attention_products(kernels_of(record), layers)
-    assert (attention.expected, attention.found) == (2 * layers, 2 * layers)
+    kernels = kernels_of(record)
+    assert forward_products(kernels, of_attention=False) == 7 * layers + 1
+    assert forward_products(kernels, of_attention=True) == 2 * layers
     assert found(record) == {}
     assert not {one.rule for one in findings_of(record)} & {"gemm-count", "flops-contradict"}
 
