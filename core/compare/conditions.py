@@ -17,6 +17,7 @@ from sysbench.core.compare.interval import separate
 from sysbench.core.compare.statistics import median_interval
 from sysbench.core.formatting import counted, percent, signed_percent
 from sysbench.core.record.timing import Round
+from sysbench.core.trace.module_tree import group_by
 
 NO_DATA = "not enough data"
 _MIN_BLOCKS = 6  # fewer medians have no 95 % interval
@@ -41,11 +42,9 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def conditions_of(a: Sequence[Round], b: Sequence[Round]) -> list[Condition]:
-    blocks: dict[int, list[Round]] = {}
-    counting = (row for row in (*a, *b) if row.counts)
-    for row in sorted(counting, key=lambda row: (row.block or 0, row.position or 0)):
-        if row.block is not None:
-            blocks.setdefault(row.block, []).append(row)
+    counting = [row for row in (*a, *b) if row.counts and row.block is not None]
+    counting.sort(key=lambda row: (row.block or 0, row.position or 0))
+    blocks = group_by(counting, lambda row: row.block)
     whole = [rows for rows in blocks.values() if len(rows) == 4]
     return [
         _order(whole),

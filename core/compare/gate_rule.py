@@ -67,11 +67,7 @@ def gate_of(
     *,
     names: tuple[str, str] = ("A", "B"),
 ) -> Gate:
-    """Compare a verdict on two runs with a margin.
-
-    Raises:
-        WorkerFailed: A run failed, see `check_timed`.
-    """
+    """Compare a verdict on two runs with a margin; WorkerFailed as in `check_timed`."""
     for record in (a, b):
         check_timed(record)
     result = gate(verdict, margin)

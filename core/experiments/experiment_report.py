@@ -21,7 +21,7 @@ from sysbench.core.experiments.experiment import (
     ExperimentEnd,
     find_experiment,
 )
-from sysbench.core.experiments.experiment_runner import MAX_REPEATS, accepted_rounds
+from sysbench.core.experiments.experiment_runner import MAX_REPEATS, accepted_rounds, rounds_of
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Record
@@ -171,12 +171,11 @@ def _gate(
 
 
 def _side(record: Record, experiment: str) -> RoundsOf:
-    rounds = record.timing.rounds if record.timing else []
     return RoundsOf(
         run=record.id,
         spec=record.spec,
         loss_start=record.timing.loss_start if record.timing else None,
-        rounds=[row for row in rounds if row.experiment == experiment],
+        rounds=rounds_of(record, experiment),
     )
 
 

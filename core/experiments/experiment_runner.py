@@ -23,7 +23,6 @@ from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import DamagedFileError, DeviceBusyError
 from sysbench.core.experiments.experiment import (
     Ending,
-    Experiment,
     ExperimentDirectory,
     ExperimentEnd,
     Side,
@@ -100,6 +99,11 @@ def accepted_rounds(rounds: Sequence[Round]) -> list[Round]:
 
 def _place(row: Round) -> tuple[int | None, int | None]:
     return row.block, row.position
+
+
+def rounds_of(record: Record, experiment: str) -> list[Round]:
+    rows = record.timing.rounds if record.timing else []
+    return [row for row in rows if row.experiment == experiment]
 
 
 NO_WAIT = "--no-wait"
@@ -195,10 +199,11 @@ class ExperimentRun:
     def block(self, block: int) -> Iterator[ExperimentEvent]:
         """Measure the missing ones of the block's four rounds."""
         for position, side in enumerate(self.experiment.order(block)):
-            while not any(row.counts for row in self.rounds_at(side, block, position)):
+            place = (block, position)
+            while not any(row.counts and _place(row) == place for row in self.rounds(side)):
                 if self.is_over():
                     return
-                again = self.again.get((block, position), "")
+                again = self.again.get(place, "")
                 yield RoundStarting(block=block, position=position, side=side, again=again)
                 yield from self.one_round(side, block, position)
 
@@ -253,18 +258,13 @@ class ExperimentRun:
             return
         *earlier, newest = rows
         side: Side = "A" if newest.side == "A" else "B"
-        place = (newest.block, newest.position)
-        repeats = sum(bool(row.disturbed) and (row.block, row.position) == place for row in earlier)
+        repeats = sum(bool(row.disturbed) and _place(row) == _place(newest) for row in earlier)
         if repeats < MAX_REPEATS and (why := disturbance(newest, earlier)):
             disturb_round(self.runs[side], newest.index, why)
             self.records[side] = load_record(self.runs[side])
 
-    def rounds_at(self, side: Side, block: int, position: int) -> list[Round]:
-        place = (block, position)
-        return [row for row in self.rounds(side) if (row.block, row.position) == place]
-
     def rounds(self, side: Side) -> list[Round]:
-        return _rounds_of(self.records[side], self.experiment)
+        return rounds_of(self.records[side], self.experiment.id)
 
     def blocks_done(self) -> int:
         """Return the number of blocks before the first incomplete one."""
@@ -369,7 +369,7 @@ def follow_experiment(
         if written_ns != read_at_ns:  # leave the processor to the measurement
             read_at_ns = written_ns
             records = {side: load_record(run) for side, run in runs.items()}
-            rows = {side: _rounds_of(record, experiment) for side, record in records.items()}
+            rows = {side: rounds_of(record, experiment.id) for side, record in records.items()}
             pairs = [(side, row) for side in rows for row in rows[side]]
             for side, row in sorted(pairs, key=lambda pair: pair[1].started_ns):
                 # A decision can change a round after its end.
@@ -393,11 +393,6 @@ def _written_ns(run: RunDirectory) -> int:
         return run.record_path.stat().st_mtime_ns
     except FileNotFoundError:
         return 0
-
-
-def _rounds_of(record: Record, experiment: Experiment) -> list[Round]:
-    rows = record.timing.rounds if record.timing else []
-    return [row for row in rows if row.experiment == experiment.id]
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from sysbench.core.compare.interval import MIN_KNOWN
 from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.noise import NoiseFloor, noise_floors
 from sysbench.core.formatting import percent
-from sysbench.core.record.environment import device_name, node, threads, torch_version
+from sysbench.core.record.environment import device_name, machine, node
 from sysbench.core.record.record import Record
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.stored_records import load_record
@@ -145,9 +145,5 @@ def _floor_of(record: Record, root: Path | None) -> NoiseFloor | None:
     return noise_floors(root).get(name) if name else None
 
 
-def _machine(record: Record) -> tuple[object, ...]:
-    environment = record.environment
-    return (
-        *(device_name(environment), torch_version(environment), threads(environment)),
-        node(environment),
-    )
+def _machine(record: Record) -> dict[str, str | int | None]:
+    return {**machine(record.environment), "node": node(record.environment)}

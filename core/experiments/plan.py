@@ -71,19 +71,14 @@ def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float) -> Plan:
     if round_seconds is None:
         reason = "neither spec was timed here yet"
         missing |= dict.fromkeys(("round_seconds", "blocks"), reason)
+    blocks = _blocks(round_seconds, max_minutes)
+    smallest, promises = None, []
     if noise is None:
-        missing["spread"] = (
+        missing["spread"] = missing["smallest"] = (
             f"fewer than {MIN_KNOWN} processes of either spec were timed here, and the "
             "device's noise floor was not measured: `sysbench-tui doctor --noise` measures it"
         )
-        return Plan(
-            round_seconds=round_seconds,
-            blocks=_blocks(round_seconds, max_minutes),
-            missing=missing | {"smallest": missing["spread"]},
-        )
-    blocks = _blocks(round_seconds, max_minutes)
-    smallest, promises = None, []
-    if blocks is None:
+    elif blocks is None:
         missing["smallest"] = missing["blocks"]
     elif blocks < FIRST_LOOK:
         missing["smallest"] = f"{FIRST_LOOK} blocks are needed, and the time allows {blocks}"
@@ -96,8 +91,8 @@ def plan_of(spec_a: RunSpec, spec_b: RunSpec, max_minutes: float) -> Plan:
     return Plan(
         round_seconds=round_seconds,
         blocks=blocks,
-        spread=noise.spread,
-        source=noise.source,
+        spread=noise.spread if noise else None,
+        source=noise.source if noise else "",
         smallest=smallest,
         promises=promises,
         missing=missing,

@@ -95,9 +95,6 @@ def inspection_entry(
 
     The key covers path, size, times, device, steps and capture. The change time is included
     because a copy may keep the modification time.
-
-    Raises:
-        OSError: There is no such file.
     """
     joined = _stamps(capture) if capture else ()
     parts = [*_stamps(path), device, steps, *joined, _version()]

@@ -83,11 +83,7 @@ def encode_inspection(inspection: Inspection) -> bytes:
 
 
 def decode_inspection(data: bytes, source: Path) -> Inspection:
-    """Parse JSON.
-
-    Raises:
-        DamagedFileError: Not an inspection.
-    """
+    """Parse JSON; DamagedFileError if it is no inspection."""
     try:
         return msgspec.json.decode(data, type=Inspection)
     except UNREADABLE_JSON as error:
@@ -124,11 +120,7 @@ _DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 def decode_message(line: bytes) -> Message:
-    """Parse one line.
-
-    Raises:
-        DamagedFileError: Not a message.
-    """
+    """Parse one line; DamagedFileError if it is no message."""
     try:
         return _DECODER.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

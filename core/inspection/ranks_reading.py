@@ -104,11 +104,7 @@ def _side_by_side(
     summaries: Mapping[Path, RankTrace],
     memories: Mapping[Path, RankMemoryRow],
 ) -> Ranks:
-    """Combine the ranks of decoded files.
-
-    Raises:
-        FolderError: The files are not the ranks of one job.
-    """
+    """Combine the ranks of decoded files; FolderError if they are not those of one job."""
     from sysbench.core.ranks.ranks_block import ranks_block  # lazy: numpy
 
     folder = files.folder

@@ -226,11 +226,7 @@ def _read_trace(
 
 
 def _read_capture(path: Path, progress: Progress) -> Trace:
-    """Read the trace of a capture.
-
-    Raises:
-        DamagedFileError: It cannot be read, or contains no capture.
-    """
+    """Read the trace of a capture; DamagedFileError if it contains none."""
     trace = read_trace(path, lambda done, total: progress("decode", done, total))
     if not any(map(BEGIN_CAPTURE.search, trace.names)):
         raise DamagedFileError(f"{path} has no capture of a graph: it has no call that starts one")

@@ -16,6 +16,14 @@ def sums_by(index: NDArray[np.int64], values: Times, count: int) -> Times:
     return sums
 
 
+def open_at(start: Times, end: Times, times: Times) -> NDArray[np.int64]:
+    """Return the last interval that begins at or before each time, if it is open then, else -1."""
+    if not len(start):
+        return np.full(len(times), -1)
+    at = np.searchsorted(start, times, side="right") - 1  # index -1 reads the last end
+    return np.where((at >= 0) & (times < end[at]), at, -1)
+
+
 class Cover:
     """The union of a set of intervals, and its overlap with other intervals.
 

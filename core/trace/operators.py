@@ -115,11 +115,7 @@ def _operand(dims: Any, type: Any, strides: Any, value: Any) -> Operand:
 
 
 def _shape(dims: Any) -> Shape:
-    """Convert dimensions to a tuple.
-
-    Raises:
-        ValueError: Not a shape, or larger than any memory.
-    """
+    """Convert dimensions to a tuple; ValueError if no shape, or larger than any memory."""
     if not isinstance(dims, list) or not all(type(n) is int and n >= 0 for n in dims):
         raise ValueError("not a shape")
     if math.prod(n for n in dims if n) > MAX_ELEMENTS:
@@ -137,11 +133,7 @@ def _stored(shape: Shape, strides: Any) -> int:
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape that tensors of these shapes broadcast to.
-
-    Raises:
-        ValueError: The shapes do not broadcast.
-    """
+    """Return the shape that these shapes broadcast to; ValueError if they do not."""
     result: list[int] = []
     # Shapes are aligned at their last dimension: count from the end.
     for from_end in range(1, max(map(len, shapes), default=0) + 1):

@@ -13,10 +13,17 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.trace.activities import COMMUNICATION, COMPUTE
 from sysbench.core.trace.classify import classify_operator
 from sysbench.core.trace.collective_kernels import collective_bytes, kind_of
-from sysbench.core.trace.intervals import Cover, Times
+from sysbench.core.trace.intervals import Cover, Times, open_at
 from sysbench.core.trace.operators import parse_operands
 from sysbench.core.trace.time_ledger import TimeLedger
-from sysbench.core.trace.trace_events import NONE, CollectiveCall, Kind, Trace, names_fit
+from sysbench.core.trace.trace_events import (
+    NONE,
+    CollectiveCall,
+    Kind,
+    Trace,
+    follow_flow,
+    names_fit,
+)
 from sysbench.core.trace.trace_json import TraceOrigin
 
 ON_HOST = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
@@ -142,11 +149,7 @@ def encode_rank(rank: RankTrace) -> bytes:
 
 
 def decode_rank(data: bytes, source: Path) -> RankTrace:
-    """Decode from MessagePack.
-
-    Raises:
-        DamagedFileError: Not the summary of a rank.
-    """
+    """Decode from MessagePack; DamagedFileError if it is no summary of a rank."""
     try:
         return msgspec.msgpack.decode(data, type=RankTrace)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -230,11 +233,8 @@ def _steps_at(ledger: TimeLedger, times: Times) -> list[int]:
     rows = [row for row in marked.rows if row.number is not None] if marked else []
     begins = np.array([row.host_start_ns or 0 for row in rows], dtype=np.int64)
     ends = begins + np.array([row.host_ns or 0 for row in rows], dtype=np.int64)
-    # One more: index -1 reads the last, which no time is inside.
-    numbers = np.array([*(row.number for row in rows), NONE], dtype=np.int64)
-    at = np.searchsorted(begins, times, side="right") - 1
-    is_open = (at >= 0) & (times < np.append(ends, 0)[at])
-    return [int(number) for number in np.where(is_open, numbers[at], NONE)]
+    numbers = np.array([row.number for row in rows], dtype=np.int64)
+    return follow_flow(open_at(begins, ends, times), numbers).tolist()
 
 
 def _positions_at(trace: Trace, launched: Times) -> list[int]:
@@ -243,12 +243,11 @@ def _positions_at(trace: Trace, launched: Times) -> list[int]:
     if not numbered:
         return [NONE] * len(launched)
     begins, ends, positions = np.array(numbered, dtype=np.int64).T
-    at = np.searchsorted(begins, launched, side="right") - 1
-    is_open = (at >= 0) & (launched < ends[at])
+    at = open_at(begins, ends, launched)
     # How far any earlier call reached: index -1, before the first, reads the last that is added.
     reached = np.append(np.maximum.accumulate(ends), NONE)[at - 1]
-    is_open &= (reached <= launched) | (at == 0) | (positions[at - 1] == positions[at])
-    return [int(position) for position in np.where(is_open, positions[at], NONE)]
+    is_only = (reached <= launched) | (at == 0) | (positions[at - 1] == positions[at])
+    return np.where(is_only, follow_flow(at, positions), NONE).tolist()
 
 
 def _check(calls: int) -> None:

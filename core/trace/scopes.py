@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.core.trace.classify import GRAD_ACCUMULATE, LOSS, WHOLE_MODEL
-from sysbench.core.trace.intervals import Times
+from sysbench.core.trace.intervals import Times, open_at
 from sysbench.core.trace.markers import is_served_step
 from sysbench.core.trace.trace_events import (
     MODULE_PREFIX,
@@ -219,11 +219,8 @@ def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Ind
 
 def _phases_by_range(events: HostEvents, ranges: PhaseRanges) -> tuple[list[str], Index]:
     """Return phases by time alone: threads of the autograd engine have no ranges."""
-    # Ranges are half-open and do not overlap. Index -1 reads the last end; the mask drops it.
-    # "right": an event that begins with a range lies in it.
-    index = np.searchsorted(ranges.start, events.start, side="right") - 1
-    inside = (index >= 0) & (events.start < ranges.end[index])
-    phase = np.where(inside, ranges.phase[index], len(ranges.names))
+    index = open_at(ranges.start, ranges.end, events.start)  # phase ranges do not overlap
+    phase = follow_flow(index, ranges.phase, len(ranges.names))
     return [*ranges.names, OTHER_PHASE, UNKNOWN_PHASE], phase
 
 

@@ -301,11 +301,7 @@ def devices_by_work(trace: Trace) -> list[int]:
 
 
 def chosen_device(trace: Trace, device: int | None) -> int | None:
-    """Return the device selected by the user, or None.
-
-    Raises:
-        DamagedFileError: Nothing ran on that device.
-    """
+    """Return the device selected by the user, or None; DamagedFileError if nothing ran there."""
     devices = devices_by_work(trace)
     if device is not None and device not in devices:
         numbers = ", ".join(map(str, sorted(devices))) or "none"

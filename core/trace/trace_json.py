@@ -245,11 +245,7 @@ class _Head(msgspec.Struct):
 
 
 def read_origin(path: Path) -> TraceOrigin:
-    """Read the origin from the text before the events; without facts if there are none.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Read the origin from the text before the events; without facts if there are none."""
     with path.open("rb") as file:
         head = unpacked(file).read(MAX_HEAD_BYTES)
     key = EVENTS_KEY.search(head)

@@ -29,14 +29,14 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         DamagedFileError: Not a chrome trace of torch.profiler, truncated, or too large for memory.
     """
     collector = Collector()
-    report = progress or _ignore_progress
     try:
         with path.open("rb") as file, _without_garbage_collection():
             size = path.stat().st_size
             text = Text(unpacked(file), JsonEvent)
             for events in read_events(text):
                 collector.add(events)
-                report(file.tell(), size)
+                if progress:
+                    progress(file.tell(), size)
             collector.devices = text.devices
             return collector.finish()
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -61,10 +61,6 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
             reason = "it is truncated (copy or record it again)"
         where = f", after {collector.seen:,} events" if collector.seen else ""
         raise DamagedFileError(f"{path} is not a valid chrome trace: {reason}{where}") from error
-
-
-def _ignore_progress(done: int, size: int) -> None:
-    pass
 
 
 @contextmanager
