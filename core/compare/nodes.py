@@ -206,15 +206,14 @@ def from_change(node: AnyNode, least: float) -> AnyNode:
 
     A node whose children all changed by less keeps none.
     """
-    groups = group_by(node.children, lambda child: _is_small(child, least))
+    groups = group_by(
+        node.children,
+        lambda child: abs(child.change) < least and child.kind not in NOT_RUNNING,
+    )
     small, large = groups.get(True, []), [from_change(one, least) for one in groups.get(False, [])]
     if not large:
         return _with(node, [])
     return _with(node, large + ([node.rest(small)] if len(small) > 1 else small))
-
-
-def _is_small(node: AnyNode, least: float) -> bool:
-    return abs(node.change) < least and node.kind not in NOT_RUNNING
 
 
 def _with(node: AnyNode, children: list[AnyNode]) -> AnyNode:

@@ -9,7 +9,6 @@ from sysbench.core.findings import kernels_rules as kernels
 from sysbench.core.findings import measuring_rules as measuring
 from sysbench.core.findings import memory_rules as memory
 from sysbench.core.findings import ranks_rules as ranks
-from sysbench.core.findings import roof_rules as roof
 from sysbench.core.formatting import percent, signed_percent
 from sysbench.core.record.record import Finding, Record
 
@@ -18,7 +17,6 @@ SEVERITIES = ("problem", "warning", "note", "good")
 RULES: tuple[Rule, ...] = (
     *measuring.RULES,
     *kernels.RULES,
-    *roof.RULES,
     *memory.RULES,
     *ranks.RULES,
 )
@@ -27,7 +25,7 @@ TIME_RULES: frozenset[Rule] = frozenset(
     {
         *(measuring.not_settled, measuring.drifting, measuring.clock_held),
         *(kernels.tracing_perturbed, kernels.launch_bound, kernels.idle_on_sync),
-        *(kernels.category_out_of_line, roof.faster_than_peak),
+        *(kernels.category_out_of_line, kernels.faster_than_peak),
         *(ranks.straggler, ranks.exposed, ranks.clocks_disagree),
     }
 )

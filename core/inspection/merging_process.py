@@ -15,9 +15,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from decimal import Decimal
+from io import BufferedIOBase
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,10 +32,6 @@ PIDS_OF_RANK = 2**16
 IDS_OF_RANK = 2**40
 """Perfetto reads ids as doubles, which are exact up to 4,096 ranks of 2**40 ids."""
 EVENTS_AT_ONCE = 1000
-
-
-class Written(Protocol):
-    def write(self, data: bytes, /) -> int: ...
 
 
 class RankSource(NamedTuple):
@@ -71,7 +68,7 @@ def _merge(sources: list[RankSource], target: Path) -> None:
         raise
 
 
-def _write(file: Written, sources: list[RankSource], progress: ProgressSender) -> None:
+def _write(file: BufferedIOBase, sources: list[RankSource], progress: ProgressSender) -> None:
     origins = [read_origin(source.path) for source in sources]
     base_ns = origins[0].clock_base_ns
     encoder = msgspec.json.Encoder(decimal_format="number")

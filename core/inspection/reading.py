@@ -208,7 +208,8 @@ def _read_trace(
     counted, why_none = None, NO_REQUESTS
     if trace.has_requests:
         try:
-            counted = _read_gpu_memory(path, ledger.device)
+            counters = read_counted_allocations(path, ledger.device)
+            counted = describe_counted(counters) if counters else None
         except DamagedFileError as error:  # the kernels remain valid without it
             why_none = str(error)
     inspection = Inspection(
@@ -282,12 +283,6 @@ def _read_cpu_memory(path: Path) -> Memory | None:
     """Read requests to the CPU allocator; None if there are none."""
     history = read_profiled_allocations(path)
     return describe_profiled(history) if len(history) else None
-
-
-def _read_gpu_memory(path: Path, device: int | None) -> Memory | None:
-    """Read counters of a GPU allocator; None if there are none."""
-    counted = read_counted_allocations(path, device)
-    return describe_counted(counted) if counted else None
 
 
 def _read_snapshot(path: Path, progress: Progress, device: int | None) -> Tables:

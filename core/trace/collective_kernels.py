@@ -236,16 +236,12 @@ def last_counts(ranks: Sequence[RankStep]) -> list[int]:
     for column in arrived.T:
         last = int(column.argmax())
         if all(
-            column[last] - column[other] > _error_between(ranks[last], ranks[other])
+            column[last] - column[other] > ranks[last].host_error_ns + ranks[other].host_error_ns
             for other in range(len(ranks))
             if ranks[other].host != ranks[last].host
         ):
             counts[last] += 1
     return counts
-
-
-def _error_between(a: RankStep, b: RankStep) -> int:
-    return 0 if a.host == b.host else a.host_error_ns + b.host_error_ns
 
 
 def disorder_ns(ranks: Sequence[RankStep]) -> int:

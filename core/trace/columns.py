@@ -260,9 +260,6 @@ class Collector:
         if PROJECTED in categories:
             projected = [event for event in timed if event.cat == PROJECTED]
             self.projected.append(self._ranges_of(projected, on_device=True))
-        self._check_size()
-
-    def _check_size(self) -> None:
         self.kept += len(self.host[-1]) + len(self.device[-1])
         if self.kept > MAX_EVENTS:
             raise ValueError(f"more than {MAX_EVENTS:,} timed events")

@@ -110,13 +110,10 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
         strict=True,
     )
     steps, length = ledger.window.steps, ledger.window.length
-    category = _category_of_kernel if ledger.source == "kernels" else _category_of_operator
     rows = [
         KernelRow(
             name=ledger.names[name],
-            category=category(
-                ledger.names[name], ledger.names[operator] if operator != NONE else ""
-            ),
+            category=_category(ledger, name, operator),
             phase=ledger.phases[phase],
             module=labels[module] if module != NONE else "",
             op=ledger.names[operator] if operator != NONE else "",
@@ -136,13 +133,13 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
     return sorted(rows, key=lambda row: -row.exclusive_ns)
 
 
-def _category_of_kernel(name: str, operator: str) -> str:
-    category = classify(name)
-    return classify_operator(operator) if category == OTHER and operator else category
-
-
-def _category_of_operator(name: str, operator: str) -> str:
-    return classify_operator(name)
+def _category(ledger: TimeLedger, name: int, operator: int) -> str:
+    if ledger.source == "operators":
+        return classify_operator(ledger.names[name])
+    category = classify(ledger.names[name])
+    if category == OTHER and operator != NONE:
+        return classify_operator(ledger.names[operator])
+    return category
 
 
 def _categories(rows: list[KernelRow]) -> list[CategoryRow]:

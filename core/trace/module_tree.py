@@ -133,15 +133,12 @@ def fold_layers(branch: LayerBranch) -> Iterator[LayerGroup]:
     """
     for group in _fold_siblings(branch.below):
         inner = group.branch
-        if inner.below and not inner.rows and all(map(_is_layer, inner.below)):
+        are_layers = all(name == ANY_LAYER or NUMBERED.fullmatch(name) for name in inner.below)
+        if inner.below and not inner.rows and are_layers:
             for layers in _fold_siblings(inner.below):
                 yield LayerGroup(f"{group.name}.{layers.name}", layers.branch, layers.layers)
         else:
             yield group
-
-
-def _is_layer(name: str) -> bool:
-    return name == ANY_LAYER or NUMBERED.fullmatch(name) is not None
 
 
 def _fold_siblings(below: Mapping[str, LayerBranch]) -> Iterator[LayerGroup]:
@@ -313,7 +310,10 @@ class _Builder:
             flops=known_sum(row.flops for row in rows),
             moved_bytes=known_sum(row.moved_bytes for row in rows),
             of_roof=mean_of_roof(rows),
-            phases_ns=_by_phase(rows),
+            phases_ns={
+                phase: fsum(row.exclusive_ns for row in members)
+                for phase, members in group_by(rows, lambda row: row.phase).items()
+            },
             parameter_bytes=sum(m.parameter_bytes for m in memory) if memory else None,
             activation_bytes=sum(m.activation_bytes for m in memory) if memory else None,
             layers=layers,
@@ -397,11 +397,6 @@ def place_outside_modules(row: KernelRow) -> str:
 
 def _in_order(nodes: Iterable[TreeNode]) -> list[TreeNode]:
     return sorted(nodes, key=lambda node: (node.kind in NOT_RUNNING, -node.inclusive_ns))
-
-
-def _by_phase(rows: Iterable[KernelRow]) -> dict[str, float]:
-    groups = group_by(rows, lambda row: row.phase)
-    return {phase: fsum(row.exclusive_ns for row in members) for phase, members in groups.items()}
 
 
 def known_sum(values: Iterable[float | None]) -> float | None:

@@ -340,15 +340,16 @@ def devices_of(events: NsysEvents, models: dict[int, str]) -> list[NsysDevice]:
         kernel = on_device & (work.kind == Kind.KERNEL)
         computes = _cover(work, kernel & ~communicates)
         busy = _cover(work, kernel)
+        starts, ends = work.start[kernel], work.end[kernel]
         devices.append(
             NsysDevice(
                 device=number,
                 name=models.get(number),
                 kernels=int(kernel.sum()),
                 copies=int(on_device.sum() - kernel.sum()),
-                span_ns=_span(work, kernel),
+                span_ns=int(ends.max() - starts.min()) if len(starts) else 0,
                 busy_ns=busy.total,
-                summed_ns=int((work.end - work.start)[kernel].sum()),
+                summed_ns=int((ends - starts).sum()),
                 busy_with_copies_ns=_cover(work, on_device).total,
                 communication_ns=_cover(work, kernel & communicates).total,
                 exposed_communication_ns=busy.total - computes.total,
@@ -376,9 +377,3 @@ def clocks_of(events: NsysEvents, devices: list[NsysDevice]) -> Clocks:
 
 def _cover(work: NsysWork, chosen: Flags) -> Cover:
     return Cover(work.start[chosen], work.end[chosen])
-
-
-def _span(work: NsysWork, chosen: Flags) -> int:
-    if not chosen.any():
-        return 0
-    return int(work.end[chosen].max() - work.start[chosen].min())

@@ -51,7 +51,8 @@ def with_parts(
     numbers = []
     for outer, inner in pairs.T.tolist():
         around = modules[outer] if outer != NONE else WHOLE_MODEL
-        path = _join_paths(around, names[inner].removeprefix(PART_RANGE))
+        part_path = names[inner].removeprefix(PART_RANGE)
+        path = part_path if around == WHOLE_MODEL else f"{around}.{part_path}"
         numbers.append(number_of.setdefault(path, len(modules)))
         if numbers[-1] == len(modules):
             modules.append(path)
@@ -59,10 +60,6 @@ def with_parts(
     # The inverse has two axes in numpy 2.0 only.
     result[inside] = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
     return result
-
-
-def _join_paths(outer: str, inner: str) -> str:
-    return inner if outer == WHOLE_MODEL else f"{outer}.{inner}"
 
 
 MODULE_RANGE = "mod:"
