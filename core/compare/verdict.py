@@ -70,22 +70,16 @@ def judge(
         more_rounds: Rounds that would decide a difference of that size, if known.
     """
     word, reason = _word(interval, smallest)
-    following = ""
+    facts, following = msgspec.structs.asdict(interval), ""
     if word == "not decidable" and more_rounds is not None:
         following = f"{more_rounds} more rounds would decide a {percent(smallest)} difference"
     return Verdict(
         verdict=word,
-        why=f"{reason}: {interval.source}",
+        why=f"{reason}: {facts.pop('source')}",
         next=following,
-        change=interval.change,
-        low=interval.low,
-        high=interval.high,
         smallest=smallest,
-        basis=interval.basis,
-        rounds_a=interval.rounds_a,
-        rounds_b=interval.rounds_b,
-        spread=interval.spread,
         more_rounds=more_rounds if word == "not decidable" else None,
+        **facts,
     )
 
 

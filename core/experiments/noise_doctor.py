@@ -192,22 +192,17 @@ def floor_of(
     device = device_name(record.environment)
     if device is None:
         raise WorkerFailed(f"run {record.id} does not name the device that it measured")
+    facts = msgspec.structs.asdict(noise)
     (between,) = (row for row in noise.sources if row.name == "between processes")
     return NoiseFloor(
         device=device,
         measured_ns=time.time_ns(),
         subject=spec.model if spec.model != CUSTOM else "a custom model",
         identity=spec.identity,
-        rounds=noise.rounds,
-        between=noise.between,
-        drift=noise.drift,
-        inside=noise.inside,
-        residuals=noise.residuals,
-        sources=noise.sources,
         low=between.low,
         high=between.high,
-        pair=noise.pair,
-        step_ms=noise.median_ms,
+        step_ms=facts.pop("median_ms"),
+        **facts,
         left_out=sum(bool(row.round.disturbed) for row in measurement.observed()),
         seconds=seconds,
         torch=torch_version(record.environment) or "",

@@ -16,6 +16,12 @@ from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx
 from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record
 from sysbench.core.storage import UNREADABLE_JSON
 
+FROM_EXPORT = (
+    *("kernel_summary", "memory_summary", "api_summary", "nvtx", "clocks", "devices"),
+    "nsys_version",
+)
+"""Fields that an inspection and an export have under the same names."""
+
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """Tables of one imported file; public JSON like the record.
@@ -49,15 +55,9 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return Nsys(
             kernels=self.kernels,
-            kernel_summary=self.kernel_summary,
-            memory_summary=self.memory_summary,
-            api_summary=self.api_summary,
-            nvtx=self.nvtx,
-            clocks=self.clocks,
-            devices=self.devices,
             schema=self.export_schema,
-            nsys_version=self.nsys_version,
             missing={key: why for key, why in self.missing.items() if key != "memory"},
+            **{name: getattr(self, name) for name in FROM_EXPORT},
         )
 
     def as_record(self) -> Record:

@@ -13,7 +13,7 @@ import msgspec
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.findings.files_rules import findings_of_file
 from sysbench.core.formatting import percent
-from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.inspection import FROM_EXPORT, Inspection
 from sysbench.core.inspection.kinds import format_of, path_text, program_of
 from sysbench.core.machine.peaks import REMEDY, Peak, roof_of
 from sysbench.core.memory.foreign import (
@@ -304,29 +304,20 @@ def _read_export(
     contents = read_contents(path, lambda done, total: progress("rows", done, total))
     progress("analyse", 0, 0)
     export = export_of(contents, device, steps)
-    rows, elsewhere, missing = export.nvtx.rows, export.nvtx.elsewhere, export.missing
-    folded = export.nvtx.folded
-    if (row_count := max(len(rows), len(elsewhere), len(folded))) > MAX_RANGES:
+    tables = {name: getattr(export.nvtx, name) for name in ("rows", "elsewhere", "folded")}
+    missing = export.missing
+    if (row_count := max(map(len, tables.values()))) > MAX_RANGES:
         missing = missing | {"nvtx.rows": f"the first {MAX_RANGES:,} of {row_count:,}"}
+        first = {name: rows[:MAX_RANGES] for name, rows in tables.items()}
+        export = msgspec.structs.replace(export, nvtx=msgspec.structs.replace(export.nvtx, **first))
     inspection = Inspection(
         kind="nsys-export",
         file=path_text(path),
         file_bytes=path.stat().st_size,
         kernels=export.folded,
-        nvtx=msgspec.structs.replace(
-            export.nvtx,
-            rows=rows[:MAX_RANGES],
-            elsewhere=elsewhere[:MAX_RANGES],
-            folded=folded[:MAX_RANGES],
-        ),
-        clocks=export.clocks,
-        kernel_summary=export.kernel_summary,
-        memory_summary=export.memory_summary,
-        api_summary=export.api_summary,
-        devices=export.devices,
         export_schema=export.schema,
-        nsys_version=export.nsys_version,
         findings=findings_of_file(export.folded),
         missing=missing | {"memory": "nsys does not record the allocator"},
+        **{name: getattr(export, name) for name in FROM_EXPORT},
     )
     return Tables(inspection, export.kernels, export.rank)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import fsum
 
+import msgspec
 import numpy as np
 
 from sysbench.core.formatting import counted
@@ -89,7 +90,6 @@ def _rows(
     late, before = late_by_rank(arrived), window_begins(ranks, arrived)
     rows = []
     for rank, trace in sorted(ranks.items()):
-        parts = splits[rank].whole()
         late_to = late.get(rank, [])
         clock = clocks.by_rank.get(rank)
         rows.append(
@@ -98,13 +98,7 @@ def _rows(
                 file=files[rank],
                 source=trace.source,
                 device=trace.device,
-                span_ns=parts.span_ns,
-                compute_ns=parts.compute_ns,
-                exposed_ns=parts.exposed_ns,
-                waiting_ns=parts.waiting_ns,
-                transfer_ns=parts.transfer_ns,
-                undivided_ns=parts.undivided_ns,
-                idle_ns=parts.idle_ns,
+                **msgspec.structs.asdict(splits[rank].whole()),
                 collectives=len(trace.calls),
                 matched=sum(rank in match.calls for match in matches),
                 last=len(late_to),

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from sysbench.core.trace.intervals import Cover
 from sysbench.core.trace.rank_summary import RankTrace
 
 
-@dataclass(frozen=True, slots=True)
-class SpanParts:
+class SpanParts(msgspec.Struct, frozen=True, kw_only=True):
     """Nanoseconds that add up to a window; see `FileRankRow`."""
 
     span_ns: int
     compute_ns: int
+    exposed_ns: int
     waiting_ns: int
     transfer_ns: int
     undivided_ns: int
     idle_ns: int
-
-    @property
-    def exposed_ns(self) -> int:
-        return self.waiting_ns + self.transfer_ns + self.undivided_ns
 
 
 class SpanSplit:
@@ -56,6 +52,7 @@ class SpanSplit:
         return SpanParts(
             span_ns=high_ns - low_ns,
             compute_ns=busy - waiting - transfer - undivided,
+            exposed_ns=waiting + transfer + undivided,
             waiting_ns=waiting,
             transfer_ns=transfer,
             undivided_ns=undivided,

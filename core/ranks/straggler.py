@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +13,7 @@ from sysbench.core.ranks.matching import Match
 from sysbench.core.ranks.rank_rows import Cause, FileRankRow
 from sysbench.core.ranks.split import SpanSplit
 from sysbench.core.record.record import Finding
+from sysbench.core.trace.module_tree import group_by
 from sysbench.core.trace.rank_summary import RankTrace
 
 MIN_SHARE = 0.05
@@ -91,11 +91,7 @@ def last_arrivals(rank: int, arrived: Iterable[Arrivals], clocks: RankClocks) ->
 
 def late_by_rank(arrived: Iterable[Arrivals]) -> dict[int, list[Arrivals]]:
     """Return by rank the collectives that waited only for this rank."""
-    late: defaultdict[int, list[Arrivals]] = defaultdict(list)
-    for each in arrived:
-        if each.late_ns:
-            late[each.last].append(each)
-    return late
+    return group_by((each for each in arrived if each.late_ns), lambda each: each.last)
 
 
 def late_causes(

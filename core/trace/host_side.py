@@ -275,25 +275,20 @@ def range_rows(
         np.r_[values, np.zeros(count - len(values), dtype=np.int64)]
         for values in launches.in_any_thread(label[kept], kept, late)
     )
-    calls = np.bincount(label[kept], minlength=count)
-    columns = zip(
-        numbers,
-        *map(np.ndarray.tolist, (calls, host, launched, own, total, any_thread_ns, late_ns)),
-        strict=True,
-    )
+    columns = {
+        "calls": np.bincount(label[kept], minlength=count),
+        "host_ns": host,
+        "launched": launched,
+        "own_ns": own,
+        "total_ns": total,
+        "meanwhile_ns": any_thread_ns,
+        "late_ns": late_ns,
+    }
+    table = zip(numbers, *(values.tolist() for values in columns.values()), strict=True)
     rows = [
-        HostRange(
-            name=name,
-            calls=calls,
-            host_ns=host_ns,
-            launched=launched,
-            own_ns=own_ns,
-            total_ns=total_ns,
-            meanwhile_ns=meanwhile_ns,
-            late_ns=late_in,
-        )
-        for name, calls, host_ns, launched, own_ns, total_ns, meanwhile_ns, late_in in columns
-        if calls
+        HostRange(name=name, **dict(zip(columns, values, strict=True)))
+        for name, *values in table
+        if values[0]
     ]
     rows.sort(key=lambda row: (-max(row.total_ns, row.meanwhile_ns), -row.host_ns, row.name))
     return rows, elsewhere_ns

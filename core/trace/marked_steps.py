@@ -154,12 +154,8 @@ def _row(columns: Mapping[str, Times], causes: Mapping[str, Times], at: int) -> 
     return StepRow(
         number=None,
         name=OUTSIDE,
-        ns=int(columns["ns"][at]),
-        busy_ns=int(columns["busy_ns"][at]),
-        communication_ns=int(columns["communication_ns"][at]),
         idle={cause: int(values[at]) for cause, values in causes.items()},
-        unattributed_ns=int(columns["unattributed_ns"][at]),
-        kernels=int(columns["kernels"][at]),
+        **{name: values[at].item() for name, values in columns.items()},
     )
 
 

@@ -225,39 +225,27 @@ def _rows(
     in_row = np.isin(group, groups)
     row_of_all = np.searchsorted(groups, group[in_row])
     size = len(groups)
-    totals = [
-        sums_by(row, values[counts], size).tolist()
-        for values in (
-            *(ranges.end - ranges.start, by_thread.operations),
-            *(by_thread.kernels, by_thread.kernel_ns),
+    columns = {
+        "range_ns": sums_by(row, (ranges.end - ranges.start)[counts], size),
+        "operations": sums_by(row, by_thread.operations[counts], size),
+        "kernels": sums_by(row, by_thread.kernels[counts], size),
+        "kernel_ns": sums_by(row, by_thread.kernel_ns[counts], size),
+        "process_kernels": sums_by(row_of_all, process_kernels[in_row], size),
+        "process_kernel_ns": sums_by(row_of_all, process_kernel_ns[in_row], size),
+    }
+    totals = (values.tolist() for values in columns.values())
+    nvtx_ranges = []
+    for key, stat, *values in zip(groups.tolist(), stats, *totals, strict=True):
+        facts = stat._asdict()
+        nvtx_ranges.append(
+            NvtxRange(
+                range=names[key // len(STYLES)],
+                style=STYLES[key % len(STYLES)],
+                projected_ns=facts.pop("total_ns"),
+                **facts,
+                **dict(zip(columns, values, strict=True)),
+            )
         )
-    ]
-    totals += [
-        sums_by(row_of_all, values[in_row], size).tolist()
-        for values in (process_kernels, process_kernel_ns)
-    ]
-    rows = zip(groups.tolist(), stats, *totals, strict=True)
-    nvtx_ranges = [
-        NvtxRange(
-            range=names[key // len(STYLES)],
-            style=STYLES[key % len(STYLES)],
-            instances=projection.n,
-            projected_ns=projection.total,
-            range_ns=range_ns,
-            operations=operations,
-            mean_ns=projection.total / projection.n,
-            median_ns=projection.median,
-            min_ns=projection.minimum,
-            max_ns=projection.maximum,
-            std_ns=projection.std,
-            kernels=kernels,
-            kernel_ns=kernel_ns,
-            process_kernels=in_process,
-            process_kernel_ns=in_process_ns,
-        )
-        for key, projection, range_ns, operations, kernels, kernel_ns, in_process, in_process_ns
-        in rows
-    ]  # fmt: skip
     return sorted(nvtx_ranges, key=lambda nvtx: (-nvtx.projected_ns, nvtx.range, nvtx.style))
 
 
@@ -272,14 +260,15 @@ def _folded(names: list[str], ranges: NsysRanges) -> tuple[list[str], Index]:
 
 
 class Stats(NamedTuple):
-    """Statistics of one group; ``std`` is the sample standard deviation, 0 for one member."""
+    """Statistics of one group; ``std_ns`` is the sample standard deviation, 0 for one member."""
 
-    n: int
-    total: int
-    minimum: int
-    maximum: int
-    median: float
-    std: float
+    instances: int
+    total_ns: int
+    mean_ns: float
+    median_ns: float
+    min_ns: int
+    max_ns: int
+    std_ns: float
 
 
 def by_group(group: Index, values: Times) -> tuple[Index, list[Stats]]:
@@ -290,30 +279,26 @@ def by_group(group: Index, values: Times) -> tuple[Index, list[Stats]]:
     begin = np.flatnonzero(np.r_[True, group[1:] != group[:-1]][: len(group)])  # may be empty
     count = np.diff(np.r_[begin, len(group)])
     total = np.add.reduceat(values, begin) if len(begin) else values[:0]
+    mean = total / count
     # Twice the median: of an odd count both are the middle value.
     middle = values[begin + (count - 1) // 2] + values[begin + count // 2]
-    deviations = (values - np.repeat(total / count, count)) ** 2
+    deviations = (values - np.repeat(mean, count)) ** 2
     squares = np.add.reduceat(deviations, begin) if len(begin) else deviations
     std = np.sqrt(squares / np.maximum(count - 1, 1))
-    columns = (count, total, values[begin], values[begin + count - 1], middle / 2, std)
+    ends = values[begin], values[begin + count - 1]
+    columns = (count, total, mean, middle / 2, *ends, std)
     return group[begin], list(map(Stats, *(column.tolist() for column in columns)))
 
 
 def summary(names: list[str], group_of: Index, events: EventColumns) -> list[KernelSummary]:
     """Return a row per group, longest first, as in ``cuda_gpu_kern_sum`` and ``cuda_api_sum``."""
     groups, stats = by_group(group_of, events.end - events.start)
-    total_ns = sum(stat.total for stat in stats)
+    total_ns = sum(stat.total_ns for stat in stats)
     rows = [
         KernelSummary(
             name=names[group],
-            instances=stat.n,
-            total_ns=stat.total,
-            mean_ns=stat.total / stat.n,
-            median_ns=stat.median,
-            min_ns=stat.minimum,
-            max_ns=stat.maximum,
-            std_ns=stat.std,
-            share=stat.total / total_ns if total_ns else 0.0,
+            share=stat.total_ns / total_ns if total_ns else 0.0,
+            **stat._asdict(),
         )
         for group, stat in zip(groups.tolist(), stats, strict=True)
     ]
