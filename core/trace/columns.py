@@ -25,6 +25,7 @@ from sysbench.core.trace.trace_events import (
     Index,
     Kind,
     NumberedCall,
+    Numbers,
     Ranges,
     Trace,
     names_fit,
@@ -190,33 +191,16 @@ MAX_COLLECTIVES = 2**16
 MAX_NUMBERED_CALLS = 2**20
 
 
-class _Numbers(dict[Any, int]):
-    """Number values in order of appearance; ``characters`` is their total length."""
-
-    characters = 0
-
-    def __missing__(self, value: object) -> int:
-        number = self[value] = len(self)
-        self.characters += len(value) if isinstance(value, str | bytes) else 0
-        return number
-
-    def of(self, values: Sequence[Any]) -> NDArray[np.int64]:
-        # Many chunks have one process, or one thread: comparing is quicker than looking up.
-        if values and values.count(values[0]) == len(values):
-            return np.full(len(values), self[values[0]])
-        return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
-
-
 class Collector:
     def __init__(self) -> None:
-        self.names = _Numbers()
-        self.processes = _Numbers()
-        self.threads = _Numbers()
-        self.operands = _Numbers()
+        self.names = Numbers()
+        self.processes = Numbers()
+        self.threads = Numbers()
+        self.operands = Numbers()
         self.devices: dict[int, str] = {}
         self.unread: Counter[str] = Counter()
         self.has_requests = False
-        self.collectives = _Numbers()
+        self.collectives = Numbers()
         self.kernel_names: dict[int, int] = {}
         self.numbered: list[NumberedCall] = []
         self.host: list[HostEvents] = []

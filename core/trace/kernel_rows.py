@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from sysbench.core.trace.classify import (
 from sysbench.core.trace.intervals import sums_by
 from sysbench.core.trace.module_tree import fold_layer_numbers, group_by
 from sysbench.core.trace.time_ledger import TimeLedger
-from sysbench.core.trace.trace_events import NONE, Index, follow_flow
+from sysbench.core.trace.trace_events import NONE, Numbers, follow_flow
 
 OTHER = "other"
 NO_KERNELS = (
@@ -85,8 +85,9 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
     _, first, call = np.unique(work.call, return_index=True, return_inverse=True)
     duration = sums_by(call, work.end - work.start, len(first))
     exclusive = sums_by(call, ledger.exclusive, len(first))
-    modules = ledger.modules if by_layer else map(fold_layer_numbers, ledger.modules)
-    labels, label = _distinct(modules)
+    numbers = Numbers()
+    label = numbers.of(ledger.modules if by_layer else [*map(fold_layer_numbers, ledger.modules)])
+    labels = list(numbers)
     keys = np.stack(
         (
             work.name[first],
@@ -207,9 +208,3 @@ def _missing(ledger: TimeLedger) -> dict[str, str]:
             f"only device {ledger.device} is shown ({why}); others: {others} (--device N)"
         )
     return missing
-
-
-def _distinct(texts: Iterable[str]) -> tuple[list[str], Index]:
-    ids: dict[str, int] = {}
-    index = np.array([ids.setdefault(text, len(ids)) for text in texts], dtype=np.int64)
-    return list(ids), index

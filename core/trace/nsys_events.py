@@ -18,6 +18,7 @@ from sysbench.core.trace.trace_events import (
     HostEvents,
     Index,
     Kind,
+    Numbers,
     Trace,
 )
 
@@ -137,10 +138,8 @@ def read_nsys_events(file: ExportFile) -> NsysEvents:
 class _Reader:
     def __init__(self, file: ExportFile) -> None:
         self.file = file
-        self.names: dict[str, int] = {}
-        self.labels: dict[str, int] = {}
-        self._threads: dict[int, int] = {}
-        self._processes: dict[int, int] = {}
+        self.names, self.labels = Numbers(), Numbers()
+        self._threads, self._processes = Numbers(), Numbers()
 
     def kernels(self) -> NsysWork:
         rows = self._work(KERNEL, ("demangledName", "shortName"))
@@ -153,17 +152,15 @@ class _Reader:
             f"[CUDA memcpy {COPY_KINDS[kind] if 0 <= kind < len(COPY_KINDS) else UNKNOWN_COPY}]"
             for kind in rows["copyKind"].tolist()
         ]
-        return self._made(Kind.COPY, rows, _numbers(labels, self.names))
+        return self._made(Kind.COPY, rows, self.names.of(labels))
 
     def fills(self) -> NsysWork:
         rows = self._work(FILL, ())
-        return self._made(Kind.FILL, rows, _numbers([FILL_NAME] * len(rows["start"]), self.names))
+        return self._made(Kind.FILL, rows, self.names.of([FILL_NAME] * len(rows["start"])))
 
     def graphs(self) -> NsysWork:
         rows = self._work(GRAPH, ())
-        return self._made(
-            Kind.KERNEL, rows, _numbers([GRAPH_NAME] * len(rows["start"]), self.names)
-        )
+        return self._made(Kind.KERNEL, rows, self.names.of([GRAPH_NAME] * len(rows["start"])))
 
     def calls(self) -> Calls:
         rows = self.file.integers(CALL, ("start", "end", "nameId"), ("globalTid", "correlationId"))
@@ -201,7 +198,7 @@ class _Reader:
         last = max(start.max(initial=NULL), end.max(initial=NULL))
         return NsysRanges(
             kind=np.array([kind for _, kind, _ in facts], dtype=np.int64),
-            name=_numbers([name for name, _, _ in facts], self.names),
+            name=self.names.of([name for name, _, _ in facts]),
             thread=_number(thread, self._threads)[kept],
             process=process[kept],
             start=start,
@@ -210,7 +207,7 @@ class _Reader:
             sequence=np.array([sequence for _, _, sequence in facts], dtype=np.int64),
             operands=np.full(len(kept), NONE),
             style=np.isin(kinds[kept], START_END).astype(np.int64),
-            label=_numbers([labels[row] or "" for row in kept.tolist()], self.labels),
+            label=self.labels.of([labels[row] or "" for row in kept.tolist()]),
             crosses=(other_end != NULL) & (other_end != thread[kept]),
         )
 
@@ -250,7 +247,7 @@ class _Reader:
         strings = self.file.strings(ids) if strings is None else strings
         unique, index = np.unique(ids, return_inverse=True)
         texts = [strings.get(key, f"[no name, string {key}]") for key in unique.tolist()]
-        return _numbers(texts, self.names)[index]
+        return self.names.of(texts)[index]
 
 
 def _range_facts(text: str) -> tuple[str, Kind, int]:
@@ -261,18 +258,9 @@ def _range_facts(text: str) -> tuple[str, Kind, int]:
     return name, Kind.OPERATOR if OPERATOR.match(name) else Kind.ANNOTATION, sequence
 
 
-def _numbers(texts: Sequence[str], numbers: dict[str, int]) -> Integers:
-    return np.fromiter(
-        (numbers.setdefault(text, len(numbers)) for text in texts), np.int64, len(texts)
-    )
-
-
-def _number(values: Integers, numbers: dict[int, int]) -> Integers:
+def _number(values: Integers, numbers: Numbers) -> Integers:
     unique, index = np.unique(values, return_inverse=True)
-    number_of_unique = [
-        -1 if value == NULL else numbers.setdefault(value, len(numbers))
-        for value in unique.tolist()
-    ]
+    number_of_unique = [-1 if value == NULL else numbers[value] for value in unique.tolist()]
     return np.array(number_of_unique, dtype=np.int64)[index]
 
 

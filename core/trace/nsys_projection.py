@@ -25,7 +25,7 @@ from sysbench.core.trace.nsys_events import (
     NsysRanges,
     NsysWork,
 )
-from sysbench.core.trace.trace_events import EventColumns, Flags, Index, Kind, names_fit
+from sysbench.core.trace.trace_events import EventColumns, Flags, Index, Kind, Numbers, names_fit
 
 STYLES: tuple[Style, ...] = get_args(Style)
 LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
@@ -250,12 +250,12 @@ def _rows(
 
 
 def _folded(names: list[str], ranges: NsysRanges) -> tuple[list[str], Index]:
-    numbers: dict[str, int] = {}
+    numbers = Numbers()
     number_of = np.zeros(len(names), dtype=np.int64)
     for index in np.unique(ranges.label).tolist():
         facts = OPERATOR_FACTS.search(names[index])
         text = names[index][: facts.start()] if facts else names[index]
-        number_of[index] = numbers.setdefault(text, len(numbers))
+        number_of[index] = numbers[text]
     return list(numbers), number_of[ranges.label]
 
 

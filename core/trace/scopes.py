@@ -23,6 +23,7 @@ from sysbench.core.trace.trace_events import (
     HostEvents,
     Index,
     Kind,
+    Numbers,
     Trace,
     by_thread,
     follow_flow,
@@ -270,25 +271,21 @@ def _modules(
     is_module = names.is_module[events.name]
     around = nearest(is_module, parent)
     outside = follow_flow(parent, around)
-    path_of: dict[int, int] = {NONE: NONE}
-    ids: dict[str, int] = {}
+    path_at = np.full(len(events) + 1, NONE)  # index -1 reads the last
+    numbers = Numbers()
     paths: list[str] = []
     for index in np.flatnonzero(is_module).tolist():  # an outer module before those inside it
         name = trace.names[events.name[index]]
         if name.startswith(MODULE_RANGE):
             path = name.removeprefix(MODULE_RANGE)
         else:
-            above = path_of[int(outside[index])]
+            above = path_at[outside[index]]
             prefix = f"{paths[above]}." if above >= 0 else ""
             path = (prefix + name.removeprefix(MODULE_PREFIX))[-MAX_PATH_LENGTH:]
-        path_of[index] = ids.setdefault(path, len(ids))
-        if path_of[index] == len(paths):
+        path_at[index] = numbers[path]
+        if len(numbers) > len(paths):
             paths.append(path)
-    path_at = np.full(len(events), NONE)
-    for index, path_id in path_of.items():
-        if index >= 0:
-            path_at[index] = path_id
-    return paths, follow_flow(around, path_at)
+    return paths, path_at[around]
 
 
 def _backward_modules(

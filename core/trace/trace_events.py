@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +117,23 @@ class Ranges(EventColumns):
 def no_ranges() -> Ranges:
     empty = np.zeros(0, dtype=np.int64)
     return Ranges(name=empty, thread=empty, start=empty, end=empty)
+
+
+class Numbers(dict[Any, int]):
+    """Number values in order of appearance; ``characters`` is their total length."""
+
+    characters = 0
+
+    def __missing__(self, value: object) -> int:
+        number = self[value] = len(self)
+        self.characters += len(value) if isinstance(value, str | bytes) else 0
+        return number
+
+    def of(self, values: Sequence[Any]) -> NDArray[np.int64]:
+        # Many chunks have one process, or one thread: comparing is quicker than looking up.
+        if values and values.count(values[0]) == len(values):
+            return np.full(len(values), self[values[0]])
+        return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
