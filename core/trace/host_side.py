@@ -27,6 +27,7 @@ from sysbench.core.trace.trace_events import (
     HostEvents,
     Index,
     Kind,
+    Numbers,
     Ranges,
     Trace,
     by_thread,
@@ -183,48 +184,21 @@ class _Launches:
         keys = of_work * self.length + launched
         self.own_thread = _Sums(keys[linked], work.own_ns[linked], work.calls[linked])
 
-    def in_own_thread(self, group: Index, chosen: Index) -> tuple[Times, Index, Times]:
-        covered = self._covered(group, chosen)
-        thread = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
-        thread[group] = self.thread[chosen]
-        offset = thread[covered.group] * self.length
-        own_ns, calls = self.own_thread.within(offset + covered.begin, offset + covered.end)
-        open_ns = self.instants[covered.end] - self.instants[covered.begin]
-        count = len(thread)
-        return (
-            sums_by(covered.group, own_ns, count),
-            sums_by(covered.group, calls, count),
-            sums_by(covered.group, open_ns, count),
-        )
-
-    def in_any_thread(self, group: Index, chosen: Index, late: Cover | None) -> tuple[Times, Times]:
-        covered = self._covered(group, chosen)
-        own_ns, _ = self.any_thread.within(covered.begin, covered.end)
-        late_ns = np.zeros(len(own_ns), dtype=np.int64)
-        if late is not None:
-            late_ns = late.within(self.instants[covered.begin], self.instants[covered.end])
-        count = int(group.max(initial=-1)) + 1
-        return sums_by(covered.group, own_ns, count), sums_by(covered.group, late_ns, count)
+    def in_thread(self, thread: Index, begin: Index, end: Index) -> tuple[Times, Index]:
+        offset = thread * self.length
+        return self.own_thread.within(offset + begin, offset + end)
 
     def launched_in(self) -> Index:
-        offset = self.thread * self.length
-        return self.own_thread.within(offset + self.begin, offset + self.end)[1]
+        return self.in_thread(self.thread, self.begin, self.end)[1]
 
-    def _covered(self, group: Index, chosen: Index) -> _Covered:
+    def covered(self, group: Index, chosen: Index) -> tuple[Index, Index, Index]:
+        """Return group, begin and end of intervals of instants; those of a group are disjoint."""
         # Each group has a range of integers of its own, so that one cover merges the intervals of
         # all groups, and never those of two.
         offset = group * self.length
         cover = Cover(offset + self.begin[chosen], offset + self.end[chosen])
         of = cover.start // self.length
-        return _Covered(of, cover.start - of * self.length, cover.end - of * self.length)
-
-
-class _Covered(NamedTuple):
-    """Intervals of instants by group; those of a group are disjoint."""
-
-    group: Index
-    begin: Index
-    end: Index
+        return of, cover.start - of * self.length, cover.end - of * self.length
 
 
 class _Sums:
@@ -256,33 +230,28 @@ def range_rows(
     elsewhere_ns = int(work.own_ns[around == NONE].sum())
     launches = _Launches(ranges, work)
     kept = np.flatnonzero(counts | (launches.launched_in() > 0))
-    numbers: dict[str, int] = {}
-    label = np.array(
-        [numbers.setdefault(names[name], len(numbers)) for name in ranges.name.tolist()],
-        dtype=np.int64,
-    )
+    numbers = Numbers()
+    label = numbers.of([names[name] for name in ranges.name.tolist()])
     count = len(numbers)
     own = sums_by(label[around[around != NONE]], work.own_ns[around != NONE], count)
     # Calls of one name in different threads do not lie inside each other.
-    pairs, pair = np.unique(
-        label[kept] * launches.threads + launches.thread[kept], return_inverse=True
-    )
-    label_of_pair = pairs // max(launches.threads, 1)  # undoes the product above
-    total, launched, host = (
-        sums_by(label_of_pair, values, count) for values in launches.in_own_thread(pair, kept)
-    )
-    any_thread_ns, late_ns = (
-        np.r_[values, np.zeros(count - len(values), dtype=np.int64)]
-        for values in launches.in_any_thread(label[kept], kept, late)
-    )
+    instants, threads = launches.instants, launches.threads
+    group, begin, end = launches.covered(label[kept] * threads + launches.thread[kept], kept)
+    inside = *launches.in_thread(group % threads, begin, end), instants[end] - instants[begin]
+    total, launched, host = (sums_by(group // threads, values, count) for values in inside)
+    group, begin, end = launches.covered(label[kept], kept)
+    meanwhile, _ = launches.any_thread.within(begin, end)
+    late_ns = np.zeros_like(meanwhile)
+    if late is not None:
+        late_ns = late.within(instants[begin], instants[end])
     columns = {
         "calls": np.bincount(label[kept], minlength=count),
         "host_ns": host,
         "launched": launched,
         "own_ns": own,
         "total_ns": total,
-        "meanwhile_ns": any_thread_ns,
-        "late_ns": late_ns,
+        "meanwhile_ns": sums_by(group, meanwhile, count),
+        "late_ns": sums_by(group, late_ns, count),
     }
     table = zip(numbers, *(values.tolist() for values in columns.values()), strict=True)
     rows = [
