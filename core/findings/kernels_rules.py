@@ -83,19 +83,16 @@ def no_kernels(record: Record) -> Finding | None:
     kernels = record.kernels
     if kernels is None or not kernels.lacks_kernels:
         return None
+    why = kernels.missing["kernels"]
     return Finding(
         rule="no-kernels",
         severity="problem",
         verdict="No GPU kernel was recorded: the table shows CPU operators.",
-        why=f"{_sentence(kernels.missing['kernels'])}.",
+        why=f"{why[:1].upper()}{why[1:]}.",
         next="Do not use this table. Stop other profilers, remove other CUDA libraries from "
         "LD_LIBRARY_PATH, and trace again; the timing pass is not affected.",
         numbers={"launches": kernels.coverage.launches},
     )
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def low_coverage(record: Record) -> Finding | None:

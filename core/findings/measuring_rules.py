@@ -84,9 +84,10 @@ def ended_early(record: Record) -> Finding | None:
         return None
     if bad.outcome == "oom" and (pass_and_oom := out_of_memory(record)) is not None:
         return _ran_out(*pass_and_oom)
+    signal = SIGNAL.search(bad.detail)
     remedy = {
         "oom": "Lower batch or context, or use bf16; the prediction shows what fits.",
-        "killed": _after_signal(bad.detail),
+        "killed": AFTER_SIGNAL.get(signal[0] if signal else "", UNKNOWN_SENDER),
         "hung": "Read the worker's log; check the device with doctor.",
         "cancelled": "Rerun at any time; finished passes are saved.",
         "disk-full": "Free disk space or move SYSBENCH_HOME, then rerun.",
@@ -101,11 +102,6 @@ def ended_early(record: Record) -> Finding | None:
         next=remedy,
         numbers={"seconds": round(bad.seconds, 1)},
     )
-
-
-def _after_signal(detail: str) -> str:
-    signal = SIGNAL.search(detail)
-    return AFTER_SIGNAL.get(signal[0] if signal else "", UNKNOWN_SENDER)
 
 
 def _ran_out(bad: PassRecord, oom: Oom) -> Finding:

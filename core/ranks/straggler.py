@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -134,21 +134,15 @@ def _spent(split: SpanSplit, low_ns: int, high_ns: int) -> dict[Cause, int]:
 def window_begins(ranks: Mapping[int, RankTrace], arrived: Sequence[Arrivals]) -> dict[int, int]:
     """Return the begin of the window before each call by its identity: the end of the previous
     synchronizing call, or the begin of its step."""
-    return dict(
-        pair for rank, trace in ranks.items() for pair in _window_begins(rank, trace, arrived)
-    )
-
-
-def _window_begins(
-    rank: int, trace: RankTrace, arrived: Sequence[Arrivals]
-) -> Iterator[tuple[int, int]]:
-    steps = {step.number: step.start_ns for step in trace.steps}
-    calls = [each.match.calls[rank] for each in arrived if rank in each.arrived]
-    calls.sort(key=lambda call: call.start_ns)
-    for call in calls[:1]:
-        if call.step in steps:
-            yield id(call), steps[call.step]
-    yield from ((id(call), earlier.end_ns) for earlier, call in pairwise(calls))
+    begins: dict[int, int] = {}
+    for rank, trace in ranks.items():
+        steps = {step.number: step.start_ns for step in trace.steps}
+        calls = [each.match.calls[rank] for each in arrived if rank in each.arrived]
+        calls.sort(key=lambda call: call.start_ns)
+        if calls and calls[0].step in steps:
+            begins[id(calls[0])] = steps[calls[0].step]
+        begins |= {id(call): earlier.end_ns for earlier, call in pairwise(calls)}
+    return begins
 
 
 def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:

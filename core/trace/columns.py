@@ -39,37 +39,25 @@ END_CAPTURE = re.compile(r"StreamEndCapture")
 FILL_LAUNCH = re.compile(r"Memset")
 
 
-class RuntimeCalls:
-    """Calls of the runtime and the driver, searchable by name."""
-
-    def __init__(self, trace: Trace) -> None:
-        at = np.flatnonzero(trace.host.kind == Kind.RUNTIME)
-        self._names = trace.names
-        self._name = trace.host.name[at]
-        self.thread = trace.host.thread[at]
-        self.start = trace.host.start[at]
-        self.end = trace.host.end[at]
-        self.correlation = trace.host.correlation[at]
-
-    def named(self, pattern: re.Pattern[str]) -> Flags:
-        return names_fit(self._names, self._name, pattern.search)
-
-
 class Launches:
-    """Calls that launch work: ran on a device, captured into a graph, or lost."""
+    """Calls of the runtime and the driver. Launches ran on a device, into a graph, or are lost."""
 
     def __init__(self, trace: Trace) -> None:
-        self.calls = RuntimeCalls(trace)
-        self._is_launch = self.calls.named(LAUNCH)
-        self._captured = self._is_launch & _in_captures(self.calls)
+        self.calls = trace.host.take(trace.host.kind == Kind.RUNTIME)
+        self._names = trace.names
+        self._is_launch = self.named(LAUNCH)
+        self._captured = self._is_launch & self._in_captures()
         ran = self._is_launch & ~self._captured & (self.calls.correlation > 0)
         at = np.flatnonzero(ran)
         self._lost = at[~np.isin(self.calls.correlation[at], trace.device.correlation)]
 
+    def named(self, pattern: re.Pattern[str]) -> Flags:
+        return names_fit(self._names, self.calls.name, pattern.search)
+
     def lost(self, pattern: re.Pattern[str] = LAUNCH) -> Times:
         """Return the times of launches whose work is on no device, for names that match the pattern
         (`LAUNCH` or narrower)."""
-        at = self._lost[self.calls.named(pattern)[self._lost]]
+        at = self._lost[self.named(pattern)[self._lost]]
         _, first = np.unique(self.calls.correlation[at], return_index=True)
         return self.calls.start[at[first]]
 
@@ -86,18 +74,17 @@ class Launches:
         ids: Index = np.sort(self.calls.correlation[inside])
         return int(np.count_nonzero(np.diff(ids))) + 1 if len(ids) else 0
 
-
-def _in_captures(calls: RuntimeCalls) -> Flags:
-    begins, ends = calls.named(BEGIN_CAPTURE), calls.named(END_CAPTURE)
-    captured = np.zeros(len(calls.start), dtype=np.bool_)
-    for thread in np.unique(calls.thread[begins]).tolist():
-        own = calls.thread == thread
-        begun, ended = (
-            np.searchsorted(np.sort(calls.start[marks & own]), calls.start[own])
-            for marks in (begins, ends)
-        )
-        captured[own] = begun > ended
-    return captured
+    def _in_captures(self) -> Flags:
+        begins, ends = self.named(BEGIN_CAPTURE), self.named(END_CAPTURE)
+        captured = np.zeros(len(self.calls), dtype=np.bool_)
+        for thread in np.unique(self.calls.thread[begins]).tolist():
+            own = self.calls.thread == thread
+            begun, ended = (
+                np.searchsorted(np.sort(self.calls.start[marks & own]), self.calls.start[own])
+                for marks in (begins, ends)
+            )
+            captured[own] = begun > ended
+        return captured
 
 
 KIND_OF = {

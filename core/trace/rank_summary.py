@@ -234,7 +234,8 @@ def _steps_at(ledger: TimeLedger, times: Times) -> list[int]:
     begins = np.array([row.host_start_ns or 0 for row in rows], dtype=np.int64)
     ends = begins + np.array([row.host_ns or 0 for row in rows], dtype=np.int64)
     numbers = np.array([row.number for row in rows], dtype=np.int64)
-    return follow_flow(open_at(begins, ends, times), numbers).tolist()
+    steps: list[int] = follow_flow(open_at(begins, ends, times), numbers).tolist()
+    return steps
 
 
 def _positions_at(trace: Trace, launched: Times) -> list[int]:
@@ -247,7 +248,8 @@ def _positions_at(trace: Trace, launched: Times) -> list[int]:
     # How far any earlier call reached: index -1, before the first, reads the last that is added.
     reached = np.append(np.maximum.accumulate(ends), NONE)[at - 1]
     is_only = (reached <= launched) | (at == 0) | (positions[at - 1] == positions[at])
-    return np.where(is_only, follow_flow(at, positions), NONE).tolist()
+    found: list[int] = np.where(is_only, follow_flow(at, positions), NONE).tolist()
+    return found
 
 
 def _check(calls: int) -> None:

@@ -57,7 +57,7 @@ def gaps_of(launches: Launches, work: Activities, low: int, high: int) -> Gaps:
     returned = launched.copy()
     returned[has_next] = work.returned[order[following[has_next]]]
     calls = launches.calls
-    is_sync = calls.named(SYNC)
+    is_sync = launches.named(SYNC)
     syncs = Cover(calls.start[is_sync], calls.end[is_sync])
     on_sync = syncs.within(begin, begin + 1) > 0  # the gap's first nanosecond lies in a sync
     unknown = has_next & (launched == NONE)
