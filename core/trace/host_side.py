@@ -240,8 +240,8 @@ def range_rows(
     inside = *launches.in_thread(group % threads, begin, end), instants[end] - instants[begin]
     total, launched, host = (sums_by(group // threads, values, count) for values in inside)
     group, begin, end = launches.covered(label[kept], kept)
-    meanwhile, _ = launches.any_thread.within(begin, end)
-    late_ns = np.zeros_like(meanwhile)
+    any_ns, _ = launches.any_thread.within(begin, end)
+    late_ns = np.zeros_like(any_ns)
     if late is not None:
         late_ns = late.within(instants[begin], instants[end])
     columns = {
@@ -250,7 +250,7 @@ def range_rows(
         "launched": launched,
         "own_ns": own,
         "total_ns": total,
-        "meanwhile_ns": sums_by(group, meanwhile, count),
+        "meanwhile_ns": sums_by(group, any_ns, count),
         "late_ns": sums_by(group, late_ns, count),
     }
     table = zip(numbers, *(values.tolist() for values in columns.values()), strict=True)

@@ -33,18 +33,19 @@ LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 def nvtx_of(events: NsysEvents) -> Nvtx:
     """Return every range that launched work, by label and style, and the kernels in no range."""
-    ranges, launches = events.ranges, _launches(events.calls, events.work)
-    clock = _Clock(ranges, launches.calls)
-    by_thread = _in_own_thread(ranges, launches, clock)
-    by_process = _in_process(ranges, launches, clock)
+    ranges = events.ranges
+    calls, launched = _launched_by(events.calls, events.work)
+    clock = _Clock(ranges, calls)
+    by_thread = _in_own_thread(ranges, calls, launched, clock)
+    by_process = _in_process(ranges, calls, launched, clock)
     rows = _rows(events.labels, ranges, by_thread, by_process)
     names, label = _folded(events.labels, ranges)
     folded = []
     if len(np.unique(label)) < len(np.unique(ranges.label)):
         folded = _rows(names, replace(ranges, label=label), by_thread, by_process)
-    in_range = _made_in_a_range(ranges, launches.calls, clock)
+    in_range = _made_in_a_range(ranges, calls, clock)
     kernels = events.work.take(events.work.kind == Kind.KERNEL)
-    linked = np.isin(kernels.correlation, launches.calls.correlation)
+    linked = np.isin(kernels.correlation, calls.correlation)
     return Nvtx(
         rows=[row for row in rows if row.operations],
         elsewhere=sorted(
@@ -53,42 +54,42 @@ def nvtx_of(events: NsysEvents) -> Nvtx:
         ),
         folded=folded,
         ranges=len(ranges),
-        outside_kernels=int(launches.kernels[~in_range].sum()),
-        outside_kernel_ns=int(launches.kernel_ns[~in_range].sum()),
+        outside_kernels=int(launched.kernels[~in_range].sum()),
+        outside_kernel_ns=int(launched.kernel_ns[~in_range].sum()),
         unlinked_kernels=int((~linked).sum()),
         unlinked_kernel_ns=int((kernels.end - kernels.start)[~linked].sum()),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Launches:
-    calls: Calls
-    begin: Times
-    end: Times
+class _Launched(EventColumns):
+    """Work of each call, or of each range; ``start`` and ``end`` are undefined without work."""
+
+    operations: Index
     kernels: Index
     kernel_ns: Times
 
 
-def _launches(calls: Calls, work: NsysWork) -> _Launches:
+def _launched_by(calls: Calls, work: NsysWork) -> tuple[Calls, _Launched]:
+    """Return the calls that launched work, and what each of them launched."""
     work = work.take(work.correlation > 0)
     is_kernel = work.kind == Kind.KERNEL
     keys, group = np.unique(work.correlation, return_inverse=True)
-    begin, end = np.full(len(keys), LAST), np.full(len(keys), FIRST)
-    np.minimum.at(begin, group, work.start)
+    start, end = np.full(len(keys), LAST), np.full(len(keys), FIRST)
+    np.minimum.at(start, group, work.start)
     np.maximum.at(end, group, work.end)
-    kernels = sums_by(group, is_kernel.astype(np.int64), len(keys))
-    kernel_ns = sums_by(group, np.where(is_kernel, work.end - work.start, 0), len(keys))
+    launched = _Launched(
+        start=start,
+        end=end,
+        operations=np.ones(len(keys), dtype=np.int64),
+        kernels=sums_by(group, is_kernel.astype(np.int64), len(keys)),
+        kernel_ns=sums_by(group, np.where(is_kernel, work.end - work.start, 0), len(keys)),
+    )
     # A driver's call inside a runtime's may have the same number: the first counts.
     unique, first = np.unique(calls.correlation, return_index=True)
     calls = calls.take(first[np.isin(unique, keys)])
-    position = np.searchsorted(keys, calls.correlation)  # exact: only launches in `keys` are left
-    return _Launches(
-        calls=calls,
-        begin=begin[position],
-        end=end[position],
-        kernels=kernels[position],
-        kernel_ns=kernel_ns[position],
-    )
+    # The search is exact: only launches in `keys` are left.
+    return calls, launched.take(np.searchsorted(keys, calls.correlation))
 
 
 class _Clock:
@@ -110,26 +111,17 @@ class _Clock:
         return owner * self.length + instant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Projection:
-    """Work launched in each range; ``begin`` and ``end`` are undefined without work."""
-
-    operations: Index
-    kernels: Index
-    kernel_ns: Times
-    begin: Times
-    end: Times
-
-
-def _in_own_thread(ranges: NsysRanges, launches: _Launches, clock: _Clock) -> _Projection:
+def _in_own_thread(
+    ranges: NsysRanges, calls: Calls, launched: _Launched, clock: _Clock
+) -> _Launched:
     """Project calls of the range's thread that lie inside the range completely."""
-    calls = launches.calls
     first = clock.key(calls.thread, clock.call_start)
     last = clock.key(calls.thread, clock.call_end)
     opens = clock.key(ranges.thread, clock.range_start)
     closes = clock.key(ranges.thread, clock.range_end)
-    operations, kernels, kernel_ns = np.zeros((3, len(ranges)), dtype=np.int64)
-    begin, end = np.full(len(ranges), LAST), np.full(len(ranges), FIRST)
+    columns = (launched.operations, launched.kernels, launched.kernel_ns)
+    totals = np.zeros((len(columns), len(ranges)), dtype=np.int64)
+    start, end = np.full(len(ranges), LAST), np.full(len(ranges), FIRST)
     for chain in _chains(first, last):
         # Begins and ends of a chain ascend, so a range's calls are a slice: from the first that
         # begins at or after it opens, to before the first that ends after it closes.
@@ -137,27 +129,28 @@ def _in_own_thread(ranges: NsysRanges, launches: _Launches, clock: _Clock) -> _P
         high = np.searchsorted(last[chain], closes, side="right")
         # A range inside a single call has high < low; one that another thread ended, no calls.
         high = np.where(ranges.crosses, low, np.maximum(low, high))
-        operations += high - low
-        kernels += _sums(launches.kernels[chain], low, high)
-        kernel_ns += _sums(launches.kernel_ns[chain], low, high)
-        begin = np.minimum(begin, _extremes(np.minimum, launches.begin[chain], low, high, LAST))
-        end = np.maximum(end, _extremes(np.maximum, launches.end[chain], low, high, FIRST))
-    return _Projection(
-        operations=operations, kernels=kernels, kernel_ns=kernel_ns, begin=begin, end=end
+        totals += [_sums(values[chain], low, high) for values in columns]
+        start = np.minimum(start, _extremes(np.minimum, launched.start[chain], low, high, LAST))
+        end = np.maximum(end, _extremes(np.maximum, launched.end[chain], low, high, FIRST))
+    operations, kernels, kernel_ns = totals
+    return _Launched(
+        start=start, end=end, operations=operations, kernels=kernels, kernel_ns=kernel_ns
     )
 
 
-def _in_process(ranges: NsysRanges, launches: _Launches, clock: _Clock) -> tuple[Index, Times]:
+def _in_process(
+    ranges: NsysRanges, calls: Calls, launched: _Launched, clock: _Clock
+) -> tuple[Index, Times]:
     """Return number and time of kernels that the process launched while the range was open."""
-    started = clock.key(launches.calls.process, clock.call_start)
+    started = clock.key(calls.process, clock.call_start)
     order = np.argsort(started)
     opens = clock.key(ranges.process, clock.range_start)
     closes = clock.key(ranges.process, clock.range_end)
     low = np.searchsorted(started[order], opens, side="left")
     high = np.maximum(low, np.searchsorted(started[order], closes, side="right"))
     return (
-        _sums(launches.kernels[order], low, high),
-        _sums(launches.kernel_ns[order], low, high),
+        _sums(launched.kernels[order], low, high),
+        _sums(launched.kernel_ns[order], low, high),
     )
 
 
@@ -206,7 +199,7 @@ def _extremes(best: np.ufunc, values: Times, low: Index, high: Index, none: int)
 def _rows(
     names: list[str],
     ranges: NsysRanges,
-    by_thread: _Projection,
+    by_thread: _Launched,
     by_process: tuple[Index, Times],
 ) -> list[NvtxRange]:
     """Sum ranges of one label and style to a row, longest projection first.
@@ -218,7 +211,7 @@ def _rows(
     has_work = by_thread.operations > 0
     counts = has_work | ((process_kernels > 0) & ~np.isin(group, group[has_work]))
     # The bounds are undefined without work, and their difference could overflow.
-    projected = np.where(has_work, by_thread.end, 0) - np.where(has_work, by_thread.begin, 0)
+    projected = np.where(has_work, by_thread.end, 0) - np.where(has_work, by_thread.start, 0)
     groups, stats = by_group(group[counts], projected[counts])
     row = np.searchsorted(groups, group[counts])
     # The process's kernels sum over all instances of a row, counted or not.
