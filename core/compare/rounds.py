@@ -146,7 +146,7 @@ def combined(rounds: Sequence[Round], timings: Mapping[int, Timing]) -> Timing |
     able = counting(rounds)
     if len(able) < 2:
         return block
-    step = spread(_known(one.median_ms for one in able))
+    step = spread([one.median_ms for one in able if one.median_ms is not None])
     slower = step.median_ms / block.step.median_ms if block.step.median_ms else 1.0
     shared = [name for name in block.phases if all(name in one.phases for one in able)]
     return msgspec.structs.replace(
@@ -171,10 +171,6 @@ def rounds_counted(timing: Timing | None) -> int:
     if timing is None:
         return 0
     return len(counting(timing.rounds)) if timing.rounds else 1
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
 
 
 def _divided(rate: float | None, by: float) -> float | None:
