@@ -21,7 +21,11 @@ from sysbench.core.experiments.experiment import (
     ExperimentEnd,
     find_experiment,
 )
-from sysbench.core.experiments.experiment_runner import MAX_REPEATS, accepted_rounds, rounds_of
+from sysbench.core.experiments.experiment_runner import (
+    MAX_REPEATS,
+    accepted_rounds,
+    experiment_rounds,
+)
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Record
@@ -175,7 +179,7 @@ def _side(record: Record, experiment: str) -> RoundsOf:
         run=record.id,
         spec=record.spec,
         loss_start=record.timing.loss_start if record.timing else None,
-        rounds=rounds_of(record, experiment),
+        rounds=experiment_rounds(record, experiment),
     )
 
 

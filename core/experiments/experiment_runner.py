@@ -101,7 +101,7 @@ def _place(row: Round) -> tuple[int | None, int | None]:
     return row.block, row.position
 
 
-def rounds_of(record: Record, experiment: str) -> list[Round]:
+def experiment_rounds(record: Record, experiment: str) -> list[Round]:
     rows = record.timing.rounds if record.timing else []
     return [row for row in rows if row.experiment == experiment]
 
@@ -264,7 +264,7 @@ class ExperimentRun:
             self.records[side] = load_record(self.runs[side])
 
     def rounds(self, side: Side) -> list[Round]:
-        return rounds_of(self.records[side], self.experiment.id)
+        return experiment_rounds(self.records[side], self.experiment.id)
 
     def blocks_done(self) -> int:
         """Return the number of blocks before the first incomplete one."""
@@ -369,7 +369,9 @@ def follow_experiment(
         if written_ns != read_at_ns:  # leave the processor to the measurement
             read_at_ns = written_ns
             records = {side: load_record(run) for side, run in runs.items()}
-            rows = {side: rounds_of(record, experiment.id) for side, record in records.items()}
+            rows = {
+                side: experiment_rounds(record, experiment.id) for side, record in records.items()
+            }
             pairs = [(side, row) for side in rows for row in rows[side]]
             for side, row in sorted(pairs, key=lambda pair: pair[1].started_ns):
                 # A decision can change a round after its end.
