@@ -39,15 +39,11 @@ from sysbench.core.worker.ranks.merged_block import (
     slowest,
 )
 from sysbench.core.worker.ranks.stamps import HostClocks, own_host
-from sysbench.core.worker.ranks.strategies import Strategy, make_strategy, trained
+from sysbench.core.worker.ranks.strategies import make_strategy, trained
 from sysbench.core.worker.ranks.watched_collectives import Collectives
 from sysbench.core.worker.step_clock import TimedSteps, clock_for
 from sysbench.core.worker.workloads.model_workload import Workload, report_own_model
-from sysbench.core.worker.workloads.stepped_workload import (
-    EnterPhase,
-    SteppedWorkload,
-    optimizer_over,
-)
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase, optimizer_over
 
 
 def make_sharded_optimizer(
@@ -82,71 +78,8 @@ def owners_of(sizes: Sequence[int], ranks: int) -> list[int]:
     return owners
 
 
-class OfRanks(SteppedWorkload):
-    """Base of training steps on one of several ranks."""
-
-    collectives: Collectives
-    strategy: Strategy
-    optimizer: torch.optim.Optimizer
-
-    def step(self, enter: EnterPhase) -> None:
-        self.collectives.begin_step()
-        super().step(enter)
-
-    def _update(self, enter: EnterPhase) -> None:
-        if self.strategy.phase:
-            enter(self.strategy.phase)
-        self.strategy.finish()
-        super()._update(enter)
-
-    def memory_row(self, moment: Moment) -> MemoryRow:
-        return resident_row(self.collectives.rank, moment, self.model, self.optimizer)
-
-    def memory_of_a_step(self) -> list[MemoryRow]:
-        """Run one more step; return this rank's rows before and after its optimizer."""
-        return rows_around_optimizer(self.step, self.memory_row)
-
-
-def with_sharing(phases: tuple[str, ...], strategy: Strategy) -> tuple[str, ...]:
-    """Insert the phase in which the strategy shares gradients, if it has one."""
-    after = phases.index("backward") + 1
-    own = (strategy.phase,) if strategy.phase else ()
-    return (*phases[:after], *own, *phases[after:])
-
-
-class ParallelWorkload(OfRanks, Workload):
-    """The transformer's training step on one of several ranks.
-
-    All ranks draw the same weights and the same combined batch of ``ranks * batch`` sequences; each
-    keeps ``batch`` of them.
-    """
-
-    def __init__(self, spec: RunSpec, collectives: Collectives) -> None:
-        alone = spec.changed(
-            batch=spec.batch * spec.ranks, ranks=1, parallel="none", shard_optimizer=False
-        )
-        super().__init__(alone)
-        self.spec = spec
-        own = slice(collectives.rank * spec.batch, (collectives.rank + 1) * spec.batch)
-        # Cloned: a slice would keep the combined batch alive.
-        assert self.targets is not None
-        self.batch, self.targets = self.batch[own].clone(), self.targets[own].clone()
-        self.collectives = collectives
-        self.strategy = make_strategy(spec, self.model, collectives)
-        self.model = self.strategy.model
-        self.optimizer = (
-            make_sharded_optimizer(spec, self.model, collectives)
-            if spec.shard_optimizer
-            else optimizer_over(spec, list(self.model.parameters()))
-        )
-        self.phases = with_sharing(self.phases, self.strategy)
-
-
-class ParallelOwnWorkload(OfRanks, Workload):
-    """Training step of a user's model on one of several ranks.
-
-    Every rank builds the model, copies the weights of rank 0 and has its own batch.
-    """
+class ParallelWorkload(Workload):
+    """Training step of a model on one of several ranks, which begin with the weights of rank 0."""
 
     def __init__(self, spec: RunSpec, collectives: Collectives) -> None:
         """Build this rank's model.
@@ -163,8 +96,16 @@ class ParallelOwnWorkload(OfRanks, Workload):
         return super().facts | {"class": self._class_name}  # the strategy's wrapper has another
 
     def _inputs(self) -> tuple[Any, torch.Tensor | None]:
-        torch.manual_seed(self.spec.seed + 1 + self.collectives.rank)
-        return super()._inputs()
+        spec, rank = self.spec, self.collectives.rank
+        if spec.is_own:
+            torch.manual_seed(spec.seed + 1 + rank)
+            return super()._inputs()
+        # The batch of a single process with as many sequences: every rank draws all of it. Cloned,
+        # because a slice would keep it alive.
+        self.ids, own = spec.vocab, slice(rank * spec.batch, (rank + 1) * spec.batch)
+        combined = spec.ranks * spec.batch, spec.context
+        batch, targets = (torch.randint(self.ids, combined)[own].clone() for _ in range(2))
+        return batch, targets
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         # The factory may draw different numbers on each rank.
@@ -176,17 +117,28 @@ class ParallelOwnWorkload(OfRanks, Workload):
         return self.strategy.model
 
     def _phases(self) -> tuple[str, ...]:
-        return with_sharing(super()._phases(), self.strategy)
+        """Insert the phase in which the strategy shares gradients, if it has one."""
+        phases = super()._phases()
+        after = phases.index("backward") + 1
+        own = (self.strategy.phase,) if self.strategy.phase else ()
+        return (*phases[:after], *own, *phases[after:])
 
     def _optimizer(self) -> torch.optim.Optimizer | None:
         if not self.spec.shard_optimizer:
             return super()._optimizer()
         return make_sharded_optimizer(self.spec, self.model, self.collectives)
 
+    def step(self, enter: EnterPhase) -> None:
+        self.collectives.begin_step()
+        super().step(enter)
+
     def _update(self, enter: EnterPhase) -> None:
         if not self._has_checked_gradients:
             self._require_gradients()
             self._has_checked_gradients = True
+        if self.strategy.phase:
+            enter(self.strategy.phase)
+        self.strategy.finish()
         super()._update(enter)
 
     def _require_gradients(self) -> None:
@@ -201,6 +153,14 @@ class ParallelOwnWorkload(OfRanks, Workload):
                     f"parameter {name} got no gradient in a step, and ranks share the gradients of "
                     "all: use it, or set its requires_grad to False"
                 )
+
+    def memory_row(self, moment: Moment) -> MemoryRow:
+        assert self.optimizer is not None
+        return resident_row(self.collectives.rank, moment, self.model, self.optimizer)
+
+    def memory_of_a_step(self) -> list[MemoryRow]:
+        """Run one more step; return this rank's rows before and after its optimizer."""
+        return rows_around_optimizer(self.step, self.memory_row)
 
 
 MIB = 2**20
@@ -260,12 +220,17 @@ def measure(job: Job, report: Report) -> None:
     spec = job.spec
     report(StageEntered(stage="build"))
     collectives = Collectives(torch.device(spec.device), backend_of(spec))
-    workload = make_rank_workload(spec, collectives)
-    memory = [workload.memory_row("after init")] if isinstance(workload, OfRanks) else []
+    workload: ParallelWorkload | AllReduceWorkload
+    memory: list[MemoryRow] = []
+    if spec.workload == "all-reduce":
+        workload = AllReduceWorkload(spec, collectives)
+    else:
+        workload = ParallelWorkload(spec, collectives)
+        memory.append(workload.memory_row("after init"))
     clock = RanksClock(spec, collectives)
 
     def memory_of_a_step() -> list[MemoryRow]:
-        assert isinstance(workload, OfRanks)
+        assert isinstance(workload, ParallelWorkload)
         return memory + workload.memory_of_a_step()
 
     if collectives.rank:
@@ -279,14 +244,6 @@ def measure(job: Job, report: Report) -> None:
     block = merged_block(spec, backend_of(spec), kept, clock.facts, rows, collectives.why_unseen)
     report(ResultReported(block="timing", data=msgspec.to_builtins(timing)))
     report(ResultReported(block="distributed", data=msgspec.to_builtins(block)))
-
-
-def make_rank_workload(spec: RunSpec, collectives: Collectives) -> OfRanks | AllReduceWorkload:
-    if spec.is_own:
-        return ParallelOwnWorkload(spec, collectives)
-    if spec.workload == "all-reduce":
-        return AllReduceWorkload(spec, collectives)
-    return ParallelWorkload(spec, collectives)
 
 
 def _of_all_ranks(spec: RunSpec, timing: Timing) -> Timing:

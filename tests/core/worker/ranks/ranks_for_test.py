@@ -18,7 +18,6 @@ from sysbench.core.spec.spec import RunSpec, parse_spec
 from sysbench.core.trace.collective_kernels import Split, split_step
 from sysbench.core.worker.ranks.rank_timing import (
     AllReduceWorkload,
-    ParallelOwnWorkload,
     ParallelWorkload,
     RanksClock,
     join_ranks,
@@ -141,7 +140,7 @@ def compare_own_with_alone(folder: Path) -> dict[str, float]:
     for way in ("naive", "bucketed", "ddp", "fsdp2"):
         collectives = Collectives(torch.device("cpu"), "gloo")
         spec = own_spec("make", folder, parallel=way)
-        workload = ParallelOwnWorkload(spec, collectives)
+        workload = ParallelWorkload(spec, collectives)
         batches: list[tuple[Tensor, Tensor]] = [(torch.empty(0),) * 2] * spec.ranks
         dist.all_gather_object(batches, (workload.batch, workload.targets))
         alone = Workload(spec.changed(ranks=1, parallel="none"))
@@ -162,7 +161,7 @@ def compare_own_with_alone(folder: Path) -> dict[str, float]:
 
 
 def complaint_of_an_unused_part(folder: Path) -> str:
-    workload = ParallelOwnWorkload(
+    workload = ParallelWorkload(
         own_spec("unused", folder, parallel="flat"), Collectives(torch.device("cpu"), "gloo")
     )
     try:
