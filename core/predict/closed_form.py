@@ -19,7 +19,6 @@ from sysbench.core.machine.instructions import has_own_products
 from sysbench.core.predict.closed_step import (
     StepMemory,
     attention_memory,
-    closed_attention_flops,
     step_memory,
 )
 from sysbench.core.predict.sizes import WORKSPACES, Sizes, workspaces_bytes
@@ -57,17 +56,17 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
         formulas: Name of a quantity to its formula, for display.
     """
 
-    parameters: int
-    parameter_bytes: int
-    forward_flops: int
-    causal_forward_flops: int
-    backward_flops: int
-    step_flops: int
-    saved_activation_bytes: int
-    ledger: list[LedgerRow]
-    peak_bytes: int
-    peak_phase: str
-    peak_place: str
+    parameters: int = 0
+    parameter_bytes: int = 0
+    forward_flops: int = 0
+    causal_forward_flops: int = 0
+    backward_flops: int = 0
+    step_flops: int = 0
+    saved_activation_bytes: int = 0
+    ledger: list[LedgerRow] = []
+    peak_bytes: int = 0
+    peak_phase: str = ""
+    peak_place: str = ""
     method: str = "closed form"
     formulas: dict[str, str] = {}
 
@@ -92,75 +91,39 @@ def predict(spec: RunSpec, capability: str | None = None) -> Prediction:
         capability: The device's compute capability, such as ``9.0``, which determines workspaces;
             None if unknown.
     """
-    if spec.workload == "attention":
-        return _of_attention(spec, capability)
-    if spec.workload != "transformer":
-        return _of_no_model(spec)
-    size, sizes, memory = spec.dimensions, Sizes(spec), step_memory(spec)
-    tokens = spec.tokens_per_step
-    weights = size.layers * (4 * sizes.square + 3 * sizes.wide) + sizes.table
-    attention = 4 * tokens * spec.context * size.d_model * size.layers
-    workspaces = workspaces_bytes(spec, capability)
-    forward = 2 * tokens * weights + attention
+    if spec.workload not in ("transformer", "attention"):
+        return Prediction(method=f"nothing to predict: {spec.workload} has no model")
+    is_bare = spec.workload == "attention"
+    memory = attention_memory(spec) if is_bare else step_memory(spec)
+    sizes, workspaces = Sizes(spec), workspaces_bytes(spec, capability)
+    layers, parameters = sizes.size.layers, 0 if is_bare else sizes.size.parameters
+    weights = 0 if is_bare else layers * (4 * sizes.square + 3 * sizes.wide) + sizes.table
+    attention = 4 * spec.tokens_per_step * spec.context * spec.d_model * layers
+    forward = 2 * spec.tokens_per_step * weights + attention
     backward = 2 * forward if spec.has_backward else 0
+    peak, ledger = memory.peak, _ledger(memory, workspaces)
+    peak_bytes = peak.total + workspaces
+    names = " + ".join(row.name for row in ledger)
+    formulas = (
+        {"forward FLOPs": f"4BT²d = {format_count(forward).strip()}"}
+        if is_bare
+        else _formulas(sizes, memory, forward, backward)
+    )
     return Prediction(
-        parameters=size.parameters,
-        parameter_bytes=size.parameters * sizes.width.weight,
+        parameters=parameters,
+        parameter_bytes=parameters * sizes.width.weight,
         forward_flops=forward,
-        causal_forward_flops=forward - attention // 2,
+        causal_forward_flops=forward - attention // 2 if spec.is_causal else forward,
         backward_flops=backward,
         step_flops=forward + backward,
         saved_activation_bytes=memory.saved_bytes,
-        ledger=_ledger(memory, workspaces),
-        peak_bytes=memory.peak.total + workspaces,
-        peak_phase=memory.peak.phase,
-        peak_place=memory.peak.place,
-        formulas=_formulas(sizes, memory, forward, backward, workspaces),
+        ledger=ledger,
+        peak_bytes=peak_bytes,
+        peak_phase=peak.phase,
+        peak_place=peak.place,
+        formulas=formulas
+        | {"peak": f"{names} = {format_bytes(peak_bytes)}, in {peak.phase} ({peak.place})"},
     )
-
-
-def _of_attention(spec: RunSpec, capability: str | None) -> Prediction:
-    workspaces = workspaces_bytes(spec, capability)
-    memory, forward = attention_memory(spec), closed_attention_flops(spec)
-    backward = 2 * forward if spec.has_backward else 0
-    return Prediction(
-        parameters=0,
-        parameter_bytes=0,
-        forward_flops=forward,
-        causal_forward_flops=forward // 2 if spec.is_causal else forward,
-        backward_flops=backward,
-        step_flops=forward + backward,
-        saved_activation_bytes=memory.saved_bytes,
-        ledger=_ledger(memory, workspaces),
-        peak_bytes=memory.peak.total + workspaces,
-        peak_phase=memory.peak.phase,
-        peak_place=memory.peak.place,
-        formulas={
-            "forward FLOPs": f"4BT²d = {format_count(forward).strip()}",
-            "peak": _peak_formula(memory, workspaces),
-        },
-    )
-
-
-def _of_no_model(spec: RunSpec) -> Prediction:
-    return Prediction(
-        parameters=0,
-        parameter_bytes=0,
-        forward_flops=0,
-        causal_forward_flops=0,
-        backward_flops=0,
-        step_flops=0,
-        saved_activation_bytes=0,
-        ledger=[],
-        peak_bytes=0,
-        peak_phase="",
-        peak_place="",
-        method=f"nothing to predict: {spec.workload} has no model",
-    )
-
-
-def _memory(spec: RunSpec) -> StepMemory:
-    return attention_memory(spec) if spec.workload == "attention" else step_memory(spec)
 
 
 def _ledger(memory: StepMemory, workspaces: int) -> list[LedgerRow]:
@@ -198,9 +161,7 @@ def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
     return f"oneDNN's memory within {spec.precision} products ({instructions}) is not predicted"
 
 
-def _formulas(
-    sizes: Sizes, memory: StepMemory, forward: int, backward: int, workspaces: int
-) -> dict[str, str]:
+def _formulas(sizes: Sizes, memory: StepMemory, forward: int, backward: int) -> dict[str, str]:
     spec, size, width = sizes.spec, sizes.size, sizes.width
     texts = {
         "parameters": f"L(4d² + 3df + 2d) + d + 2Vd = {size.parameters:,}",
@@ -214,14 +175,7 @@ def _formulas(
     if spec.step == "train":
         copies = 1 if spec.optimizer == "sgd" else 3
         texts["weights and state"] = f"{copies * width.weight} bytes per parameter"
-    texts["peak"] = _peak_formula(memory, workspaces)
     return texts
-
-
-def _peak_formula(memory: StepMemory, workspaces: int) -> str:
-    peak = memory.peak
-    names = " + ".join(row.name for row in _ledger(memory, workspaces))
-    return f"{names} = {format_bytes(peak.total + workspaces)}, in {peak.phase} ({peak.place})"
 
 
 def _kept_formula(sizes: Sizes) -> str:

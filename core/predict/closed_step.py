@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sysbench.core.predict.backward import replay_backward
+from sysbench.core.predict.backward import GRADIENTS, replay_backward
 from sysbench.core.predict.forward import LOGITS, replay_forward, replay_loss, softmax_of_scores
 from sysbench.core.predict.sizes import Sizes
 from sysbench.core.predict.tape import ACTIVATIONS, Tape, TapeMoment
@@ -76,14 +76,6 @@ def _optimizer_scratch(sizes: Sizes) -> int:
     if optimizer == "adamw-loop":
         return max(2 * sizes.table, 3 * sizes.wide, 3 * sizes.square) * weight
     return 0
-
-
-GRADIENTS = "gradients"
-
-
-def closed_attention_flops(spec: RunSpec) -> int:
-    """FLOPs of a forward: two products of 2·B·T²·d, masked or not, as in dense kernels."""
-    return 4 * spec.batch * spec.context**2 * spec.d_model
 
 
 def attention_memory(spec: RunSpec) -> StepMemory:
