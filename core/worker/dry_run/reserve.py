@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import msgspec
 import torch
 
-from sysbench.core.errors import SysbenchError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.memory.predicted import row_by_row
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
-from sysbench.core.predict.closed_form import why_not_predicted
 from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec, unsupported_reason
 from sysbench.core.predict.requests import Shortage, replay_requests
 from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.record import Memory
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.worker.dry_run.child import exact_prediction
+
+OF_DRY_RUN = ("predicted_peak_bytes", "reconciliation", "predicted_reserved_bytes")
 
 
 class ShortInModel(Exception):
@@ -31,56 +33,34 @@ class ShortInModel(Exception):
         )
 
 
-def with_own_prediction(memory: Memory, spec: RunSpec) -> Memory:
-    """Add the dry run's prediction of a user's model, or the reason why there is none.
+def with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
+    """Add what a dry run predicts, or the reason why there is nothing.
 
-    Runs in this process after the measurement. Built-in models use the closed form.
+    For a user's model that is the peak and its rows, for which built-in models have the closed
+    form; on CUDA it is the reserved bytes of both. The dry run executes the user's code again.
     """
+    if not spec.is_own and not spec.on_cuda:
+        return memory
     why = unsupported_reason(spec)
+    if not spec.is_own and (spec.workload != "transformer" or spec.checkpoint):
+        why = why or "the dry run covers transformer steps without recomputation"
+    found: dict[str, Any] = dict.fromkeys(OF_DRY_RUN if spec.is_own else OF_DRY_RUN[-1:])
     if why is None:
         try:
-            return _with_dry_run(memory, spec)
+            prediction = exact_prediction(canonical_spec(spec))
+            if spec.is_own:
+                found["predicted_peak_bytes"] = prediction.peak_bytes
+                found["reconciliation"] = row_by_row(memory, prediction)
+            found["predicted_reserved_bytes"] = (
+                _reserved_peak(prediction, spec) if spec.on_cuda else None
+            )
+            return msgspec.structs.replace(memory, **found)
+        except ShortInModel as short:
+            why = str(short)
         except Exception as error:  # code that reads values
             cause = error.__cause__ or error
             why = f"the dry run failed: {type(cause).__name__}: {cause}".splitlines()[0]
-    names = ("predicted_peak_bytes", "reconciliation", "predicted_reserved_bytes")
-    return msgspec.structs.replace(memory, missing=memory.missing | dict.fromkeys(names, why))
-
-
-def _with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
-    from sysbench.core.worker.dry_run.child import exact_prediction  # lazy: few runs need it
-
-    prediction = exact_prediction(canonical_spec(spec))
-    return msgspec.structs.replace(
-        memory,
-        predicted_peak_bytes=prediction.peak_bytes,
-        predicted_reserved_bytes=_reserved_peak(prediction, spec) if spec.on_cuda else None,
-        reconciliation=row_by_row(memory, prediction),
-    )
-
-
-def with_predicted_reserve(memory: Memory, spec: RunSpec) -> Memory:
-    """Add the modelled reserved bytes; ``missing`` has the reason if there are none."""
-    if not spec.on_cuda or spec.is_own:
-        return memory
-    why = why_not_predicted(spec)
-    if spec.workload != "transformer" or spec.checkpoint:
-        why = why or "the dry run covers transformer steps without recomputation"
-    if why is None:
-        try:
-            return msgspec.structs.replace(memory, predicted_reserved_bytes=_reserved_bytes(spec))
-        except ShortInModel as short:
-            why = str(short)
-        except (SysbenchError, NotImplementedError, RuntimeError) as error:
-            why = f"the dry run failed: {type(error).__name__}: {error}"
-    missing = memory.missing | {"predicted_reserved_bytes": why}
-    return msgspec.structs.replace(memory, missing=missing)
-
-
-def _reserved_bytes(spec: RunSpec) -> int:
-    from sysbench.core.worker.dry_run.child import exact_prediction  # lazy: few runs need it
-
-    return _reserved_peak(exact_prediction(canonical_spec(spec)), spec)
+    return msgspec.structs.replace(memory, missing=memory.missing | dict.fromkeys(found, why))
 
 
 def _reserved_peak(prediction: ExactPrediction, spec: RunSpec) -> int:

@@ -20,7 +20,7 @@ from sysbench.core.record.events import (
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec
 from sysbench.core.storage import write_atomically
-from sysbench.core.worker.dry_run.reserve import with_own_prediction, with_predicted_reserve
+from sysbench.core.worker.dry_run.reserve import with_dry_run
 from sysbench.core.worker.failures import ran_out_of_memory
 from sysbench.core.worker.limits import OOM_RESERVE_BYTES, without_limit
 from sysbench.core.worker.memory.cpu_recorder import CpuRecorder
@@ -92,12 +92,13 @@ def measure(job: Job, report: Report) -> None:
     memory = describe_memory(recording, notes, step_ms=step_ms)
     if memory.clock_offset_us is not None and abs(memory.clock_offset_us) > MAX_OFFSET_US:
         report(Noticed(message=OFF.format(memory.clock_offset_us)))
-    memory = with_predicted_reserve(memory, job.spec)
+    if not job.spec.is_own:
+        memory = with_dry_run(memory, job.spec)
     if job.spec.compile != "off":
         memory = msgspec.structs.replace(memory, missing=memory.missing | HIDDEN_BY_COMPILING)
     report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
     if job.spec.is_own:  # reported before: the dry run executes the user's code again
-        memory = with_own_prediction(memory, job.spec)
+        memory = with_dry_run(memory, job.spec)
         report(ResultReported(block="memory", data=msgspec.to_builtins(memory)))
 
 

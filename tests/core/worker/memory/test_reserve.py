@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run import building, child
-from sysbench.core.worker.dry_run.reserve import with_predicted_reserve
+from sysbench.core.worker.dry_run import building, child, reserve
+from sysbench.core.worker.dry_run.reserve import with_dry_run
 from tests.conftest import MEMORY
 
 MIB = 2**20
@@ -39,7 +39,7 @@ def free_mib(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What the device has left, in MiB, beside 100 that this process has reserved."""
     left = [80_000]
     monkeypatch.setattr(building, "BEYOND", 0.0)  # all values there are zero
-    monkeypatch.setattr(child, "exact_prediction", predicted_once)
+    monkeypatch.setattr(reserve, "exact_prediction", predicted_once)
     answers = {
         "get_device_properties": lambda device: SimpleNamespace(major=9, minor=0),
         "mem_get_info": lambda device: (left[0] * MIB, 80_000 * MIB),
@@ -61,7 +61,7 @@ def test_the_reserve_is_of_the_memory_that_there_was(
     free_mib: list[int], free: int, limit: int, reserved: int
 ) -> None:
     free_mib[0] = free
-    memory = with_predicted_reserve(MEMORY, SPEC.changed(memory_limit=limit * MIB))
+    memory = with_dry_run(MEMORY, SPEC.changed(memory_limit=limit * MIB))
     assert memory.predicted_reserved_bytes == reserved
     assert "predicted_reserved_bytes" not in memory.missing
 
@@ -69,6 +69,6 @@ def test_the_reserve_is_of_the_memory_that_there_was(
 def test_a_step_that_does_not_fit_by_the_model_has_no_predicted_reserve(
     free_mib: list[int],
 ) -> None:
-    memory = with_predicted_reserve(MEMORY, SPEC.changed(memory_limit=884 * MIB))
+    memory = with_dry_run(MEMORY, SPEC.changed(memory_limit=884 * MIB))
     assert memory.predicted_reserved_bytes is None
     assert "cannot place 78.1 MiB in backward" in memory.missing["predicted_reserved_bytes"]
