@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from sysbench.core.storage import open_to_append
@@ -61,6 +65,67 @@ def start_session(command: list[str], log: Path) -> int:
             start_new_session=True,
         )
     return process.pid
+
+
+class LineReader:
+    """Complete lines of a pipe as they arrive; ``ended`` is true once its writers are gone."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.ended = False
+        self._descriptor = descriptor
+        self._rest = b""
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    def read(self, timeout_seconds: float) -> list[bytes]:
+        """Return the lines that were completed within the timeout, without their ends."""
+        if not self._poll.poll(1e3 * timeout_seconds):
+            return []
+        data = os.read(self._descriptor, 2**20)
+        self.ended = not data
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return lines
+
+
+class LineChild:
+    """A process of a module that answers lines of JSON with lines of JSON.
+
+    Its standard error goes to a file, because it is read only if the process fails, and could fill
+    a pipe until then.
+    """
+
+    def __init__(self, module: str, python: str, **variables: str) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            python_child(module, str(os.getpid()), python=python),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
+            env=child_environment(python, os.environ) | variables,
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._files = self.process.stdin, self.process.stdout, self._log
+        self.lines = LineReader(self.process.stdout.fileno())
+
+    def send(self, line: bytes) -> None:
+        """Send one line; raises BrokenPipeError if the process has ended."""
+        self._files[0].write(line + b"\n")
+        self._files[0].flush()
+
+    def last_line(self) -> str:
+        """Return ``: `` and the last line of the log; empty if it has none."""
+        self._log.seek(0)
+        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        return f": {lines[-1]}" if lines else ""
+
+    def kill(self) -> None:
+        """Kill it and what it started, without waiting for its end."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for file in self._files:
+            with suppress(BrokenPipeError):
+                file.close()
 
 
 def die_with_input() -> None:

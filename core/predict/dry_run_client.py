@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import selectors
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import IO, Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from sysbench.core.errors import SpecError, WorkerFailed
-from sysbench.core.machine.children import child_environment, python_child
+from sysbench.core.machine.children import LineChild
 from sysbench.core.machine.interpreter import ready_python
 from sysbench.core.predict.closed_form import Prediction, why_not_predicted
 from sysbench.core.predict.requests import AllocatorPeak, Requests, RequestTrace
@@ -246,12 +243,11 @@ class Estimator:
 
     def __init__(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._timeout_seconds = timeout_seconds
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
+        self._child: LineChild | None = None
         self._predictions: dict[tuple[str, str | None, TrainingVariant], ExactPrediction] = {}
 
     def __enter__(self) -> Self:
-        self._process = self._process or self._start()
+        self._child = self._child or self._start()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -259,7 +255,7 @@ class Estimator:
 
     @property
     def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
+        return None if self._child is None else self._child.process.pid
 
     def predict(
         self, spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
@@ -282,30 +278,30 @@ class Estimator:
 
     def stop(self) -> None:
         """Stop the child from another thread; the thread that waits for it gets `WorkerFailed`."""
-        process = self._process
-        if process is not None:
-            process.kill()
+        child = self._child
+        if child is not None:
+            child.process.kill()
 
     def close(self) -> None:
         """Stop the process, if there is one, without waiting."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        # To take down all that torch has mapped takes the kernel 0.1 s.
-        threading.Thread(target=process.wait, daemon=True).start()
-        for file in (process.stdin, process.stdout, self._log):
-            with contextlib.suppress(BrokenPipeError):
-                file.close()  # type: ignore[union-attr]
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            # To take down all that torch has mapped takes the kernel 0.1 s.
+            threading.Thread(target=child.process.wait, daemon=True).start()
 
     def _ask(self, question: Question) -> ExactPrediction:
-        process = self._process = self._process or self._start()
+        child = self._child = self._child or self._start()
         try:
-            line = self._exchange(process, msgspec.json.encode(question) + b"\n")
-            answer = msgspec.json.decode(line, type=DryRunAnswer)
+            child.send(msgspec.json.encode(question))
+            answer = msgspec.json.decode(self._line_from(child), type=DryRunAnswer)
         except (BrokenPipeError, msgspec.DecodeError):
             # Half a line or none: the child is dying or dead.
-            raise self._failure(process) from None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(1.0)
+            ending = f"{_ended(child.process.poll())}{child.last_line()}"
+            self.close()
+            raise WorkerFailed(f"the process of exact mode {ending}") from None
         except BaseException:
             self.close()
             raise
@@ -313,55 +309,28 @@ class Estimator:
             raise WorkerFailed(f"exact mode cannot run this step: {answer.error}")
         return answer.prediction
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        python = ready_python()
-        # A file, not a pipe: its log is read only when it fails, and could fill a pipe.
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        return subprocess.Popen(
-            python_child("sysbench.core.worker.dry_run.child", str(os.getpid()), python=python),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            start_new_session=True,
-            # Meta tensors need neither a device nor threads.
-            env={
-                **child_environment(python, os.environ),
-                "CUDA_VISIBLE_DEVICES": "",
-                "OMP_NUM_THREADS": "1",
-            },
+    def _start(self) -> LineChild:
+        # Meta tensors need neither a device nor threads.
+        return LineChild(
+            "sysbench.core.worker.dry_run.child",
+            ready_python(),
+            CUDA_VISIBLE_DEVICES="",
+            OMP_NUM_THREADS="1",
         )
 
-    def _exchange(self, process: subprocess.Popen[bytes], question: bytes) -> bytes:
-        """Send a line and return the answer's; an incomplete one if the pipe ends."""
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(question)
-        process.stdin.flush()
+    def _line_from(self, child: LineChild) -> bytes:
+        """Return the next line; an empty one if the pipe ends."""
         deadline = time.monotonic() + self._timeout_seconds
-        line = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while not line.endswith(b"\n"):
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise WorkerFailed(
-                        f"exact mode did not answer within {self._timeout_seconds:g} s; of the "
-                        "built-in models the closed form, without --exact, needs no torch"
-                    )
-                data = os.read(process.stdout.fileno(), 2**20)
-                if not data:
-                    break
-                line += data
-        return line
-
-    def _failure(self, process: subprocess.Popen[bytes]) -> WorkerFailed:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1.0)
-        assert self._log is not None
-        self._log.seek(0)
-        log = self._log.read().decode("utf-8", "replace").strip()
-        last_line = f": {log.splitlines()[-1]}" if log else ""
-        ending = _ended(process.poll())
-        self.close()
-        return WorkerFailed(f"the process of exact mode {ending}{last_line}")
+        while not child.lines.ended:
+            left = deadline - time.monotonic()
+            if lines := child.lines.read(max(0.0, left)):
+                return lines[0]
+            if left <= 0:
+                raise WorkerFailed(
+                    f"exact mode did not answer within {self._timeout_seconds:g} s; of the "
+                    "built-in models the closed form, without --exact, needs no torch"
+                )
+        return b""
 
 
 def canonical_spec(spec: RunSpec) -> RunSpec:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 import random
-import selectors
 import statistics
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO
 
 import msgspec
 
 from sysbench.core.errors import WorkerFailed
-from sysbench.core.machine.children import child_environment, python_child
+from sysbench.core.machine.children import LineChild
 from sysbench.core.machine.devices import sample_of
 from sysbench.core.machine.interpreter import ready_python
-from sysbench.core.machine.processes import kill_descendants
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.machine.sample import DeviceSample, Sample
 from sysbench.core.machine.sampler import Sampler
@@ -119,72 +115,37 @@ def _round(
 ) -> Iterator[RateTimed]:
     """Yield the rates of one process; they count only if it completes."""
     values: dict[str, float] = {}
-    with tempfile.TemporaryFile() as log:
-        for answer in _answers(request, cancel, log, python):
-            match answer:
-                case RateTimed():
-                    values[answer.name] = answer.value
-                    side.work[answer.name] = answer.work
-                    if answer.name.startswith(PRODUCT):
-                        side.products_ns.append((answer.began_ns, answer.ended_ns))
-                    yield answer
-                case RateMissing():
-                    side.missing[answer.name] = answer.reason
-                case RateHost():
-                    side.host = answer
+    for answer in _answers(request, cancel, python):
+        match answer:
+            case RateTimed():
+                values[answer.name] = answer.value
+                side.work[answer.name] = answer.work
+                if answer.name.startswith(PRODUCT):
+                    side.products_ns.append((answer.began_ns, answer.ended_ns))
+                yield answer
+            case RateMissing():
+                side.missing[answer.name] = answer.reason
+            case RateHost():
+                side.host = answer
     if not cancel.is_set():
         side.rounds.append(values)
 
 
-def _answers(
-    request: RateRequest, cancel: Cancellation, log: IO[bytes], python: str
-) -> Iterator[RateAnswer]:
-    process = subprocess.Popen(
-        python_child("sysbench.core.worker.measure_rates", str(os.getpid()), python=python),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        start_new_session=True,
-        env=child_environment(python, os.environ),
-    )
-    assert process.stdin is not None and process.stdout is not None
+def _answers(request: RateRequest, cancel: Cancellation, python: str) -> Iterator[RateAnswer]:
+    child = LineChild("sysbench.core.worker.measure_rates", python)
     try:
-        process.stdin.write(msgspec.json.encode(request) + b"\n")
-        process.stdin.flush()
-        for line in _lines(process.stdout, cancel):
-            yield msgspec.json.decode(line, type=RateAnswer)
-        if not cancel.is_set() and process.wait() != 0:
-            raise _failure(process.returncode, log)
-    except BrokenPipeError:
-        raise _failure(process.wait(), log) from None
+        with suppress(BrokenPipeError):  # its end has the reason
+            child.send(msgspec.json.encode(request))
+        while not child.lines.ended and not cancel.is_set():
+            for line in child.lines.read(POLL_SECONDS):
+                yield msgspec.json.decode(line, type=RateAnswer)
+        if not cancel.is_set() and (code := child.process.wait()) != 0:
+            raise WorkerFailed(
+                f"the process that measures rates ended with code {code}{child.last_line()}"
+            )
     finally:
-        if process.poll() is None:
-            kill_descendants(process.pid)
-            process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stdin.close()
-
-
-def _lines(pipe: IO[bytes], cancel: Cancellation) -> Iterator[bytes]:
-    rest = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while not cancel.is_set():
-            if not selector.select(POLL_SECONDS):
-                continue
-            data = os.read(pipe.fileno(), 2**16)
-            if not data:
-                return
-            *lines, rest = (rest + data).split(b"\n")
-            yield from lines
-
-
-def _failure(code: int, log: IO[bytes]) -> WorkerFailed:
-    log.seek(0)
-    lines = log.read().decode("utf-8", "replace").strip().splitlines()
-    reason = f": {lines[-1]}" if lines else ""
-    return WorkerFailed(f"the process that measures rates ended with code {code}{reason}")
+        child.kill()
+        child.process.wait()
 
 
 def _rates(side: _Side, samples: Sequence[Sample], load_average: float) -> DeviceRates:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import selectors
 import signal
 import subprocess
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.machine.children import child_environment, python_child
+from sysbench.core.machine.children import LineReader, child_environment, python_child
 from sysbench.core.machine.devices import in_bus_order
 from sysbench.core.machine.processes import kill_descendants
 from sysbench.core.record.blocks import PassName
@@ -109,9 +108,7 @@ class WorkerProcess:
         self.pid = self.process.pid
         self._log = log
         self._pipe = read_end
-        self._rest = b""
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(read_end, selectors.EVENT_READ)
+        self._lines = LineReader(read_end)
         self.ended = False
         assert self.process.stdin is not None
         try:
@@ -126,15 +123,9 @@ class WorkerProcess:
 
         Raises DamagedFileError for a line that is not an event.
         """
-        if not self._selector.select(timeout_seconds):
-            return
-        data = os.read(self._pipe, 2**20)
-        if not data:
-            self.ended = True
-            return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
+        for line in self._lines.read(timeout_seconds):
             yield decode_event(line)
+        self.ended = self._lines.ended
 
     def where(self, model_file: str) -> str:
         """Return the current line of a user's model as ``, at model.py:12 in make``; empty for
@@ -192,7 +183,6 @@ class WorkerProcess:
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
-        self._selector.close()
         os.close(self._pipe)
 
 
