@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from sysbench.core.machine.children import PYTHON_VARIABLE
-from sysbench.core.machine.doctor_checks import check_home, check_terminal
-from sysbench.core.machine.doctor_gpu import (
+from sysbench.core.machine.doctor_checks import (
     Survey,
+    check_compiler,
     check_counters,
+    check_home,
     check_peaks,
     check_shared_memory,
+    check_terminal,
+    check_torch,
     may_profile,
 )
-from sysbench.core.machine.doctor_tools import check_compiler, check_torch
 
 RunPython = Callable[..., Any]
 
