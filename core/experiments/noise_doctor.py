@@ -32,8 +32,7 @@ from sysbench.core.experiments.experiment_runner import (
 )
 from sysbench.core.experiments.noise import NoiseFloor, Remedy, save_noise_floor
 from sysbench.core.formatting import counted, percent, signed_percent
-from sysbench.core.machine.clock_state import host_tick_ns, processor_mhz
-from sysbench.core.machine.other_processes import Neighbour, Neighbours
+from sysbench.core.machine.host_sampler import Neighbour, Neighbours, host_tick_ns, processor_mhz
 from sysbench.core.record.environment import device_name, torch_version
 from sysbench.core.record.events import StageEntered, TelemetrySampled
 from sysbench.core.record.record import Record

@@ -1,14 +1,19 @@
-"""Read the host: processors, memory, names of processes, control groups."""
+"""Read the host: processors, memory, clocks, other processes, control groups."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from sysbench.core.machine.sample import HostSample
+from sysbench.core.record.events import Neighbour as Neighbour
 
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
@@ -157,3 +162,144 @@ def _read(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+PROCESSORS = Path("/sys/devices/system/cpu")
+_READINGS = 2000
+MIN_MOVE_SECONDS = 1.0
+"""Smaller changes are corrections by a time server; samples are 0.5 s apart."""
+
+
+def processor_mhz(folder: Path = PROCESSORS) -> float | None:
+    """Return the highest present clock of the processors that this process may use, MHz.
+
+    The highest, because idle processors lower theirs. None if the kernel reports none, as in most
+    virtual machines; ``/proc/cpuinfo`` is not read because it is constant there.
+    """
+    clocks = []
+    for number in os.sched_getaffinity(0):
+        try:
+            text = (folder / f"cpu{number}" / "cpufreq" / "scaling_cur_freq").read_text()
+            clocks.append(int(text) / 1000)
+        except (OSError, ValueError):  # absent, or "<unknown>"
+            continue
+    return max(clocks, default=None)
+
+
+def host_tick_ns() -> int:
+    """Return the smallest step between two readings of the clock that times steps, nanoseconds."""
+    readings = [time.perf_counter_ns() for _ in range(_READINGS)]
+    steps = [b - a for a, b in pairwise(readings) if b > a]
+    return min(steps, default=0)
+
+
+class ClockGuard:
+    """Detects that the wall clock was set, or that the machine slept: the monotonic clock stops."""
+
+    def __init__(self) -> None:
+        self._offset_ns = _offset_ns()
+
+    def moved_seconds(self) -> float | None:
+        """Return the seconds by which the wall clock moved since the last call; None below one."""
+        seconds = (_offset_ns() - self._offset_ns) / 1e9
+        if abs(seconds) < MIN_MOVE_SECONDS:
+            return None
+        self._offset_ns = _offset_ns()
+        return seconds
+
+
+def _offset_ns() -> int:
+    return time.time_ns() - time.monotonic_ns()
+
+
+COMM_CHARS = 15
+"""Length of the name that the kernel shows to everybody; psutil adds text from the arguments."""
+NAMELESS = "another user's process"
+MIN_CORES = 0.01
+"""Average cores below which a process is not listed."""
+
+
+class Neighbours:
+    """Watches all processes except this one and its descendants.
+
+    A process counts with its time until the last `look` that saw it: one that starts and ends
+    between two looks is not seen, nor is one outside this container.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._stolen = _stolen_seconds()
+        self._before = _seconds_by_process()
+        self._seen = dict(self._before)
+
+    def look(self) -> None:
+        """Record the processor time of every process; takes some ten milliseconds."""
+        self._seen |= _seconds_by_process()
+
+    def busiest(self, most: int = 3) -> list[Neighbour]:
+        """Return the names with the most processor time, at least a hundredth of a core."""
+        self.look()
+        passed = max(time.monotonic() - self._began, 1e-9)
+        by_name: dict[str, float] = {}
+        for key, (name, seconds) in self._seen.items():
+            spent = seconds - self._before.get(key, (name, 0.0))[1]
+            by_name[name] = by_name.get(name, 0.0) + spent / passed
+        busy = [Neighbour(name=name, cores=n) for name, n in by_name.items() if n >= MIN_CORES]
+        return sorted(busy, key=lambda row: -row.cores)[:most]
+
+    def stolen_cores(self) -> float:
+        """Return the average cores that the hypervisor gave to other machines while this one wanted
+        them.
+
+        0 if the kernel does not count it.
+        """
+        return (_stolen_seconds() - self._stolen) / max(time.monotonic() - self._began, 1e-9)
+
+
+class ProcessorUse:
+    """Processor use of one process and of all others during its warm-up and measurement."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._use: CpuUse | None = None
+        self._neighbours: Neighbours | None = None
+
+    def enter(self, stage: str) -> None:
+        if stage in ("warmup", "measure"):
+            # Not from the measurement on: a look takes ten milliseconds.
+            self._neighbours = self._neighbours or Neighbours()
+        if stage == "measure":
+            self._use = CpuUse(self._pid)
+
+    def facts(self) -> dict[str, Any]:
+        """Return fields of `sysbench.core.record.events.PassEnded`."""
+        if self._use is None or self._neighbours is None:
+            return {}
+        busy, own_percent = self._use.percent()
+        beside = self._neighbours.busiest()
+        return {"cpu_percent": busy, "own_cpu_percent": own_percent, "neighbours": beside}
+
+
+def _stolen_seconds() -> float:
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
+
+
+def _seconds_by_process() -> dict[tuple[int, float], tuple[str, float]]:
+    """Return the processor seconds of processes that are not ours, by id and time of birth.
+
+    Those of this user and of the system have their names, all others one name together.
+    """
+    named = {0, os.getuid()}
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    seconds = {}
+    for process in psutil.process_iter(["pid", "name", "create_time", "cpu_times", "uids"]):
+        facts = process.info
+        if facts["pid"] in own or facts["cpu_times"] is None:
+            continue
+        times = facts["cpu_times"]
+        key = facts["pid"], facts["create_time"]
+        uids = facts["uids"]
+        name = (facts["name"] or "unknown")[:COMM_CHARS]
+        known = uids is not None and uids.real in named
+        seconds[key] = name if known else NAMELESS, times.user + times.system
+    return seconds

@@ -27,11 +27,10 @@ from sysbench.core.errors import (
     SpecError,
 )
 from sysbench.core.formatting import format_bytes
-from sysbench.core.machine.clock_state import ClockGuard
 from sysbench.core.machine.devices import nvml_index
+from sysbench.core.machine.host_sampler import ClockGuard, ProcessorUse
 from sysbench.core.machine.interpreter import require_chosen
 from sysbench.core.machine.node import device_lock, hosts_of, shares
-from sysbench.core.machine.other_processes import ProcessorUse
 from sysbench.core.machine.processes import stopped_process
 from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.machine.sample import Sample

@@ -25,7 +25,7 @@ from sysbench.core.experiments.noise import (
 )
 from sysbench.core.experiments.noise_doctor import NoiseMeasurement, advice, floor_of
 from sysbench.core.experiments.plan import plan_of
-from sysbench.core.machine.other_processes import Neighbour
+from sysbench.core.machine.host_sampler import Neighbour
 from sysbench.core.machine.read_environment import cpu_model
 from sysbench.core.record.events import (
     AnyEvent,

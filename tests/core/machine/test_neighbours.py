@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sysbench.core.machine.clock_state import host_tick_ns, processor_mhz
+from sysbench.core.machine.host_sampler import host_tick_ns, processor_mhz
 
 BUSY = "while True: pass"
 WATCH = """
-from sysbench.core.machine.other_processes import Neighbours
+from sysbench.core.machine.host_sampler import Neighbours
 watch, busy = Neighbours(), []
 while not busy:
     busy = watch.busiest()
@@ -20,7 +20,7 @@ print(busy[0].name, busy[0].cores > 0, watch.stolen_cores() >= 0)
 OWN_CHILD = """
 import subprocess, sys, psutil
 child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-from sysbench.core.machine.other_processes import Neighbours, _seconds_by_process
+from sysbench.core.machine.host_sampler import Neighbours, _seconds_by_process
 watch = Neighbours()
 while psutil.Process(child.pid).cpu_times().user < 0.2:
     pass
@@ -60,7 +60,7 @@ def test_a_busy_process_is_named() -> None:
 
 
 SECRET = """
-from sysbench.core.machine.other_processes import Neighbours
+from sysbench.core.machine.host_sampler import Neighbours
 watch, busy = Neighbours(), []
 while not any(row.name.startswith("a-worker-with-a") for row in busy):
     busy = watch.busiest(99)
