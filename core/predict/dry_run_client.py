@@ -18,10 +18,27 @@ from sysbench.core.machine.children import LineChild
 from sysbench.core.machine.interpreter import ready_python
 from sysbench.core.predict.closed_form import Prediction, why_not_predicted
 from sysbench.core.predict.requests import AllocatorPeak, Requests, RequestTrace
-from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
+
+
+class TrainingVariant(msgspec.Struct, frozen=True, kw_only=True):
+    """Differences of a dry run from its spec; the default has none.
+
+    Attributes:
+        lora_rank: Rank of low-rank adapters on every linear layer but the head, with all else
+            frozen (Hu et al. 2021, arXiv:2106.09685); 0 trains the model itself.
+        shards: Ranks over which ``fully_shard`` divides parameters, gradients and states, by the
+            model's blocks; 1 divides nothing.
+    """
+
+    lora_rank: int = 0
+    shards: int = 1
+
+
+PLAIN = TrainingVariant()
+
 
 _Key = TypeVar("_Key")
 

@@ -11,9 +11,13 @@ import msgspec
 from sysbench.core.errors import SpecError, WorkerFailed
 from sysbench.core.formatting import percent
 from sysbench.core.predict.closed_form import Prediction
-from sysbench.core.predict.dry_run_client import ExactPrediction, unsupported_reason
+from sysbench.core.predict.dry_run_client import (
+    PLAIN,
+    ExactPrediction,
+    TrainingVariant,
+    unsupported_reason,
+)
 from sysbench.core.predict.fit_grid import Predict, reserved_bytes
-from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.spec.spec import RunSpec
 
 Play = Callable[[RunSpec, TrainingVariant], ExactPrediction]

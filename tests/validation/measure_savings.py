@@ -25,8 +25,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing.spawn import spawn
 
 from sysbench.core.memory.profiled import decode_profiled_allocations
-from sysbench.core.predict.dry_run_client import canonical_spec
-from sysbench.core.predict.variant import TrainingVariant
+from sysbench.core.predict.dry_run_client import TrainingVariant, canonical_spec
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.workloads.model_workload import blocks_of

@@ -22,7 +22,12 @@ from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
 from sysbench.core.machine.peaks import parse_peak, roof_of
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.closed_form import predict, why_no_workspace, why_not_predicted
-from sysbench.core.predict.dry_run_client import Estimator, ExactPrediction, unsupported_reason
+from sysbench.core.predict.dry_run_client import (
+    Estimator,
+    ExactPrediction,
+    TrainingVariant,
+    unsupported_reason,
+)
 from sysbench.core.predict.fit_grid import Predict, fit, fit_cells, parse_axes
 from sysbench.core.predict.room import (
     ANY_CARD,
@@ -33,7 +38,6 @@ from sysbench.core.predict.room import (
     spec_elsewhere,
 )
 from sysbench.core.predict.savings import Play, savings_of
-from sysbench.core.predict.variant import TrainingVariant
 from sysbench.core.record.environment import Roof
 from sysbench.core.runs.kept_rates import measured_facts
 from sysbench.core.runs.prediction_errors import this_machine

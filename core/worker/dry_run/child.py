@@ -22,6 +22,7 @@ from sysbench.core.machine.processes import die_with_parent
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.closed_form import ROWS, predict
 from sysbench.core.predict.dry_run_client import (
+    PLAIN,
     Amounts,
     DryRun,
     DryRunAnswer,
@@ -30,10 +31,10 @@ from sysbench.core.predict.dry_run_client import (
     PhasePrediction,
     ProductCount,
     Question,
+    TrainingVariant,
 )
 from sysbench.core.predict.requests import replay_requests
 from sysbench.core.predict.sizes import workspace_bytes
-from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import RunSpec
 

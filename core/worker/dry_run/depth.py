@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from sysbench.core.predict.dry_run_client import DryRun, Moment, extended
+from sysbench.core.predict.dry_run_client import PLAIN, DryRun, Moment, TrainingVariant, extended
 from sysbench.core.predict.requests import SHALLOW, RequestTrace, extended_trace
-from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.dry_step import Places, dry_run

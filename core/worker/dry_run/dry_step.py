@@ -17,10 +17,9 @@ from torch.optim.sgd import sgd
 from torch.overrides import TorchFunctionMode
 
 from sysbench.core.predict.backward import GRADIENTS
-from sysbench.core.predict.dry_run_client import DryRun
+from sysbench.core.predict.dry_run_client import PLAIN, DryRun, TrainingVariant
 from sysbench.core.predict.forward import LOGITS
 from sysbench.core.predict.requests import STEP
-from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.spec.choices import without_autocast
 from sysbench.core.spec.own_model import source_of
 from sysbench.core.spec.spec import RunSpec

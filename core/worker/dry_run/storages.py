@@ -28,10 +28,11 @@ from sysbench.core.worker.dry_run.operations import (
     moved_bytes,
     product_of,
     results_on_device,
+    scratch_after,
+    scratch_before,
     tensors_in,
 )
 from sysbench.core.worker.dry_run.results import Results
-from sysbench.core.worker.dry_run.scratch import scratch_after, scratch_before
 
 _aten = torch.ops.aten
 LOSS = "loss"

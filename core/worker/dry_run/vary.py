@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from sysbench.core.errors import ModelError
-from sysbench.core.predict.variant import TrainingVariant
+from sysbench.core.predict.dry_run_client import TrainingVariant
 from sysbench.core.worker.workloads.model_workload import blocks_of
 
 if TYPE_CHECKING:

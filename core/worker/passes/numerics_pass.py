@@ -10,12 +10,50 @@ import msgspec
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
 
 from sysbench.core.record.events import ResultReported, StageEntered
 from sysbench.core.record.numerics import Accumulated, Numerics, TensorDtype
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.workloads.autocast_toy import ToyWeights, toy_step, toy_weights
+
+BATCH, WIDTH, HIDDEN, CLASSES = 4, 8, 10, 5
+
+
+class ToyWeights(NamedTuple):
+    """Two projections without bias around a LayerNorm, in float32."""
+
+    fc1: Tensor
+    gain: Tensor
+    shift: Tensor
+    fc2: Tensor
+
+
+def toy_weights() -> ToyWeights:
+    return ToyWeights(
+        fc1=torch.empty(HIDDEN, WIDTH).fill_(0.1),
+        gain=torch.ones(HIDDEN),
+        shift=torch.zeros(HIDDEN),
+        fc2=torch.empty(CLASSES, HIDDEN).fill_(0.1),
+    )
+
+
+def toy_step(weights: ToyWeights) -> dict[str, Tensor]:
+    """One forward with loss: fc1, ReLU, LayerNorm, fc2, cross-entropy; tensors by name."""
+    x = torch.ones(BATCH, WIDTH)
+    targets = torch.zeros(BATCH, dtype=torch.long)
+    hidden = F.linear(x, weights.fc1)
+    normed = F.layer_norm(F.relu(hidden), (HIDDEN,), weights.gain, weights.shift)
+    logits = F.linear(normed, weights.fc2)
+    return {
+        "fc1 output": hidden,
+        "LayerNorm output": normed,
+        "logits": logits,
+        "loss": F.cross_entropy(logits, targets),
+        "logits.sum()": logits.sum(),
+        "logits.mean()": logits.mean(),
+    }
+
 
 COUNT, ADDEND = 1000, 0.01
 EXACT = 10.0

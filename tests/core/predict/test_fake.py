@@ -11,9 +11,15 @@ import pytest
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.predict.closed_form import ROWS, predict
 from sysbench.core.predict.closed_step import step_memory
-from sysbench.core.predict.dry_run_client import DryRun, ExactPrediction, Moment, extended
+from sysbench.core.predict.dry_run_client import (
+    PLAIN,
+    DryRun,
+    ExactPrediction,
+    Moment,
+    TrainingVariant,
+    extended,
+)
 from sysbench.core.predict.sizes import workspaces_bytes
-from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.child import exact_prediction

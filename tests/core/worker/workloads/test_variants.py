@@ -11,9 +11,13 @@ import msgspec
 import pytest
 
 from sysbench.core.errors import ModelError
-from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec
+from sysbench.core.predict.dry_run_client import (
+    PLAIN,
+    ExactPrediction,
+    TrainingVariant,
+    canonical_spec,
+)
 from sysbench.core.predict.savings import RANK, savings_of
-from sysbench.core.predict.variant import PLAIN, TrainingVariant
 from sysbench.core.record.events import AnyEvent, ResultReported
 from sysbench.core.record.record import Memory
 from sysbench.core.runs.worker_process import Job
