@@ -20,13 +20,13 @@ from sysbench.core.machine.peaks import Peak
 from sysbench.core.record.blocks import PassName
 from sysbench.core.record.events import AnyEvent, EventTail, encode_event
 from sysbench.core.record.record import Record, decode_record, encode_record
-from sysbench.core.record.recorded_spec import check_spec
 from sysbench.core.runs.job_directory import (
     JobDirectory,
     end_torn_line,
     job_with_id,
     new_job_folder,
 )
+from sysbench.core.spec.own_model import OWN_MODEL
 from sysbench.core.spec.passes import check_passes, check_repeat
 from sysbench.core.spec.spec import RunSpec, subject
 from sysbench.core.storage import (
@@ -117,7 +117,7 @@ class RunDirectory(JobDirectory):
         except OSError as error:
             raise DamagedFileError(f"{self.record_path}: {error}") from error
         record = decode_record(data, self.record_path)
-        check_spec(record, self.record_path)
+        _check_spec(record, self.record_path)
         # A copy under another name is the run of that name; and a record cannot name another run.
         return record if record.id == self.id else msgspec.structs.replace(record, id=self.id)
 
@@ -175,6 +175,31 @@ class RunDirectory(JobDirectory):
             return False
         holder = lock_holder(device_lock(first))
         return pid is not None and holder is not None and holder != pid
+
+
+_SPEC_HAS = {
+    **dict.fromkeys(("batch", "context"), int),
+    **dict.fromkeys(("model", "precision", "attention", "step", "optimizer", "compile"), str),
+    "device": str,
+}
+"""Required keys of a spec of any version, with their types."""
+_SIZES = {"batch", "context", "d_model", "layers", "heads"}
+
+
+def _check_spec(record: Record, source: Path) -> None:
+    """Raise DamagedFileError if a record's spec lacks required keys or types."""
+    for key, kind in _SPEC_HAS.items():
+        if not isinstance(record.spec.get(key), kind):
+            raise DamagedFileError(
+                f"{source} is not a run's record: spec.{key} is not of type {kind.__name__}"
+            )
+    least = 0 if record.spec.get("workload") == OWN_MODEL else 1
+    for key in _SIZES & record.spec.keys():
+        if not isinstance(record.spec[key], int) or not least <= record.spec[key] < 2**31:
+            raise DamagedFileError(f"{source} is not a run's record: spec.{key} is not a size")
+    for key, value in record.spec.items():
+        if not isinstance(value, int | float | str):
+            raise DamagedFileError(f"{source} is not a run's record: spec.{key} is not a value")
 
 
 def create_run(

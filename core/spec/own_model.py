@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from sysbench.core.errors import SpecError
-from sysbench.core.record.recorded_spec import OWN_MODEL as OWN_MODEL
 
 Door = Literal["file", "module", "hf"]
 
+OWN_MODEL = "own-model"
+"""Workload of users' models."""
 HF = "hf:"
 ARGUMENT = "model."
 """Prefix of a keyword argument among the settings: ``model.layers``."""

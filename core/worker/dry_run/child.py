@@ -13,7 +13,6 @@ import os
 import sys
 import time
 import traceback
-from typing import NamedTuple
 
 import msgspec
 
@@ -50,39 +49,10 @@ def exact_prediction(
     from sysbench.core.worker.dry_run.depth import dry_run_at_depth  # lazy: imports torch
 
     run, how = dry_run_at_depth(spec, capability, variant)
-    sizes = (
-        DryRunSizes(run.parameters, run.parameter_bytes, None, {})
-        if spec.is_own
-        else _built_in(spec)
-    )
-    prediction = _added_up(spec, run, how, capability, sizes)
-    if variant.shards > 1:  # its transfers use separate streams, which the dry run does not model
-        return msgspec.structs.replace(prediction, requests=None, held=None)
-    return prediction
-
-
-class DryRunSizes(NamedTuple):
-    """Sizes of the model itself; no masked FLOPs if no closed form has them."""
-
-    parameters: int
-    parameter_bytes: int
-    causal_forward_flops: int | None
-    formulas: dict[str, str]
-
-
-def _built_in(spec: RunSpec) -> DryRunSizes:
-    closed = predict(spec)
-    formulas = {"parameters": closed.formulas["parameters"]}
-    return DryRunSizes(
-        closed.parameters, closed.parameter_bytes, closed.causal_forward_flops, formulas
-    )
-
-
-def _added_up(
-    spec: RunSpec, run: DryRun, how: str, capability: str | None, sizes: DryRunSizes
-) -> ExactPrediction:
-    masked = sizes.causal_forward_flops
+    closed = None if spec.is_own else predict(spec)
     requests = run.trace.requests() if spec.on_cuda and run.trace is not None else None
+    if variant.shards > 1:  # its transfers use separate streams, which the dry run does not model
+        requests = None
     phases = [
         _phase(spec, run, name) for name in dict.fromkeys(moment.phase for moment in run.moments)
     ]
@@ -93,11 +63,12 @@ def _added_up(
         )
     peak = max(run.moments, key=lambda moment: sum(moment.requested))
     flops = {phase.phase: phase.flops for phase in phases}
+    forward = flops.get("forward", 0)
     return ExactPrediction(
-        parameters=sizes.parameters,
-        parameter_bytes=sizes.parameter_bytes,
-        forward_flops=flops.get("forward", 0),
-        causal_forward_flops=flops.get("forward", 0) if masked is None else masked,
+        parameters=closed.parameters if closed else run.parameters,
+        parameter_bytes=closed.parameter_bytes if closed else run.parameter_bytes,
+        forward_flops=forward,
+        causal_forward_flops=closed.causal_forward_flops if closed else forward,
         backward_flops=flops.get("backward", 0),
         step_flops=sum(flops.values()),
         saved_activation_bytes=run.saved_bytes,
@@ -111,7 +82,7 @@ def _added_up(
         held=held,
         trained_parameters=run.trained_parameters,
         method=f"exact: the step on meta tensors{how}",
-        formulas=sizes.formulas,
+        formulas={"parameters": closed.formulas["parameters"]} if closed else {},
     )
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from sysbench.core.predict.closed_step import step_memory
+from sysbench.core.predict.closed_form import step_memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workloads.make_workload import Workload
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import WorkerFailed
-from sysbench.core.predict.closed_form import ROWS, predict
-from sysbench.core.predict.closed_step import step_memory
+from sysbench.core.predict.closed_form import ROWS, predict, step_memory
 from sysbench.core.predict.dry_run_client import (
     PLAIN,
     DryRun,

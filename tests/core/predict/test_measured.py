@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sysbench.core.predict.closed_form import predict
-from sysbench.core.predict.closed_step import step_memory
+from sysbench.core.predict.closed_form import predict, step_memory
 from sysbench.core.spec.spec import RunSpec, StepKind
 from sysbench.core.worker.workloads.make_workload import Workload
 from tests.drawn import pairwise, some_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sysbench.core.predict.closed_step import step_memory
+from sysbench.core.predict.closed_form import step_memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.workloads.make_workload import Workload
 from tests.core.predict.conftest import cuda_phase_peaks
