@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.memory.card import SIGNS, WHOLE
+from sysbench.core.memory.card import WHOLE
 from sysbench.core.memory.history import Integers
-from sysbench.core.memory.snapshot_reading import MOVES, Segment
+from sysbench.core.memory.snapshot_reading import MOVES, RESERVING, Segment, segments_in, trace_of
 from sysbench.core.predict.allocator import SMALL_REQUEST, round_size, should_split
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 
@@ -47,19 +47,18 @@ def block_sizes(snapshot: Mapping[str, Any], device: int) -> BlockSizes:
     Raises:
         DamagedFileError: torch changed the form of its snapshots.
     """
-    traces = snapshot.get("device_traces", [])
-    trace = traces[device] if device < len(traces) else []
+    trace, own = trace_of(snapshot, device), segments_in(snapshot, device)
     try:
-        segments = msgspec.convert(snapshot["segments"], list[Segment])
         settings = msgspec.convert(snapshot.get("allocator_settings") or {}, _Settings)
-    except (KeyError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
         raise DamagedFileError(f"not a memory snapshot: {error}") from error
-    own = [segment for segment in segments if segment.device == device]
     limit = settings.max_split_size
     replay = _Replay(
         AllocatorSettings(
             # Expandable segments have one rule for all pools, and it holds for the whole process.
-            expandable_segments=any(row["action"] in SIGNS.keys() - set(WHOLE) for row in trace),
+            expandable_segments=any(
+                row["action"] in RESERVING.keys() - set(WHOLE) for row in trace
+            ),
             max_split_bytes=limit if limit > 0 else None,
         )
     )
@@ -87,7 +86,7 @@ class _Replay:
         for row in trace:
             action, address = row["action"], row.get("addr", 0)
             if action in WHOLE:
-                if SIGNS[action] < 0 and address not in made:
+                if RESERVING[action] < 0 and address not in made:
                     raise _Unlike("a segment is older than the recording")
                 made.add(address)
             elif MOVES.get(action, 0) > 0:
@@ -104,9 +103,9 @@ class _Replay:
         """Apply one event. Returns the size of the block it took, 0 if it returned one, else
         None."""
         action, address, size = row["action"], row.get("addr", 0), row.get("size", 0)
-        if action in SIGNS:
+        if action in RESERVING:
             is_whole = action in WHOLE
-            if SIGNS[action] > 0:
+            if RESERVING[action] > 0:
                 self._reserve(address, size, is_whole=is_whole)
             else:
                 self._give_back(address, size, is_whole=is_whole)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.history import Integers
+from sysbench.core.memory.snapshot_reading import RESERVING, Segment, segments_in, trace_of
 from sysbench.core.record.memory import RESIDUAL, Pool
 from sysbench.core.record.record import LedgerRow
 
@@ -95,7 +96,6 @@ def _slack(slack: int, pools: Sequence[Pool]) -> list[LedgerRow]:
     return [LedgerRow(f"slack, {name}", count) for name, count in free.items()]
 
 
-SIGNS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 WHOLE = ("segment_alloc", "segment_free")
 """Events of segments that never merge with their neighbours; the others grow and shrink one."""
 
@@ -104,14 +104,6 @@ PRIVATE_POOL = "private pool"
 
 GIVEN_BACK = "given back since"
 """Pool name for segments freed before the snapshot, whose pool is not recorded."""
-
-
-class _Segment(msgspec.Struct, gc=False):
-    address: int
-    total_size: int
-    device: int = 0
-    segment_type: str = ""
-    segment_pool_id: tuple[int, int] = (0, 0)
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -227,26 +219,23 @@ def segments_of(snapshot: Mapping[str, Any], device: int) -> Segments:
     Raises:
         DamagedFileError: torch changed the form of its snapshots.
     """
-    traces = snapshot.get("device_traces", [])
-    trace = traces[device] if device < len(traces) else []
+    changes = [row for row in trace_of(snapshot, device) if row["action"] in RESERVING]
     try:
-        segments = msgspec.convert(snapshot["segments"], list[_Segment])
-        events = msgspec.convert([row for row in trace if row["action"] in SIGNS], list[_Event])
-    except (KeyError, msgspec.ValidationError) as error:
+        events = msgspec.convert(changes, list[_Event])
+    except msgspec.ValidationError as error:
         raise DamagedFileError(f"not a memory snapshot: {error}") from error
     return Segments(
         at_end={
-            row.address: (row.total_size, _pool_name(row))
-            for row in segments
-            if row.device == device
+            segment.address: (segment.total_size, _pool_name(segment))
+            for segment in segments_in(snapshot, device)
         },
         events=[
-            (row.time_us * 1000, row.addr, row.size, SIGNS[row.action], row.action in WHOLE)
+            (row.time_us * 1000, row.addr, row.size, RESERVING[row.action], row.action in WHOLE)
             for row in events
         ],
     )
 
 
-def _pool_name(segment: _Segment) -> str:
+def _pool_name(segment: Segment) -> str:
     number = ".".join(str(part) for part in segment.segment_pool_id if part)
     return f"{PRIVATE_POOL} {number}, {segment.segment_type}" if number else segment.segment_type

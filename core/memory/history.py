@@ -11,8 +11,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sysbench.core.errors import DamagedFileError
-
 Integers = NDArray[np.int64]
 
 
@@ -40,7 +38,9 @@ MAX_ALIKE = 64
 """Maximum number of stacks compared per key; a hostile file can have a million."""
 
 
-class _Frame(msgspec.Struct, gc=False):
+class RawFrame(msgspec.Struct, gc=False):
+    """A frame as torch writes it."""
+
     filename: str = ""
     line: int = 0
     name: str = ""
@@ -69,7 +69,7 @@ class Stacks:
         return number
 
     def _new(self, frames: list[Any]) -> int:
-        typed = msgspec.convert(frames, list[_Frame])
+        typed = msgspec.convert(frames, list[RawFrame])
         python = [frame for frame in typed if is_python(frame.filename)]
         stack = tuple(
             Frame(frame.filename, frame.line, frame.name)
@@ -228,9 +228,6 @@ def _join(*parts: NDArray[Any] | list[int]) -> Integers:
     return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
 
 
-OOM = "oom"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomEvent:
     """A request for which the allocator had no memory.
@@ -244,32 +241,3 @@ class OomEvent:
     bytes: int
     stack: Stack = ()
     op: str | None = None
-
-
-class _Event(msgspec.Struct, gc=False):
-    size: int
-    time_us: int
-    frames: list[_Frame] = []
-
-
-def refusal_in(snapshot: Mapping[str, Any], device: int) -> OomEvent | None:
-    """The last failed request of one device in a snapshot of this process, or None.
-
-    Raises:
-        DamagedFileError: torch changed the form of its snapshots.
-    """
-    traces = snapshot.get("device_traces", [])
-    events = traces[device] if device < len(traces) else []
-    last = next((raw for raw in reversed(events) if raw.get("action") == OOM), None)
-    if last is None:
-        return None
-    try:
-        event = msgspec.convert(last, _Event)
-    except msgspec.ValidationError as error:
-        raise DamagedFileError(f"not a memory snapshot: {error}") from error
-    return OomEvent(
-        # The middle of the microsecond that the allocator wrote down, as in a history.
-        time_ns=event.time_us * 1000 + 500,
-        bytes=event.size,
-        stack=tuple(Frame(frame.filename, frame.line, frame.name) for frame in event.frames),
-    )

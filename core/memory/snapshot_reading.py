@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.memory.history import History, Integers, Stack, Stacks
+from sysbench.core.memory.history import Frame, History, Integers, OomEvent, RawFrame, Stack, Stacks
 from sysbench.core.predict.allocator import GRANULE
 
 MOVES = {"alloc": 1, "free_completed": -1}
@@ -30,6 +30,7 @@ MOVES = {"alloc": 1, "free_completed": -1}
 
 RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 """Events that change the reserved bytes, with their sign."""
+OOM = "oom"
 
 MAX_DEVICES = 256
 ALLOCATED = "active_allocated"
@@ -59,6 +60,8 @@ class Segment(msgspec.Struct):
     address: Address = 0
     total_size: Size = 0
     allocated_size: Size | None = None
+    segment_type: str = ""
+    segment_pool_id: tuple[int, int] = (0, 0)
     blocks: list[SnapshotBlock] = []
 
 
@@ -165,6 +168,53 @@ class Snapshot:
             end_blocks={block.address: block.size for block in in_use},
             granule=GRANULE,
         )
+
+
+def trace_of(snapshot: Mapping[str, Any], device: int) -> list[dict[str, Any]]:
+    """The events of one device in a snapshot of this process."""
+    traces = snapshot.get("device_traces", [])
+    return traces[device] if device < len(traces) else []
+
+
+def segments_in(snapshot: Mapping[str, Any], device: int) -> list[Segment]:
+    """The segments of one device in a snapshot of this process.
+
+    Raises:
+        DamagedFileError: torch changed the form of its snapshots.
+    """
+    try:
+        segments = msgspec.convert(snapshot["segments"], list[Segment])
+    except (KeyError, msgspec.ValidationError) as error:
+        raise DamagedFileError(f"not a memory snapshot: {error}") from error
+    return [segment for segment in segments if segment.device == device]
+
+
+class _Refusal(msgspec.Struct, gc=False):
+    size: int
+    time_us: int
+    frames: list[RawFrame] = []
+
+
+def refusal_in(snapshot: Mapping[str, Any], device: int) -> OomEvent | None:
+    """The last failed request of one device in a snapshot of this process, or None.
+
+    Raises:
+        DamagedFileError: torch changed the form of its snapshots.
+    """
+    events = reversed(trace_of(snapshot, device))
+    last = next((raw for raw in events if raw.get("action") == OOM), None)
+    if last is None:
+        return None
+    try:
+        event = msgspec.convert(last, _Refusal)
+    except msgspec.ValidationError as error:
+        raise DamagedFileError(f"not a memory snapshot: {error}") from error
+    return OomEvent(
+        # The middle of the microsecond that the allocator wrote down, as in a history.
+        time_ns=event.time_us * 1000 + 500,
+        bytes=event.size,
+        stack=tuple(Frame(frame.filename, frame.line, frame.name) for frame in event.frames),
+    )
 
 
 ACTIONS = {action: number for number, action in enumerate((*MOVES, *RESERVING))}

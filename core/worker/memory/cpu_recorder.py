@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import psutil
 from torch.autograd.profiler import profile
 
 from sysbench.core.errors import WorkerFailed
@@ -19,6 +18,7 @@ from sysbench.core.memory.profiled import decode_profiled_allocations, decode_re
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.storage import write_atomically
 from sysbench.core.worker.limits import OOM_RESERVE_BYTES, lift_memory_limit
+from sysbench.core.worker.memory.readings import resident_bytes
 
 CLEAR_PEAK_RESIDENT = "5"
 """Value to write into ``clear_refs`` to reset the peak resident set: proc(5)."""
@@ -75,8 +75,8 @@ class CpuRecorder:
 
     def read(self, column: str, *, of_peak: bool = False) -> None:
         """Read the process's resident set, or its peak since the last reading."""
-        used = _peak_resident_bytes() if of_peak else int(psutil.Process().memory_info().rss)
-        self._readings[column] = CardReading(used=used)
+        now, peak = resident_bytes()
+        self._readings[column] = CardReading(used=(peak or now) if of_peak else now)
         # Where the reset fails, later peaks are those since the process began.
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text(CLEAR_PEAK_RESIDENT)
@@ -112,12 +112,3 @@ class CpuRecorder:
             readings=self._readings,
             missing=self._missing,
         )
-
-
-def _peak_resident_bytes() -> int:
-    """Peak resident set; the current one if ``/proc`` has no peak."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return int(psutil.Process().memory_info().rss)

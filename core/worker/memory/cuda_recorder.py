@@ -16,9 +16,8 @@ import torch
 from sysbench.core.memory.block import UNSPLIT, Counters, Recording
 from sysbench.core.memory.block_sizes import block_sizes
 from sysbench.core.memory.card import CardReading, segments_of
-from sysbench.core.memory.history import refusal_in
 from sysbench.core.memory.owners import Sounding
-from sysbench.core.memory.snapshot_reading import snapshot_from
+from sysbench.core.memory.snapshot_reading import refusal_in, snapshot_from
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.storage import write_atomically
 from sysbench.core.worker.memory.oom_state import observe_refusals
