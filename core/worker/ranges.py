@@ -72,6 +72,11 @@ def takes_fused_paths(model: nn.Module) -> bool:
     return any(isinstance(one, layers) and not one.training for one in model.modules())
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `compiled` has compiled the call of this module."""
+    return module._compiled_call_impl is not None
+
+
 @contextmanager
 def module_ranges(model: nn.Module, make: MakeRange) -> Iterator[None]:
     """Open a range named by path around every module's forward inside ``with``.
@@ -81,7 +86,7 @@ def module_ranges(model: nn.Module, make: MakeRange) -> Iterator[None]:
     with ExitStack() as stack:
         for path, module, is_fused in _reachable(model, ""):
             name = MODULE_RANGE + (path or ROOT)
-            if module._compiled_call_impl is not None:
+            if is_compiled(module):
                 _wrap(module, name, make, stack)
             elif is_fused:
                 _wrap_forward(module, name, make, stack)
@@ -99,7 +104,7 @@ def _reachable(
     """
     is_fused = is_fused or (isinstance(module, nn.TransformerEncoderLayer) and not module.training)
     yield path, module, is_fused
-    if module._compiled_call_impl is None:
+    if not is_compiled(module):
         for name, child in module.named_children():
             yield from _reachable(child, f"{path}.{name}" if path else name, is_fused)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from sysbench.core.predict.dry_run_client import Product
+from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _aten = torch.ops.aten
 _CPU_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
@@ -101,15 +102,6 @@ def results_on_device(packet: Any, result: Any) -> Any:
     """
     is_efficient = packet is _aten._scaled_dot_product_efficient_attention
     return result[:2] if is_efficient else result
-
-
-def tensors_in(values: Any) -> list[Tensor]:
-    """Tensors among operands or results, single or in lists."""
-    if isinstance(values, Tensor):
-        return [values]
-    if isinstance(values, (list, tuple)):
-        return [tensor for value in values for tensor in tensors_in(value)]
-    return []
 
 
 _aten = torch.ops.aten

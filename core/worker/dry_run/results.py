@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sysbench.core.worker.dry_run.operations import tensors_in
+from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _empty = torch.ops.aten.empty_strided.default
 PLAIN_VALUES = (

@@ -30,9 +30,9 @@ from sysbench.core.worker.dry_run.operations import (
     results_on_device,
     scratch_after,
     scratch_before,
-    tensors_in,
 )
 from sysbench.core.worker.dry_run.results import Results
+from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _aten = torch.ops.aten
 LOSS = "loss"

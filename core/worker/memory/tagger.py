@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sysbench.core.memory.owners import ModuleMark, Notes, Owner, PhaseMark, Tag
 from sysbench.core.trace.classify import LOSS, WHOLE_MODEL
 from sysbench.core.trace.scopes import MODULE_RANGE
-from sysbench.core.worker.ranges import module_ranges, takes_fused_paths
+from sysbench.core.worker.ranges import is_compiled, module_ranges, takes_fused_paths
 from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload, tensors_in
 
 BUILD_STEP = -1
@@ -83,7 +83,7 @@ class Tagger:
             self.tag(tensor, "inputs")
 
     def _hooks(self, workload: SteppedWorkload) -> Iterator[Any]:
-        if workload.model._compiled_call_impl is None:  # a hook would be compiled in
+        if not is_compiled(workload.model):  # a hook would be compiled in
             yield workload.model.register_forward_hook(self._tag_output)
         modules: dict[Tensor, str] = {
             parameter: _module_of(name) for name, parameter in workload.model.named_parameters()
