@@ -6,11 +6,9 @@ of blocks, and for each device a ring of events. Keys may be absent.
 
 from __future__ import annotations
 
-import gc
 import gzip
 import pickle
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
 from itertools import compress, repeat
@@ -24,6 +22,7 @@ import numpy as np
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.history import Frame, History, Integers, OomEvent, RawFrame, Stack, Stacks
 from sysbench.core.predict.allocator import GRANULE
+from sysbench.core.trace.trace_reader import collector_off
 
 MOVES = {"alloc": 1, "free_completed": -1}
 """Events that change the allocated bytes, with their sign."""
@@ -246,7 +245,7 @@ def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
     Raises:
         DamagedFileError: Absent, truncated, hostile, or not a snapshot.
     """
-    with _collector_off():
+    with collector_off():
         try:
             with BufferedReader(_WatchedFile(path, progress), READ_BYTES) as file:
                 is_packed = file.peek(len(GZIP))[: len(GZIP)] == GZIP
@@ -263,7 +262,7 @@ def snapshot_from(raw: object) -> Snapshot:
     Raises:
         DamagedFileError: Not a snapshot.
     """
-    with _collector_off():
+    with collector_off():
         return _converted(raw, consume=False)
 
 
@@ -385,15 +384,3 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it refers to {module}.{name}, which plain data never does")
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """Turn off garbage collection, which triples the time for millions of containers."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

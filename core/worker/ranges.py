@@ -47,20 +47,27 @@ def nvtx_ranges() -> tuple[MakeRange | None, str]:
     return torch.cuda.nvtx.range, f"NVTX by torch.cuda.nvtx: {why}"
 
 
-class PhaseMarkers:
-    """A workload's ``enter`` that keeps a range open for the current phase."""
+class OpenRange:
+    """Keeps one range open at a time."""
 
     def __init__(self, make: MakeRange) -> None:
-        self.make = make
+        self._make = make
         self._open: AbstractContextManager[Any] | None = None
 
-    def __call__(self, phase: str) -> None:
+    def switch(self, name: str) -> None:
+        """Close the range that is open and open another one; an empty name opens none."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
             self._open = None
-        if phase:
-            self._open = self.make(PHASE_RANGE + phase)
+        if name:
+            self._open = self._make(name)
             self._open.__enter__()
+
+
+def phase_markers(make: MakeRange) -> Callable[[str], None]:
+    """A workload's ``enter`` that keeps a range open for the current phase."""
+    opened = OpenRange(make)
+    return lambda phase: opened.switch(phase and PHASE_RANGE + phase)
 
 
 def takes_fused_paths(model: nn.Module) -> bool:

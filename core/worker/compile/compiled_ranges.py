@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from sysbench.core.trace.provenance import GeneratedGraph
 from sysbench.core.trace.scopes import PART_RANGE
-from sysbench.core.worker.ranges import MakeRange
+from sysbench.core.worker.ranges import MakeRange, OpenRange
 
 CALL_NUMBER = re.compile(r"^(\s*)# \[Provenance debug handles\] \S+:(\d+)\s*$", re.MULTILINE)
 """The compiler's comment before a kernel call, which is replaced by a change of ranges."""
@@ -40,33 +40,17 @@ def part_ranges(graphs: Iterable[GeneratedGraph], make: MakeRange) -> Iterator[N
 def _mark_calls(
     module: ModuleType, graph: GeneratedGraph, make: MakeRange, stack: ExitStack
 ) -> None:
-    paths = {call.number: call.module for call in graph.calls}
+    ranges = {call.number: call.module and PART_RANGE + call.module for call in graph.calls}
     marked = _functions_with_marks(Path(graph.file).read_text())
     names = vars(module)
-    names[MARK] = _Ranges(paths, make).enter
+    opened = OpenRange(make)
+    names[MARK] = lambda number: opened.switch(ranges.get(number, ""))
     stack.callback(names.pop, MARK)
     present = _functions(names)
     for name, code in _compile(marked, names).items():
         if name in present:
             stack.callback(setattr, present[name], "__code__", present[name].__code__)
             present[name].__code__ = code.__code__
-
-
-class _Ranges:
-    """Keeps the range of the current kernel call open."""
-
-    def __init__(self, paths: Mapping[int, str], make: MakeRange) -> None:
-        self._paths = paths
-        self._make = make
-        self._open: AbstractContextManager[Any] | None = None
-
-    def enter(self, number: int) -> None:
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-            self._open = None
-        if path := self._paths.get(number):
-            self._open = self._make(PART_RANGE + path)
-            self._open.__enter__()
 
 
 def _functions_with_marks(source: str) -> ast.Module:

@@ -24,6 +24,7 @@ from sysbench.core.spec.choices import without_autocast
 from sysbench.core.spec.own_model import source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.trace.scopes import MODULE_RANGE
+from sysbench.core.trace.trace_reader import collector_off
 from sysbench.core.worker.dry_run.building import BuildTracker, request_initialisation
 from sysbench.core.worker.dry_run.device import device_semantics
 from sysbench.core.worker.dry_run.storages import OUTSIDE, Place, StorageTracker
@@ -254,11 +255,12 @@ def _dry_run(
     tracker.trace.mark(STEP)
     used: set[Tensor] = set()
     _watch(tracker, workload, places, used)
+    gc.collect()  # a collection within the step would free storages that a real step keeps
     with (
         module_ranges(workload.model, _place_ranges(tracker, places)),
         tracker,
         track_resizes(tracker, variant.shards),
-        _no_collections(),
+        collector_off(),
     ):
         workload.step(tracker.enter)
     optimizer = workload.optimizer
@@ -278,19 +280,6 @@ def _dry_run(
         moved_bytes=tracker.moved,
         trace=tracker.whole_trace(),
     )
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Pause garbage collection, which would free storages that a real step keeps."""
-    gc.collect()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _own_residents(tracker: StorageTracker, workload: DryRunWorkload, places: Places) -> None:

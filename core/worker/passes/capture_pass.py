@@ -11,7 +11,7 @@ from torch.autograd.profiler import emit_nvtx
 from sysbench.core.record.events import Noticed, StageEntered, StepCounted
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.trace.scopes import STEPS_RANGE
-from sysbench.core.worker.ranges import PhaseMarkers, module_ranges, nvtx_ranges
+from sysbench.core.worker.ranges import module_ranges, nvtx_ranges, phase_markers
 from sysbench.core.worker.workloads.make_workload import make_workload
 
 WARMUP_STEPS = 5
@@ -43,7 +43,7 @@ def measure(job: Job, report: Report) -> None:
                 stack.enter_context(emit_nvtx())  # type: ignore[no-untyped-call]
             stack.enter_context(make(f"{STEPS_RANGE}{steps}"))
         for done in range(1, steps + 1):
-            workload.step(PhaseMarkers(make) if make is not None else lambda phase: None)
+            workload.step(phase_markers(make) if make is not None else lambda phase: None)
             report(StepCounted(done=done, total=steps))
         if workload.device.type == "cuda":
             torch.cuda.synchronize(workload.device)

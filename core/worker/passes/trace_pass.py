@@ -33,7 +33,7 @@ from sysbench.core.worker.compile.apply import compiled_modules
 from sysbench.core.worker.compile.compiled_ranges import part_ranges
 from sysbench.core.worker.compile.graphs import made_kernels, watched_graphs
 from sysbench.core.worker.limits import lift_memory_limit
-from sysbench.core.worker.ranges import PhaseMarkers, module_ranges
+from sysbench.core.worker.ranges import module_ranges, phase_markers
 from sysbench.core.worker.workloads.make_workload import make_workload
 from sysbench.core.worker.workloads.model_workload import report_own_model
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
@@ -101,7 +101,7 @@ def report_table(
 def _record(
     workload: SteppedWorkload, graphs: list[GeneratedGraph], report: Report, path: Path
 ) -> None:
-    enter = PhaseMarkers(record_function)
+    enter = phase_markers(record_function)
     spec = workload.spec
     report(StageEntered(stage="compile" if spec.compiles else "warmup"))
     warmup = WARMUP_STEPS if spec.warmup == "auto" else spec.warmup
@@ -140,7 +140,7 @@ def _record_shapes(workload: SteppedWorkload, path: Path) -> None:
     Shapes cost 0.3 µs per operator, up to a tenth of a small model's step.
     """
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as shapes:
-        workload.step(PhaseMarkers(record_function))
+        workload.step(phase_markers(record_function))
         _synchronise(workload.spec)
     _export(shapes, path)
 

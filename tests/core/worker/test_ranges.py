@@ -14,18 +14,18 @@ from torch import nn
 
 from sysbench.core.worker.ranges import (
     LISTENER_VARIABLES,
-    PhaseMarkers,
     module_ranges,
     nvtx_ranges,
+    phase_markers,
 )
 
 STUB = Path(__file__).parents[2] / "nvtx_stub" / "stub.c"
 NVTX_CODE = """
 import torch
 from torch import nn
-from sysbench.core.worker.ranges import PhaseMarkers, module_ranges, nvtx_ranges
+from sysbench.core.worker.ranges import phase_markers, module_ranges, nvtx_ranges
 make, found = nvtx_ranges()
-model, enter = nn.Sequential(nn.Linear(2, 2)), PhaseMarkers(make)
+model, enter = nn.Sequential(nn.Linear(2, 2)), phase_markers(make)
 with module_ranges(model, make):
     enter("forward")
     model(torch.ones(1, 2))
@@ -114,7 +114,7 @@ def test_a_compiled_module_has_one_range_around_and_is_compiled_once() -> None:
 
 def test_phases_follow_each_other() -> None:
     log = Log()
-    enter = PhaseMarkers(log.range)
+    enter = phase_markers(log.range)
     for phase in ("forward", "backward", "", "forward", ""):
         enter(phase)
     assert log.lines == ["phase:forward", "end", "phase:backward", "end", "phase:forward", "end"]
