@@ -105,7 +105,10 @@ def summarise(
         if not between or any(_within(sample, times) for times in between)
     ]
     answers = _answers(counted, device_index)
-    series = _host_series(counted) | _device_series(f"device{device_index}", answers)
+    series: Series = {
+        "host.cpu_percent": [100 * s.host.cpu for s in counted if s.host.cpu is not None],
+        "host.memory_used_bytes": [s.host.memory_used_bytes for s in counted],
+    } | _device_series(f"device{device_index}", answers)
     empty = {key: "not reported, or too few samples" for key in series if not series[key]}
     reasons = [reason for _, device in answers for reason in device.clock_reasons or ()]
     return Telemetry(
@@ -175,13 +178,6 @@ def _answers(samples: Sequence[Sample], device_index: int | None) -> Answers:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def _host_series(samples: list[Sample]) -> Series:
-    return {
-        "host.cpu_percent": [100 * s.host.cpu for s in samples if s.host.cpu is not None],
-        "host.memory_used_bytes": [s.host.memory_used_bytes for s in samples],
-    }
 
 
 def _device_series(name: str, answers: Answers) -> Series:

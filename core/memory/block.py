@@ -281,12 +281,11 @@ def history_columns(allocations: AllocationHistory, recording: Recording) -> Col
             card = card_rows(total, reading, columns.pools.get(name, ()))
             if card:
                 columns.card[name] = card
-    return columns._replace(ledger=_without_empty_rows(columns.ledger))
-
-
-def _without_empty_rows(columns: dict[str, list[LedgerRow]]) -> dict[str, list[LedgerRow]]:
-    used = {row.name for rows in columns.values() for row in rows if row.bytes}
-    return {name: [row for row in rows if row.name in used] for name, rows in columns.items()}
+    used = {row.name for rows in columns.ledger.values() for row in rows if row.bytes}
+    ledger = {
+        name: [row for row in rows if row.name in used] for name, rows in columns.ledger.items()
+    }
+    return columns._replace(ledger=ledger)
 
 
 LARGEST = 50

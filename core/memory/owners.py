@@ -214,12 +214,10 @@ class Notes(msgspec.Struct, frozen=True):
             if mark.phase == "forward" and after.phase:
                 return after.time_ns
             if mark.phase == "forward":  # the step ends with its output dropped
-                return self._last_output_ns(mark.time_ns, after.time_ns)
+                times = [tag.time_ns for tag in self.tags if tag.owner == "outputs"]
+                within = [ns for ns in times if mark.time_ns <= ns <= after.time_ns]
+                return max(within, default=None)
         return None
-
-    def _last_output_ns(self, began_ns: int, ended_ns: int) -> int | None:
-        times = (tag.time_ns for tag in self.tags if tag.owner == "outputs")
-        return max((time for time in times if began_ns <= time <= ended_ns), default=None)
 
     def phase_at(self, time_ns: int) -> str:
         """The phase at that time; ``""`` outside all phases."""

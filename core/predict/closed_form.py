@@ -105,7 +105,10 @@ def attention_memory(spec: RunSpec) -> StepMemory:
     saved = tape.live[ACTIVATIONS]
     if spec.has_backward:
         tape.enter("backward", "attention")
-        (_naive_back if naive else _fused_back)(tape, sizes, operand)
+        if naive:
+            _naive_back(tape, sizes, operand)
+        else:
+            tape.add(GRADIENTS, 3 * operand)
     return StepMemory(tape.peaks, saved)
 
 
@@ -148,10 +151,6 @@ def _fused(tape: Tape, sizes: Sizes) -> None:
     tape.new("mixed", sizes.x)
     tape.new("row sums", sizes.rows_float)
     tape.save("mixed", "row sums")
-
-
-def _fused_back(tape: Tape, sizes: Sizes, gradient: int) -> None:
-    tape.add(GRADIENTS, 3 * gradient)
 
 
 ROWS = (

@@ -151,7 +151,8 @@ class RoundLog:
         """Return the pass's blocks: the timing of all rounds, the others of the middle one."""
         chosen = middle(rounds)
         if chosen is None or not self.is_listed:
-            return next((attempt.blocks for attempt in self._newest_first() if attempt.blocks), {})
+            newest_first = [attempt for _, attempt in sorted(self.attempts.items(), reverse=True)]
+            return next((attempt.blocks for attempt in newest_first if attempt.blocks), {})
         timings = {
             index: attempt.blocks["timing"]
             for index, attempt in self.attempts.items()
@@ -184,6 +185,3 @@ class RoundLog:
             seconds=sum(attempt.seconds for _, attempt in ended),
             detail=record.detail if len(finished) in (0, len(ended)) else count,
         )
-
-    def _newest_first(self) -> list[Attempt]:
-        return [attempt for _, attempt in sorted(self.attempts.items(), reverse=True)]

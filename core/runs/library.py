@@ -18,7 +18,7 @@ from sysbench.core.compare.rounds import rounds_counted
 from sysbench.core.errors import DamagedFileError, SpecError
 from sysbench.core.record.environment import device_name
 from sysbench.core.record.record import Record
-from sysbench.core.runs.run_directory import RunDirectory, find_run, list_runs
+from sysbench.core.runs.run_directory import RunDirectory, find_run, list_runs, runs_folder
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.fields import FIELDS
 from sysbench.core.spec.spec import RunSpec, subject
@@ -133,6 +133,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+STEP_COLUMNS = ("median_ms", "ci_low_ms", "ci_high_ms", "half_width")
 SPEC_COLUMNS = tuple(field.name for field in FIELDS if field.name in Entry.__struct_fields__)
 
 
@@ -153,8 +154,11 @@ class Library:
         clause = " AND ".join(["search LIKE ? ESCAPE '\\'"] * len(words)) or "1"
         entries = self._current(clause, [f"%{_escape(word)}%" for word in words])
         entries.sort(key=lambda entry: (entry.created_ns, entry.id), reverse=True)
+        folder = runs_folder(self.root)
         return [
-            msgspec.structs.replace(entry, live=True) if self._is_live(entry) else entry
+            msgspec.structs.replace(entry, live=True)
+            if entry.status == "running" and RunDirectory(folder / entry.id).is_live()
+            else entry
             for entry in entries
         ]
 
@@ -228,12 +232,6 @@ class Library:
             ),
         )
 
-    def _is_live(self, entry: Entry) -> bool:
-        return entry.status == "running" and RunDirectory(self._folder(entry.id)).is_live()
-
-    def _folder(self, run_id: str) -> Path:
-        return self.root / "runs" / run_id
-
     @contextmanager
     def _connect(self, place: str) -> Iterator[sqlite3.Connection]:
         """Open a connection with its table, and commit if the block succeeds.
@@ -268,6 +266,7 @@ def entry_of(record: Record) -> Entry:
     # Before a worker has described its GPU, the machine's only name is the CPU's.
     is_named = spec["device"] == "cpu" or record.environment.get("device")
     name = device_name(record.environment) if is_named else None
+    step = record.timing.step if record.timing else None
     return Entry(
         id=record.id,
         created_ns=record.created_ns,
@@ -275,19 +274,9 @@ def entry_of(record: Record) -> Entry:
         identity=record.identity,
         model=subject(spec),
         parameters=record.parameters,
-        batch=spec["batch"],
-        context=spec["context"],
-        precision=spec["precision"],
-        attention=spec["attention"],
-        step=spec["step"],
-        optimizer=spec["optimizer"],
-        compile=spec["compile"],
-        device=spec["device"],
+        **{name: spec[name] for name in SPEC_COLUMNS if name != "model"},
         device_name=name or spec["device"],
-        median_ms=record.timing.step.median_ms if record.timing else None,
-        ci_low_ms=record.timing.step.ci_low_ms if record.timing else None,
-        ci_high_ms=record.timing.step.ci_high_ms if record.timing else None,
-        half_width=record.timing.step.half_width if record.timing else None,
+        **{name: getattr(step, name) if step else None for name in STEP_COLUMNS},
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
         passes=[pass_record.name for pass_record in record.passes],
         rounds=rounds_counted(record.timing),

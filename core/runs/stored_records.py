@@ -39,8 +39,9 @@ def load_record(run: RunDirectory) -> Record:
     try:
         record = run.record()
     except DamagedFileError as error:
+        is_all_there_is = run.record_path.exists() and not run.events_path.exists()
         is_newer = isinstance(error, NewerFileError)
-        if is_newer or not run.header_path.is_file() or _is_all_there_is(run):
+        if is_newer or not run.header_path.is_file() or is_all_there_is:
             raise
     else:
         if not live and not run.is_record_as_written():
@@ -53,10 +54,6 @@ def load_record(run: RunDirectory) -> Record:
     with suppress(OSError):  # the disk is full, or the run another user's: it is rebuilt next time
         run.write_record(record)
     return record
-
-
-def _is_all_there_is(run: RunDirectory) -> bool:
-    return run.record_path.exists() and not run.events_path.exists()
 
 
 def _rebuild(run: RunDirectory) -> Record:

@@ -74,7 +74,11 @@ class Bench:
 
     def product(self, kind: RateKind) -> Amount:
         """Best rate of ``n × n`` matrix products over all sizes, 2 n³ FLOP each."""
-        has_it = self._capability() >= kind.capability if self.on_cuda else kind.on_cpu
+        has_it = (
+            torch.cuda.get_device_capability(self.device) >= kind.capability
+            if self.on_cuda
+            else kind.on_cpu
+        )
         if not has_it:
             raise Unavailable("this device has no such products")
         before = torch.get_float32_matmul_precision()
@@ -197,9 +201,6 @@ class Bench:
         share = 2 * (len(devices) - 1) / len(devices)
         work = f"{MIN_ARRAY_BYTES // 2**20} MiB over {len(devices)} devices"
         return share * MIN_ARRAY_BYTES / self.seconds(reduce), work
-
-    def _capability(self) -> tuple[int, int]:
-        return torch.cuda.get_device_capability(self.device)
 
     def _free_bytes(self) -> int:
         if self.on_cuda:

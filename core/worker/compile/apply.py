@@ -13,7 +13,7 @@ from torch import nn
 
 from sysbench.core.errors import SpecError
 from sysbench.core.formatting import short_path
-from sysbench.core.record.compile import Cause, EagerPart, Extent, GraphBreak, Recompile
+from sysbench.core.record.compile import Cause, EagerPart, GraphBreak, Recompile
 from sysbench.core.record.record import Compile
 from sysbench.core.spec.spec import RunSpec
 
@@ -21,6 +21,13 @@ DISABLING = ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE")
 LIMITS = ("recompile limit exceeded", "recompile_limit reached")
 """Messages of dynamo when it gives up a function; the second one is of torch 2.9."""
 ELSEWHERE = "another function"
+
+STAGES = {
+    "tracing": "dynamo_cumulative_compile_time_us",
+    "autograd": "aot_autograd_cumulative_compile_time_us",
+    "inductor": "inductor_cumulative_compile_time_us",
+}
+"""Dynamo's timer of each stage, which contains the stages after it."""
 
 Metric = Any
 """A ``torch._dynamo.utils.CompilationMetrics``."""
@@ -35,10 +42,10 @@ def parts_seconds(metrics: Sequence[Metric], loading_seconds: float) -> dict[str
     # Dynamo measures the stages by separate timers: clamp each to the stage that contains it, so
     # that no difference is negative.
     compilation = _total(metrics, "duration_us")
-    aot = _total(metrics, "aot_autograd_cumulative_compile_time_us")
+    aot = _total(metrics, STAGES["autograd"])
     aot = min(aot + _total(metrics, "backward_cumulative_compile_time_us"), compilation)
     backend = min(loading_seconds, aot)
-    inductor = _total(metrics, "inductor_cumulative_compile_time_us")
+    inductor = _total(metrics, STAGES["inductor"])
     inductor = min(max(inductor, backend), aot)  # with a warm cache only loading is left of it
     return {
         "dynamo": compilation - aot,
@@ -162,7 +169,10 @@ def compiled(spec: RunSpec, model: nn.Module) -> nn.Module:
     """Wrap the model, or its blocks, in torch.compile; the first step compiles."""
     if spec.compile == "off":
         return model
-    _keep_records()
+    from torch._dynamo import utils  # lazy: torch's compiler takes a second
+
+    if hasattr(utils, "set_compilation_metrics_limit"):
+        utils.set_compilation_metrics_limit(RECORDS_KEPT)
     # Only inductor has modes; other backends reject the argument.
     mode = spec.compile if spec.compile_backend == "inductor" else None
     targets = compiled_modules(spec, model)
@@ -210,7 +220,7 @@ def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
     frames = counters["frames"]
     eager = eager_parts(metrics, breaks, graphs, skipped=frames["total"] - frames["ok"])
     again = recompiles(metrics)
-    seconds = sum(metric.duration_us or 0 for metric in metrics) / 1e6
+    seconds = _total(metrics, "duration_us")
     hits, misses = _cache_use(counters)
     block = Compile(
         mode=spec.compile,
@@ -219,12 +229,16 @@ def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
         first_step_ms=first_step_ms,
         compile_seconds=seconds,
         graphs=graphs,
-        graph_breaks=_count(counters["graph_break"]),
+        graph_breaks={
+            str(reason).splitlines()[0]: int(count)
+            for reason, count in counters["graph_break"].items()
+        },
         recompiles=len(again),
         fell_back=bool(eager),
-        # Each stage contains the stages after it.
-        stages_seconds={name: us / 1e6 for name, us in _nested_us(metrics).items() if us},
-        extent=_extent(graphs, fell_back=bool(eager)),
+        stages_seconds={
+            name: seconds for name, key in STAGES.items() if (seconds := _total(metrics, key))
+        },
+        extent="none" if not graphs else "part" if eager else "whole",
         breaks=breaks,
         recompiled=again,
         eager_parts=eager,
@@ -238,34 +252,6 @@ def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
         ),
     )
     return _with_cache_state(spec, block)
-
-
-def _keep_records() -> None:
-    from torch._dynamo import utils  # lazy: torch's compiler takes a second
-
-    if hasattr(utils, "set_compilation_metrics_limit"):
-        utils.set_compilation_metrics_limit(RECORDS_KEPT)
-
-
-def _extent(graphs: int, *, fell_back: bool) -> Extent:
-    if not graphs:
-        return "none"
-    return "part" if fell_back else "whole"
-
-
-def _nested_us(metrics: Any) -> dict[str, int]:
-    def total(name: str) -> int:
-        return sum(getattr(metric, name, None) or 0 for metric in metrics)
-
-    return {
-        "tracing": total("dynamo_cumulative_compile_time_us"),
-        "autograd": total("aot_autograd_cumulative_compile_time_us"),
-        "inductor": total("inductor_cumulative_compile_time_us"),
-    }
-
-
-def _count(reasons: Any) -> dict[str, int]:
-    return {str(reason).splitlines()[0]: int(count) for reason, count in reasons.items()}
 
 
 def _cache_use(counters: Any) -> tuple[int | None, int | None]:

@@ -83,7 +83,11 @@ def _extend(spec: RunSpec, capability: str | None) -> DryRun | None:
     layers = getattr(config, DEPTH, 0)
     if layers <= sum(DEPTHS):  # the whole model takes no longer
         return None
-    lists = {name: value for name, value in vars(config).items() if _is_list(value, layers)}
+    lists = {
+        name: value  # one entry per layer
+        for name, value in vars(config).items()
+        if isinstance(value, (list, tuple)) and len(value) == layers
+    }
     with torch.device("meta"):
         model = parts_of(spec).model
     blocks = blocks_alike(model)
@@ -110,7 +114,12 @@ def _extend(spec: RunSpec, capability: str | None) -> DryRun | None:
         return None
     if run.parameters != sum(one.numel() for one in model.parameters()):
         return None
-    return replace(run, moments=[_rename(moment) for moment in run.moments])
+    # With the names of the modules in the whole model.
+    moments = [
+        replace(moment, block=0, place=moment.place.replace("*", str(moment.block - 1), 1))
+        for moment in run.moments
+    ]
+    return replace(run, moments=moments)
 
 
 def _without_order(run: DryRun) -> tuple[DryRun, Counter[Moment]]:
@@ -131,18 +140,8 @@ def _in_one_order(entries: Sequence[int]) -> Iterator[int]:
         yield from sorted(rows) if is_return else rows
 
 
-def _is_list(value: object, layers: int) -> bool:
-    """Whether a configuration value has one entry per layer."""
-    return isinstance(value, (list, tuple)) and len(value) == layers
-
-
 def _is_uniform(values: Sequence[Any]) -> bool:
     return all(value == values[0] for value in values)
-
-
-def _rename(moment: Moment) -> Moment:
-    """Rename the moment's module as in the full model."""
-    return replace(moment, block=0, place=moment.place.replace("*", str(moment.block - 1), 1))
 
 
 def blocks_alike(model: nn.Module) -> Blocks | None:

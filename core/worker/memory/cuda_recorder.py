@@ -158,7 +158,10 @@ class CudaRecorder:
         device = self._index
         history = snapshot_from(self._snapshot).history(device)
         sizes = block_sizes(self._snapshot, device)
-        missing = {} if self._has_process_shares() else {"card": _why_no_shares()}
+        missing = {}
+        if any(reading.process is None for reading in self._readings.values()):
+            has_nvml = importlib.util.find_spec("pynvml") is not None
+            missing["card"] = NO_PROCESS if has_nvml else NO_NVML
         if sizes.bytes is None:
             missing[f"ledger.{UNSPLIT}"] = sizes.missing
         else:
@@ -174,9 +177,6 @@ class CudaRecorder:
             events_dropped=max(0, self._events - len(history)),
             missing=missing,
         )
-
-    def _has_process_shares(self) -> bool:
-        return all(reading.process is not None for reading in self._readings.values())
 
     def _count_events(self) -> int:
         """Number of allocations and frees since the process started."""
@@ -208,10 +208,6 @@ def _read_card(device: torch.device, *, allocated: int) -> CardReading:
         process=own,
         others=None if own is None else sum(shares.values()),
     )
-
-
-def _why_no_shares() -> str:
-    return NO_PROCESS if importlib.util.find_spec("pynvml") else NO_NVML
 
 
 def _process_shares(device: torch.device) -> dict[int, int]:

@@ -36,7 +36,9 @@ class Collectives:
         self.rank = dist.get_rank()
         self.why_unseen = ""
         self.stamps: Stamps = CudaStamps() if device.type == "cuda" else HostStamps()
-        self._watching = _stream(device) if backend == "nccl" else None
+        self._watching: torch.cuda.Stream | None = None
+        if backend == "nccl":
+            self._watching = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._steps: list[_Step] = []
 
     def begin_step(self) -> None:
@@ -107,11 +109,6 @@ class Collectives:
             blocked=None if self.why_unseen else blocked,
             error_ns=self.stamps.error_ns,
         )
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    return stream
 
 
 class _Step:
