@@ -78,4 +78,5 @@ def limit_data_memory(limit_bytes: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = psutil.Process().memory_info().data + limit_bytes
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    # The hard limit stays as it is: lowered once, it could not be raised again.
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

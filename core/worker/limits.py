@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import torch
 from torch.autograd.profiler import profile
 
 from sysbench.core.formatting import format_bytes
+from sysbench.core.machine.processes import limit_data_memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.imports import uncollected
 
@@ -39,14 +41,9 @@ def limit_memory(spec: RunSpec) -> None:
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, spec.memory_limit / total), device)
         return
-    import resource  # lazy: Unix only
-
     _preallocate_non_tensor_memory()
     _unmap_large_blocks_on_free()
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    data_bytes = psutil.Process().memory_info().data
-    # The hard limit stays as it is: lowered once, it could not be raised again.
-    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes + spec.memory_limit, hard))
+    limit_data_memory(spec.memory_limit)
 
 
 def _preallocate_non_tensor_memory() -> None:
@@ -78,8 +75,6 @@ def lift_memory_limit() -> int | None:
 
     Work after the steps, and failure reports, need memory that no tensor holds.
     """
-    import resource  # lazy: Unix only
-
     cap, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     if cap == resource.RLIM_INFINITY:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import torch
+from torch.cuda import nccl
 from torch.utils.benchmark import Timer
 
 from sysbench.core.machine.processes import die_with_parent
@@ -184,8 +185,6 @@ class Bench:
 
     def all_reduce(self) -> Amount:
         """Bus bandwidth: 2 (n − 1) / n times bytes over seconds, as nccl-tests defines it."""
-        from torch.cuda import nccl  # lazy: only for several GPUs
-
         if not self.peers:
             raise Unavailable("no other device is measured")
         devices = [self.device, *self.peers]

@@ -27,7 +27,7 @@ from torch.multiprocessing.spawn import spawn
 from sysbench.core.memory.profiled import decode_profiled_allocations
 from sysbench.core.predict.dry_run_client import TrainingVariant, canonical_spec
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.child import exact_prediction
+from sysbench.core.worker.dry_run.exact import exact_prediction
 from sysbench.core.worker.workloads.model_workload import blocks_of
 from sysbench.core.worker.workloads.stepped_workload import optimizer_over
 from sysbench.core.worker.workloads.transformer import Transformer

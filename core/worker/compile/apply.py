@@ -207,7 +207,7 @@ def compiled_blocks(model: nn.Module) -> list[nn.Module]:
 
 def describe_compilation(spec: RunSpec, first_step_ms: float) -> Compile:
     """The compile block of this process, from torch.compile's counters."""
-    from torch._dynamo.utils import (
+    from torch._dynamo.utils import (  # lazy: torch's compiler takes a second
         compilation_time_metrics,
         counters,
         get_compilation_metrics,

@@ -16,7 +16,7 @@ from sysbench.core.predict.requests import Shortage, replay_requests
 from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.record import Memory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.child import exact_prediction
+from sysbench.core.worker.dry_run.exact import exact_prediction
 
 OF_DRY_RUN = ("predicted_peak_bytes", "reconciliation", "predicted_reserved_bytes")
 

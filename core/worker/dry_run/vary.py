@@ -7,7 +7,10 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from sysbench.core.errors import ModelError
@@ -38,9 +41,7 @@ def fake_process_group(ranks: int) -> Iterator[None]:
     if ranks == 1:
         yield
         return
-    import torch.distributed as dist  # lazy: FSDP takes a second
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group  # lazy: FSDP takes a second
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # lazy: FSDP takes a second
 
     dist.init_process_group(
         "fake",
@@ -62,7 +63,6 @@ def shard(model: nn.Module, ranks: int) -> None:
     Raises:
         ModelError: The model has no repeated blocks.
     """
-    from torch.distributed.device_mesh import init_device_mesh  # lazy: FSDP takes a second
     from torch.distributed.fsdp import fully_shard  # lazy: FSDP takes a second
 
     blocks = blocks_of(model)

@@ -62,7 +62,11 @@ def main() -> int:
     messages.write(msgspec.json.encode(Began()) + b"\n")
     job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
     with uncollected():
-        from sysbench.core.worker.ranks.torchrun import RankPlace, environment_of, torchrun
+        from sysbench.core.worker.ranks.torchrun import (  # lazy: imports torch
+            RankPlace,
+            environment_of,
+            torchrun,
+        )
 
     place = RankPlace(host, hosts)
     os.environ.update(environment_of(job.spec, os.environ, place, own_address()))

@@ -54,7 +54,10 @@ def main() -> int:
             import torch.distributed as dist  # lazy: torch takes seconds
 
             from sysbench.core.worker.boot import Measure, run_pass  # lazy: torch takes seconds
-            from sysbench.core.worker.ranks.rank_timing import join_ranks, measure
+            from sysbench.core.worker.ranks.rank_timing import (  # lazy: torch takes seconds
+                join_ranks,
+                measure,
+            )
 
             import_compiler(job)
 

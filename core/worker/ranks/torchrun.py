@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import psutil
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import parse_args, run
 
 from sysbench.core.machine.node import shares
 from sysbench.core.runs.worker_process import Job
@@ -60,9 +62,6 @@ def environment_of(
 
 def torchrun(job: Job, place: RankPlace = ALONE) -> dict[int, int]:
     """Run the ranks of this host to their end; return exit codes of failed ranks."""
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import parse_args, run
-
     meeting = job.path / MEETING
     options = parse_args(  # type: ignore[no-untyped-call]
         [

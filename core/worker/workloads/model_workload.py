@@ -27,6 +27,7 @@ from sysbench.core.worker.workloads.factory import (
     guarded,
     import_factory,
 )
+from sysbench.core.worker.workloads.huggingface import configured_parts, model_class
 from sysbench.core.worker.workloads.stepped_workload import (
     EnterPhase,
     MakeOptimizer,
@@ -287,8 +288,6 @@ def parts_of(spec: RunSpec) -> FactoryParts:
         return FactoryParts(model=model, takes=frozenset(SIZES))
     if source_of(spec.model).door != "hf":
         return built_parts(spec)
-    from sysbench.core.worker.workloads.huggingface import configured_parts  # lazy: rare
-
     return configured_parts(spec)
 
 
@@ -297,8 +296,6 @@ def import_own_model(spec: RunSpec) -> None:
     if source_of(spec.model).door != "hf":
         import_factory(spec)
         return
-    from sysbench.core.worker.workloads.huggingface import model_class  # lazy: rare
-
     model_class(spec)
 
 

@@ -15,7 +15,7 @@ from sysbench.core.predict.requests import replay_requests
 from sysbench.core.predict.sizes import HOPPER_WORKSPACE
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run import building
-from sysbench.core.worker.dry_run.child import exact_prediction
+from sysbench.core.worker.dry_run.exact import exact_prediction
 
 MODEL: dict[str, Any] = {"vocab": 500, "d_model": 128, "d_ff": 320, "heads": 4, "layers": 6}
 

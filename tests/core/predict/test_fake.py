@@ -21,8 +21,8 @@ from sysbench.core.predict.dry_run_client import (
 from sysbench.core.predict.sizes import workspaces_bytes
 from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.dry_run.dry_step import dry_run
+from sysbench.core.worker.dry_run.exact import exact_prediction
 from sysbench.core.worker.workloads.make_workload import Workload, phases_of
 
 SMALL: dict[str, Any] = {"vocab": 1000, "d_model": 64, "d_ff": 160, "layers": 3, "heads": 4}

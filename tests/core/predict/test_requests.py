@@ -22,8 +22,8 @@ from sysbench.core.predict.requests import (
     replay_requests,
 )
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.child import exact_prediction
 from sysbench.core.worker.dry_run.dry_step import dry_run
+from sysbench.core.worker.dry_run.exact import exact_prediction
 from tests.drawn import some_of
 
 MODEL: dict[str, Any] = {"vocab": 500, "d_model": 128, "d_ff": 320, "heads": 4, "device": "cuda:0"}

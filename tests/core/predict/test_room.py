@@ -22,7 +22,7 @@ from sysbench.core.predict.room import (
 )
 from sysbench.core.predict.sizes import HOPPER_WORKSPACE, WORKSPACE, workspace_bytes
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run.child import exact_prediction
+from sysbench.core.worker.dry_run.exact import exact_prediction
 
 SPEC = RunSpec(device="cuda:0")
 

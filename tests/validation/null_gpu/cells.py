@@ -120,7 +120,7 @@ def measure(cells: list[Cell], every: int) -> None:
 def answer_cells() -> int:
     """Answer each line of the input, a cell, with its amounts from a process of its own."""
     from sysbench.core.worker import boot as setup  # noqa: F401
-    from sysbench.core.worker.dry_run import building, child, depth  # noqa: F401
+    from sysbench.core.worker.dry_run import building, exact  # noqa: F401
 
     # All values of a null GPU are zero: no weight is outside of its bounds.
     building.BEYOND = 0.0
@@ -178,7 +178,7 @@ def predicted(spec: RunSpec) -> dict[str, Any]:
     from sysbench.core.predict.dry_run_client import canonical_spec
     from sysbench.core.predict.requests import replay_requests
     from sysbench.core.predict.sizes import workspace_bytes
-    from sysbench.core.worker.dry_run.child import exact_prediction
+    from sysbench.core.worker.dry_run.exact import exact_prediction
 
     gc.collect()
     gc.disable()  # a collection would free storages where a step frees none

@@ -17,14 +17,13 @@ from torch import nn
 from sysbench.core.predict.dry_run_client import DryRun, ExactPrediction, canonical_spec
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.worker.dry_run import depth
-from sysbench.core.worker.dry_run.child import exact_prediction
-from sysbench.core.worker.dry_run.depth import Blocks, blocks_alike
+from sysbench.core.worker.dry_run import exact
 from sysbench.core.worker.dry_run.dry_step import dry_run
+from sysbench.core.worker.dry_run.exact import Blocks, blocks_alike, exact_prediction
 from tests.drawn import some_of
 
 SCRIPT = Path(__file__).parents[4] / "tests" / "validation" / "models.py"
-LAYERS = sum(depth.DEPTHS) + 1
+LAYERS = sum(exact.DEPTHS) + 1
 """The fewest that are extended."""
 IMAGES = ("vit",)
 MIXED = {"device": "cuda:0", "precision": "bf16"}
@@ -91,7 +90,7 @@ def test_an_extended_step_is_the_whole_one(
     capability = "9.0" if spec.on_cuda else None
     short = exact_prediction(spec, capability)
     assert f"3 and 4 blocks extended to {LAYERS}" in short.method
-    monkeypatch.setattr(depth, "DEPTHS", (LAYERS, LAYERS, LAYERS))  # too deep to extend
+    monkeypatch.setattr(exact, "DEPTHS", (LAYERS, LAYERS, LAYERS))  # too deep to extend
     whole = exact_prediction(spec, capability)
     assert "of the whole model" in whole.method
     assert comparable(short) == comparable(whole)
@@ -107,10 +106,10 @@ def test_a_third_depth_that_does_not_confirm_makes_a_dry_run_of_the_whole_model(
 ) -> None:
     def bend(*args: Any, **kwargs: Any) -> DryRun:
         result = dry_run(*args, **kwargs)
-        is_third = result.layers == depth.DEPTHS[2]
+        is_third = result.layers == exact.DEPTHS[2]
         return replace(result, saved_bytes=result.saved_bytes + 1) if is_third else result
 
-    monkeypatch.setattr(depth, "dry_run", bend)
+    monkeypatch.setattr(exact, "dry_run", bend)
     spec = configured("llama", tmp_path, MIXED)
     assert "of the whole model" in exact_prediction(spec).method
 

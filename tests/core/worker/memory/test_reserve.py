@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.dry_run import building, child, reserve
+from sysbench.core.worker.dry_run import building, exact, reserve
 from sysbench.core.worker.dry_run.reserve import with_dry_run
 from tests.conftest import MEMORY
 
@@ -31,7 +31,7 @@ SPEC = RunSpec(
 
 
 # The memory that there is changes no request: one dry run is enough.
-predicted_once = cache(child.exact_prediction)
+predicted_once = cache(exact.exact_prediction)
 
 
 @pytest.fixture

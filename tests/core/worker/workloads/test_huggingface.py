@@ -14,7 +14,7 @@ from sysbench.core.errors import ModelError, SpecError
 from sysbench.core.predict.dry_run_client import canonical_spec
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.worker.dry_run.child import exact_prediction
+from sysbench.core.worker.dry_run.exact import exact_prediction
 from sysbench.core.worker.workloads.make_workload import make_workload
 from tests.drawn import some_of
 

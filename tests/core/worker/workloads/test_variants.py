@@ -23,7 +23,7 @@ from sysbench.core.record.record import Memory
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.worker.dry_run.child import exact_prediction
+from sysbench.core.worker.dry_run.exact import exact_prediction
 from sysbench.core.worker.passes import memory_pass as memory
 
 CODE = """

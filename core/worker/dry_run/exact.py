@@ -1,7 +1,8 @@
-"""Dry runs of deep models, extended from shallow ones if the blocks repeat."""
+"""Exact predictions by dry runs, which are extended from shallow ones if the blocks repeat."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from sysbench.core.predict.dry_run_client import PLAIN, DryRun, Moment, TrainingVariant, extended
-from sysbench.core.predict.requests import SHALLOW, RequestTrace, extended_trace
+from sysbench.core.predict.allocator_settings import parse_allocator_settings
+from sysbench.core.predict.closed_form import ROWS, predict
+from sysbench.core.predict.dry_run_client import (
+    PLAIN,
+    Amounts,
+    DryRun,
+    ExactPrediction,
+    Moment,
+    PhasePrediction,
+    ProductCount,
+    TrainingVariant,
+    extended,
+)
+from sysbench.core.predict.requests import SHALLOW, RequestTrace, extended_trace, replay_requests
+from sysbench.core.predict.sizes import workspace_bytes
+from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.dry_step import Places, dry_run
@@ -34,6 +49,82 @@ class Blocks(NamedTuple):
 
     name: str
     layers: int
+
+
+def exact_prediction(
+    spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
+) -> ExactPrediction:
+    """Run the step on meta tensors and sum it; extend shallow dry runs of a deep model.
+
+    Args:
+        capability: See `closed_form.predict`.
+    """
+    run, how = dry_run_at_depth(spec, capability, variant)
+    closed = None if spec.is_own else predict(spec)
+    requests = run.trace.requests() if spec.on_cuda and run.trace is not None else None
+    if variant.shards > 1:  # its transfers use separate streams, which the dry run does not model
+        requests = None
+    phases = [
+        _phase(spec, run, name) for name in dict.fromkeys(moment.phase for moment in run.moments)
+    ]
+    held = None
+    if requests is not None:
+        held = replay_requests(
+            requests, workspace_bytes(capability), parse_allocator_settings(os.environ)
+        )
+    peak = max(run.moments, key=lambda moment: sum(moment.requested))
+    flops = {phase.phase: phase.flops for phase in phases}
+    forward = flops.get("forward", 0)
+    return ExactPrediction(
+        parameters=closed.parameters if closed else run.parameters,
+        parameter_bytes=closed.parameter_bytes if closed else run.parameter_bytes,
+        forward_flops=forward,
+        causal_forward_flops=closed.causal_forward_flops if closed else forward,
+        backward_flops=flops.get("backward", 0),
+        step_flops=sum(flops.values()),
+        saved_activation_bytes=run.saved_bytes,
+        ledger=_ledger(peak.requested),
+        block_ledger=_ledger(peak.rounded) if spec.on_cuda else None,
+        peak_bytes=sum(peak.requested),
+        peak_phase=peak.phase,
+        peak_place=_place(spec, peak),
+        phases=phases,
+        requests=requests,
+        held=held,
+        trained_parameters=run.trained_parameters,
+        method=f"exact: the step on meta tensors{how}",
+        formulas={"parameters": closed.formulas["parameters"]} if closed else {},
+    )
+
+
+def _phase(spec: RunSpec, run: DryRun, name: str) -> PhasePrediction:
+    moments = [moment for moment in run.moments if moment.phase == name]
+    peak = max(moments, key=lambda moment: sum(moment.requested))
+    products = [
+        ProductCount(dtype=product.dtype, flops=product.flops, bytes=product.bytes, count=count)
+        for (phase, product), count in run.products.items()
+        if phase == name
+    ]
+    return PhasePrediction(
+        phase=name,
+        peak_bytes=sum(peak.requested),
+        block_bytes=max(sum(moment.rounded) for moment in moments) if spec.on_cuda else None,
+        place=_place(spec, peak),
+        ledger=_ledger(peak.requested),
+        flops=sum(product.flops * product.count for product in products),
+        products=products,
+        moved_bytes=run.moved_bytes[name],
+    )
+
+
+def _ledger(amounts: Amounts) -> list[LedgerRow]:
+    return [LedgerRow(name, count) for name, count in zip(ROWS, amounts, strict=True) if count]
+
+
+def _place(spec: RunSpec, moment: Moment) -> str:
+    if moment.block:
+        return f"block {moment.block}"
+    return moment.place or (spec.optimizer if moment.phase == "optimizer" else moment.phase)
 
 
 def dry_run_at_depth(
