@@ -164,9 +164,6 @@ def read_json(path: Path, *, inside: Path | None = None) -> bytes:
 def check_decoded(data: bytes, source: object) -> None:
     """Check the memory that JSON takes once decoded: three bytes can become an object of 64.
 
-    Args:
-        source: Its name in the error.
-
     Raises:
         DamagedFileError: More than `MAX_DECODED_BYTES`.
     """

@@ -51,11 +51,7 @@ def child_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def start_session(command: list[str], log: Path) -> int:
-    """Start a command in a new session, so that it outlives the terminal, and return its id.
-
-    Args:
-        log: File to which the process's output is appended.
-    """
+    """Start a command in a new session, so that it outlives the terminal, and return its id."""
     with open_to_append(log) as output:
         process = subprocess.Popen(
             command,

@@ -123,9 +123,6 @@ def use_python(python: str) -> None:
 def ready_python(python: str | None = None) -> str:
     """Return an interpreter that workers can start in; empty for this program's own.
 
-    Args:
-        python: Its path, or empty (default: the chosen one).
-
     Raises:
         InterpreterError: It cannot run workers; the message has the command that fixes this.
     """

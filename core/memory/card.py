@@ -158,11 +158,7 @@ class Segments:
         return result
 
     def pools(self, time_ns: int, address: Integers, size: Integers) -> list[Pool]:
-        """The pools at that time, sorted by name.
-
-        Args:
-            address, size: Of the blocks handed out at that time.
-        """
+        """The pools at that time, sorted by name."""
         # Blocks do not overlap, so that sorted by address their ends are sorted too.
         order = np.argsort(address)
         begins, ends = address[order], address[order] + size[order]

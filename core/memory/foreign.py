@@ -24,9 +24,6 @@ FREED_BLOCKS = (
 def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
     """Build the memory block of one device of an imported snapshot, without owners.
 
-    Args:
-        device: Default: the busiest.
-
     Raises:
         DamagedFileError: An event cannot be read, or the device is not in the file.
     """

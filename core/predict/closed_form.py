@@ -279,9 +279,6 @@ def why_no_workspace(spec: RunSpec, instructions: str | None) -> str | None:
 
     The excess depends on shapes, layouts and the version of oneDNN: from zero to more than a matrix
     of weights. Measurements have it in the row ``library workspace``.
-
-    Args:
-        instructions: Instruction set of oneDNN, from `onednn_instructions`.
     """
     dtype = spec.precision_row.compute
     if spec.device != "cpu" or not has_own_products(instructions, dtype):

@@ -92,9 +92,6 @@ def why_left_out(name: str, outcomes: Collection[tuple[str, str]]) -> str:
     """Return the reason not to start a pass after the outcomes of earlier ones; empty to start it.
 
     After a failure the others would fail as well; after out of memory some still give results.
-
-    Args:
-        outcomes: Pass and outcome of those that have ended.
     """
     for other, outcome in outcomes:
         if outcome in STOPPING:

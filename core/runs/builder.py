@@ -123,12 +123,7 @@ _TYPES = {field.name: field.type for field in msgspec.structs.fields(Record)}
 
 
 class RecordBuilder:
-    """Collects events; `record` is the result so far.
-
-    Args:
-        run: Source of the passes' logs.
-        header: The decisions made before the run.
-    """
+    """Collects events; `record` is the result so far."""
 
     def __init__(self, run: RunDirectory, header: Header, environment: dict[str, Any]) -> None:
         self.run = run

@@ -35,12 +35,7 @@ class Cancellation(threading.Event):
 
 
 class JobDirectory:
-    """One job on disk. The process that works on it holds its lock and is the only writer.
-
-    Attributes:
-        id: Name of the folder.
-        root: The data folder that contains it.
-    """
+    """One job on disk. The process that works on it holds its lock and is the only writer."""
 
     kind: ClassVar[str]
     """Noun of such a job in messages."""
@@ -134,9 +129,6 @@ def new_job_folder(parent: Path, created_ns: int, *labels: str) -> Path:
 
 def job_with_id(text: str, jobs: Sequence[J], none: str) -> J:
     """Find the job with that id, or with a unique part of an id.
-
-    Args:
-        none: Message if none matches.
 
     Raises:
         NotFoundError: None, or several.

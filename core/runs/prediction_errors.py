@@ -81,10 +81,6 @@ def error_note(machine: str | None, spec: RunSpec, root: Path | None = None) -> 
     """Return a sentence on the errors of the last predictions on a machine; None without any.
 
     Predictions of the same kind of step and precision count, or all if there are none.
-
-    Args:
-        machine: Name that the device reports, from `this_machine` or a sample of it; None if it
-            reports none.
     """
     if spec.is_own:
         return None

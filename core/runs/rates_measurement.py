@@ -79,11 +79,6 @@ def measure_rates(
     The devices are measured one at a time, each round in a new random order, so that changes of the
     machine affect all of them. On cancellation, only complete rounds count.
 
-    Args:
-        devices: ``cpu`` or ``cuda:N``, each once.
-        seconds: Minimum time of each measurement in a process.
-        threads: Host threads of operators; null for torch's default.
-
     Raises:
         DeviceBusyError: A run measures on one of them.
         InterpreterError: Workers cannot run in the chosen interpreter.

@@ -85,9 +85,6 @@ def supervise(
     The last event is always RunEnded. Closing the generator early ends the worker and leaves the
     run without an end, as a crash would.
 
-    Args:
-        run: A fresh run directory, from `create_run`.
-
     Raises:
         DeviceBusyError: At the first step, if ``wait`` is false and the device is held.
         InterpreterError: At the first step, if the run names a Python that was never chosen here.

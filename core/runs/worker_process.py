@@ -75,9 +75,6 @@ class WorkerProcess:
 
     Events come over a dedicated pipe; the worker's output goes to ``log``. The worker leads a
     session, so that ending it ends the processes that it started.
-
-    Args:
-        python: Its interpreter; empty for this one.
     """
 
     def __init__(self, job: Job, log: Path, python: str = "") -> None:
@@ -143,11 +140,7 @@ class WorkerProcess:
             return self.process.wait()
 
     def refusal(self, stage: str, spec: RunSpec) -> OutOfMemory | None:
-        """Return an out-of-memory event if uncaught C++ bad_alloc ended the worker; else None.
-
-        Args:
-            stage: The one in which the worker ended.
-        """
+        """Return an out-of-memory event if uncaught C++ bad_alloc ended the worker; else None."""
         if self.process.returncode != -signal.SIGABRT:
             return None
         try:

@@ -194,11 +194,7 @@ def keys_deciding(*kinds: Decides) -> tuple[str, ...]:
 
 
 def unused_keys(values: Mapping[str, Any]) -> set[str]:
-    """Return the keys without a meaning given the others: an optimizer without training steps.
-
-    Args:
-        values: By key, as in a record or the form.
-    """
+    """Return the keys without a meaning given the others: an optimizer without training steps."""
     return {field.name for field in FIELDS if not field.is_used(values)}
 
 

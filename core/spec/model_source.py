@@ -72,9 +72,6 @@ def digest_of(source: ModelSource, path: Path, python: str = "") -> str:
     configuration its text and any code of its own. torch is excluded: the environment of a record
     has its version.
 
-    Args:
-        python: Interpreter with the libraries; empty for this one.
-
     Raises:
         SpecError: The files cannot be read.
     """
@@ -91,11 +88,7 @@ def digest_of(source: ModelSource, path: Path, python: str = "") -> str:
 
 
 def libraries_of(source: ModelSource, path: Path, python: str = "") -> dict[str, str]:
-    """Return the versions of the installed libraries that the code imports, by import name.
-
-    Args:
-        python: Interpreter with the libraries; empty for this one.
-    """
+    """Return the versions of the installed libraries that the code imports, by import name."""
     names = _imported_libraries(source, path)
     if python:
         return probe_python(python, sorted(names)).libraries

@@ -39,9 +39,6 @@ def profiles_in_words() -> str:
 def save_profile(name: str, spec: RunSpec, passes: Sequence[str] | None = None) -> Path:
     """Save the spec's settings under a name, replacing an existing profile.
 
-    Args:
-        passes: None uses the spec's default passes.
-
     Raises:
         SpecError: The name is not letters, digits, dot, dash and underscore.
     """

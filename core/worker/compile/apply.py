@@ -91,11 +91,7 @@ def recompiles(metrics: Sequence[Metric]) -> list[Recompile]:
 def eager_parts(
     metrics: Sequence[Metric], breaks: Sequence[GraphBreak], graphs: int, *, skipped: int = 0
 ) -> list[EagerPart]:
-    """Everything that ran eagerly, with its reason; empty if all code was compiled.
-
-    Args:
-        skipped: Frames that were not compiled, with or without a recorded reason.
-    """
+    """Everything that ran eagerly, with its reason; empty if all code was compiled."""
     if not metrics and not graphs:
         return [_nothing_compiled()]
     parts = [_failure(metric, metrics) for metric in metrics if metric.fail_type]

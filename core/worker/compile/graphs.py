@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch._functorch import config as functorch_config
 
 from sysbench.core.formatting import short_path
 from sysbench.core.record.record import GeneratedKernel
@@ -55,7 +56,6 @@ def watched_graphs(spec: RunSpec, root: nn.Module) -> Iterator[list[GeneratedGra
     if not spec.compiles or (spec.compile != "off" and spec.compile_backend != "inductor"):
         yield graphs
         return
-    from torch._functorch import config as functorch_config  # lazy: torch's compiler takes a second
     from torch._inductor import config as inductor_config  # lazy: torch's compiler takes a second
 
     wanted: dict[str, object] = {

@@ -270,9 +270,6 @@ def device_semantics(spec: RunSpec) -> Iterator[None]:
 class CpuFunctions(TorchFunctionMode):
     """Mode that computes torch functions as on the CPU.
 
-    Args:
-        dtype: Autocast dtype; None without autocast.
-
     Attributes:
         copies: Cached casts of weights that need gradients.
     """

@@ -42,11 +42,7 @@ from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 
 class DryRunOptimizer:
-    """Behaves as the optimizer of `stepped_workload.optimizer_over` from its second step on.
-
-    Attributes:
-        state: Optimizer state by parameter, allocated at construction.
-    """
+    """Behaves as the optimizer of `stepped_workload.optimizer_over` from its second step on."""
 
     def __init__(self, spec: RunSpec, parameters: list[nn.Parameter]) -> None:
         self._kind = spec.optimizer
@@ -229,10 +225,6 @@ def dry_run(
     """Run the step of the whole model on meta tensors; optimizer state already exists.
 
     A custom optimizer or step creates its state in a first step, which is not tracked.
-
-    Args:
-        capability: See `closed_form.predict`.
-        places: Default: `places_of`.
 
     Raises:
         Exception: Any error of the user's code, also because a tensor has no data.

@@ -54,11 +54,7 @@ class Blocks(NamedTuple):
 def exact_prediction(
     spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
 ) -> ExactPrediction:
-    """Run the step on meta tensors and sum it; extend shallow dry runs of a deep model.
-
-    Args:
-        capability: See `closed_form.predict`.
-    """
+    """Run the step on meta tensors and sum it; extend shallow dry runs of a deep model."""
     run, how = dry_run_at_depth(spec, capability, variant)
     closed = None if spec.is_own else predict(spec)
     requests = run.trace.requests() if spec.on_cuda and run.trace is not None else None
@@ -131,9 +127,6 @@ def dry_run_at_depth(
     spec: RunSpec, capability: str | None = None, variant: TrainingVariant = PLAIN
 ) -> tuple[DryRun, str]:
     """Dry-run the model, extended from shallow ones if they decide it; also return the method.
-
-    Args:
-        capability, variant: See `dry_run`.
 
     Raises:
         Exception: Any error of the user's code.

@@ -28,9 +28,6 @@ class CpuRecorder:
     """Records inside ``with``; allocations of libraries are not seen.
 
     Writes ``allocations.json.gz``, a chrome trace, into the job's folder.
-
-    Attributes:
-        released_ns, workspaces, soundings: Empty; see `CudaRecorder`.
     """
 
     def __init__(self, job: Job) -> None:

@@ -57,11 +57,7 @@ class OomObserver:
 
 
 def observe_refusals(observer: Any) -> None:
-    """Register an allocator observer.
-
-    Args:
-        observer: Called with device, requested bytes, capacity and free bytes.
-    """
+    """Register an allocator observer."""
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if attach is not None:
         attach(observer)

@@ -40,12 +40,7 @@ class Began(msgspec.Struct, frozen=True, tag=True):
 
 
 class AgentEnded(msgspec.Struct, frozen=True, tag=True):
-    """The ranks of this host have ended.
-
-    Attributes:
-        codes: Exit codes of ranks that failed.
-        failures: Failures reported by ranks.
-    """
+    """The ranks of this host have ended."""
 
     codes: dict[int, int]
     failures: dict[int, OutOfMemory | WorkerFailed]

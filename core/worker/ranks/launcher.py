@@ -91,11 +91,7 @@ def measure(job: Job, report: Report) -> bool:
 
 
 class Agents:
-    """Runs the agents of all hosts until the last one ends.
-
-    Args:
-        hosts: Names of the nodes, this one first.
-    """
+    """Runs the agents of all hosts until the last one ends."""
 
     def __init__(self, job: Job, hosts: Sequence[str]) -> None:
         self._job = job
