@@ -280,9 +280,6 @@ def newest_run(root: Path | None = None) -> RunDirectory | None:
         stamp = _stamp(run)
         if first_stamp and stamp and first_stamp - stamp > CLOCKS_APART_SECONDS:
             break
-        # Cheap: whatever was created later was written later.
-        if _written_ns(run) < newest_ns - MTIME_LAG_NS:
-            continue
         created_ns = _created_ns(run)
         if created_ns is not None:
             first_stamp = first_stamp or stamp
@@ -290,9 +287,6 @@ def newest_run(root: Path | None = None) -> RunDirectory | None:
                 newest, newest_ns = run, created_ns
     return newest
 
-
-MTIME_LAG_NS = 10**9
-"""More than the lag of the clock with which file systems stamp."""
 
 CLOCKS_APART_SECONDS = 26 * 3600
 """Largest difference of local times between any two time zones."""
@@ -323,13 +317,6 @@ def _created_ns(run: RunDirectory) -> int | None:
         return msgspec.json.decode(read_json(run.header_path), type=_Created).created_ns
     except (OSError, DamagedFileError, *UNREADABLE_JSON):
         return None
-
-
-def _written_ns(run: RunDirectory) -> int:
-    try:
-        return run.header_path.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def find_run(text: str, root: Path | None = None) -> RunDirectory:

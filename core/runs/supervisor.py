@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,25 +181,21 @@ def _on_devices(
     yield from supervision.end()
 
 
-@contextmanager
-def locked_devices(devices: Sequence[str]) -> Iterator[None]:
+def locked_devices(devices: Sequence[str]) -> AbstractContextManager[None]:
     """Exclude other runs from these devices inside ``with``."""
-    with _locked({device_lock(device): device for device in devices}):
-        yield
+    return _locked({device_lock(device): device for device in devices})
 
 
-@contextmanager
-def _locked_for(spec: RunSpec) -> Iterator[None]:
+def _locked_for(spec: RunSpec) -> AbstractContextManager[None]:
     """Exclude other runs from the devices of the spec's ranks, on all nodes, inside ``with``."""
     hosts = hosts_of(spec.ranks)
-    with _locked(
+    return _locked(
         {
             device_lock(device, node=host): f"{device} of {host}" if hosts else device
             for host, share in zip(hosts or (None,), shares(spec.ranks, len(hosts)), strict=True)
             for device in spec.devices[:share]
         }
-    ):
-        yield
+    )
 
 
 @contextmanager

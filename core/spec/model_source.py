@@ -140,11 +140,8 @@ def _check_libraries(model: str, source: ModelSource, path: Path, python: str) -
 
 
 def _required_imports(path: Path) -> set[str]:
-    try:
-        body = ast.parse(_read(path)).body
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()  # its import reports the error
-    imports = (node for node in body if isinstance(node, (ast.Import, ast.ImportFrom)))
+    nodes = _parsed(path).body
+    imports = (node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)))
     return {
         name.partition(".")[0]
         for node in imports
@@ -253,6 +250,13 @@ def _read(file: Path) -> bytes:
         return opened.read(MAX_BYTES)
 
 
+def _parsed(file: Path) -> ast.Module:
+    try:
+        return ast.parse(_read(file))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])  # its import reports the error
+
+
 def _local_files(source: ModelSource, path: Path) -> set[Path]:
     """Return the file and its imports, also indirect ones, from its folder or its package.
 
@@ -301,11 +305,7 @@ def _imports(file: Path) -> Iterator[tuple[str, int]]:
 
     Both ``from a import b`` and ``import a.b`` give ``a.b``: b may be a module.
     """
-    try:
-        tree = ast.parse(_read(file))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # its import reports the error
-    for node in ast.walk(tree):
+    for node in ast.walk(_parsed(file)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, 0) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -318,11 +318,8 @@ def factories_in(path: Path) -> list[str]:
 
     Empty if the file is broken or cannot be read.
     """
-    try:
-        body = ast.parse(_read(path)).body
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    definitions = [node for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    nodes = _parsed(path).body
+    definitions = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
     definitions.sort(key=lambda node: isinstance(node, ast.ClassDef))
     return [node.name for node in definitions if not node.name.startswith("_")]
 
