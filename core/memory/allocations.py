@@ -2,24 +2,363 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from sysbench.core.memory.card import Segments
 from sysbench.core.memory.history import History, Integers, Lifetimes, pair
-from sysbench.core.memory.owners import (
-    BEFORE,
-    KEPT,
-    OWNERS,
-    UNKNOWN,
-    WORKSPACES,
-    Notes,
-    attribute,
-)
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
 from sysbench.core.record.record import LedgerRow
+from sysbench.core.trace.classify import WHOLE_MODEL
+
+MAX_OFFSET_US = 20.0
+"""Microseconds above which a clock difference is reported."""
+
+N = TypeVar("N", bound="Note")
+
+
+class Offset(NamedTuple):
+    """The allocator's clock minus the notes' clock at a time of the notes, off by at most
+    ``error_ns``."""
+
+    time_ns: int
+    offset_ns: int
+    error_ns: int
+
+
+class JoinedClock(NamedTuple):
+    """A history without clock probes, notes in its clock, and the offsets at both ends; fewer if
+    events of probes were dropped."""
+
+    history: History
+    notes: Notes
+    offsets: list[Offset]
+
+    @property
+    def offset_us(self) -> float | None:
+        """The larger offset, in microseconds; None without any."""
+        worst = max(self.offsets, key=lambda offset: abs(offset.offset_ns), default=None)
+        return None if worst is None else worst.offset_ns / 1e3
+
+
+def join_clocks(history: History, notes: Notes) -> JoinedClock:
+    """Shift the notes into the clock of the history, and remove the clock probes from it.
+
+    The offset is interpolated linearly between the ends. Without probes nothing changes.
+    """
+    probes = [
+        (sounding, index)
+        for sounding in notes.soundings
+        if (index := _event_of(history, sounding)) is not None
+    ]
+    offsets = _ends([_offset(history, sounding, index) for sounding, index in probes])
+    if not offsets:
+        return JoinedClock(history, notes, [])
+    shifted = msgspec.structs.replace(
+        notes,
+        phases=_shift(notes.phases, offsets),
+        modules=_shift(notes.modules, offsets),
+        tags=_shift(notes.tags, offsets),
+        released_ns=None
+        if notes.released_ns is None
+        else notes.released_ns + _offset_at(notes.released_ns, offsets),
+    )
+    return JoinedClock(_remove(history, [index for _, index in probes]), shifted, offsets)
+
+
+def _event_of(history: History, sounding: Sounding) -> int | None:
+    candidates = np.flatnonzero(history.change == sounding.bytes)
+    if not len(candidates):
+        return None
+    distance = np.abs(history.time_ns[candidates] - sounding.middle_ns)
+    return int(candidates[np.argmin(distance)])
+
+
+def _offset(history: History, sounding: Sounding, index: int) -> Offset:
+    middle_ns = sounding.middle_ns
+    # The history's times are the middles of microseconds.
+    error_ns = (sounding.after_ns - sounding.before_ns) // 2 + 500
+    return Offset(middle_ns, int(history.time_ns[index]) - middle_ns, error_ns)
+
+
+def _ends(offsets: Sequence[Offset]) -> list[Offset]:
+    """The most exact offset of either end, that is of the probes before and after the middle."""
+    if not offsets:
+        return []
+    times = [offset.time_ns for offset in offsets]
+    middle_ns = (min(times) + max(times)) // 2
+    sides = (
+        [offset for offset in offsets if offset.time_ns <= middle_ns],
+        [offset for offset in offsets if offset.time_ns > middle_ns],
+    )
+    return [min(side, key=lambda offset: offset.error_ns) for side in sides if side]
+
+
+def _offset_at(time_ns: int, offsets: Sequence[Offset]) -> int:
+    first, last = offsets[0], offsets[-1]
+    between = last.time_ns - first.time_ns
+    if not between:
+        return first.offset_ns
+    since = min(max(time_ns - first.time_ns, 0), between)
+    return first.offset_ns + (last.offset_ns - first.offset_ns) * since // between
+
+
+def _shift(notes: Sequence[N], offsets: Sequence[Offset]) -> list[N]:
+    return [
+        msgspec.structs.replace(note, time_ns=note.time_ns + _offset_at(note.time_ns, offsets))
+        for note in notes
+    ]
+
+
+def _remove(history: History, births: Sequence[int]) -> History:
+    gone = list(births)
+    for birth in births:
+        later = np.flatnonzero(history.address[birth + 1 :] == history.address[birth])
+        gone += [birth + 1 + int(later[0])] if len(later) else []
+    remains = np.ones(len(history), dtype=np.bool_)
+    remains[gone] = False
+    columns: dict[str, Any] = {
+        field.name: column[remains]
+        for field in fields(history)
+        if isinstance(column := getattr(history, field.name), np.ndarray) and len(column)
+    }
+    return replace(history, **columns)
+
+
+Owner = Literal[
+    "parameters",
+    "buffers",
+    "inputs",
+    "optimizer state",
+    "gradients",
+    "autocast weight copies",
+    "activations",
+    "outputs",
+]
+"""The owner of a storage. If an allocation has several, the first in this order counts."""
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A fact at a time, in nanoseconds since the Unix epoch."""
+
+    time_ns: int
+
+
+class PhaseMark(Note, frozen=True):
+    """A phase began; ``""`` means that the step ended. Building the model is step -1."""
+
+    step: int
+    phase: str
+
+
+class ModuleMark(Note, frozen=True):
+    module: str
+
+
+class Tag(Note, frozen=True):
+    """The storage at this address belonged to this owner and module at this time."""
+
+    address: int
+    owner: Owner
+    module: str
+
+
+class Sounding(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A clock probe: an odd-sized allocation between two clock readings, freed at once."""
+
+    before_ns: int
+    after_ns: int
+    bytes: int
+
+    @property
+    def middle_ns(self) -> int:
+        return (self.before_ns + self.after_ns) // 2
+
+
+class Notes(msgspec.Struct, frozen=True):
+    """All notes of a pass, each list in order of time.
+
+    Attributes:
+        released_ns: Time at which the libraries freed their workspaces, after the last step.
+        workspaces: Addresses of blocks alive at the end of the history that the libraries freed on
+            request, after memory had run out.
+        soundings: Clock probes, which align the allocator's clock with that of the notes.
+    """
+
+    phases: list[PhaseMark] = []
+    modules: list[ModuleMark] = []
+    tags: list[Tag] = []
+    released_ns: int | None = None
+    workspaces: list[int] = []
+    soundings: list[Sounding] = []
+
+    @property
+    def steps(self) -> list[int]:
+        """The recorded steps, without building."""
+        return sorted({mark.step for mark in self.phases if mark.step >= 0})
+
+    def step_span(self, step: int) -> tuple[int, int]:
+        times = [mark.time_ns for mark in self.phases if mark.step == step]
+        return times[0], times[-1]
+
+    def forward_end_ns(self, step: int) -> int | None:
+        """End of a step's forward, its output alive; None if no mark shows it."""
+        marks = [mark for mark in self.phases if mark.step == step]
+        for mark, after in pairwise(marks):
+            if mark.phase == "forward" and after.phase:
+                return after.time_ns
+            if mark.phase == "forward":  # the step ends with its output dropped
+                times = [tag.time_ns for tag in self.tags if tag.owner == "outputs"]
+                within = [ns for ns in times if mark.time_ns <= ns <= after.time_ns]
+                return max(within, default=None)
+        return None
+
+    def phase_at(self, time_ns: int) -> str:
+        """The phase at that time; ``""`` outside all phases."""
+        position = bisect_right(self.phases, time_ns, key=lambda mark: mark.time_ns)
+        return self.phases[position - 1].phase if position else ""
+
+
+OWNERS: tuple[Owner, ...] = get_args(Owner)
+WORKSPACES = "workspaces"
+"""Category of memory that a library keeps from one call to the next."""
+KEPT = "kept between steps"
+BEFORE = "there before the recording"
+UNKNOWN = "not attributed"
+
+CLOCK_SLACK_NS = 100_000
+"""Largest difference between the allocator's time and a tag's; both read the host's clock."""
+
+ALWAYS, NEVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+
+
+class Attribution(NamedTuple):
+    """One element an allocation, in the order of `Lifetimes`.
+
+    Attributes:
+        category: An `Owner`, ``temporaries (<phase>)``, or one of LIBRARY_WORKSPACE, WORKSPACES,
+            KEPT, BEFORE, UNKNOWN.
+        phase: The phase of its birth; ``""`` if unknown.
+        module: Path of the module that owns it, or that computed at its birth; ``""`` without
+            notes.
+    """
+
+    category: list[str]
+    phase: list[str]
+    module: list[str]
+
+
+def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attribution:
+    """Assign an owner to each allocation from the worker's notes.
+
+    A tag counts when its time lies within the allocation's life. An allocation without a tag is a
+    temporary of the phase of its birth, unless it outlives its step. It is then a library's
+    workspace if it died when the libraries freed theirs, else kept between steps. Blocks in
+    ``notes.workspaces`` are always workspaces. An allocation that lived within one matrix product
+    belongs to the library, whatever tag its address has.
+    """
+    is_workspace = _library_workspace(history, lifetimes)
+    if not (notes.phases or notes.modules or notes.tags or notes.workspaces):
+        # An imported file can be large: no loop over its allocations.
+        names = (UNKNOWN, BEFORE, LIBRARY_WORKSPACE)
+        which = np.where(is_workspace, 2, lifetimes.born == 0).tolist()
+        unknown = [""] * len(lifetimes)
+        return Attribution([names[number] for number in which], unknown, unknown)
+    # By instant: instant i begins with event i - 1. Before the first event it is always, and
+    # what no event frees dies NEVER.
+    times = np.concatenate([[ALWAYS], history.time_ns, [NEVER]])
+    births, deaths = times[lifetimes.born].tolist(), times[lifetimes.died].tolist()
+    tags = _tags_by_allocation(lifetimes, births, deaths, notes.tags)
+    phase_at = _latest(notes.phases, births)
+    module_at = _latest(notes.modules, births)
+    last_ns = {mark.step: mark.time_ns for mark in notes.phases}  # a step's last mark ends it
+    released_ns = NEVER if notes.released_ns is None else notes.released_ns - CLOCK_SLACK_NS
+    freed_later = np.isin(lifetimes.address, notes.workspaces).tolist()
+
+    def category_of(index: int) -> str:
+        mark = notes.phases[phase_at[index]] if phase_at[index] >= 0 else None
+        if is_workspace[index]:
+            return LIBRARY_WORKSPACE
+        if index in tags:
+            return tags[index].owner
+        if freed_later[index] and deaths[index] == NEVER:
+            return WORKSPACES
+        if births[index] == ALWAYS:
+            return BEFORE
+        if mark is None:
+            return UNKNOWN
+        if deaths[index] > last_ns[mark.step]:
+            return WORKSPACES if released_ns <= deaths[index] < NEVER else KEPT
+        return f"temporaries ({mark.phase})"
+
+    def module_of(index: int) -> str:
+        if index in tags:
+            return tags[index].module
+        mark = module_at[index]
+        if mark >= 0:
+            return notes.modules[mark].module
+        return WHOLE_MODEL if notes.phases else ""
+
+    everything = range(len(lifetimes))
+    return Attribution(
+        category=[category_of(index) for index in everything],
+        phase=[notes.phases[mark].phase if mark >= 0 else "" for mark in phase_at],
+        module=[module_of(index) for index in everything],
+    )
+
+
+def _library_workspace(history: History, lifetimes: Lifetimes) -> NDArray[np.bool_]:
+    """Mask of the allocations that one matrix product took and freed before it returned.
+
+    Libraries pack operands or accumulate in them, depending on the CPU's instructions. They are not
+    tensors of the step: a product's result outlives the product.
+    """
+    if not len(history.product):
+        return np.zeros(len(lifetimes), dtype=np.bool_)
+    # By instant, as above: outside of the recording no product is under way.
+    product = np.concatenate([[-1], history.product, [-1]])
+    born, died = product[lifetimes.born], product[lifetimes.died]
+    is_within_one: NDArray[np.bool_] = (born >= 0) & (born == died)
+    return is_within_one
+
+
+def _tags_by_allocation(
+    lifetimes: Lifetimes, births: list[int], deaths: list[int], tags: Sequence[Tag]
+) -> dict[int, Tag]:
+    at_address: defaultdict[int, list[int]] = defaultdict(list)
+    for index, address in enumerate(lifetimes.address.tolist()):
+        at_address[address].append(index)
+    chosen: dict[int, Tag] = {}
+    for tag in tags:
+        candidates = at_address.get(tag.address, [])
+        # Allocations of one address are in order of birth: the tag belongs to the last born
+        # before it, or by clock slack to the first born after it.
+        born_before = bisect_right(candidates, tag.time_ns, key=births.__getitem__)
+
+        def gap(index: int, time_ns: int = tag.time_ns) -> int:
+            return max(births[index] - time_ns, time_ns - deaths[index], 0)
+
+        near = min(candidates[max(0, born_before - 1) : born_before + 1], key=gap, default=None)
+        if near is None or gap(near) > CLOCK_SLACK_NS:
+            continue
+        if near not in chosen or OWNERS.index(tag.owner) < OWNERS.index(chosen[near].owner):
+            chosen[near] = tag
+    return chosen
+
+
+def _latest(notes: Sequence[Note], times: list[int]) -> list[int]:
+    noted_ns = np.array([note.time_ns for note in notes], dtype=np.int64)
+    positions: list[int] = (np.searchsorted(noted_ns, times, side="right") - 1).tolist()
+    return positions
+
 
 HELD_BY_GRAPHS = "held by CUDA graphs"
 """Category of memory reserved for CUDA graphs and not handed out: replays use it without events."""

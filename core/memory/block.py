@@ -17,11 +17,16 @@ import msgspec
 import numpy as np
 
 from sysbench.core.formatting import short_path, slashed
-from sysbench.core.memory.allocations import HELD_BY_GRAPHS, AllocationHistory, replay_allocations
+from sysbench.core.memory.allocations import (
+    HELD_BY_GRAPHS,
+    AllocationHistory,
+    Notes,
+    join_clocks,
+    replay_allocations,
+)
 from sysbench.core.memory.allocations import UNSPLIT as UNSPLIT
 from sysbench.core.memory.card import CardReading, Segments, card_rows
 from sysbench.core.memory.history import Frame, History, OomEvent, Stack, is_python
-from sysbench.core.memory.owners import Notes, join_clocks
 from sysbench.core.memory.predicted import NOT_PREDICTED
 from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.record.memory import (

@@ -7,9 +7,9 @@ import numpy as np
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.formatting import format_bytes
+from sysbench.core.memory.allocations import Notes
 from sysbench.core.memory.block import NO_COUNTER, Counters, Recording, describe_memory
 from sysbench.core.memory.history import History, pair
-from sysbench.core.memory.owners import Notes
 from sysbench.core.memory.profiled import CountedHistory
 from sysbench.core.memory.snapshot_reading import Snapshot
 from sysbench.core.record.memory import DeviceMemory

@@ -7,10 +7,16 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from sysbench.core.memory.allocations import AllocationHistory, replay_allocations
+from sysbench.core.memory.allocations import (
+    NEVER,
+    AllocationHistory,
+    Notes,
+    PhaseMark,
+    join_clocks,
+    replay_allocations,
+)
 from sysbench.core.memory.block import Recording, draw_timeline, largest_alive, origins_alive
 from sysbench.core.memory.history import History, OomEvent, pair
-from sysbench.core.memory.owners import NEVER, Notes, PhaseMark, join_clocks
 from sysbench.core.record.memory import RESIDUAL, OomSnapshot
 from sysbench.core.record.record import LedgerRow
 

@@ -29,7 +29,7 @@ def read(rank: int, folder: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from sysbench.core.worker.ranks.stamps import HostClocks
+    from sysbench.core.worker.ranks.watched_collectives import HostClocks
 
     torch.set_num_threads(1)
     # The second rank waits for a file that the first one makes: no deadline crosses the clocks.

@@ -32,7 +32,7 @@ from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.own_model import canonical_arguments, decoded_arguments, source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.dry_step import Places, dry_run
-from sysbench.core.worker.dry_run.results import PLAIN_VALUES
+from sysbench.core.worker.dry_run.operations import PLAIN_VALUES
 from sysbench.core.worker.dry_run.storages import Place
 from sysbench.core.worker.workloads.huggingface import model_class
 from sysbench.core.worker.workloads.model_workload import parts_of

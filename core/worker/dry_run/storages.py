@@ -22,6 +22,7 @@ from sysbench.core.predict.sizes import WORKSPACES, workspace_bytes
 from sysbench.core.predict.tape import ACTIVATIONS, TEMPORARIES
 from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.operations import (
+    Results,
     flops_of,
     hidden_bytes,
     in_kernel_s_layout,
@@ -31,7 +32,6 @@ from sysbench.core.worker.dry_run.operations import (
     scratch_after,
     scratch_before,
 )
-from sysbench.core.worker.dry_run.results import Results
 from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _aten = torch.ops.aten

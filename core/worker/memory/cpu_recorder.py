@@ -11,9 +11,9 @@ from typing import Self
 from torch.autograd.profiler import profile
 
 from sysbench.core.errors import WorkerFailed
+from sysbench.core.memory.allocations import Sounding
 from sysbench.core.memory.block import NO_COUNTER, Recording
 from sysbench.core.memory.card import CardReading
-from sysbench.core.memory.owners import Sounding
 from sysbench.core.memory.profiled import decode_profiled_allocations, decode_refusal
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.storage import write_atomically

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sysbench.core.memory.owners import ModuleMark, Notes, Owner, PhaseMark, Tag
+from sysbench.core.memory.allocations import ModuleMark, Notes, Owner, PhaseMark, Tag
 from sysbench.core.trace.classify import LOSS, WHOLE_MODEL
 from sysbench.core.trace.scopes import MODULE_RANGE
 from sysbench.core.worker.ranges import is_compiled, module_ranges, takes_fused_paths

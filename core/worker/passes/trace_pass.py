@@ -30,8 +30,7 @@ from sysbench.core.trace.scopes import STEPS_RANGE
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 from sysbench.core.worker.compile.apply import compiled_modules
-from sysbench.core.worker.compile.compiled_ranges import part_ranges
-from sysbench.core.worker.compile.graphs import made_kernels, watched_graphs
+from sysbench.core.worker.compile.graphs import made_kernels, part_ranges, watched_graphs
 from sysbench.core.worker.limits import lift_memory_limit
 from sysbench.core.worker.ranges import module_ranges, phase_markers
 from sysbench.core.worker.workloads.make_workload import make_workload

@@ -38,9 +38,8 @@ from sysbench.core.worker.ranks.merged_block import (
     rows_around_optimizer,
     slowest,
 )
-from sysbench.core.worker.ranks.stamps import HostClocks, own_host
 from sysbench.core.worker.ranks.strategies import make_strategy, trained
-from sysbench.core.worker.ranks.watched_collectives import Collectives
+from sysbench.core.worker.ranks.watched_collectives import Collectives, HostClocks, own_host
 from sysbench.core.worker.step_clock import TimedSteps, clock_for
 from sysbench.core.worker.workloads.model_workload import Workload, report_own_model
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase, optimizer_over

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.ranks.stamps import Mark, Pending, Stamp
-from sysbench.core.worker.ranks.watched_collectives import Collectives
+from sysbench.core.worker.ranks.watched_collectives import Collectives, Mark, Pending, Stamp
 
 SYNC = "sync"
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.allocations import Notes, Tag
 from sysbench.core.memory.block import Counters, Recording, describe_memory
 from sysbench.core.memory.card import (
     GIVEN_BACK,
@@ -17,7 +18,6 @@ from sysbench.core.memory.card import (
     card_rows,
     segments_of,
 )
-from sysbench.core.memory.owners import Notes, Tag
 from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.record.memory import Pool
 from sysbench.core.record.record import LedgerRow, Memory

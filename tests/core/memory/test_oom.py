@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.memory.allocations import ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.memory.block import Counters, Recording
 from sysbench.core.memory.history import Frame, History, OomEvent
 from sysbench.core.memory.oom import (
@@ -23,7 +24,6 @@ from sysbench.core.memory.oom import (
     what_fits,
 )
 from sysbench.core.memory.oom_snapshot import snapshot_at_oom
-from sysbench.core.memory.owners import ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.memory.snapshot_reading import refusal_in
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.sizes import workspace_bytes

@@ -10,10 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from sysbench.core.memory.allocations import replay_allocations
+from sysbench.core.memory.allocations import Notes, PhaseMark, Tag, replay_allocations
 from sysbench.core.memory.block import Recording, describe_memory, rows_as_predicted
 from sysbench.core.memory.history import History
-from sysbench.core.memory.owners import Notes, PhaseMark, Tag
 from sysbench.core.memory.predicted import reconcile
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.record.memory import ReconciledRow

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.memory.allocations import replay_allocations
+from sysbench.core.memory.allocations import Notes, replay_allocations
 from sysbench.core.memory.history import Frame
-from sysbench.core.memory.owners import Notes
 from sysbench.core.memory.profiled import (
     decode_profiled_allocations,
     read_profiled_allocations,

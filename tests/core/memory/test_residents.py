@@ -5,10 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sysbench.core.memory.allocations import replay_allocations
+from sysbench.core.memory.allocations import (
+    CLOCK_SLACK_NS,
+    ModuleMark,
+    Notes,
+    PhaseMark,
+    Tag,
+    replay_allocations,
+)
 from sysbench.core.memory.block import Counters, Recording, describe_memory, format_stack
 from sysbench.core.memory.history import Frame, History
-from sysbench.core.memory.owners import CLOCK_SLACK_NS, ModuleMark, Notes, PhaseMark, Tag
 from sysbench.core.record.record import LedgerRow, Memory
 
 START_NS = 1_800_000_000_000_000_000

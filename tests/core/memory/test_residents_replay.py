@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.memory.allocations import replay_allocations
+from sysbench.core.memory.allocations import Notes, PhaseMark, Tag, replay_allocations
 from sysbench.core.memory.history import History, pair
-from sysbench.core.memory.owners import Notes, PhaseMark, Tag
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sysbench.core.memory.owners import PhaseMark
+from sysbench.core.memory.allocations import PhaseMark
 
 START_US = 1_800_000_000_000_000
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.profiler import profile, record_function
 
-from sysbench.core.memory.allocations import replay_allocations
-from sysbench.core.memory.owners import Notes
+from sysbench.core.memory.allocations import Notes, replay_allocations
 from sysbench.core.memory.profiled import decode_profiled_allocations
 from sysbench.core.worker.workloads.make_workload import Workload
 from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload

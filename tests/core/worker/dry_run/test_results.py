@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sysbench.core.worker.dry_run.results import Results
+from sysbench.core.worker.dry_run.operations import Results
 
 aten = torch.ops.aten
 LAYOUTS: tuple[Callable[[Tensor], Tensor], ...] = (

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from sysbench.core.memory.owners import Notes
+from sysbench.core.memory.allocations import Notes
 from sysbench.core.memory.snapshot_reading import read_snapshot
 from sysbench.core.record.events import (
     AnyEvent,

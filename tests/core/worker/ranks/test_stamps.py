@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from sysbench.core.worker.ranks.stamps import CudaStamps
+from sysbench.core.worker.ranks.watched_collectives import CudaStamps
 
 
 def test_the_anchor_is_half_way_between_the_readings_around_it(
