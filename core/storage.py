@@ -124,6 +124,14 @@ def read_regular(path: Path, most_bytes: int = MAX_BYTES, *, inside: Path | None
         return file.read(most_bytes)
 
 
+def text_of(path: Path) -> str:
+    """Return the text of a small file of the system; empty if it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
 def open_to_write(path: Path, flags: int) -> int:
     """Open or create a file that is written in place, and return its descriptor.
 

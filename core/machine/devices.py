@@ -14,6 +14,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.machine.interpreter import chosen_python, probe_python
 from sysbench.core.machine.nvml import Nvml
 from sysbench.core.machine.sample import DeviceSample
+from sysbench.core.storage import text_of
 
 DEVICE_ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 """Variable by which CUDA numbers its devices, and the value that matches NVML's order.
@@ -168,10 +169,7 @@ def torch_facts(python: str | None = None) -> dict[str, str | None]:
     if not origin:
         return {"version": None, "cuda": None, "path": None}
     folder = Path(origin).parent
-    try:
-        text = (folder / "version.py").read_text()
-    except OSError:
-        text = ""
+    text = text_of(folder / "version.py")
     return {
         "version": _assigned_text(text, "__version__"),
         "cuda": _assigned_text(text, "cuda"),

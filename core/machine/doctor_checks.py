@@ -25,7 +25,7 @@ from sysbench.core.machine.nvml import MIN_GPM_NS, Nvml
 from sysbench.core.machine.peaks import find_gpu
 from sysbench.core.machine.read_environment import is_wsl, workers_package
 from sysbench.core.machine.sample import DeviceSample
-from sysbench.core.storage import home
+from sysbench.core.storage import home, text_of
 
 LITTLE_DISK_BYTES = 2 * 2**30
 LITTLE_MEMORY_BYTES = 2 * 2**30
@@ -284,8 +284,8 @@ def gpu_checks(survey: Survey) -> list[Check]:
         _activity(answering),
         _tenants(answering),
         check_counters(
-            _text_of(DRIVER_PARAMETERS),
-            is_admin=may_profile(_text_of(OWN_STATUS), survey.driver),
+            text_of(DRIVER_PARAMETERS),
+            is_admin=may_profile(text_of(OWN_STATUS), survey.driver),
         ),
         *([] if len(answering) < 2 else [check_shared_memory(_shared_memory_bytes())]),
     ]
@@ -346,13 +346,6 @@ def _tenants(devices: list[DeviceSample]) -> Check:
     if present or unseen:
         return row("other tenants", "; ".join(present + unseen), "tenants")
     return row("other tenants", "none visible")
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def may_profile(status: str, driver: str | None) -> bool:

@@ -14,6 +14,7 @@ import psutil
 
 from sysbench.core.machine.sample import HostSample
 from sysbench.core.record.events import Neighbour as Neighbour
+from sysbench.core.storage import text_of
 
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
@@ -120,7 +121,7 @@ def memory_limit_bytes(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> i
         int(text)
         for folder in _folders("memory", root, membership)
         for name in ("memory.max", "memory.limit_in_bytes")
-        if (text := _read(folder / name)).isdigit()
+        if (text := text_of(folder / name)).isdigit()
     ]
     return min(limits, default=None)
 
@@ -129,8 +130,8 @@ def cpu_quota(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float | No
     """Return the smallest processor quota of this process's groups, in cores; None without one."""
     quotas = []
     for folder in _folders("cpu", root, membership):
-        version_2 = _read(folder / "cpu.max").split()
-        version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        version_2 = text_of(folder / "cpu.max").split()
+        version_1 = [text_of(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
         for pair in (version_2, version_1):
             # "max" and -1 mean no limit.
             if len(pair) == 2 and all(text.isdigit() for text in pair):
@@ -144,7 +145,7 @@ def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
     A line of the membership file is ``number:controllers:path``; version 2 leaves the controllers
     empty, version 1 has a folder for each.
     """
-    for line in _read(membership).splitlines():
+    for line in text_of(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             top = root
@@ -155,13 +156,6 @@ def _folders(controller: str, root: Path, membership: Path) -> Iterator[Path]:
         folder = top / path.lstrip("/")
         yield folder
         yield from (above for above in folder.parents if above.is_relative_to(top))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 PROCESSORS = Path("/sys/devices/system/cpu")
@@ -178,11 +172,9 @@ def processor_mhz(folder: Path = PROCESSORS) -> float | None:
     """
     clocks = []
     for number in os.sched_getaffinity(0):
-        try:
-            text = (folder / f"cpu{number}" / "cpufreq" / "scaling_cur_freq").read_text()
+        text = text_of(folder / f"cpu{number}" / "cpufreq" / "scaling_cur_freq")
+        if text.isdigit():  # it can be absent, or "<unknown>"
             clocks.append(int(text) / 1000)
-        except (OSError, ValueError):  # absent, or "<unknown>"
-            continue
     return max(clocks, default=None)
 
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from sysbench.core.storage import text_of
+
 LADDER: tuple[tuple[str, frozenset[str]], ...] = (
     ("SSE41", frozenset({"sse4_1"})),
     ("AVX", frozenset({"avx"})),
@@ -53,11 +55,7 @@ def onednn_instructions(flags: Collection[str], environ: Mapping[str, str]) -> s
 
 def cpu_flags() -> frozenset[str]:
     """Return the CPU's feature flags from ``/proc/cpuinfo``; empty if it has none."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return frozenset()
-    match = re.search(r"^flags\s*:\s*(.+)$", text, re.MULTILINE)
+    match = re.search(r"^flags\s*:\s*(.+)$", text_of(Path("/proc/cpuinfo")), re.MULTILINE)
     return frozenset(match[1].split()) if match else frozenset()
 
 

@@ -20,6 +20,7 @@ from sysbench.core.machine.host_sampler import cpu_quota, memory_capacity_bytes
 from sysbench.core.machine.interpreter import Interpreter, chosen_python, probe_python
 from sysbench.core.machine.node import describe_node
 from sysbench.core.machine.nvml import Nvml
+from sysbench.core.storage import text_of
 
 PROGRAM = "sysbench-tui"
 PACKAGES = ("torch", "triton", "numpy", "msgspec", "nvtx", "nvidia-ml-py", PROGRAM)
@@ -181,11 +182,7 @@ def _nvidia() -> tuple[dict[str, Any] | None, str]:
 
 
 def cpu_model() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    match = re.search(r"^model name\s*:\s*(.+)$", text_of(Path("/proc/cpuinfo")), re.MULTILINE)
     return match[1] if match else platform.processor() or platform.machine()
 
 

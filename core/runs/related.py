@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
 import msgspec
 
 from sysbench.core.compare.compared_records import NOTHING_KNOWN
@@ -31,16 +34,19 @@ def eager_counterpart(record: Record, library: Library | None = None) -> Record 
     """
     runs = library or Library()
     wanted = eager_spec(record).identity
-    for entry in runs.entries(str(record.spec["model"])):
-        if entry.identity != wanted or not entry.rounds or entry.live:
-            continue
-        try:
-            other = load_record(runs.open(entry.id))
-        except SysbenchError:
-            continue
-        if _machine(other) == _machine(record):
-            return other
-    return None
+    entries = (
+        entry
+        for entry in runs.entries(str(record.spec["model"]))
+        if entry.identity == wanted and entry.rounds and not entry.live
+    )
+    others = (other for other in _readable(entries, runs) if _machine(other) == _machine(record))
+    return next(others, None)
+
+
+def _readable(entries: Iterable[Entry], runs: Library) -> Iterator[Record]:
+    for entry in entries:
+        with suppress(SysbenchError):
+            yield load_record(runs.open(entry.id))
 
 
 def compile_break_even(record: Record, library: Library | None = None) -> BreakEven | None:
@@ -79,23 +85,20 @@ def runs_with_other_steps(record: Record, library: Library | None = None) -> lis
         return []
     runs = library or Library()
     by_step: dict[str, Record] = {}
-    for entry in runs.entries(str(record.spec["model"])):
-        wanted = entry.step in GEMM_STEPS and entry.step not in (record.spec["step"], *by_step)
-        if not wanted or entry.live or not _alike(entry, record):
-            continue
-        try:
-            other = load_record(runs.open(entry.id))
-        except SysbenchError:
-            continue
-        if other.kernels is not None and _deciding(other) == _deciding(record):
-            by_step[entry.step] = other
-    return list(by_step.values())
-
-
-def _alike(entry: Entry, record: Record) -> bool:
-    return "trace" in entry.passes and all(
-        getattr(entry, key) == record.spec[key] for key in SPEC_COLUMNS if key not in FREE
+    alike = {key: record.spec[key] for key in SPEC_COLUMNS if key not in FREE}
+    entries = (
+        entry
+        for entry in runs.entries(str(record.spec["model"]))
+        if entry.step in GEMM_STEPS
+        and entry.step not in (record.spec["step"], *by_step)
+        and "trace" in entry.passes
+        and not entry.live
+        and all(getattr(entry, key) == value for key, value in alike.items())
     )
+    for other in _readable(entries, runs):
+        if other.kernels is not None and _deciding(other) == _deciding(record):
+            by_step[other.spec["step"]] = other
+    return list(by_step.values())
 
 
 def _deciding(record: Record) -> dict[str, object]:

@@ -21,6 +21,7 @@ from sysbench.core.machine.interpreter import (
 )
 from sysbench.core.spec.own_model import ModelSource, source_of
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import text_of
 
 CONFIG = "config.json"
 INSTALLED = {"site-packages", "dist-packages"}
@@ -229,10 +230,7 @@ def _cache_folder() -> Path:
 def _cached_config(place: str) -> Path | None:
     """Return the cached configuration of an id: of its main branch, else of any revision."""
     folder = _cache_folder() / f"models--{place.replace('/', '--')}"
-    try:
-        revision = (folder / "refs" / "main").read_text("utf-8").strip()
-    except OSError:
-        revision = "*"
+    revision = text_of(folder / "refs" / "main") or "*"
     return next(iter(sorted(folder.glob(f"snapshots/{revision}/{CONFIG}"))), None)
 
 

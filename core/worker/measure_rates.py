@@ -29,6 +29,7 @@ from sysbench.core.record.device_rates import (
     RateRequest,
     RateTimed,
 )
+from sysbench.core.storage import text_of
 
 SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192, 16384)}
 """Rows of the square matrices."""
@@ -138,7 +139,9 @@ class Bench:
     @cached_property
     def arrays(self) -> list[torch.Tensor]:
         """Three float32 arrays, written: pages that were never written have no memory."""
-        count = self._array_bytes() // 4 // LONG_ROW * LONG_ROW
+        wanted = max(MIN_ARRAY_BYTES, CACHES * self._cache_bytes())
+        size = int(min(wanted, self._free_bytes() * MAX_MEMORY_SHARE)) // 2**20 * 2**20
+        count = size // 4 // LONG_ROW * LONG_ROW
         return [torch.ones(count, device=self.device) for _ in range(3)]
 
     def transfer(self, *, to_device: bool) -> Amount:
@@ -206,18 +209,11 @@ class Bench:
             return torch.cuda.mem_get_info(self.device)[0]
         return int(psutil.virtual_memory().available)
 
-    def _array_bytes(self) -> int:
-        wanted = max(MIN_ARRAY_BYTES, CACHES * self._cache_bytes())
-        return int(min(wanted, self._free_bytes() * MAX_MEMORY_SHARE)) // 2**20 * 2**20
-
     def _cache_bytes(self) -> int:
         if self.on_cuda:
             return torch.cuda.get_device_properties(self.device).L2_cache_size
-        try:
-            text = Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text().strip()
-        except OSError:
-            return 0
-        return int(text.removesuffix("K")) * 1024
+        text = text_of(Path("/sys/devices/system/cpu/cpu0/cache/index3/size"))
+        return int(text.removesuffix("K") or 0) * 1024
 
 
 MEASURES: dict[str, Callable[[Bench], Amount]] = {

@@ -15,6 +15,8 @@ from sysbench.core.predict.dry_run_client import Product
 from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _aten = torch.ops.aten
+OF_BOTH = (_aten.native_layer_norm_backward, _aten._safe_softmax)
+"""Operations with scratch memory on the CPU as on CUDA."""
 _CPU_FLASH = _aten._scaled_dot_product_flash_attention_for_cpu
 _CPU_FLASH_BACKWARD = _aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -70,20 +72,17 @@ def hidden_bytes(packet: Any, args: Sequence[Any], result: Any, *, on_cuda: bool
     a batch norm allocates the input gradient twice if input and incoming gradient are dense
     (``batch_norm_backward_cpu_template``).
     """
-    if packet is _aten.native_layer_norm_backward:
-        return sum(strided_bytes(args))
-    if packet is _aten._safe_softmax:
-        return sum(marks_bytes(result))
+    if packet in OF_BOTH or (on_cuda and packet is _aten._softmax_backward_data):
+        return sum(scratch_after(packet, args, result))
     if not on_cuda and packet is _aten.native_batch_norm_backward and result[0] is not None:
-        is_dense = all(map(_is_dense, args[:2]))
-        return result[0].numel() * result[0].itemsize if is_dense else 0
-    if on_cuda and packet is _aten._softmax_backward_data:
-        return softmax_product_bytes(args[0])
+        last = torch.channels_last
+        is_dense = all(x.is_contiguous() or x.is_contiguous(memory_format=last) for x in args[:2])
+        return _bytes(result[0]) if is_dense else 0
     return 0
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.itemsize
 
 
 def in_kernel_s_layout(packet: Any, result: Any) -> Any:
@@ -106,8 +105,6 @@ def results_on_device(packet: Any, result: Any) -> Any:
     return result[:2] if is_efficient else result
 
 
-_aten = torch.ops.aten
-
 SORTED_FROM = 3_073
 """Indices from which an embedding's gradient sorts them first."""
 
@@ -127,7 +124,7 @@ FLASH_ROWS, FLASH_COLUMNS = 128, 32
 def scratch_before(packet: Any, args: Sequence[Any]) -> list[int]:
     """Bytes requested before the results; all are returned when the operation ends."""
     if packet is _aten.roll and not args[0].is_contiguous():
-        return [args[0].numel() * args[0].itemsize]
+        return [_bytes(args[0])]
     return []
 
 
@@ -145,29 +142,14 @@ def scratch_after(packet: Any, args: Sequence[Any], result: Any) -> list[int]:
     if packet is _aten._scaled_dot_product_cudnn_attention_backward:
         return _cudnn_backward(args[1])
     if packet is _aten._safe_softmax:
-        return marks_bytes(result)
+        # Marks of elements that are minus infinity and of rows that are so entirely, and the zero
+        # that such rows are set to, in the softmax itself.
+        return [result.numel(), result.numel() // result.shape[-1], result.itemsize]
     if packet is _aten._softmax_backward_data:
-        return [softmax_product_bytes(args[0])]
+        return [_bytes(args[0])]  # the gradient times the softmax, which the CPU's kernel skips
     if packet is _aten.native_layer_norm_backward:
-        return strided_bytes(args)
+        return [_bytes(tensor) for tensor in args[:2] if not tensor.is_contiguous()]
     return []
-
-
-def softmax_product_bytes(gradient: Tensor) -> int:
-    """Of ``softmax_backward_cuda_out``: the gradient times the softmax. The CPU's makes none."""
-    return gradient.numel() * gradient.itemsize
-
-
-def strided_bytes(args: Sequence[Any]) -> list[int]:
-    """Layer norm backward: contiguous copies of the gradient and the input."""
-    strided = (tensor for tensor in args[:2] if not tensor.is_contiguous())
-    return [tensor.numel() * tensor.itemsize for tensor in strided]
-
-
-def marks_bytes(result: Tensor) -> list[int]:
-    """Of ``_safe_softmax``: marks of elements that are minus infinity and of rows that are so
-    entirely, and the zero that such rows are set to, in the softmax itself."""
-    return [result.numel(), result.numel() // result.shape[-1], result.itemsize]
 
 
 def _sorted_embedding(gradient: Tensor, indices: Tensor, vocabulary: int) -> list[int]:

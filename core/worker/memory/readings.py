@@ -9,6 +9,7 @@ import torch
 from sysbench.core.record.events import MemoryRead
 from sysbench.core.runs.worker_process import Report
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.storage import text_of
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 
 STATUS = Path("/proc/self/status")
@@ -66,10 +67,7 @@ class Readings:
 
 def resident_bytes() -> tuple[int | None, int | None]:
     """Resident set of this process and its peak; None if the kernel does not report them."""
-    try:
-        lines = STATUS.read_text().splitlines()
-    except OSError:
-        return None, None
+    lines = text_of(STATUS).splitlines()
     sizes = {name: rest for name, _, rest in (line.partition(":") for line in lines)}
     held, peak = (
         int(sizes[name].split()[0]) * 1024 if name in sizes else None for name in ("VmRSS", "VmHWM")
