@@ -1,14 +1,12 @@
-"""All runs of this machine, indexed in SQLite.
+"""All runs of this machine, with an index of their main numbers.
 
-The run directories are the source: ``library.db`` is rebuilt if it is deleted or damaged.
+The run directories are the source: ``library.json`` is rebuilt if it is deleted or damaged.
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,7 +88,6 @@ def label_version(run: str | os.PathLike[str]) -> str:
     return f":{file.st_mtime_ns}:{file.st_ino}"
 
 
-BUSY_SECONDS = 10.0
 ENTRY_FORMAT = 4
 """Version of `Entry`: rows of an older one are rebuilt."""
 
@@ -137,12 +134,17 @@ STEP_COLUMNS = ("median_ms", "ci_low_ms", "ci_high_ms", "half_width")
 SPEC_COLUMNS = tuple(field.name for field in FIELDS if field.name in Entry.__struct_fields__)
 
 
+class _Row(msgspec.Struct, frozen=True):
+    version: str
+    entry: Entry
+
+
 class Library:
     """The index in one data folder (default: the user's)."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root or home()
-        self.path = self.root / "library.db"
+        self.path = self.root / "library.json"
         self.unreadable: dict[str, str] = {}
 
     def entries(self, text: str = "") -> list[Entry]:
@@ -151,8 +153,7 @@ class Library:
         Runs that cannot be read are in ``unreadable``, with the reason.
         """
         words = text.lower().split()
-        clause = " AND ".join(["search LIKE ? ESCAPE '\\'"] * len(words)) or "1"
-        entries = self._current(clause, [f"%{_escape(word)}%" for word in words])
+        entries = [entry for entry in self._current() if not words or _has(entry, words)]
         entries.sort(key=lambda entry: (entry.created_ns, entry.id), reverse=True)
         folder = runs_folder(self.root)
         return [
@@ -171,94 +172,47 @@ class Library:
 
     def refresh(self) -> None:
         """Bring the index up to date with the directories; rebuild it if it is damaged."""
-        self._current("0", [])
+        self._current()
 
-    def _current(self, clause: str, likes: list[str]) -> list[Entry]:
-        """Update the index and return the rows that match the clause.
+    def _current(self) -> list[Entry]:
+        """Update the index and return its rows.
 
-        An index that is damaged, or not of this program, is rebuilt. One that cannot be written,
-        because of a lock, permissions or a full disk, is left alone, and built in memory.
+        One that cannot be written, because of permissions or a full disk, is made in memory.
         """
-        runs = {run.id: run for run in list_runs(self.root)}
-        if not runs and not self.path.exists():
-            return []
-        try:
-            return self._asked(str(self.path), runs, clause, likes)
-        except sqlite3.DatabaseError as error:
-            # The low byte is the kind of error, the rest its details.
-            if (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _NOT_OURS_TO_DELETE:
-                return self._asked(":memory:", runs, clause, likes)
-        for ending in ("", "-journal", "-wal", "-shm"):
-            self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
-        return self._asked(str(self.path), runs, clause, likes)
+        rows: dict[str, _Row] = {}
+        with suppress(OSError, DamagedFileError, *UNREADABLE_JSON):
+            rows = msgspec.json.decode(read_json(self.path), type=dict[str, _Row])
+        indexed: dict[str, _Row] = {}
+        self.unreadable = {}
+        for run in list_runs(self.root):
+            version, row = _version(run), rows.get(run.id)
+            if row is None or (row.version, row.entry.id) != (version, run.id):
+                row = self._indexed(run, version)
+            elif row.entry.status == "running" and not run.is_live():
+                row = self._indexed(run, version)  # its supervisor may have died
+            if row is not None:
+                indexed[run.id] = row
+        if indexed != rows:
+            with suppress(OSError):
+                make_folder(self.root)
+                write_atomically(self.path, msgspec.json.encode(indexed))
+        return [row.entry for row in indexed.values()]
 
-    def _asked(
-        self, place: str, runs: Mapping[str, RunDirectory], clause: str, likes: list[str]
-    ) -> list[Entry]:
-        with self._connect(place) as database:
-            indexed = dict(database.execute("SELECT id, version FROM runs").fetchall())
-            for gone in indexed.keys() - runs.keys():
-                database.execute("DELETE FROM runs WHERE id = ?", (gone,))
-            self.unreadable = {}
-            for run_id, run in runs.items():
-                version, known = _version(run), indexed.get(run_id, "")
-                # A live run may have lost its supervisor, which writes nothing then.
-                if known != version and not (known == version + _RUNNING and run.is_live()):
-                    self._index(database, run, version)
-            rows = database.execute(f"SELECT entry FROM runs WHERE {clause}", likes).fetchall()
-        try:
-            return [msgspec.json.decode(row[0], type=Entry) for row in rows]
-        except (TypeError, *UNREADABLE_JSON) as error:
-            raise sqlite3.DatabaseError(f"invalid row: {error}") from error
-
-    def _index(self, database: sqlite3.Connection, run: RunDirectory, version: str) -> None:
+    def _indexed(self, run: RunDirectory, version: str) -> _Row | None:
         try:
             label = label_known(run.path)
-            entry = msgspec.structs.replace(
-                entry_of(load_record(run)), name=label.name, note=label.note
-            )
+            entry = entry_of(load_record(run))
         except (DamagedFileError, OSError) as error:
             # Skip a folder that never was a run, or that a crash left before it began.
             if _may_be_run(run):
                 self.unreadable[run.id] = str(error)
-            database.execute("DELETE FROM runs WHERE id = ?", (run.id,))
-            return
-        search = " ".join(str(value) for value in msgspec.structs.astuple(entry)).lower()
-        database.execute(
-            "INSERT OR REPLACE INTO runs (id, version, entry, search) VALUES (?, ?, ?, ?)",
-            (
-                *(run.id, version + _RUNNING * (entry.status == "running")),
-                *(msgspec.json.encode(entry), search),
-            ),
-        )
-
-    @contextmanager
-    def _connect(self, place: str) -> Iterator[sqlite3.Connection]:
-        """Open a connection with its table, and commit if the block succeeds.
-
-        Raises sqlite3.DatabaseError also for an index with anything else than that table: a view
-        could run forever, a trigger change what is written.
-        """
-        make_folder(self.root)
-        with closing(sqlite3.connect(place, timeout=BUSY_SECONDS)) as database:
-            database.execute("PRAGMA trusted_schema = OFF")
-            with database:
-                query = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
-                held = [row[0] for row in database.execute(query)]
-                if not held:
-                    database.execute(_TABLE)
-                elif held != [_TABLE]:
-                    raise sqlite3.DatabaseError("not an index of this version")
-                yield database
+            return None
+        return _Row(version, msgspec.structs.replace(entry, name=label.name, note=label.note))
 
 
-_TABLE = "CREATE TABLE runs (id TEXT PRIMARY KEY, version TEXT, entry BLOB, search TEXT)"
-_RUNNING = ":running"
-_NOT_OURS_TO_DELETE = (
-    *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM),
-    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_AUTH),
-)
-"""Errors that do not mean that the index is damaged."""
+def _has(entry: Entry, words: list[str]) -> bool:
+    text = " ".join(map(str, msgspec.structs.astuple(entry))).lower()
+    return all(word in text for word in words)
 
 
 def entry_of(record: Record) -> Entry:
@@ -307,7 +261,3 @@ def _may_be_run(run: RunDirectory) -> bool:
         return run.header_path.exists() or run.record_path.exists()
     except OSError:  # a folder of another user
         return True
-
-
-def _escape(word: str) -> str:
-    return word.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")
