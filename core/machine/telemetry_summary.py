@@ -105,10 +105,11 @@ def summarise(
         if not between or any(_within(sample, times) for times in between)
     ]
     answers = _answers(counted, device_index)
-    series: Series = {
+    of_host: Series = {
         "host.cpu_percent": [100 * s.host.cpu for s in counted if s.host.cpu is not None],
         "host.memory_used_bytes": [s.host.memory_used_bytes for s in counted],
-    } | _device_series(f"device{device_index}", answers)
+    }
+    series = of_host | _device_series(f"device{device_index}", answers)
     empty = {key: "not reported, or too few samples" for key in series if not series[key]}
     reasons = [reason for _, device in answers for reason in device.clock_reasons or ()]
     return Telemetry(

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import gzip
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
-from itertools import compress, repeat
-from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NoReturn, cast
 
@@ -36,7 +34,16 @@ ALLOCATED = "active_allocated"
 
 Size = Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 Address = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Time = Annotated[int, msgspec.Meta(ge=0, le=2**52)]
 Device = Annotated[int, msgspec.Meta(ge=0, lt=MAX_DEVICES)]
+
+
+class SnapshotEvent(msgspec.Struct, gc=False):
+    action: str
+    addr: Address = 0
+    size: Size = 0
+    time_us: Time = 0
+    frames: Any = None
 
 
 class PastBlock(msgspec.Struct, gc=False):
@@ -77,9 +84,7 @@ class InUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotEvents:
-    """One device's ring of events; arrays have one element an event.
-
-    Events that change no bytes, such as a request to free, have address, size and time 0.
+    """The events of one device's ring that change its bytes; arrays have one element an event.
 
     Attributes:
         move: 1 if memory was taken, -1 if it was given back, else 0.
@@ -216,20 +221,10 @@ def refusal_in(snapshot: Mapping[str, Any], device: int) -> OomEvent | None:
     )
 
 
-ACTIONS = {action: number for number, action in enumerate((*MOVES, *RESERVING))}
-OTHER = len(ACTIONS)
-MOVE_OF, RESERVE_OF = (
-    np.array([signs.get(action, 0) for action in (*ACTIONS, "")]) for signs in (MOVES, RESERVING)
-)
-"""The signs of each number in ACTIONS, and of OTHER."""
-BOUNDED = (("address", "addr", 2**62), ("size", "size", 2**50), ("time_us", "time_us", 2**52))
-"""Integer columns: name, key in the file, largest plausible value."""
-
 MAX_EVENTS = 10_000_000
 """Longer files are refused: a few bytes of pickle can represent very long lists."""
 
 GZIP = b"\x1f\x8b"
-CHUNK = 2**13
 READ_BYTES = 2**20
 
 Progress = Callable[[int, int], None]
@@ -253,7 +248,7 @@ def read_snapshot(path: Path, progress: Progress | None = None) -> Snapshot:
                 raw = _PlainUnpickler(content).load()
         except Exception as error:  # an untrusted pickle can raise anything.
             raise DamagedFileError(f"{path} is not a memory snapshot: {error}") from error
-        return _converted(raw, consume=True)
+        return _converted(raw)
 
 
 def snapshot_from(raw: object) -> Snapshot:
@@ -263,16 +258,15 @@ def snapshot_from(raw: object) -> Snapshot:
         DamagedFileError: Not a snapshot.
     """
     with collector_off():
-        return _converted(raw, consume=False)
+        return _converted(raw)
 
 
-def _converted(raw: Any, *, consume: bool) -> Snapshot:
-    """Convert dictionaries to columns; ``consume`` frees each chunk once it is read."""
+def _converted(raw: Any) -> Snapshot:
     try:
         _check_form(raw)
         stacks = Stacks()
         segments = msgspec.convert(raw["segments"], list[Segment])
-        traces = [_events(trace, stacks, consume=consume) for trace in raw["device_traces"]]
+        traces = [_events(trace, stacks) for trace in raw["device_traces"]]
         in_use = _in_use(segments, stacks)
         return Snapshot(segments=segments, events=traces, stacks=stacks.distinct, in_use=in_use)
     except (
@@ -304,52 +298,25 @@ def _in_use(segments: list[Segment], stacks: Stacks) -> dict[int, list[InUse]]:
     return found
 
 
-def _events(trace: list[dict[str, Any]], stacks: Stacks, *, consume: bool) -> SnapshotEvents:
-    """Convert a trace chunk by chunk: a million dictionaries take half a GiB."""
-    chunks = []
-    for begin in range(0, len(trace), CHUNK):
-        chunk = trace[begin : begin + CHUNK]
-        if consume:
-            trace[begin : begin + CHUNK] = [{}] * len(chunk)
-        chunks.append(_columns(chunk, stacks))
-    if not chunks:
-        return NO_EVENTS
+def _events(trace: list[dict[str, Any]], stacks: Stacks) -> SnapshotEvents:
+    changes = [row for row in trace if row["action"] in MOVES or row["action"] in RESERVING]
+    events = msgspec.convert(changes, list[SnapshotEvent])
+
+    def column(values: Iterable[int]) -> Integers:
+        return np.fromiter(values, np.int64, len(events))
+
+    moves = [MOVES.get(event.action, 0) for event in events]
     return SnapshotEvents(
-        **{name: np.concatenate([columns[name] for columns in chunks]) for name in chunks[0]}
+        move=column(moves),
+        reserve=column(RESERVING.get(event.action, 0) for event in events),
+        address=column(event.addr for event in events),
+        size=column(event.size for event in events),
+        time_us=column(event.time_us for event in events),
+        stack=column(
+            stacks.number(event.frames) if move > 0 else -1
+            for event, move in zip(events, moves, strict=True)
+        ),
     )
-
-
-def _columns(events: list[dict[str, Any]], stacks: Stacks) -> dict[str, Integers]:
-    """Convert one chunk field by field, while its events are in the CPU cache."""
-    actions = map(itemgetter("action"), events)
-    known = np.fromiter(map(ACTIONS.get, actions, repeat(OTHER)), np.int64, len(events))
-    columns = {"move": MOVE_OF[known], "reserve": RESERVE_OF[known]}
-    counts = known != OTHER
-    changes = list(compress(events, counts.tolist()))
-    for name, key, largest in BOUNDED:
-        columns[name] = np.zeros(len(events), dtype=np.int64)
-        columns[name][counts] = _bounded(key, _values(changes, key, 0), largest)
-    is_taken = columns["move"] > 0
-    takes = list(compress(events, is_taken.tolist()))
-    columns["stack"] = np.full(len(events), -1)
-    columns["stack"][is_taken] = list(map(stacks.number, _values(takes, "frames", None)))
-    return columns
-
-
-def _values(events: list[dict[str, Any]], key: str, absent: Any) -> list[Any]:
-    try:
-        return list(map(itemgetter(key), events))
-    except KeyError:  # events without a context have no stack
-        return [event.get(key, absent) for event in events]
-
-
-def _bounded(name: str, values: list[Any], largest: int) -> Integers:
-    if set(map(type, values)) - {int}:
-        raise TypeError(f"{name} is not a whole number")
-    column = np.fromiter(values, np.int64, len(values))
-    if column.min(initial=0) < 0 or column.max(initial=0) > largest:
-        raise ValueError(f"{name} is out of range")
-    return column
 
 
 def _check_form(raw: Any) -> None:

@@ -221,6 +221,8 @@ def entry_of(record: Record) -> Entry:
     is_named = spec["device"] == "cpu" or record.environment.get("device")
     name = device_name(record.environment) if is_named else None
     step = record.timing.step if record.timing else None
+    columns: dict[str, Any] = {name: getattr(step, name, None) for name in STEP_COLUMNS}
+    columns |= {name: spec[name] for name in SPEC_COLUMNS if name != "model"}
     return Entry(
         id=record.id,
         created_ns=record.created_ns,
@@ -228,9 +230,8 @@ def entry_of(record: Record) -> Entry:
         identity=record.identity,
         model=subject(spec),
         parameters=record.parameters,
-        **{name: spec[name] for name in SPEC_COLUMNS if name != "model"},
         device_name=name or spec["device"],
-        **{name: getattr(step, name) if step else None for name in STEP_COLUMNS},
+        **columns,
         peak_bytes=record.memory.peak_allocated_bytes if record.memory else None,
         passes=[pass_record.name for pass_record in record.passes],
         rounds=rounds_counted(record.timing),

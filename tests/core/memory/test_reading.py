@@ -100,7 +100,7 @@ class TestForm:
         marks = [event("alloc", 8, 100, 10), {"action": "user_defined", "addr": "here"}]
         snapshot = snapshot_from({"segments": [], "device_traces": [marks]})
         assert snapshot.history(0).change.tolist() == [100]
-        assert snapshot.events[0].address.tolist() == [8, 0]
+        assert snapshot.events[0].address.tolist() == [8]
         with pytest.raises(DamagedFileError, match="addr"):
             snapshot_from({"segments": [], "device_traces": [[marks[0] | {"addr": "here"}]]})
 

@@ -145,6 +145,7 @@ BESIDE_A_CAPPED_SISTER = """
 import json, sys
 from sysbench.core.runs.kept_rates import rates_report, sentences
 from sysbench.core.record.device_rates import DeviceRates
+from sysbench.core.machine import children
 from sysbench.core.runs import rates_measurement as measure
 
 # In place of a worker on a card: the second one multiplies 14 % slower. All else is the real path.
@@ -157,7 +158,7 @@ print(json.dumps({"type": "host", "torch": "2.13.0", "threads": 1}))
 print(json.dumps({"type": "rate", "name": "product bf16", "value": rate, "work": "n"} | span))
 '''
 rounds = iter(range(100))
-measure.python_child = lambda *_, **__: [sys.executable, "-SEc", WORKER % next(rounds)]
+children.python_child = lambda *_, **__: [sys.executable, "-SEc", WORKER % next(rounds)]
 items = measure.measure_rates(["cuda:0", "cuda:1"])
 found = [item for item in items if isinstance(item, DeviceRates)]
 texts = {}
