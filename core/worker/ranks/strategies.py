@@ -12,6 +12,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.ranks.watched_collectives import Collectives, Mark, Pending, Stamp
 
 SYNC = "sync"
+MIB = 2**20
 
 
 class Strategy(Protocol):
@@ -36,15 +37,19 @@ def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> 
     Raises:
         ValueError: There is no strategy of that name.
     """
+    sizes = [parameter.nbytes for parameter in trained(model)[::-1]]
+    each = [[index] for index in range(len(sizes))]
     match spec.parallel:
         case "naive":
-            return Naive(model, collectives)
+            return ByGroups(model, collectives, each, is_early=False, is_packed=False)
         case "flat":
-            return Flat(model, collectives)
+            whole = [range(len(sizes))]
+            return ByGroups(model, collectives, whole, is_early=False, is_packed=True)
         case "overlap":
-            return Overlap(model, collectives)
+            return ByGroups(model, collectives, each, is_early=True, is_packed=False)
         case "bucketed":
-            return Bucketed(model, collectives, spec.bucket_mib)
+            buckets = group_sizes(sizes, spec.bucket_mib * MIB)
+            return ByGroups(model, collectives, buckets, is_early=True, is_packed=True)
         case "ddp":
             return TorchDdp(model, collectives, spec.bucket_mib)
         case "fsdp2":
@@ -109,22 +114,6 @@ class TorchDdp:
         self._sent.clear()
 
 
-class Flat:
-    """One collective for all gradients, copied into a flat tensor and back."""
-
-    phase = SYNC
-
-    def __init__(self, model: nn.Module, collectives: Collectives) -> None:
-        self.model = model
-        self._collectives = collectives
-
-    def finish(self) -> None:
-        gradients = [gradient_of(parameter) for parameter in trained(self.model)]
-        flat = flatten(gradients)
-        self._collectives.all_reduce(flat)
-        copy_back(flat.div_(self._collectives.ranks), gradients)
-
-
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
     """Copy all elements into a new 1-D tensor."""
     return torch.cat([tensor.flatten() for tensor in tensors])
@@ -137,49 +126,69 @@ def copy_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
         tensor.copy_(part.view_as(tensor))
 
 
-MIB = 2**20
+class ByGroups:
+    """One collective for each group of gradients, of the last parameters first.
 
+    That is roughly the order in which backward computes them.
 
-class Bucketed:
-    """Fewer, larger collectives than `Overlap`, also during backward.
-
-    Groups go from the last parameter to the first, roughly the order of their gradients.
+    Args:
+        groups: Indices into the trained parameters in that order.
+        is_early: Whether a group is sent as soon as backward has computed it, or after backward.
+        is_packed: Whether its gradients are copied into a flat tensor and back.
     """
 
     phase = SYNC
 
-    def __init__(self, model: nn.Module, collectives: Collectives, bucket_mib: float) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        collectives: Collectives,
+        groups: Sequence[Sequence[int]],
+        *,
+        is_early: bool,
+        is_packed: bool,
+    ) -> None:
         self.model = model
         self._collectives = collectives
+        self._is_packed = is_packed
         self._sent: list[tuple[list[Tensor], Tensor, Pending]] = []
         parameters = trained(model)[::-1]
-        groups = group_sizes([parameter.nbytes for parameter in parameters], bucket_mib * MIB)
-        for group in groups:
-            bucket = [parameters[index] for index in group]
-            self._send_when_complete(bucket)
+        members = [[parameters[index] for index in group] for group in groups]
+        self._late = [] if is_early else members
+        for group in members if is_early else ():
+            self._send_when_complete(group)
 
-    def _send_when_complete(self, bucket: Sequence[nn.Parameter]) -> None:
-        missing = len(bucket)
+    def _send_when_complete(self, group: Sequence[nn.Parameter]) -> None:
+        missing = len(group)
 
         def count_down(_: nn.Parameter) -> None:
             nonlocal missing
             missing -= 1
             if not missing:
-                missing = len(bucket)  # for the next step
-                self._send(bucket)
+                missing = len(group)  # for the next step
+                gradients, sent = self._packed(group)
+                self._sent.append((gradients, sent, self._collectives.start_all_reduce(sent)))
 
-        for parameter in bucket:
+        for parameter in group:
             when_accumulated(parameter, count_down)
 
-    def _send(self, bucket: Sequence[nn.Parameter]) -> None:
-        gradients = [gradient_of(parameter) for parameter in bucket]
-        flat = flatten(gradients)
-        self._sent.append((gradients, flat, self._collectives.start_all_reduce(flat)))
+    def _packed(self, group: Sequence[nn.Parameter]) -> tuple[list[Tensor], Tensor]:
+        gradients = [gradient_of(parameter) for parameter in group]
+        return gradients, flatten(gradients) if self._is_packed else gradients[0]
+
+    def _take_mean(self, gradients: list[Tensor], total: Tensor) -> None:
+        total.div_(self._collectives.ranks)
+        if self._is_packed:
+            copy_back(total, gradients)
 
     def finish(self) -> None:
-        for gradients, flat, pending in self._sent:
+        for group in self._late:
+            gradients, sent = self._packed(group)
+            self._collectives.all_reduce(sent)
+            self._take_mean(gradients, sent)
+        for gradients, sent, pending in self._sent:
             self._collectives.wait(pending)
-            copy_back(flat.div_(self._collectives.ranks), gradients)
+            self._take_mean(gradients, sent)
         self._sent.clear()
 
 
@@ -194,42 +203,3 @@ def group_sizes(sizes: Sequence[int], limit: float) -> list[list[int]]:
         groups[-1].append(index)
         group_size += size
     return groups
-
-
-class Naive:
-    """One collective per parameter after backward, without overlap."""
-
-    phase = SYNC
-
-    def __init__(self, model: nn.Module, collectives: Collectives) -> None:
-        self.model = model
-        self._collectives = collectives
-
-    def finish(self) -> None:
-        for parameter in trained(self.model):
-            gradient = gradient_of(parameter)
-            self._collectives.all_reduce(gradient)
-            gradient.div_(self._collectives.ranks)
-
-
-class Overlap:
-    """One collective per parameter, overlapped with the rest of backward."""
-
-    phase = SYNC
-
-    def __init__(self, model: nn.Module, collectives: Collectives) -> None:
-        self.model = model
-        self._collectives = collectives
-        self._sent: list[tuple[Tensor, Pending]] = []
-        for parameter in trained(model):
-            when_accumulated(parameter, self._send)
-
-    def _send(self, parameter: nn.Parameter) -> None:
-        gradient = gradient_of(parameter)
-        self._sent.append((gradient, self._collectives.start_all_reduce(gradient)))
-
-    def finish(self) -> None:
-        for gradient, pending in self._sent:
-            self._collectives.wait(pending)
-            gradient.div_(self._collectives.ranks)
-        self._sent.clear()
