@@ -34,7 +34,7 @@ from sysbench.core.record.timing import Round
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
 from sysbench.core.runs.run_directory import BEGIN_SECONDS, RunDirectory
 from sysbench.core.runs.stored_records import load_record
-from sysbench.core.runs.supervisor import add_round, disturb_round
+from sysbench.core.runs.supervisor import PassPlace, add_round, disturb_round
 
 MAX_REPEATS = 2
 """Repeats of one disturbed round; after them the disturbing process counts as part of the machine.
@@ -211,15 +211,10 @@ class ExperimentRun:
         """Measure one fresh process, and judge it by its end and by other processes."""
         ended: PassEnded | None = None
         try:
-            for event in add_round(
-                self.runs[side],
-                experiment=self.experiment.id,
-                block=block,
-                position=position,
-                side=side,
-                wait=self.wait,
-                cancel=self.cancel,
-            ):
+            place = PassPlace(
+                experiment=self.experiment.id, block=block, position=position, side=side
+            )
+            for event in add_round(self.runs[side], place, wait=self.wait, cancel=self.cancel):
                 ended = event if isinstance(event, PassEnded) else ended
                 yield event
             if ended is not None:

@@ -18,8 +18,8 @@ SLOW_INTERVAL_SECONDS = 5.0
 class Probe:
     """Devices and host, open inside a ``with`` block. Not thread-safe."""
 
-    def __init__(self, *, gpm: bool = True) -> None:
-        self._nvml = Nvml(gpm=gpm)
+    def __init__(self) -> None:
+        self._nvml = Nvml()
         self._host = Host()
         self._slow_due = 0.0
 
@@ -54,7 +54,7 @@ class Sampler:
 
     ``deliver`` gets every sample, in the sampler's thread, and must return quickly. If a reading or
     ``deliver`` raises, sampling ends and ``error`` has the exception: the caller reports it, and
-    the run continues. ``gpm`` is for `Nvml`.
+    the run continues.
 
     Raises:
         SpecError: ``interval_seconds`` is below half a second: faster polling holds the driver's
@@ -66,7 +66,6 @@ class Sampler:
         deliver: Callable[[Sample], object],
         *,
         interval_seconds: float = MIN_INTERVAL_SECONDS,
-        gpm: bool = True,
     ) -> None:
         if not interval_seconds >= MIN_INTERVAL_SECONDS:
             raise SpecError(
@@ -75,7 +74,6 @@ class Sampler:
         self.interval_seconds = interval_seconds
         self.error: Exception | None = None
         self._deliver = deliver
-        self._gpm = gpm
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
 
@@ -99,7 +97,7 @@ class Sampler:
 
     def _run(self) -> None:
         try:
-            with Probe(gpm=self._gpm) as probe:
+            with Probe() as probe:
                 due = time.monotonic()
                 while not self._stopping.wait(max(0.0, due - time.monotonic())):
                     self._deliver(probe.take())

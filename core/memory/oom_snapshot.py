@@ -15,12 +15,18 @@ from sysbench.core.memory.allocations import (
     join_clocks,
     replay_allocations,
 )
-from sysbench.core.memory.block import Recording, draw_timeline, largest_alive, origins_alive
+from sysbench.core.memory.block import (
+    LARGEST,
+    ORIGINS,
+    Recording,
+    draw_timeline,
+    largest_alive,
+    origins_alive,
+)
 from sysbench.core.memory.history import History, OomEvent, pair
 from sysbench.core.record.memory import RESIDUAL, OomSnapshot
 from sysbench.core.record.record import LedgerRow
 
-LARGEST, ORIGINS = 50, 200
 NOT_SEEN = "torch recorded no failed request: this is the memory peak of the phase"
 
 

@@ -100,11 +100,8 @@ def supervise(
 
 def add_round(
     run: RunDirectory,
+    place: PassPlace | None = None,
     *,
-    experiment: str = "",
-    block: int | None = None,
-    position: int | None = None,
-    side: str = "",
     wait: bool = True,
     cancel: Cancellation | None = None,
 ) -> Iterator[AnyEvent]:
@@ -117,8 +114,6 @@ def add_round(
 
     Args:
         run: A run whose passes have ``timing``; ended, killed or fresh.
-        experiment: Id of the comparison; ``block``, ``position`` and ``side`` are the round's place
-            in it.
 
     Raises:
         SpecError: The run has no timing pass, or names a Python that was never chosen here.
@@ -129,7 +124,6 @@ def add_round(
     if "timing" not in header.passes:
         raise SpecError("passes", ",".join(header.passes), "only the timing pass has rounds")
     require_chosen(header.python)
-    place = PassPlace(experiment=experiment, block=block, position=position, side=side)
     cancel = cancel or Cancellation()
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
@@ -265,7 +259,7 @@ class Supervision:
         """Run every pass in its own worker, the rounds of the timing pass one after another."""
         yield from self._with_telemetry(self._passes())
 
-    def run_round(self, place: PassPlace) -> Iterator[AnyEvent]:
+    def run_round(self, place: PassPlace | None) -> Iterator[AnyEvent]:
         """Run one more round of the timing pass, during which the record is ``running``."""
         self._keep_record()
         yield from self._with_telemetry(self._run_pass("timing", self.builder.next_round, place))

@@ -28,7 +28,7 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.run_directory import RunDirectory, create_run, runs_folder
 from sysbench.core.runs.stored_records import load_record, replay_events
-from sysbench.core.runs.supervisor import add_round, disturb_round, supervise
+from sysbench.core.runs.supervisor import PassPlace, add_round, disturb_round, supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
 from tests.worker_double.script import replace_workers
@@ -41,8 +41,8 @@ import sys
 from pathlib import Path
 from sysbench.core.record.events import StepsTimed
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.runs.supervisor import add_round
-for event in add_round(RunDirectory(Path(sys.argv[1])), experiment="e"):
+from sysbench.core.runs.supervisor import PassPlace, add_round
+for event in add_round(RunDirectory(Path(sys.argv[1])), PassPlace(experiment="e")):
     if isinstance(event, StepsTimed):
         print("measuring", flush=True)
 """
@@ -115,7 +115,7 @@ def test_a_round_is_added_to_a_finished_run_with_its_place(stored: Path) -> None
     run = copy_of(stored, 1)
     single = timing_of(run)
     assert single.rounds == []
-    events = consume(add_round(run, experiment="e1", block=2, position=3, side="B"))
+    events = consume(add_round(run, PassPlace(experiment="e1", block=2, position=3, side="B")))
     assert isinstance(events[-1], RunEnded)
     assert events[-1].status == "finished"
     first, second = timing_of(run).rounds
@@ -128,7 +128,7 @@ def test_a_round_is_added_to_a_finished_run_with_its_place(stored: Path) -> None
 
 def test_the_first_round_of_a_fresh_run_may_be_added_and_knows_its_processors() -> None:
     run = create_run(SHORT.changed(steps=1000), ["timing"])
-    consume(add_round(run, experiment="e1", block=0, position=0, side="A"))
+    consume(add_round(run, PassPlace(experiment="e1", block=0, position=0, side="A")))
     timing = timing_of(run)
     (one,) = timing.rounds
     assert (one.experiment, timing.interval_of) == ("e1", "steps")
