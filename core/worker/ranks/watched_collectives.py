@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,46 +25,29 @@ Stamp = int | torch.cuda.Event
 """Nanoseconds, or an event that is resolved once the device is done."""
 
 
-class Stamps(Protocol):
-    """Timestamps that are taken in stream order and resolved later.
+class Stamps:
+    """Timestamps of the CPU, where work is done when the call returns.
 
     Attributes:
-        error_ns: Maximum common error of device times on the host's clock since `align`; 0 for host
-            clocks.
+        error_ns: Maximum common error of device times on the host's clock since `align`.
     """
-
-    error_ns: int
-
-    def align(self) -> None:
-        """Relate the device's clock to the host's; waits for the device."""
-        ...
-
-    def now(self) -> Stamp:
-        """Timestamp of the end of all work queued so far."""
-        ...
-
-    def ns(self, stamp: Stamp) -> int:
-        """Nanoseconds of a timestamp on the host's clock; the device must be done."""
-        ...
-
-
-class HostStamps:
-    """Timestamps of the CPU, where work is done when the call returns."""
 
     error_ns = 0
 
     def align(self) -> None:
-        pass
+        """Relate the device's clock to the host's; waits for the device."""
 
     def now(self) -> Stamp:
+        """Timestamp of the end of all work queued so far."""
         return time.perf_counter_ns()
 
     def ns(self, stamp: Stamp) -> int:
+        """Nanoseconds of a timestamp on the host's clock; the device must be done."""
         assert isinstance(stamp, int)
         return stamp
 
 
-class CudaStamps:
+class CudaStamps(Stamps):
     """CUDA events on the current stream; host timestamps are passed through."""
 
     def __init__(self) -> None:
@@ -238,7 +221,7 @@ class Collectives:
         self.ranks = dist.get_world_size()
         self.rank = dist.get_rank()
         self.why_unseen = ""
-        self.stamps: Stamps = CudaStamps() if device.type == "cuda" else HostStamps()
+        self.stamps = CudaStamps() if device.type == "cuda" else Stamps()
         self._watching: torch.cuda.Stream | None = None
         if backend == "nccl":
             self._watching = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
