@@ -135,11 +135,6 @@ def device_capacity(device: str) -> DeviceCapacity:
         return DeviceCapacity(sample.memory_total_bytes, facts.get("compute_capability"))
 
 
-def capacity_bytes(device: str) -> int | None:
-    """Return the bytes that a run on the device can use; None if the device is unknown."""
-    return device_capacity(device).capacity_bytes
-
-
 def sample_of(device: str) -> DeviceSample | None:
     """Return NVML's sample of ``cuda:N``; None on the CPU or if NVML cannot identify the device."""
     if not device.startswith("cuda"):

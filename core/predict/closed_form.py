@@ -203,10 +203,6 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
         """``step_flops`` without attention's masked half: backward is twice the forward."""
         return self.causal_forward_flops * (3 if self.backward_flops else 1)
 
-    @property
-    def explain(self) -> str:
-        return "\n".join(f"{name}: {text}" for name, text in self.formulas.items())
-
 
 def predict(spec: RunSpec, capability: str | None = None) -> Prediction:
     """Predict the cost of one steady eager step.

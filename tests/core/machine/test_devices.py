@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from sysbench.core.machine.devices import (
-    capacity_bytes,
+    device_capacity,
     in_bus_order,
     nvml_index,
     torch_facts,
@@ -23,11 +23,11 @@ RunPython = Callable[..., Any]
 # With a resolved device its capacity, with a refused one the message.
 RESOLVE = """
 import json, os, sys
-from sysbench.core.machine.devices import capacity_bytes, resolve_device
+from sysbench.core.machine.devices import device_capacity, resolve_device
 from sysbench.core.errors import SpecError
 try:
     device = resolve_device(os.environ["DEVICE"])
-    answer = device, capacity_bytes(device)
+    answer = device, device_capacity(device).capacity_bytes
 except SpecError as error:
     assert error.field == "device"
     answer = "refused", str(error)
@@ -175,7 +175,7 @@ def test_a_gpu_reports_its_capability(on_stub: RunPython) -> None:
 
 
 def test_capacity_of_the_cpu_is_the_machine_at_most() -> None:
-    capacity = capacity_bytes("cpu")
+    capacity = device_capacity("cpu").capacity_bytes
     assert capacity is not None
     assert 0 < capacity <= psutil.virtual_memory().total
 

@@ -185,9 +185,9 @@ def test_the_shown_formula_of_a_block_gives_the_bytes_saved(
 
 def test_every_formula_is_shown_with_its_value() -> None:
     prediction = predict(RunSpec(model="cs336-2025/large", device="cuda:0"))
-    assert "L(4d² + 3df + 2d) + d + 2Vd = 969,411,840" in prediction.explain
-    assert "2BT[L(4d² + 3df) + Vd] + 4BT²dL" in prediction.explain
-    assert prediction.explain.splitlines()[-1].startswith("peak: parameters + ")
+    assert "L(4d² + 3df + 2d) + d + 2Vd = 969,411,840" in prediction.formulas["parameters"]
+    assert "2BT[L(4d² + 3df) + Vd] + 4BT²dL" in prediction.formulas["forward FLOPs"]
+    assert prediction.formulas["peak"].startswith("parameters + ")
     assert all(row.name in prediction.formulas["peak"] for row in prediction.ledger)
 
 
