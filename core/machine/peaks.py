@@ -36,7 +36,11 @@ class CardMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of ``profiles/gpus.toml``, in the file's units."""
+    """One entry of ``profiles/gpus.toml``, in the file's units.
+
+    Peaks are SMs × FLOP per clock × clock: of the tensor cores in 16 bit, and of the plain cores in
+    float32, whose boost clock may differ.
+    """
 
     names: list[str]
     sms: int
@@ -51,17 +55,6 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     fp32_flops_per_clock: int = 0
     capability: str = ""
     cards: dict[str, CardMemory] = {}
-
-    @property
-    def formula_tflops(self) -> float:
-        """Peak of the tensor cores in 16 bit, in TFLOP/s: SMs × FLOP/clock × clock."""
-        return self.sms * self.flops_per_clock * self.clock_mhz * 1e6 / 1e12
-
-    @property
-    def formula_fp32_tflops(self) -> float:
-        """Peak of the plain cores in float32, in TFLOP/s; their boost clock may differ."""
-        clock_mhz = self.fp32_clock_mhz or self.clock_mhz
-        return self.sms * self.fp32_flops_per_clock * clock_mhz * 1e6 / 1e12
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
