@@ -190,15 +190,16 @@ class _Search:
         The allocator's overhead goes up and down from value to value, tensors only up. The search
         starts where the tensors alone do not fit, and goes downwards.
         """
-        value = largest(self._tensors_fit, self._guess_bound(fitting)) + 1
+
+        def tensors_fit(value: int) -> bool:
+            prediction = self.predicted(value)
+            return prediction is not None and prediction.peak_bytes <= self.room.most
+
+        value = largest(tensors_fit, self._guess_bound(fitting)) + 1
         lowest = max(fitting + 1, value - MAX_TRIED)
         while value > lowest and self._verdict(value - 1, settings) == "over":
             value -= 1
         return None if self.predicted(value) is None else value
-
-    def _tensors_fit(self, value: int) -> bool:
-        prediction = self.predicted(value)
-        return prediction is not None and prediction.peak_bytes <= self.room.most
 
     def _guess_bound(self, fitting: int) -> int:
         """Estimate where the tensors fill the memory, by the growth after the fitting value."""

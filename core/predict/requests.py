@@ -372,7 +372,12 @@ class _Replay:
     def run(self) -> AllocatorPeak:
         shortage = None
         try:
-            self._replay_all()
+            self._replay(self._requests.build, 0)
+            for self._step in range(1, WARMUP_STEPS + 2):
+                self._begin_step()
+                self._replay_step()
+                if self._step == 1:
+                    self._first_step = self._allocator.peak_allocated_bytes
         except AllocationRefused as error:
             shortage = Shortage(
                 step=self._step,
@@ -389,14 +394,6 @@ class _Replay:
             most_reserved_bytes=max(self._most_reserved, allocator.peak_reserved_bytes),
             shortage=shortage,
         )
-
-    def _replay_all(self) -> None:
-        self._replay(self._requests.build, 0)
-        for self._step in range(1, WARMUP_STEPS + 2):
-            self._begin_step()
-            self._replay_step()
-            if self._step == 1:
-                self._first_step = self._allocator.peak_allocated_bytes
 
     def _begin_step(self) -> None:
         for number in [number for number in self._blocks if number >= self._step_from]:

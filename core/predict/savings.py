@@ -154,8 +154,11 @@ def _predicted(
 
 def _saving(now: Prediction, then: Prediction, change: SavingChange) -> Saving:
     price, trained_parameters = change.price, None
-    if isinstance(then, ExactPrediction) and change.variant != PLAIN:
-        price, trained_parameters = _price(then, change.variant)
+    if change.variant.shards > 1:
+        price = f"{change.variant.shards} devices, weights gathered twice"
+    elif isinstance(then, ExactPrediction) and change.variant.lora_rank:
+        trained_parameters = then.trained_parameters
+        price = f"{percent(trained_parameters / then.parameters)} of the weights are trained"
     return Saving(
         settings=change.settings,
         peak_bytes=then.peak_bytes,
@@ -165,13 +168,6 @@ def _saving(now: Prediction, then: Prediction, change: SavingChange) -> Saving:
         price=price,
         trained_parameters=trained_parameters,
     )
-
-
-def _price(varied: ExactPrediction, variant: TrainingVariant) -> tuple[str, int | None]:
-    if variant.lora_rank:
-        count = varied.trained_parameters
-        return f"{percent(count / varied.parameters)} of the weights are trained", count
-    return f"{variant.shards} devices, weights gathered twice", None
 
 
 def _is_trained(spec: RunSpec) -> bool:

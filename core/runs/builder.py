@@ -178,7 +178,9 @@ class RecordBuilder:
             case ResultReported():
                 self._take_block(event)
             case TelemetrySampled():
-                self._take_sample(event)
+                self._disturb(self._log.take(event))
+                if self._attempt is not None:
+                    self._attempt.samples.append(self._log.samples[-1])
             case PassEnded():
                 self._end_pass(event)
             case RoundDisturbed():
@@ -270,14 +272,11 @@ class RecordBuilder:
         if isinstance(block, Distributed):
             # Process ids of this host: other hosts have their own.
             self._worker_pids.update(row.pid for row in block.rows if not row.host)
-            self._compare_hosts([host.node or "" for host in block.hosts])
-
-    def _compare_hosts(self, current: list[str]) -> None:
-        """Exclude a later round whose ranks were on other nodes than the run's."""
-        before = nodes(self.environment)
-        if self._attempt is not None and self._attempt.started.round > 1 and current != before:
-            words = ["+".join(names) or "one host" for names in (current, before)]
-            self._disturb(f"measured on {words[0]}, earlier rounds on {words[1]}")
+            before, now = nodes(self.environment), [host.node or "" for host in block.hosts]
+            is_later = self._attempt is not None and self._attempt.started.round > 1
+            if is_later and now != before:
+                words = ["+".join(names) or "one host" for names in (now, before)]
+                self._disturb(f"measured on {words[0]}, earlier rounds on {words[1]}")
 
     def _end_pass(self, event: PassEnded) -> None:
         record = PassRecord(
@@ -296,11 +295,6 @@ class RecordBuilder:
 
     def rounds(self) -> list[Round]:
         return self._rounds.rounds(self._log.device_index, frozenset(self._worker_pids))
-
-    def _take_sample(self, event: TelemetrySampled) -> None:
-        self._disturb(self._log.take(event))
-        if self._attempt is not None:
-            self._attempt.samples.append(self._log.samples[-1])
 
     def _disturb(self, why: str) -> None:
         if why and self._attempt is not None:

@@ -183,7 +183,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = in_kernel_s_layout(func.overloadpacket, self._results.of(func, args, kwargs))
         self._count(func, args, kwargs, result)
         category = self._category(func, args)
-        made = [*_indices(func, args), *tensors_in(results_on_device(func.overloadpacket, result))]
+        made = tensors_in(results_on_device(func.overloadpacket, result))
+        if func.overloadpacket is _aten.index:  # torch builds its indices without an operation
+            made = tensors_in(args[1]) + made
         new = [leaf for leaf in made if _address(leaf) not in self._of]
         scratch = [self._request(count) for count in scratch_before(func.overloadpacket, args)]
         replaced = self._replaced_by_sum(func, args)
@@ -315,11 +317,6 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 # -(-a // b) rounds up.
                 rounded[row] += sign * -(-life.bytes // GRANULE) * GRANULE
             yield Moment(phase, place.block, place.name, tuple(requested), tuple(rounded))
-
-
-def _indices(func: Any, args: Sequence[Any]) -> list[Tensor]:
-    """Index tensors; torch builds one for a list index without an operation."""
-    return tensors_in(args[1]) if func.overloadpacket is _aten.index else []
 
 
 def _address(tensor: Tensor) -> int:

@@ -6,7 +6,6 @@ import gzip
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 import torch
@@ -146,19 +145,10 @@ def _record_shapes(workload: SteppedWorkload, path: Path) -> None:
 
 def _export(profiler: profile, path: Path) -> None:
     profiler.export_chrome_trace(str(path))
-    if not path.exists():
-        _raise_why_not_written(path.with_name(f"{path.name}.tmp"))
-
-
-def _raise_why_not_written(partial: Path) -> NoReturn:
-    """Raise the reason for a missing trace: writing to the file again repeats its error.
-
-    Raises:
-        OSError: The file cannot be written, for example on a full disk.
-        WorkerFailed: It can; the profiler's message is in the log.
-    """
-    with partial.open("ab") as file:
-        file.write(bytes(COPY_BYTES))
+    if path.exists():
+        return
+    with path.with_name(f"{path.name}.tmp").open("ab") as file:
+        file.write(bytes(COPY_BYTES))  # repeats the error, for example of a full disk
     raise WorkerFailed("the profiler wrote no trace; the pass's log has its message")
 
 

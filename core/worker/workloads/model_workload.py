@@ -131,7 +131,9 @@ class Workload(SteppedWorkload):
             "trainable_parameters": sum(one.numel() for one in parameters if one.requires_grad),
             "parameter_bytes": sum(one.nbytes for one in parameters),
             "buffer_bytes": sum(one.nbytes for one in model.buffers()),
-            "inputs": [_describe(one) for one in self.inputs],
+            "inputs": [
+                f"{str(one.dtype).removeprefix('torch.')} {tuple(one.shape)}" for one in self.inputs
+            ],
             "loss": self.loss_words,
             "source": spec.model_source,
             "libraries": libraries_of(source, path),
@@ -321,10 +323,6 @@ def _place(model: nn.Module, spec: RunSpec, device: torch.device) -> nn.Module:
             )
         return model.to(device)
     return model.to(device, wanted)
-
-
-def _describe(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def loss_of(output: Any, targets: Tensor | None, ids: int) -> tuple[Tensor, str]:
