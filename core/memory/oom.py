@@ -9,8 +9,7 @@ import msgspec
 
 from sysbench.core.formatting import format_bytes
 from sysbench.core.predict.closed_form import predict, why_not_predicted
-from sysbench.core.predict.fit_grid import FitKey, fit
-from sysbench.core.predict.room import AvailableMemory
+from sysbench.core.predict.fit_grid import AvailableMemory, FitKey, fit
 from sysbench.core.record.events import OutOfMemory
 from sysbench.core.record.memory import Oom, OomSnapshot, WouldFit
 from sysbench.core.record.record import PassRecord, Record

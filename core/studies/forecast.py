@@ -15,7 +15,7 @@ import msgspec
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.machine.devices import device_capacity
 from sysbench.core.predict.closed_form import predict, why_not_predicted
-from sysbench.core.predict.room import (
+from sysbench.core.predict.fit_grid import (
     AvailableMemory,
     available_memory,
     card_here,

@@ -28,13 +28,16 @@ from sysbench.core.predict.dry_run_client import (
     TrainingVariant,
     unsupported_reason,
 )
-from sysbench.core.predict.fit_grid import Predict, fit, fit_cells, parse_axes
-from sysbench.core.predict.room import (
+from sysbench.core.predict.fit_grid import (
     ANY_CARD,
     Card,
+    Predict,
     available_memory,
     card_elsewhere,
     card_here,
+    fit,
+    fit_cells,
+    parse_axes,
     spec_elsewhere,
 )
 from sysbench.core.predict.savings import Play, savings_of

@@ -12,17 +12,21 @@ from sysbench.core.formatting import format_bytes, format_count, percent, signed
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 from sysbench.core.predict.closed_form import Prediction, predict
 from sysbench.core.predict.dry_run_client import ExactPrediction, roof_ms
-from sysbench.core.predict.fit_grid import EXPANDABLE, Fit, FitCell, reserved_bytes, with_value
-from sysbench.core.predict.room import (
+from sysbench.core.predict.fit_grid import (
+    EXPANDABLE,
     FRAGMENTS_BYTES,
     FRAGMENTS_SHARE,
     AvailableMemory,
     Card,
+    Fit,
+    FitCell,
     Verdict,
     available_memory,
     fit_verdict,
     missing_bytes,
+    reserved_bytes,
     spare_bytes,
+    with_value,
 )
 from sysbench.core.predict.savings import Savings
 from sysbench.core.record.environment import Roof

@@ -18,12 +18,13 @@ from sysbench.core.predict.closed_form import (
     why_no_workspace,
     why_not_predicted,
 )
-from sysbench.core.predict.fit_grid import Fit, fit
-from sysbench.core.predict.room import (
+from sysbench.core.predict.fit_grid import (
     AvailableMemory,
+    Fit,
     available_memory,
     card_elsewhere,
     card_here,
+    fit,
     spec_elsewhere,
 )
 from sysbench.core.runs.prediction_errors import error_note

@@ -170,7 +170,7 @@ def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
 def exact_verdict(predicted: DevicePrediction, exact: Prediction) -> str:
     """Whether the dry run's step fits: ``; does not fit cuda:0``; empty if unknown."""
     from sysbench.core.predict.allocator_settings import parse_allocator_settings  # lazy: rare
-    from sysbench.core.predict.room import fit_verdict  # lazy: first frame
+    from sysbench.core.predict.fit_grid import fit_verdict  # lazy: first frame
 
     if predicted.room is None:
         return ""
@@ -181,7 +181,7 @@ def exact_verdict(predicted: DevicePrediction, exact: Prediction) -> str:
 
 def prediction_grid(predicted: DevicePrediction, width: int) -> list[Content]:
     """The predicted peak at other batches and contexts; ``▸`` marks this spec's."""
-    from sysbench.core.predict.room import closed_form_fits  # lazy: first frame
+    from sysbench.core.predict.fit_grid import closed_form_fits  # lazy: first frame
     from sysbench.tui.screens.run_device_prediction import peak_grid  # lazy: first frame
 
     spec, capacity, room = predicted.spec, predicted.capacity_bytes, predicted.room
@@ -245,7 +245,7 @@ def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
 
 
 def _verdict(predicted: DevicePrediction) -> Content:
-    from sysbench.core.predict.room import closed_form_fits  # lazy: first frame
+    from sysbench.core.predict.fit_grid import closed_form_fits  # lazy: first frame
 
     peak, room = predicted.prediction.peak_bytes, predicted.room
     place = "in RAM" if predicted.place == "cpu" else f"on {predicted.place}"

@@ -18,7 +18,7 @@ from sysbench.core.errors import WorkerFailed
 from sysbench.core.machine.cards import find_card
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.dry_run_client import Estimator
-from sysbench.core.predict.room import (
+from sysbench.core.predict.fit_grid import (
     available_memory,
     card_elsewhere,
     closed_form_fits,

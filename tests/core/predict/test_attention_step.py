@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.predict.closed_form import attention_memory, predict, why_not_predicted
-from sysbench.core.predict.fit_grid import fit
-from sysbench.core.predict.room import available_memory, with_fragments
+from sysbench.core.predict.fit_grid import available_memory, fit, with_fragments
 from sysbench.core.spec.spec import RunSpec, parse_spec
 
 

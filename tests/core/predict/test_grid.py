@@ -18,9 +18,18 @@ from sysbench.core.predict.dry_run_client import (
     ProductCount,
     roof_ms,
 )
-from sysbench.core.predict.fit_grid import fit, fit_cells, largest, parse_axes, value_of, with_value
+from sysbench.core.predict.fit_grid import (
+    available_memory,
+    closed_form_fits,
+    fit,
+    fit_cells,
+    largest,
+    parse_axes,
+    value_of,
+    with_fragments,
+    with_value,
+)
 from sysbench.core.predict.requests import Requests
-from sysbench.core.predict.room import available_memory, closed_form_fits, with_fragments
 from sysbench.core.record.environment import Roof
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.estimate_tables import fit_table, grid_table

@@ -8,8 +8,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.machine.cards import find_card
 from sysbench.core.predict.allocator_settings import MIB
 from sysbench.core.predict.closed_form import predict
-from sysbench.core.predict.requests import replay_requests
-from sysbench.core.predict.room import (
+from sysbench.core.predict.fit_grid import (
     ANY_CARD,
     Card,
     available_memory,
@@ -20,6 +19,7 @@ from sysbench.core.predict.room import (
     spare_bytes,
     spec_elsewhere,
 )
+from sysbench.core.predict.requests import replay_requests
 from sysbench.core.predict.sizes import HOPPER_WORKSPACE, WORKSPACE, workspace_bytes
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.exact import exact_prediction
