@@ -110,42 +110,10 @@ def read_counted_allocations(path: Path, device: int | None) -> CountedHistory |
     )
 
 
-def decode_profiled_allocations(data: bytes) -> History:
-    """Read the CPU allocator's history from the JSON text.
-
-    Raises:
-        msgspec.DecodeError: Not a Chrome trace.
-        ValueError: A time in it is out of range.
-    """
-    return _Trace(data).history(HOST)[0]
-
-
-def decode_refusal(data: bytes) -> OomEvent | None:
-    """Read the last failed request from the JSON text, if any.
-
-    Raises:
-        msgspec.DecodeError, ValueError: As above.
-    """
-    if REFUSED.encode() not in data:
-        return None
-    trace = _Trace(data)
-    is_refusal = np.array([event.name == REFUSED for event in trace.events])
-    refusals = [
-        OomEvent(
-            time_ns=trace.base_ns + int(trace.start[index]),
-            bytes=int(trace.args["bytes"][index]),
-            stack=_stack(opened),
-            op=_innermost_operator(opened),
-        )
-        for index, opened in trace.open_around(is_refusal)
-    ]
-    return max(refusals, key=attrgetter("time_ns"), default=None)
-
-
-def _read(path: Path) -> _Trace:
+def _read(path: Path) -> ProfiledTrace:
     try:
         data = path.read_bytes()
-        return _Trace(gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data)
+        return ProfiledTrace(gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data)
     except (
         *(OSError, EOFError, zlib.error, msgspec.DecodeError),
         *(TypeError, ValueError, OverflowError, RecursionError),
@@ -153,8 +121,12 @@ def _read(path: Path) -> _Trace:
         raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
 
 
-class _Trace:
+class ProfiledTrace:
     """Calls of functions and operators, and memory requests; arrays have one element an event.
+
+    Raises:
+        msgspec.DecodeError: From the constructor: not the JSON of a Chrome trace.
+        ValueError: From the constructor: a time in it is out of range.
 
     Attributes:
         start, end: Nanoseconds since ``base_ns``.
@@ -181,6 +153,7 @@ class _Trace:
         self.device = np.where(is_move, number, NOT_A_MOVE)
 
     def history(self, device: int) -> tuple[History, Integers]:
+        """A device's history, and the indices of its events."""
         stacks: dict[Stack, int] = {}
         products: dict[int, int] = {}
         rows = [
@@ -198,6 +171,22 @@ class _Trace:
             product=product,
         )
         return history, events
+
+    def refusal(self) -> OomEvent | None:
+        """The last failed request, or None."""
+        is_refusal = np.array([event.name == REFUSED for event in self.events], dtype=np.bool_)
+        if not is_refusal.any():
+            return None
+        refusals = [
+            OomEvent(
+                time_ns=self.base_ns + int(self.start[index]),
+                bytes=int(self.args["bytes"][index]),
+                stack=_stack(opened),
+                op=_innermost_operator(opened),
+            )
+            for index, opened in self.open_around(is_refusal)
+        ]
+        return max(refusals, key=attrgetter("time_ns"), default=None)
 
     def open_around(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, list[JsonEvent]]]:
         """Yield the index of each wanted event and the calls open around it, outermost first."""

@@ -24,7 +24,7 @@ from torch.autograd.profiler import profile
 from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing.spawn import spawn
 
-from sysbench.core.memory.profiled import decode_profiled_allocations
+from sysbench.core.memory.profiled import HOST, ProfiledTrace
 from sysbench.core.predict.dry_run_client import TrainingVariant, canonical_spec
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.exact import exact_prediction
@@ -114,7 +114,7 @@ def measure(rank: int, place: str, spec: RunSpec) -> None:
             del mark
     trace = folder / f"{rank}.json"
     recording.export_chrome_trace(str(trace))
-    changes = decode_profiled_allocations(trace.read_bytes()).change
+    changes = ProfiledTrace(trace.read_bytes()).history(HOST)[0].change
     ends = np.flatnonzero(changes == 4 * MARK)
     steps = np.split(np.cumsum(changes), ends)[1:-1]
     peaks = [int(step[2:].max()) for step in steps]

@@ -14,7 +14,7 @@ from sysbench.core.errors import WorkerFailed
 from sysbench.core.memory.allocations import Sounding
 from sysbench.core.memory.block import NO_COUNTER, Recording
 from sysbench.core.memory.card import CardReading
-from sysbench.core.memory.profiled import decode_profiled_allocations, decode_refusal
+from sysbench.core.memory.profiled import HOST, ProfiledTrace
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.storage import write_atomically
 from sysbench.core.worker.limits import OOM_RESERVE_BYTES, lift_memory_limit
@@ -101,10 +101,11 @@ class CpuRecorder:
         data = plain.read_bytes()
         write_atomically(self._path, gzip.compress(data, compresslevel=1))
         plain.unlink()
+        trace = ProfiledTrace(data)
         return Recording(
             source="cpu-profiler",
-            history=decode_profiled_allocations(data),
-            refusal=decode_refusal(data),
+            history=trace.history(HOST)[0],
+            refusal=trace.refusal(),
             free_at_end=self._free_at_end,
             readings=self._readings,
             missing=self._missing,

@@ -13,7 +13,8 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.allocations import Notes, replay_allocations
 from sysbench.core.memory.history import Frame
 from sysbench.core.memory.profiled import (
-    decode_profiled_allocations,
+    HOST,
+    ProfiledTrace,
     read_profiled_allocations,
 )
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
@@ -44,7 +45,7 @@ def test_columns_are_exact_and_in_order_of_time() -> None:
         move(4365311774400.001, 8192, 0),
         move(4365311774400.002, 8192, 32, device=1),
     )
-    history = decode_profiled_allocations(data)
+    history = ProfiledTrace(data).history(HOST)[0]
     assert history.time_ns.tolist() == [
         BASE_NS + 4_365_311_774_387_253,
         BASE_NS + 4_365_311_774_387_254,
@@ -66,7 +67,7 @@ def test_a_stack_is_the_operator_and_the_open_functions() -> None:
         move(99, 12288, 64),
         move(200, 16384, 64),
     )
-    history = decode_profiled_allocations(data)
+    history = ProfiledTrace(data).history(HOST)[0]
     main = Frame("train.py", 3, "main")
     assert [history.stacks[number] for number in history.stack] == [
         (Frame("", 0, "aten::matmul"), Frame("model.py", 7, "forward"), main),
@@ -81,13 +82,13 @@ def test_threads_have_stacks_of_their_own() -> None:
         span("python_function", "train.py(3): main", 0, 100, tid=1),
         move(50, 4096, 64, tid=2),
     )
-    history = decode_profiled_allocations(data)
+    history = ProfiledTrace(data).history(HOST)[0]
     assert history.stacks[history.stack[0]] == ()
 
 
 def workspaces_in(*events: dict[str, Any]) -> list[int]:
     """Bytes of each allocation that a product took for itself."""
-    allocations = replay_allocations(decode_profiled_allocations(encode(*events)), Notes())
+    allocations = replay_allocations(ProfiledTrace(encode(*events)).history(HOST)[0], Notes())
     is_workspace = [category == LIBRARY_WORKSPACE for category in allocations.category]
     found: list[int] = allocations.bytes[is_workspace].tolist()
     return found
@@ -177,6 +178,6 @@ def test_names_that_break_the_json_do_no_harm() -> None:
     )
     with pytest.raises(json.JSONDecodeError):
         json.loads(broken)
-    history = decode_profiled_allocations(broken.encode())
+    history = ProfiledTrace(broken.encode()).history(HOST)[0]
     assert history.change.tolist() == [64]
     assert history.stacks[history.stack[0]][0].file == "sharding.py"

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.profiler import profile, record_function
 
 from sysbench.core.memory.allocations import Notes, replay_allocations
-from sysbench.core.memory.profiled import decode_profiled_allocations
+from sysbench.core.memory.profiled import HOST, ProfiledTrace
 from sysbench.core.worker.workloads.make_workload import Workload
 from sysbench.core.worker.workloads.stepped_workload import SteppedWorkload
 
@@ -70,7 +70,7 @@ def _resident_bytes(workload: Workload) -> int:
 
 def _peaks(trace: Path, resident: int) -> dict[str, int]:
     text = trace.read_bytes()
-    history = decode_profiled_allocations(text)
+    history = ProfiledTrace(text).history(HOST)[0]
     live = replay_allocations(history, Notes()).without_library
     live += resident - live[0]
     marks = _phases(text)
