@@ -367,10 +367,6 @@ UNSPLIT = "blocks larger than asked for"
 split off small remainders."""
 
 
-def rounding_name(granule: int) -> str:
-    return f"rounding to {granule}-byte blocks"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationHistory(Lifetimes):
     """Live memory at each instant, by category.
@@ -476,7 +472,7 @@ def replay_allocations(
             live = live + held
     if history.granule > 1:
         rounding = lifetimes.curve(lifetimes.rounded - lifetimes.bytes)
-        categories[rounding_name(history.granule)] = rounding
+        categories[f"rounding to {history.granule}-byte blocks"] = rounding
     if len(history.block) or (lifetimes.blocks > lifetimes.rounded).any():
         categories[UNSPLIT] = lifetimes.curve(lifetimes.blocks - lifetimes.rounded)
     return AllocationHistory(

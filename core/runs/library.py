@@ -5,7 +5,6 @@ The run directories are the source: ``library.json`` is rebuilt if it is deleted
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,15 +76,6 @@ def write_label(run: Path, label: Label) -> None:
         path.unlink(missing_ok=True)
     else:
         write_atomically(path, msgspec.json.encode(label))
-
-
-def label_version(run: str | os.PathLike[str]) -> str:
-    """Return a text that changes with the label of the run in that folder; empty without one."""
-    try:
-        file = os.stat(f"{os.fspath(run)}/{FILE}")
-    except OSError:
-        return ""
-    return f":{file.st_mtime_ns}:{file.st_ino}"
 
 
 ENTRY_FORMAT = 4
@@ -254,7 +244,11 @@ def _version(run: RunDirectory) -> str:
         return f"{ENTRY_FORMAT}:none"
     # A copy may keep the time, and an editor the size.
     facts = (file.st_mtime_ns, file.st_ctime_ns, file.st_size, file.st_ino)
-    return f"{ENTRY_FORMAT}:{facts}{label_version(run.path)}"
+    try:
+        label = (run.path / FILE).stat()
+    except OSError:  # it has none
+        return f"{ENTRY_FORMAT}:{facts}"
+    return f"{ENTRY_FORMAT}:{facts}:{label.st_mtime_ns}:{label.st_ino}"
 
 
 def _may_be_run(run: RunDirectory) -> bool:

@@ -32,7 +32,6 @@ from sysbench.core.worker.dry_run.vary import (
     fake_process_group,
     local_shard,
     track_resizes,
-    trained_of,
     vary,
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
@@ -265,7 +264,7 @@ def _dry_run(
         layers=places.layers,
         parameters=sum(parameter.numel() for parameter in parameters),
         parameter_bytes=sum(parameter.nbytes for parameter in parameters),
-        trained_parameters=trained_of(workload.model),
+        trained_parameters=sum(one.numel() for one in parameters if one.requires_grad),
         moments=list(tracker.moments()),
         saved_bytes=tracker.saved_bytes,
         products=tracker.products,

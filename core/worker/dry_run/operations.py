@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from sysbench.core.predict.dry_run_client import Product
 from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
 _aten = torch.ops.aten
@@ -35,12 +34,6 @@ def flops_of(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
         return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
     formula = flop_registry.get(packet)
     return 0 if formula is None else int(formula(*args, **kwargs, out_val=result))
-
-
-def product_of(flops: int, func: Any, args: Sequence[Any], result: Any) -> Product:
-    """Matrix product with the bytes that it reads and writes."""
-    dtype = str(tensors_in(args)[0].dtype).removeprefix("torch.")
-    return Product(dtype, flops, moved_bytes(func, args, result))
 
 
 def moved_bytes(func: Any, args: Sequence[Any], result: Any) -> int:

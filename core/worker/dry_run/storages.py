@@ -27,7 +27,6 @@ from sysbench.core.worker.dry_run.operations import (
     hidden_bytes,
     in_kernel_s_layout,
     moved_bytes,
-    product_of,
     results_on_device,
     scratch_after,
     scratch_before,
@@ -265,7 +264,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         flops = flops_of(func.overloadpacket, args, kwargs, result)
         if flops:
-            self.products[self.phase, product_of(flops, func, args, result)] += 1
+            dtype = str(tensors_in(args)[0].dtype).removeprefix("torch.")
+            product = Product(dtype, flops, moved_bytes(func, args, result))
+            self.products[self.phase, product] += 1
         elif not func.is_view:
             self.moved[self.phase] += moved_bytes(func, args, result)
 

@@ -175,8 +175,3 @@ def vary(model: nn.Module, variant: TrainingVariant) -> None:
         adapt(model, variant.lora_rank)
     if variant.shards > 1:
         shard(model, variant.shards)
-
-
-def trained_of(model: nn.Module) -> int:
-    """Number of parameters that need gradients."""
-    return sum(one.numel() for one in model.parameters() if one.requires_grad)

@@ -78,10 +78,6 @@ class CpuRecorder:
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text(CLEAR_PEAK_RESIDENT)
 
-    def begin_steady_step(self) -> None:
-        """Read the resident set before the steady step."""
-        self.read("after warm-up")
-
     def end_steady_step(self) -> None:
         """Read the resident set after the steady step, its peak first."""
         self.read("peak", of_peak=True)

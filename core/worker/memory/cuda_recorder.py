@@ -107,10 +107,6 @@ class CudaRecorder:
         self._readings[column] = _read_card(self._device, allocated=count(self._device))
         torch.cuda.reset_peak_memory_stats(self._device)
 
-    def begin_steady_step(self) -> None:
-        """Read process memory before the steady step and reset the peaks."""
-        self.read("after warm-up")
-
     def end_steady_step(self) -> None:
         """Read counters and process memory after the steady step, then take the history."""
         torch.cuda.synchronize(self._device)

@@ -154,7 +154,7 @@ def _take_steps(
                     report(StageEntered(stage="warmup"))
             report(StepCounted(done=index + 1, total=STEPS))
         report(StageEntered(stage="measure"))
-        recorder.begin_steady_step()
+        recorder.read("after warm-up")
         began_ns = time.perf_counter_ns()
         # Without readings: this step is the one that is recorded and timed.
         _step(workload, tagger, STEADY_STEP, tagger.enter)

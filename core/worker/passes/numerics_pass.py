@@ -85,10 +85,6 @@ LOOPS = (
 """The handout's four, and the same with bfloat16 for float16."""
 
 
-def run_loops(spec: RunSpec) -> Numerics:
-    return Numerics(accumulations=[_row(loop, torch.device(spec.device)) for loop in LOOPS])
-
-
 def _row(loop: Loop, device: torch.device) -> Accumulated:
     value = _sum(loop, device)
     return Accumulated(
@@ -207,7 +203,8 @@ def measure(job: Job, report: Report) -> None:
     spec = job.spec
     report(StageEntered(stage="measure"))
     if spec.workload == "accumulation":
-        block = run_loops(spec)
+        device = torch.device(spec.device)
+        block = Numerics(accumulations=[_row(loop, device) for loop in LOOPS])
     elif spec.workload == "autocast-dtypes":
         block = autocast_dtypes(spec)
     else:

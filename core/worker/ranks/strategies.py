@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -60,11 +60,6 @@ def make_strategy(spec: RunSpec, model: nn.Module, collectives: Collectives) -> 
             raise ValueError(f"no strategy {other!r}")
 
 
-def when_accumulated(parameter: nn.Parameter, call: Callable[[nn.Parameter], None]) -> None:
-    """Call ``call`` each time backward has accumulated the parameter's gradient."""
-    parameter.register_post_accumulate_grad_hook(call)  # type: ignore[no-untyped-call]
-
-
 def trained(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
@@ -114,18 +109,6 @@ class TorchDdp:
         self._sent.clear()
 
 
-def flatten(tensors: Sequence[Tensor]) -> Tensor:
-    """Copy all elements into a new 1-D tensor."""
-    return torch.cat([tensor.flatten() for tensor in tensors])
-
-
-def copy_back(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy the elements of a flattened tensor back into its sources."""
-    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-    for part, tensor in zip(parts, tensors, strict=True):
-        tensor.copy_(part.view_as(tensor))
-
-
 class ByGroups:
     """One collective for each group of gradients, of the last parameters first.
 
@@ -170,16 +153,20 @@ class ByGroups:
                 self._sent.append((gradients, sent, self._collectives.start_all_reduce(sent)))
 
         for parameter in group:
-            when_accumulated(parameter, count_down)
+            parameter.register_post_accumulate_grad_hook(count_down)  # type: ignore[no-untyped-call]
 
     def _packed(self, group: Sequence[nn.Parameter]) -> tuple[list[Tensor], Tensor]:
         gradients = [gradient_of(parameter) for parameter in group]
-        return gradients, flatten(gradients) if self._is_packed else gradients[0]
+        if not self._is_packed:
+            return gradients, gradients[0]
+        return gradients, torch.cat([gradient.flatten() for gradient in gradients])
 
     def _take_mean(self, gradients: list[Tensor], total: Tensor) -> None:
         total.div_(self._collectives.ranks)
         if self._is_packed:
-            copy_back(total, gradients)
+            parts = torch.split(total, [gradient.numel() for gradient in gradients])
+            for part, gradient in zip(parts, gradients, strict=True):
+                gradient.copy_(part.view_as(gradient))
 
     def finish(self) -> None:
         for group in self._late:
