@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from sysbench.core.record.distributed import Kind
-from sysbench.core.worker.ranks.watched_collectives import Collectives, Launch
+from sysbench.core.worker.ranks.watched_collectives import Collectives
 from sysbench.core.worker.workloads.model_workload import blocks_of
 
 UNSEEN = "on CUDA stalls for fully_shard's streams cannot be measured; see a trace"
@@ -27,11 +29,13 @@ class Fsdp2:
     def __init__(self, model: nn.Module, collectives: Collectives) -> None:
         if next(model.parameters()).is_cuda:
             collectives.why_unseen = UNSEEN
+        gather = _Watched(collectives, "all-gather", dist.all_gather_into_tensor)
+        scatter = _Watched(collectives, "reduce-scatter", dist.reduce_scatter_tensor)
         for part in (*blocks_of(model), model):
             sharded = fully_shard(part)
             # The annotations name private classes of torch; these have all that it calls.
-            sharded.set_custom_all_gather(_AllGather(collectives))  # type: ignore[arg-type]
-            sharded.set_custom_reduce_scatter(_ReduceScatter(collectives))  # type: ignore[arg-type]
+            sharded.set_custom_all_gather(gather)  # type: ignore[arg-type]
+            sharded.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]
         self.model = model
 
     def finish(self) -> None:
@@ -39,53 +43,22 @@ class Fsdp2:
 
 
 class _Watched:
-    """Base of the collectives that fully_shard calls: allocation and timing."""
+    """A collective that fully_shard calls: allocated as usual, and timed."""
 
-    def __init__(self, collectives: Collectives) -> None:
-        self.collectives = collectives
+    def __init__(
+        self, collectives: Collectives, kind: Kind, run: Callable[..., dist.Work | None]
+    ) -> None:
+        self._collectives, self._kind, self._run = collectives, kind, run
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def call(
-        self, kind: Kind, unsharded: Tensor, launch: Launch, is_async: bool
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, async_op: bool = False, **options: Any
     ) -> dist.Work | None:
-        if is_async:
-            return self.collectives.start(kind, unsharded.nbytes, launch).work
-        self.collectives.run(kind, unsharded.nbytes, launch)
+        launch = partial(self._run, output_tensor, input_tensor, async_op=async_op, **options)
+        size = max(output_tensor.nbytes, input_tensor.nbytes)  # of the tensor that is not sharded
+        if async_op:
+            return self._collectives.start(self._kind, size, launch).work
+        self._collectives.run(self._kind, size, launch)
         return None
-
-
-class _AllGather(_Watched):
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        async_op: bool = False,
-    ) -> dist.Work | None:
-        def launch() -> dist.Work | None:
-            work: dist.Work | None = dist.all_gather_into_tensor(
-                output_tensor, input_tensor, group=group, async_op=async_op
-            )
-            return work
-
-        return self.call("all-gather", output_tensor, launch, async_op)
-
-
-class _ReduceScatter(_Watched):
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: dist.ReduceOp,
-        async_op: bool = False,
-    ) -> dist.Work | None:
-        def launch() -> dist.Work | None:
-            work: dist.Work | None = dist.reduce_scatter_tensor(
-                output_tensor, input_tensor, op=op, group=group, async_op=async_op
-            )
-            return work
-
-        return self.call("reduce-scatter", input_tensor, launch, async_op)
