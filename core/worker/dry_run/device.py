@@ -159,23 +159,18 @@ def cuda_attention(attention: Attention, call: AttentionCall) -> Tensor:
     on others, which takes the same memory; float32 takes the memory-efficient kernel.
     Flex attention that is not compiled writes the scores out, as math does.
     """
-    q, k, v = call.operands
     backend = attention.backend
     if backend is None and attention.kernel == "sdpa":
-        half = q.dtype in (torch.bfloat16, torch.float16)
+        half = call.query.dtype in (torch.bfloat16, torch.float16)
         backend = "CUDNN_ATTENTION" if half else "EFFICIENT_ATTENTION"
-    graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v))
-    if backend == "FLASH_ATTENTION":
-        result = _aten._scaled_dot_product_flash_attention.default(q, k, v, 0.0, True)
-    elif backend == "EFFICIENT_ATTENTION":
-        result = _aten._scaled_dot_product_efficient_attention.default(
-            q, k, v, None, graph, 0.0, True
-        )
-    elif backend == "CUDNN_ATTENTION":
-        result = _aten._scaled_dot_product_cudnn_attention.default(q, k, v, None, graph, 0.0, True)
-    else:
-        result = _aten._scaled_dot_product_attention_math.default(q, k, v, None, 0.0, True)
-    mixed: Tensor = result[0]
+    graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.operands)
+    kernels: dict[str | None, tuple[Any, tuple[Any, ...]]] = {
+        "FLASH_ATTENTION": (_aten._scaled_dot_product_flash_attention, ()),
+        "EFFICIENT_ATTENTION": (_aten._scaled_dot_product_efficient_attention, (None, graph)),
+        "CUDNN_ATTENTION": (_aten._scaled_dot_product_cudnn_attention, (None, graph)),
+    }
+    kernel, options = kernels.get(backend, (_aten._scaled_dot_product_attention_math, (None,)))
+    mixed: Tensor = kernel.default(*call.operands, *options, 0.0, True)[0]
     return mixed
 
 
