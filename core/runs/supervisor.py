@@ -65,6 +65,7 @@ HANG_VARIABLE = "SYSBENCH_HANG_SECONDS"
 HANG_SECONDS = 300.0
 COMPILE_HANG_SECONDS = 1800.0
 POLL_SECONDS = 0.2
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 STOPPED = "its process was stopped for a time, by a signal or a debugger"
 
 
@@ -221,14 +222,19 @@ class Supervision:
         self._noticed: set[str] = set()
 
     def emit(self, event: AnyEvent) -> Iterator[AnyEvent]:
-        try:
+        with self._surviving_full_disk():
             self.log.append(event)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
-            self.disk_full = True
         self.builder.add(event)
         yield event
+
+    @contextmanager
+    def _surviving_full_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            self.disk_full = True
 
     def notice_once(self, message: str) -> Iterator[AnyEvent]:
         if message not in self._noticed:
@@ -391,12 +397,8 @@ class Supervision:
     def _keep_record(self) -> None:
         if not self.run.path.is_dir():
             return  # the run was deleted
-        try:
+        with self._surviving_full_disk():
             self.run.write_record(self.builder.record())
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise
-            self.disk_full = True
 
 
 class _Watch:
@@ -508,14 +510,13 @@ def _outcome_of_failure(failure: WorkerFailed) -> Outcome:
     if failure.is_cuda_error:
         return "cuda-error"
     # The worker names the errno in `kind`, since messages are translated.
-    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    if any(failure.kind.endswith(f"({number})") for number in numbers):
+    if any(failure.kind.endswith(f"({number})") for number in DISK_FULL):
         return "disk-full"
     return "failed"
 
 
 def _outcome_of_os_error(error: Exception) -> Outcome:
-    return "disk-full" if getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT) else "failed"
+    return "disk-full" if getattr(error, "errno", 0) in DISK_FULL else "failed"
 
 
 def _pass_ended(
