@@ -384,7 +384,6 @@ def _shared_memory_bytes() -> int | None:
 
 
 def check_shared_memory(total_bytes: int | None) -> Check:
-    """Check that shared memory suffices for NCCL."""
     text = "no /dev/shm" if total_bytes is None else f"{format_bytes(total_bytes)} in /dev/shm"
     is_enough = total_bytes is not None and total_bytes >= MIN_SHARED_BYTES
     return row("shared memory", text, "" if is_enough else "little shared memory")

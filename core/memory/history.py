@@ -39,8 +39,6 @@ MAX_ALIKE = 64
 
 
 class RawFrame(msgspec.Struct, gc=False):
-    """A frame as torch writes it."""
-
     filename: str = ""
     line: int = 0
     name: str = ""

@@ -99,7 +99,6 @@ def day(rates: DeviceRates) -> str:
 
 
 def rates_check(device: str, torch: str | None, now_ns: int, root: Path | None = None) -> Check:
-    """Check the device's rates for ``doctor``."""
     name, again = "measured rates", "`sysbench-tui doctor --measure`, about a minute a device"
     try:
         rates = last_rates(device, root)

@@ -48,8 +48,6 @@ def nvtx_ranges() -> tuple[MakeRange | None, str]:
 
 
 class OpenRange:
-    """Keeps one range open at a time."""
-
     def __init__(self, make: MakeRange) -> None:
         self._make = make
         self._open: AbstractContextManager[Any] | None = None

@@ -216,7 +216,6 @@ def _source(node: fx.Node) -> str | None:
 
 
 def _scheduled_nodes(nodes: Iterable[Any]) -> Iterator[ScheduledNode]:
-    """Scheduler nodes and the bytes counted for each."""
     for node in nodes:
         yield ScheduledNode(
             origins=frozenset(

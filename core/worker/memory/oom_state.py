@@ -57,7 +57,6 @@ class OomObserver:
 
 
 def observe_refusals(observer: Any) -> None:
-    """Register an allocator observer."""
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if attach is not None:
         attach(observer)

@@ -40,8 +40,6 @@ class Began(msgspec.Struct, frozen=True, tag=True):
 
 
 class AgentEnded(msgspec.Struct, frozen=True, tag=True):
-    """The ranks of this host have ended."""
-
     codes: dict[int, int]
     failures: dict[int, OutOfMemory | WorkerFailed]
 

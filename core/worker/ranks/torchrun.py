@@ -87,7 +87,6 @@ def torchrun(job: Job, place: RankPlace = ALONE) -> dict[int, int]:
 
 
 def _interface_with(address: str) -> str | None:
-    """Name of the interface with this address."""
     return next(
         (
             name

@@ -298,8 +298,6 @@ class Collectives:
 
 
 class _Step:
-    """The stamps of one step."""
-
     def __init__(self) -> None:
         self.collectives: list[tuple[Kind, int, Stamp, Mark]] = []
         self.blocked: list[tuple[Stamp, Mark]] = []
