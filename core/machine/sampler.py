@@ -1,4 +1,4 @@
-"""Sample the devices and the host: once, or in a thread at most twice a second."""
+"""Sample the devices and the host, in a thread at most twice a second."""
 
 from __future__ import annotations
 
@@ -41,12 +41,6 @@ class Probe:
             host=self._host.read(),
             no_devices=self._nvml.unavailable,
         )
-
-
-def take() -> Sample:
-    """Take a single sample without a sampler thread."""
-    with Probe() as probe:
-        return probe.take()
 
 
 class Sampler:

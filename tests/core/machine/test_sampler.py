@@ -9,7 +9,7 @@ import pytest
 
 from sysbench.core.errors import SpecError
 from sysbench.core.machine.sample import Sample
-from sysbench.core.machine.sampler import Sampler, take
+from sysbench.core.machine.sampler import Probe, Sampler
 
 
 def telemetry_threads() -> list[threading.Thread]:
@@ -75,7 +75,8 @@ def test_an_interval_below_half_a_second_is_refused(interval: float) -> None:
 
 
 def test_a_single_sample_has_the_host_and_says_what_is_not_there() -> None:
-    sample = take()
+    with Probe() as probe:
+        sample = probe.take()
     assert sample.host.cores >= 1
     assert bool(sample.devices) != bool(sample.no_devices)
 
