@@ -7,15 +7,17 @@ its name there, at the end of its operation. Names of gradients in progress begi
 from __future__ import annotations
 
 from sysbench.core.predict.forward import (
+    ACTIVATIONS,
     COPIES,
     LOGITS,
+    TEMPORARIES,
+    Tape,
     checkpoint_segments,
     replay_block,
     replay_each,
     saved_blocks,
 )
 from sysbench.core.predict.sizes import Sizes
-from sysbench.core.predict.tape import ACTIVATIONS, TEMPORARIES, Tape
 
 GRADIENTS = "gradients"
 

@@ -22,9 +22,16 @@ import msgspec
 from sysbench.core.formatting import format_bytes, format_count
 from sysbench.core.machine.instructions import has_own_products
 from sysbench.core.predict.backward import GRADIENTS, replay_backward
-from sysbench.core.predict.forward import LOGITS, replay_forward, replay_loss, softmax_of_scores
+from sysbench.core.predict.forward import (
+    ACTIVATIONS,
+    LOGITS,
+    Tape,
+    TapeMoment,
+    replay_forward,
+    replay_loss,
+    softmax_of_scores,
+)
 from sysbench.core.predict.sizes import WORKSPACES, Sizes, workspaces_bytes
-from sysbench.core.predict.tape import ACTIVATIONS, Tape, TapeMoment
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import RunSpec
 

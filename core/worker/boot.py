@@ -16,9 +16,8 @@ from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
 from sysbench.core.record.events import DeviceDescribed
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.failures import report_failure
+from sysbench.core.worker.failures import OomObserver, report_failure
 from sysbench.core.worker.limits import limit_memory, set_threads
-from sysbench.core.worker.memory.oom_state import OomObserver
 from sysbench.core.worker.workloads.make_workload import set_precision
 
 

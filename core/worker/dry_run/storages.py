@@ -16,10 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sysbench.core.predict.allocator import GRANULE
 from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.predict.dry_run_client import Moment, Product
-from sysbench.core.predict.forward import COPIES, LOGITS
+from sysbench.core.predict.forward import ACTIVATIONS, COPIES, LOGITS, TEMPORARIES
 from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT, STATE, RequestTrace
 from sysbench.core.predict.sizes import WORKSPACES, workspace_bytes
-from sysbench.core.predict.tape import ACTIVATIONS, TEMPORARIES
 from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.operations import (
     Results,

@@ -20,7 +20,7 @@ from sysbench.core.memory.card import CardReading, segments_of
 from sysbench.core.memory.snapshot_reading import refusal_in, snapshot_from
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.storage import write_atomically
-from sysbench.core.worker.memory.oom_state import observe_refusals
+from sysbench.core.worker.failures import observe_refusals
 
 MAX_EVENTS = 400_000
 """Size of the allocator's ring of events; a full ring drops the oldest."""

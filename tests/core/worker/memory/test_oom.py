@@ -22,10 +22,9 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.stored_records import replay_events
 from sysbench.core.runs.worker_process import Job, uncaught_refusal
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.worker.failures import NOT_SAID, report_failure
+from sysbench.core.worker.failures import NOT_SAID, OomObserver, cuda_state, report_failure
 from sysbench.core.worker.limits import leftover_allocation_notice
 from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
-from sysbench.core.worker.memory.oom_state import OomObserver, cuda_state
 from sysbench.core.worker.workloads.make_workload import StepError
 from tests.core.worker.memory.cuda_double import Cuda
 
