@@ -13,6 +13,7 @@ import os
 import select
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -50,7 +51,9 @@ def _run_supervised() -> int:
     if job.spec.ranks > 1:
         return _run_ranks(job, report)
     if PASSES[job.name].program:
-        return _run_program(job, report)
+        from sysbench.core.worker.boot import measure_of  # lazy: imports torch
+
+        return _run_elsewhere(job, report, measure_of(job))
     return _run(job, report, parent=int(os.environ[PARENT_VARIABLE]))
 
 
@@ -101,29 +104,21 @@ def _exit_with_reader(descriptor: int) -> None:
     os._exit(1)
 
 
-def _run_program(job: Job, report: Report) -> int:
-    """Run a pass that does not need torch here: its program starts the measuring worker."""
-    from sysbench.core.worker.boot import measure_of  # lazy: imports torch
-
-    try:
-        return 1 if measure_of(job)(job, report) is False else 0
-    except Exception as error:
-        from sysbench.core.worker.failures import report_failure  # lazy: imports torch
-
-        report_failure(error, job.spec, report)
-        return 1
-
-
 def _run_ranks(job: Job, report: Report) -> int:
-    """Run a pass of several processes; this one starts them and measures nothing."""
     report(StageEntered(stage="import"))
     with uncollected():
-        from sysbench.core.worker.failures import report_failure  # lazy: imports torch
         from sysbench.core.worker.ranks.launcher import measure  # lazy: imports torch
 
     die_with_parent(int(os.environ[PARENT_VARIABLE]))
+    return _run_elsewhere(job, report, measure)
+
+
+def _run_elsewhere(job: Job, report: Report, measure: Callable[[Job, Report], bool | None]) -> int:
+    """Run a pass that other processes measure: ranks, or a worker under a program."""
+    from sysbench.core.worker.failures import report_failure  # lazy: imports torch
+
     try:
-        return 0 if measure(job, report) else 1
+        return 1 if measure(job, report) is False else 0
     except Exception as error:
         report_failure(error, job.spec, report)
         return 1
