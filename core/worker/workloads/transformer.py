@@ -71,8 +71,8 @@ class TransformerBlock(nn.Module):
         self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | BlockMask | None
     ) -> Tensor:
         """Shape (batch, context, d_model) to the same."""
-        # Change together: core/predict/forward.py, backward.py and step.py replay these
-        # operations by hand for the closed form, and core/worker/dry_run emulates their kernels.
+        # Change together: core/predict/forward.py and backward.py replay these operations by
+        # hand for the closed form, and core/worker/dry_run emulates their kernels.
         x = x + self.attention(self.attention_norm(x), cos, sin, mask)
         y: Tensor = x + self.ffn(self.ffn_norm(x))
         return y
