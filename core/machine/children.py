@@ -117,7 +117,7 @@ class LineChild:
 
     def kill(self) -> None:
         """Kill it and what it started, without waiting for its end."""
-        with suppress(ProcessLookupError):
+        if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         for file in self._files:
             with suppress(BrokenPipeError):
