@@ -18,8 +18,8 @@ SLOW_INTERVAL_SECONDS = 5.0
 class Probe:
     """Devices and host, open inside a ``with`` block. Not thread-safe."""
 
-    def __init__(self) -> None:
-        self._nvml = Nvml()
+    def __init__(self, *, gpm: bool = True) -> None:
+        self._nvml = Nvml(gpm=gpm)
         self._host = Host()
         self._slow_due = 0.0
 

@@ -21,7 +21,7 @@ from sysbench.core.experiments.experiment_runner import (
     Stopped,
     run_experiment,
 )
-from sysbench.core.machine import other_processes as neighbours
+from sysbench.core.machine import host_sampler as neighbours
 from sysbench.core.machine.host_sampler import cpu_quota
 from sysbench.core.record.events import PassStarted
 from sysbench.core.record.timing import Round
