@@ -48,6 +48,10 @@ def start(
 ) -> tuple[Run, Iterator[AnyEvent]]:
     """Prepare a run; it measures while the iterator of its events is consumed.
 
+    Args:
+        passes: None uses the spec's default passes.
+        repeat: Rounds of the timing pass, each a fresh process: 1 to 100.
+
     Raises:
         SpecError: The spec cannot be measured on this machine, by these passes, or in this number
             of rounds.
