@@ -210,10 +210,6 @@ def _cut(text: str, width: int) -> str:
 ALL = "all"
 
 
-class RooflineView(RooflinePlot, can_focus=True):
-    """A plot that takes the focus, so that the tab's keys work."""
-
-
 class KernelsTab(ViewsTab):
     """Coverage and perturbation, the category bar, and one view of the rows."""
 
@@ -302,7 +298,7 @@ class KernelsTab(ViewsTab):
             )
         yield View(
             name="roofline",
-            widget=RooflineView(),
+            widget=RooflinePlot(),
             markdown=lambda: table_as_markdown(roofline_table(kernels)),
             copied="the roofline's points",
         )
@@ -322,7 +318,7 @@ class KernelsTab(ViewsTab):
         timing = self.record.timing
         brief = partial(brief_line, kernels, timing.step.median_ms if timing else None)
         self.query_one(StackBar).show_parts(sum_line(kernels), parts, brief=brief)
-        plot, words = self.query_one(RooflineView), roof_words(kernels.roof, _why_no_roof(kernels))
+        plot, words = self.query_one(RooflinePlot), roof_words(kernels.roof, _why_no_roof(kernels))
         plot.border_title = "Roofline"
         plot.show(roof_points(kernels), kernels.roof, words)
         self._show_phase()

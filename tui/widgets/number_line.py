@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sysbench.tui.text import significant
-from sysbench.tui.widgets.traces import extent
+from sysbench.tui.widgets.traces import centre, extent, place_labels
 
 MAX_GAP = 4
 """Maximum cells between two rounds."""
@@ -153,17 +153,14 @@ def dot_rows(line: NumberLine, dots: Sequence[float], height: int) -> list[str]:
 
 def axis_rows(line: NumberLine) -> tuple[str, str]:
     step = _tick_step(line)
-    cells, labels, end = ["─"] * line.width, [" "] * line.width, 0
     digits = max(0, -math.floor(math.log10(100 * step) + 1e-9))
+    cells, labels = ["─"] * line.width, []
     for number in range(math.ceil(line.low / step), math.floor(line.high / step) + 1):
         column = line.column(number * step)
         cells[column] = "┴" if number else "┼"
         text = f"{100 * number * step:+.{digits}f} %" if number else "0"
-        begin = min(max(column - len(text) // 2, 0), line.width - len(text))
-        if begin >= end:
-            labels[begin : begin + len(text)] = text
-            end = begin + len(text) + 1
-    return "".join(cells), "".join(labels)
+        labels.append((centre(column, text, line.width), text))
+    return "".join(cells), place_labels(labels, line.width, " ")
 
 
 def _tick_step(line: NumberLine) -> float:

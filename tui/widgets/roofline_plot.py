@@ -8,25 +8,24 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
-from typing import ClassVar, NamedTuple
-
-from rich.cells import set_cell_size
-from rich.segment import Segment
-from textual.geometry import Size
-from textual.strip import Strip
-from textual.widget import Widget
+from typing import NamedTuple
 
 from sysbench.core.formatting import format_count, percent
 from sysbench.core.record.environment import Roof
 from sysbench.core.trace.roofline import RoofPoint
-
-Span = tuple[str, str]
-"""A text and its kind, which selects its style."""
-
-BLANK = (" ", "")
-_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-DOTS_ACROSS, DOTS_DOWN = 2, 4
+from sysbench.tui.widgets.plot import Chart
+from sysbench.tui.widgets.traces import (
+    BLANK,
+    DOTS_ACROSS,
+    DOTS_DOWN,
+    GAP,
+    LETTERS,
+    Canvas,
+    Span,
+    add_axes,
+    flow_entries,
+    place_labels,
+)
 
 
 class Range(NamedTuple):
@@ -61,12 +60,12 @@ class Range(NamedTuple):
         return [10.0**power for power in range(first, last + 1)]
 
 
-class LogCanvas:
-    """A canvas of cells with two logarithmic axes; row 0 is on top."""
+class LogCanvas(Canvas):
+    """A canvas with two logarithmic axes."""
 
     def __init__(self, width: int, height: int, across: Range, up: Range) -> None:
-        self.width, self.height, self.across, self.up = width, height, across, up
-        self._cells: list[list[Span]] = [[BLANK] * width for _ in range(height)]
+        super().__init__(width, height)
+        self.across, self.up = across, up
 
     def column(self, x: float) -> int:
         return min(max(math.floor(self.across.part(x) * self.width), 0), self.width - 1)
@@ -77,7 +76,6 @@ class LogCanvas:
     def curve(self, function: Callable[[float], float], kind: str) -> None:
         """Draw a curve without gaps, clipped at the border."""
         wide, tall = self.width * DOTS_ACROSS, self.height * DOTS_DOWN
-        dots: dict[tuple[int, int], int] = {}
         before: int | None = None
         for column in range(wide):
             y = function(self.across.value((column + 0.5) / wide))
@@ -87,39 +85,29 @@ class LogCanvas:
             inner = range(low + 1, high) if before is not None else range(0)
             for place in {row, *inner}:
                 if 0 <= place < tall:
-                    cell = (place // DOTS_DOWN, column // DOTS_ACROSS)
-                    bit = _DOTS[place % DOTS_DOWN][column % DOTS_ACROSS]
-                    dots[cell] = dots.get(cell, 0) | bit
+                    self.dot(column, place, kind)
             before = row
-        for (row, column), bits in dots.items():
-            self._cells[row][column] = (chr(0x2800 + bits), kind)
 
     def letter(self, x: float, y: float, letter: str, kind: str) -> None:
         """Put a letter at a point, or in the nearest cell of its row without a letter."""
         row, column = self.row(y), self.column(x)
-        free = [place for place in range(self.width) if self._cells[row][place][1] != kind]
+        free = [place for place in range(self.width) if self.cells[row][place][1] != kind]
         if free:
             nearest = min(free, key=lambda place: abs(place - column))
-            self._cells[row][nearest] = (letter, kind)
+            self.cells[row][nearest] = (letter, kind)
 
     def label(self, column: int, row: int, text: str, kind: str) -> bool:
         """Write a text if all its cells are blank; return whether it was written."""
         cells = range(column, column + len(text))
         if not 0 <= row < self.height or column < 0 or cells.stop > self.width:
             return False
-        if any(self._cells[row][cell] != BLANK for cell in cells):
+        if any(self.cells[row][cell] != BLANK for cell in cells):
             return False
         for cell, char in zip(cells, text, strict=True):
-            self._cells[row][cell] = (char, kind)
+            self.cells[row][cell] = (char, kind)
         return True
 
-    def spans(self, row: int) -> list[Span]:
-        """A row as spans of equal kind."""
-        groups = groupby(self._cells[row], key=lambda cell: cell[1])
-        return [("".join(char for char, _ in cells), kind) for kind, cells in groups]
 
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SIDE_FROM, SIDE_WIDTH = 110, 52
 MIN_WIDTH, MIN_HEIGHT = 24, 4
 """Minimum size of the plot; in less space only the legend is shown."""
@@ -130,48 +118,24 @@ ALL_KNOWN = 0.995
 MAX_ROWS_BELOW = 4
 """Maximum rows of the legend below the plot."""
 NOTE_ROWS = 2
-GAP = "  "
 AROUND = 3.0
 """Factor by which the axes exceed points, peak and ridge."""
-AXIS, ROOF, POINT, TEXT = KINDS = ("axis", "roof", "point", "text")
+AXIS, ROOF, POINT, TEXT = "axis", "level", "point", "text"
 
 
-class RooflinePlot(Widget):
+class RooflinePlot(Chart, can_focus=True):
     """Plots groups of kernels below the two ceilings of the device."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"roofline--{kind}" for kind in KINDS}
-    DEFAULT_CSS = """
-    RooflinePlot {
-        height: 1fr;
-        min-height: 6;
-        & > .roofline--axis { color: $foreground 50%; }
-        & > .roofline--roof { color: $warning; }
-        & > .roofline--point { color: $accent; text-style: bold; }
-        & > .roofline--text { color: $foreground; }
-    }
-    """
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._points: Sequence[RoofPoint] = ()
-        self._roof: Roof | None = None
-        self._note = ""
-        self._rows: list[list[Span]] = []
-        self._drawn_for: Size | None = None
+        self._shown: tuple[Sequence[RoofPoint], Roof | None, str] = ((), None, "")
 
     def show(self, points: Sequence[RoofPoint], roof: Roof | None, note: str = "") -> None:
-        self._points, self._roof, self._note = points, roof, note
-        self._drawn_for = None
-        self.refresh()
+        self._shown = (points, roof, note)
+        self.redraw()
 
-    def render_line(self, y: int) -> Strip:
-        if self._drawn_for != self.size:
-            self._drawn_for = self.size
-            self._rows = roofline_rows(self._points, self._roof, self._note, *self.size)
-        styles = {kind: self.get_component_rich_style(f"roofline--{kind}") for kind in KINDS}
-        spans = self._rows[y] if y < len(self._rows) else []
-        segments = [Segment(text, styles.get(kind, self.rich_style)) for text, kind in spans]
-        return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
+    def draw(self, width: int, height: int) -> list[list[Span]]:
+        return roofline_rows(*self._shown, width, height)
 
 
 def roofline_rows(
@@ -188,15 +152,15 @@ def roofline_rows(
     words = [_long(point) if has_side_legend else _short(point) for point in drawn]
     entries = [_entry(letter, text) for letter, text in zip(LETTERS, words, strict=False)]
     rows_below = max(1, min(MAX_ROWS_BELOW, height // 3))
-    below = [] if has_side_legend else _flowing(entries, width, rows_below)
+    below = [] if has_side_legend else flow_entries(entries, width, rows_below)
     wide = width - (SIDE_WIDTH if has_side_legend else 0)
     tall = height - len(head) - len(below)
     if wide < MIN_WIDTH or tall < MIN_HEIGHT + 1:
-        return [*head, *_flowing(entries, width, height - len(head))][:height]
+        return [*head, *flow_entries(entries, width, height - len(head))][:height]
     plot = _plot(drawn, roof, wide, tall)
     side = _side(drawn, entries, len(plot)) if has_side_legend else []
     for row, entry in zip(plot, side, strict=False):
-        row += [(GAP, ""), *entry]
+        row += [GAP, *entry]
     return [*head, *plot, *below]
 
 
@@ -245,20 +209,6 @@ def _rate(point: RoofPoint) -> str:
     return f"{format_count(point.flops_per_second)}FLOP/s"
 
 
-def _flowing(entries: Sequence[list[Span]], width: int, max_rows: int) -> list[list[Span]]:
-    """Wrap the legend's entries into at most ``max_rows`` lines; drop the rest."""
-    rows: list[list[Span]] = [[]]
-    for entry in entries:
-        before, length = (sum(len(text) for text, _ in row) for row in (rows[-1], entry))
-        if before and before + len(GAP) + length > width:
-            if len(rows) == max_rows:
-                break
-            rows.append(entry)
-        else:
-            rows[-1] = [*rows[-1], (GAP, ""), *entry] if before else entry
-    return rows
-
-
 def _plot(
     points: Sequence[RoofPoint], roof: Roof | None, width: int, height: int
 ) -> list[list[Span]]:
@@ -269,19 +219,16 @@ def _plot(
         [*(point.intensity for point in points), *([ridge] if ridge else [])], AROUND
     )
     ticks = {format_count(value).strip(): value for value in up.decades}
-    margin = max(map(len, (*ticks, "FLOP/s")))
+    unit = "FLOP/s"
+    margin = max(map(len, (*ticks, unit)))
     canvas = LogCanvas(width - margin - 1, height - 1, across, up)
     if roof is not None:
         _draw_roof(canvas, roof)
     for letter, point in reversed(list(zip(LETTERS, points, strict=False))):
         canvas.letter(point.intensity, point.flops_per_second, letter, POINT)
-    labels = {canvas.row(value): text for text, value in ticks.items()} | {0: "FLOP/s"}
-    rows: list[list[Span]] = []
-    for row in range(canvas.height):
-        tick = labels.get(row, "")
-        edge = "┤" if tick and row else "│"
-        rows.append([(f"{tick:>{margin}}{edge}", AXIS), *canvas.spans(row)])
-    rows.append([(" " * margin + "╰" + _scale(canvas), AXIS)])
+    labels = {canvas.row(value): text for text, value in ticks.items()} | {0: f"{unit:>{margin}}"}
+    rows = add_axes(canvas.rows(), labels, [(_scale(canvas), AXIS)], AXIS)
+    rows[0][0] = (f"{labels[0]}│", AXIS)  # the unit is no tick
     return rows
 
 
@@ -302,12 +249,6 @@ def _draw_roof(canvas: LogCanvas, roof: Roof) -> None:
 def _scale(canvas: LogCanvas) -> str:
     """The axis of the intensity: powers of ten and the unit."""
     unit = " FLOP/B"
-    cells = ["─"] * canvas.width
-    end = 0
-    for value in canvas.across.decades:
-        text, column = f"{value:g}", canvas.column(value)
-        if column >= end and column + len(text) <= canvas.width - len(unit):
-            cells[column : column + len(text)] = text
-            end = column + len(text) + 1
-    cells[-len(unit) :] = unit
-    return set_cell_size("".join(cells), canvas.width)
+    labels = ((canvas.column(value), f"{value:g}") for value in canvas.across.decades)
+    room = canvas.width - len(unit)
+    return place_labels(labels, room) + unit if room >= 0 else unit[: canvas.width]

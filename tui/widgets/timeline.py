@@ -5,31 +5,22 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import ClassVar
 
-from rich.segment import Segment
-from rich.style import Style
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
 from textual.message import Message
-from textual.strip import Strip
-from textual.widget import Widget
 
 from sysbench.core.record.record import Timeline
 from sysbench.tui.text import amount
-from sysbench.tui.theme import Swatch, rich_colour, swatch_of
-from sysbench.tui.widgets.plot import mark_row
-from sysbench.tui.widgets.traces import EIGHTHS
+from sysbench.tui.theme import Swatch, swatch_of
+from sysbench.tui.widgets.plot import Chart, axis_spans, mark_row
+from sysbench.tui.widgets.traces import BLANK, EIGHTHS, Span, add_axes, join_spans
 
 Window = tuple[float, float]
 """Start and end of the visible part in milliseconds."""
 
 MAX_ZOOM = 14
 """Number of times that the timeline can be halved."""
-
-Cell = tuple[str, str]
-"""One character and its colour, a theme variable; "" is the background."""
 
 
 def stacking_order(timeline: Timeline) -> list[str]:
@@ -64,14 +55,14 @@ def column_samples(timeline: Timeline, width: int, window: Window) -> list[int]:
 
 def stacked_column(
     layers: Sequence[tuple[int, Swatch]], height: int, bytes_per_row: float
-) -> list[Cell]:
+) -> list[Span]:
     """One column, bottom row first; each cell shows the layer that fills most of it."""
-    cells: list[Cell] = []
+    cells: list[Span] = []
     total = sum(count for count, _ in layers)
     for row in range(height):
         low, high = row * bytes_per_row, (row + 1) * bytes_per_row
         if low >= total:
-            cells.append((" ", ""))
+            cells.append(BLANK)
             continue
         best, best_bytes, bottom = layers[-1][1], 0.0, 0.0
         for count, look in layers:
@@ -87,7 +78,7 @@ def stacked_column(
     return cells
 
 
-class TimelineView(Widget, can_focus=True):
+class TimelineView(Chart, can_focus=True):
     """A stacked area of live bytes with a cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -101,15 +92,7 @@ class TimelineView(Widget, can_focus=True):
         Binding("minus", "zoom(-1)", "Zoom out", show=False, id="memory.zoom-out"),
         Binding("k", "peak", "To the peak", show=False, id="memory.peak"),
     ]
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"timeline--axis", "timeline--cursor"}
-    DEFAULT_CSS = """
-    TimelineView {
-        height: 1fr;
-        min-height: 5;
-        & > .timeline--axis { color: $foreground 50%; }
-        & > .timeline--cursor { color: $foreground; text-style: bold; }
-    }
-    """
+    DEFAULT_CSS = "TimelineView { min-height: 5; }"
 
     @dataclass
     class Moved(Message):
@@ -129,29 +112,43 @@ class TimelineView(Widget, can_focus=True):
         self._whole: Window = (times[0], times[-1])
         self.window = self._whole
         self._zoom = 0
-        self._drawn_for: Size | None = None
-        self._columns: list[list[Cell]] = []
         self._samples: list[int] = []
         self._margin = 0
 
     def on_resize(self) -> None:
         self.post_message(self.Moved(self.sample))
 
-    def _draw(self) -> None:
-        self._drawn_for = self.size
-        width, height = self.size.width, self.size.height - 1
-        self._columns, self._samples = [], []
-        if width < 20 or height < 2:
-            return
+    def draw(self, width: int, height: int) -> list[list[Span]]:
+        self._samples, tall = [], height - 1
+        if width < 20 or tall < 2:
+            return []
         high = max(self.timeline.live_bytes) or 1
-        self._ticks = {height - 1: amount(high), (height - 1) // 2: amount(high / 2), 0: "0"}
-        self._margin = max(map(len, self._ticks.values()))
+        ticks = {0: amount(high), tall - 1 - (tall - 1) // 2: amount(high / 2), tall - 1: "0"}
+        self._margin = max(map(len, ticks.values()))
         self._samples = column_samples(self.timeline, width - self._margin - 1, self.window)
+        columns = []
         for sample in self._samples:
             layers = [
                 (self.timeline.categories[name][sample], self.looks[name]) for name in self.order
             ]
-            self._columns.append(stacked_column(layers, height, high / height))
+            columns.append(stacked_column(layers, tall, high / tall))
+        rows = [list(row) for row in zip(*columns, strict=True)][::-1]
+        cursor = self.cursor
+        for row in rows:
+            if not row[cursor][1]:
+                row[cursor] = ("│", "cursor")
+        foot = axis_spans(self._phase_marks(len(columns)), cursor)
+        return add_axes([join_spans(row) for row in rows], ticks, foot, "axis")
+
+    def _phase_marks(self, room: int) -> str:
+        first, last = self.window
+        span = (last - first) or 1.0
+        marks = [
+            (min(max(int((begin - first) / span * room), 0), room - 1), name)
+            for name, begin, end in self.timeline.phases
+            if not self._zoom or (begin <= last and end >= first)
+        ]
+        return mark_row(marks, room)
 
     @property
     def cursor(self) -> int:
@@ -182,14 +179,13 @@ class TimelineView(Widget, can_focus=True):
         cursor_ms = self.timeline.t_ms[self.sample]
         share = (cursor_ms - begin) / (end - begin) if end > begin else 0.0
         self._show(cursor_ms - share * span, span)
-        self.refresh()
 
     def _show(self, begin: float, span: float) -> None:
         """Show a window of this span, moved into the timeline."""
         first, last = self._whole
         begin = min(max(begin, first), last - span)
         self.window = (begin, begin + span) if self._zoom else self._whole
-        self._drawn_for = None
+        self.redraw()
 
     def action_peak(self) -> None:
         self._go(self.peak)
@@ -200,55 +196,10 @@ class TimelineView(Widget, can_focus=True):
         cursor_ms = self.timeline.t_ms[sample]
         if not begin <= cursor_ms <= end:
             self._show(cursor_ms - (end - begin) / 2, end - begin)
-        self.refresh()
+        self.redraw()
         self.post_message(self.Moved(sample))
 
     def on_click(self, event: object) -> None:
         x = getattr(event, "x", 0) - self._margin - 1
         if 0 <= x < len(self._samples):
             self._go(self._samples[x])
-
-    def render_line(self, y: int) -> Strip:
-        if self._drawn_for != self.size:
-            self._draw()
-        width, height = self.size.width, self.size.height - 1
-        base = self.rich_style
-        if not self._columns:
-            return Strip.blank(width, base)
-        axis = self.get_component_rich_style("timeline--axis")
-        pointer = self.get_component_rich_style("timeline--cursor")
-        cursor = self.cursor
-        if y == height:
-            return self._axis_line(axis, pointer, cursor)
-        row = height - 1 - y
-        tick = self._ticks.get(row, "")
-        segments = [Segment(f"{tick:>{self._margin}}{'┤' if tick else '│'}", axis)]
-        cells = [column[row] for column in self._columns]
-        if not cells[cursor][1]:
-            cells[cursor] = ("│", "cursor")
-        for colour, run in groupby(cells, key=lambda cell: cell[1]):
-            text = "".join(char for char, _ in run)
-            style = pointer if colour == "cursor" else self._style(colour) if colour else None
-            segments.append(Segment(text, base + style if style else base))
-        return Strip(segments).adjust_cell_length(width, base)
-
-    def _style(self, colour: str) -> Style:
-        return Style(color=rich_colour(self.app, colour))
-
-    def _axis_line(self, axis: Style, pointer: Style, cursor: int) -> Strip:
-        room, (first, last) = len(self._columns), self.window
-        span = (last - first) or 1.0
-        marks = [
-            (min(max(int((begin - first) / span * room), 0), room - 1), name)
-            for name, begin, end in self.timeline.phases
-            if not self._zoom or (begin <= last and end >= first)
-        ]
-        text = mark_row(marks, room).replace(" ", "─")
-        return Strip(
-            [
-                Segment(" " * self._margin + "╰", axis),
-                Segment(text[:cursor], axis),
-                Segment("▲", pointer),
-                Segment(text[cursor + 1 :], axis),
-            ]
-        ).adjust_cell_length(self.size.width, self.rich_style)

@@ -1,13 +1,89 @@
-"""Draw series of numbers as characters: braille lines, blocks, bars."""
+"""Draw series of numbers as characters: braille, axes, legends, blocks, bars."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, pairwise
 
-_LEFT = (0x01, 0x02, 0x04, 0x40)
-_RIGHT = (0x08, 0x10, 0x20, 0x80)
+from rich.cells import cell_len
+
+Span = tuple[str, str]
+"""A text and its kind, which selects its style."""
+
+BLANK: Span = (" ", "")
+GAP: Span = ("  ", "")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 EIGHTHS = " ▁▂▃▄▅▆▇█"
+DOTS_ACROSS, DOTS_DOWN = 2, 4
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+
+
+class Canvas:
+    """Cells of text and of braille dots; row 0 is on top."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self.cells: list[list[Span]] = [[BLANK] * width for _ in range(height)]
+        self._dots: dict[tuple[int, int], int] = {}
+
+    def dot(self, column: int, row: int, kind: str = "") -> None:
+        """Add a dot, counted in dots from the top left."""
+        place = row // DOTS_DOWN, column // DOTS_ACROSS
+        bit = _DOTS[row % DOTS_DOWN][column % DOTS_ACROSS]
+        self._dots[place] = self._dots.get(place, 0) | bit
+        self.cells[place[0]][place[1]] = (chr(0x2800 + self._dots[place]), kind)
+
+    def rows(self) -> list[list[Span]]:
+        return [join_spans(cells) for cells in self.cells]
+
+
+def join_spans(cells: Iterable[Span]) -> list[Span]:
+    """Join neighbours of the same kind, for fewer changes of style per row."""
+    return [
+        ("".join(text for text, _ in group), kind)
+        for kind, group in groupby(cells, key=lambda cell: cell[1])
+    ]
+
+
+def add_axes(
+    rows: Sequence[Sequence[Span]], ticks: Mapping[int, str], foot: Sequence[Span], kind: str
+) -> list[list[Span]]:
+    """Put an axis with ticks, by row, left of the rows, and the other axis below them."""
+    margin = max(map(len, ticks.values()))
+    edges = (
+        f"{ticks.get(row, ''):>{margin}}{'┤' if row in ticks else '│'}" for row in range(len(rows))
+    )
+    up = [[(edge, kind), *row] for edge, row in zip(edges, rows, strict=True)]
+    return [*up, [(" " * margin + "╰", kind), *foot]]
+
+
+def place_labels(labels: Iterable[tuple[int, str]], width: int, line: str = "─") -> str:
+    """Write labels at their columns, except those that would overlap or exceed the line."""
+    cells, end = [line] * width, 0
+    for column, text in labels:
+        if end <= column <= width - len(text):
+            cells[column : column + len(text)] = text
+            end = column + len(text) + 1
+    return "".join(cells)
+
+
+def centre(column: int, text: str, width: int) -> int:
+    """First column of a text around this column, moved into the width."""
+    return min(max(column - len(text) // 2, 0), width - len(text))
+
+
+def flow_entries(entries: Sequence[list[Span]], width: int, max_rows: int) -> list[list[Span]]:
+    """Wrap a legend's entries into at most ``max_rows`` lines; drop the rest."""
+    rows: list[list[Span]] = [[]]
+    for entry in entries:
+        before, length = (sum(cell_len(text) for text, _ in row) for row in (rows[-1], entry))
+        if before and before + len(GAP[0]) + length > width:
+            if len(rows) == max_rows:
+                break
+            rows.append([*entry])
+        else:
+            rows[-1] += [GAP, *entry] if before else entry
+    return rows
 
 
 def extent(values: Sequence[float], *, margin: float = 0.08) -> tuple[float, float]:
@@ -47,24 +123,23 @@ def line_rows(
     """Draw a line: ``height`` rows of ``width`` braille cells, top row first."""
     if not values or width < 1 or height < 1:
         return [" " * max(width, 0)] * max(height, 0)
-    dots_high = height * 4
+    dots_high = height * DOTS_DOWN
 
     def dot(value: float) -> int:
         return min(max(round((high - value) / (high - low) * (dots_high - 1)), 0), dots_high - 1)
 
-    cells = [[0] * width for _ in range(height)]
+    canvas = Canvas(width, height)
     last_top = last_bottom = None
-    for column, (lowest, highest) in enumerate(columns(values, width * 2)):
+    for column, (lowest, highest) in enumerate(columns(values, width * DOTS_ACROSS)):
         top, bottom = dot(highest), dot(lowest)
         begin, end = top, bottom
         # Join with the previous column, so that a jump is a line.
         if last_top is not None and last_bottom is not None:
             begin, end = min(top, last_bottom + 1), max(bottom, last_top - 1)
         last_top, last_bottom = top, bottom
-        bits = _RIGHT if column % 2 else _LEFT
         for row in range(begin, end + 1):
-            cells[row // 4][column // 2] |= bits[row % 4]
-    return ["".join(chr(0x2800 + bits) if bits else " " for bits in row) for row in cells]
+            canvas.dot(column, row)
+    return ["".join(char for char, _ in cells) for cells in canvas.cells]
 
 
 def resample(values: Sequence[float | None], count: int) -> list[float | None]:

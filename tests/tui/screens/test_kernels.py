@@ -12,7 +12,7 @@ from textual.widgets import Static
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.kernel_tables import kernel_table
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.kernels_tab import AnswersView, KernelsTab, RooflineView, row_text
+from sysbench.tui.screens.kernels_tab import AnswersView, KernelsTab, RooflinePlot, row_text
 from sysbench.tui.widgets.key_bar import ViewBar
 from sysbench.tui.widgets.outline_view import TreeView
 from sysbench.tui.widgets.stack_bar import StackBar
@@ -77,7 +77,7 @@ async def test_one_key_and_a_click_turn_the_views(app: SysbenchApp, own_run: Run
             ("table", KernelTable),
             ("tree", TreeView),
             ("answers", AnswersView),
-            ("roofline", RooflineView),
+            ("roofline", RooflinePlot),
         ]
         assert tab.view == "table"
         await pilot.click(ViewBar, offset=(11, 0))

@@ -133,7 +133,7 @@ def test_a_place_on_an_axis_and_back(low: float, factor: float, part: float) -> 
 def test_a_curve_has_no_gap(width: int, height: int, power: float) -> None:
     canvas = LogCanvas(width, height, Range(1, 10), Range(0.01, 100))
     canvas.curve(lambda x: (x / 3) ** power, "roof")
-    rows = ["".join(text for text, _ in canvas.spans(row)) for row in range(height)]
+    rows = ["".join(text for text, _ in row) for row in canvas.rows()]
     touched = [row for row in range(height) if rows[row].strip()]
     assert touched == list(range(touched[0], touched[-1] + 1))
 
