@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from textual.widgets import Static
 
 from sysbench import core, tui
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.sections import tables_of
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.ask_dialog import ExplainScreen
+from sysbench.tui.widgets.drawing import Folding
 from tests.tui.conftest import open_tab, until
 
 RESULT_FIRST = True
@@ -78,5 +78,5 @@ async def test_explain_lists_the_columns_of_the_table_in_view(
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, ExplainScreen))
         await pilot.pause()
-        text = str(app.screen.query_one("#origins", Static).content)
+        text = str(app.screen.query_one("#origins", Folding).render())
         assert "Columns of this table" in text and words in text

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from textual.binding import Binding
-from textual.widgets import Static
 
 from sysbench import tui
 from sysbench.tui import screens as result
@@ -17,6 +16,7 @@ from sysbench.tui.modes import MODES, load_class
 from sysbench.tui.palette import WorkstationCommands
 from sysbench.tui.screens.result_registry import TABS
 from sysbench.tui.screens.work_screen import WorkScreen
+from sysbench.tui.widgets.drawing import Folding
 from tests.tui.conftest import painted, until
 
 SCREENS = Path(result.__path__[0]).parent
@@ -63,7 +63,7 @@ async def test_help_says_what_each_mode_is_for(app: SysbenchApp) -> None:
     async with app.run_test(size=(120, 60)) as pilot:
         await pilot.press("f1")
         await pilot.pause()
-        text = " ".join(str(app.screen.query_one(Static).content).split())
+        text = " ".join(str(app.screen.query_one(Folding).render()).split())
         assert all(
             f"{mode.title} {' '.join(mode.about.split())}" in text for mode in MODES.values()
         )

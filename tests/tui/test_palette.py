@@ -8,7 +8,6 @@ from functools import partial
 from rich.cells import cell_len
 from textual.command import Command, CommandList
 from textual.events import Click, Key
-from textual.widgets import Static
 
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
@@ -18,6 +17,7 @@ from sysbench.tui.screens.ask_dialog import HelpScreen, ask_before_leaving
 from sysbench.tui.screens.library_screen import LibraryScreen
 from sysbench.tui.screens.result_registry import USUAL_TABS
 from sysbench.tui.widgets.dialog import Palette
+from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.key_bar import CommandLine, KeyBar
 from tests.tui.conftest import is_shown, open_result, painted, until
 
@@ -69,7 +69,7 @@ async def test_every_tab_explains_itself(app: SysbenchApp, own_run: RunDirectory
             await pilot.press("f1")
             await pilot.pause()
             assert isinstance(app.screen, HelpScreen)
-            text = str(app.screen.query_one(Static).content)
+            text = str(app.screen.query_one(Folding).render())
             assert "Everywhere" in text and "F5" in text
             await pilot.press("escape")
             await pilot.pause()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 from textual.widget import Widget
-from textual.widgets import Button, Static
+from textual.widgets import Button
 
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
@@ -22,6 +22,7 @@ from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.screens.memory_tab import MemoryTab
 from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.text import fitted_headline
+from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.key_bar import CommandLine
 from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.stack_bar import StackBar
@@ -131,8 +132,8 @@ async def test_a_narrow_screen_keeps_tabs_names_and_answers_in_sight(
 
         await pilot.press("f1")
         await pilot.pause()
-        help_text = app.screen.query_one(Static)
-        assert help_text.size.height == len(str(help_text.content).splitlines())
+        help_text = app.screen.query_one(Folding)
+        assert help_text.size.height == len(str(help_text.render()).splitlines())
         await pilot.press("escape")
         await app.push_screen(ask_before_leaving())
         await pilot.pause()

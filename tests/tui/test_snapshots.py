@@ -25,7 +25,7 @@ from sysbench.tui.screens.compare_rows import RowsView
 from sysbench.tui.screens.compare_screen import CompareScreen
 from sysbench.tui.screens.result_registry import USUAL_TABS
 from sysbench.tui.screens.run_screen import RunScreen
-from sysbench.tui.widgets.plot import Drawing
+from sysbench.tui.widgets.drawing import Drawing
 from tests.tui.conftest import CannedSampler, open_tab, until
 from tests.tui.experiments import begun, disturb, with_fixed_names, write_rounds
 

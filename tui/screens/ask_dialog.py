@@ -20,7 +20,7 @@ from sysbench.core.errors import SpecError, SysbenchError
 from sysbench.core.export.written_files import refuse_existing, write
 from sysbench.core.record.blocks import PassName
 from sysbench.core.runs.library import Entry, Library
-from sysbench.core.spec.profiles import list_profiles, load_profile, save_profile
+from sysbench.core.spec.profiles import save_profile
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.study_exports import STUDY_FORMATS, study_as
 from sysbench.core.studies.study_report import StudyReport
@@ -29,7 +29,8 @@ from sysbench.tui.explanations import EXPLANATIONS, Explanation
 from sysbench.tui.modes import MODES
 from sysbench.tui.text import amount, day_and_time, milliseconds
 from sysbench.tui.widgets.choice import Options
-from sysbench.tui.widgets.dialog import Dialog, Pair, dialog_room, hanging, pair_lines
+from sysbench.tui.widgets.dialog import Dialog, InputDialog
+from sysbench.tui.widgets.drawing import Folding, Pair, hanging, pair_lines, wrap_lines
 from sysbench.tui.widgets.table_view import TableView
 
 
@@ -96,18 +97,35 @@ def ask_before_queueing() -> AskScreen:
     return AskScreen("A run is live", text, answers)
 
 
-def ask_before_stopping() -> AskScreen:
-    """Ask whether to stop the live run; dismisses with ``stop`` or ``stay``."""
-    text = "The run is cancelled; results so far are kept."
+def ask_before_stopping(
+    screen: Screen[Any], title: str, text: str, stop: Callable[[], bool], over: str
+) -> None:
+    """Ask whether to stop something.
+
+    Args:
+        screen: The screen that asks.
+        title: The question.
+        text: What stopping keeps.
+        stop: Stops it; returns False if it has already ended.
+        over: Notice for that case.
+    """
+
+    def answered(choice: str | None) -> None:
+        try:
+            if choice == "stop" and not stop():
+                screen.notify(over, markup=False)
+        except SysbenchError as error:
+            screen.notify(str(error), title="Not stopped", severity="error", markup=False)
+
     answers = (DialogAnswer("stop", "Stop it", "s"), DialogAnswer("stay", "Let it run", "escape"))
-    return AskScreen("Stop the run?", text, answers)
+    screen.app.push_screen(AskScreen(title, text, answers), answered)
 
 
 class ExplainScreen(Dialog[None]):
     """Explains the selected row, the columns of its table, and the numbers of the screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,q,enter", "dismiss", "Close", id="explain.close")
+        Binding("question_mark,q,enter", "dismiss", "Close", id="explain.close")
     ]
 
     def __init__(
@@ -124,17 +142,17 @@ class ExplainScreen(Dialog[None]):
             dialog.border_subtitle = "esc closes"
             if self._subject:
                 yield Static(Content(f"{self._subject}\n"), id="subject", markup=False)
-            yield Static(id="origins", markup=False)
+            yield Folding(wrap_lines(self._lines), id="origins")
 
-    def on_mount(self) -> None:
-        width = dialog_room(self.app.size.width)
-        lines = [line for key in self._keys for line in _paragraph(EXPLANATIONS[key], width)]
+    def _lines(self, width: int) -> Iterator[Content]:
         if self._columns:
-            heading = Content.styled("Columns of this table", "bold $accent")
-            lines = [heading, *pair_lines(self._columns, width), Content(""), *lines]
-        if not lines:
-            lines = [Content("Nothing to explain on this tab.")]
-        self.query_one("#origins", Static).update(Content("\n").join(lines))
+            yield Content.styled("Columns of this table", "bold $accent")
+            yield from pair_lines(self._columns, width)
+            yield Content("")
+        for key in self._keys:
+            yield from _paragraph(EXPLANATIONS[key], width)
+        if not self._columns and not self._keys:
+            yield Content("Nothing to explain on this tab.")
 
 
 def columns_in_view(screen: Screen[Any]) -> list[Pair]:
@@ -170,20 +188,16 @@ class HelpScreen(Dialog[None]):
     """The active keys of the screen below, grouped by widget."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1,q,enter", "dismiss", "Close", id="help.close")
+        Binding("f1,q,enter", "dismiss", "Close", id="help.close")
     ]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as dialog:
             dialog.border_title = "Help"
             dialog.border_subtitle = "esc closes"
-            yield Static(markup=False)
+            yield Folding(wrap_lines(self._lines))
 
-    def on_mount(self) -> None:
-        self.query_one(Static).update(Content("\n").join(self._lines()))
-
-    def _lines(self) -> Iterator[Content]:
-        width = dialog_room(self.app.size.width)
+    def _lines(self, width: int) -> Iterator[Content]:
         for mode in MODES.values():
             yield from hanging(_key(mode.title, "bold $accent"), mode.about, width)
         for title, keys in self._groups().items():
@@ -221,94 +235,30 @@ def _key(text: str, style: str) -> Content:
     return Content.styled(f"{text:<{KEY_WIDTH}}", style)
 
 
-CANCEL: list[BindingType] = [Binding("escape", "dismiss", "Cancel", id="dialog.cancel")]
+def ask_profile_name(spec: RunSpec, passes: list[PassName]) -> InputDialog:
+    """Ask for a name and save the profile."""
+    box = Input(placeholder="a name, such as large-bf16", compact=True)
+    return InputDialog(
+        "Save as profile", "saves", box, lambda name: f"Saved {save_profile(name, spec, passes)}"
+    )
 
 
-class SaveScreen(Dialog[None]):
-    """Asks for a name and saves the profile."""
+def ask_study_path(report: StudyReport) -> InputDialog:
+    """Ask for a file name and export the study; the extension selects the format."""
 
-    BINDINGS: ClassVar[list[BindingType]] = CANCEL
-
-    def __init__(self, spec: RunSpec, passes: list[PassName]) -> None:
-        super().__init__()
-        self._spec = spec
-        self._passes = passes
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = "Save as profile"
-            dialog.border_subtitle = "enter saves, esc cancels"
-            yield Input(placeholder="a name, such as large-bf16", compact=True)
-            yield Static(classes="complaint", markup=False)
-
-    @on(Input.Submitted)
-    def _save(self, event: Input.Submitted) -> None:
-        try:
-            path = save_profile(event.value.strip(), self._spec, self._passes)
-        except (SysbenchError, OSError) as error:
-            self.query_one(".complaint", Static).update(f"✗ {error}")
-            return
-        self.app.notify(f"Saved {path}", markup=False)
-        self.dismiss()
-
-
-class LoadScreen(Dialog[tuple[RunSpec, list[PassName]]]):
-    """Lists the saved profiles; dismisses with the chosen one."""
-
-    BINDINGS: ClassVar[list[BindingType]] = CANCEL
-
-    def compose(self) -> ComposeResult:
-        names = list_profiles()
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = "Load a profile"
-            dialog.border_subtitle = "enter loads, esc cancels"
-            if names:
-                yield Options(*(Option(Content(name), id=name) for name in names))
-            else:
-                yield Static("No saved profiles. Fill the form and press Ctrl+S.", markup=False)
-            yield Static(classes="complaint", markup=False)
-
-    @on(OptionList.OptionSelected)
-    def _load(self, event: OptionList.OptionSelected) -> None:
-        try:
-            self.dismiss(load_profile(str(event.option.prompt)))
-        except (SysbenchError, OSError) as error:
-            self.query_one(".complaint", Static).update(f"✗ {error}")
-
-
-class StudyExportScreen(Dialog[None]):
-    """Asks for a file name; its extension selects the format."""
-
-    BINDINGS: ClassVar[list[BindingType]] = CANCEL
-
-    def __init__(self, report: StudyReport) -> None:
-        super().__init__()
-        self._report = report
-
-    def compose(self) -> ComposeResult:
-        study = self._report.study
-        name = "-".join(part for part in (study.name, study.variant) if part)
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = "Export the study"
-            dialog.border_subtitle = "enter writes, esc cancels"
-            yield Input(str(Path.cwd() / f"{name}.html"), compact=True)
-            yield Static(f"Format by extension: {', '.join(STUDY_FORMATS)}", markup=False)
-            yield Static(classes="complaint", markup=False)
-
-    @on(Input.Submitted)
-    def _write(self, event: Input.Submitted) -> None:
-        path = Path(event.value.strip()).expanduser()
+    def export(text: str) -> str:
+        path = Path(text).expanduser()
         kind = path.suffix.removeprefix(".")
-        try:
-            if kind not in STUDY_FORMATS:
-                raise SpecError("path", str(path), f"use one of {', '.join(STUDY_FORMATS)}")
-            refuse_existing([path], force=False)
-            write(path, study_as(self._report, kind))
-        except (SysbenchError, OSError) as error:
-            self.query_one(".complaint", Static).update(f"✗ {error}")
-            return
-        self.app.notify(f"Wrote {path}", markup=False)
-        self.dismiss()
+        if kind not in STUDY_FORMATS:
+            raise SpecError("path", str(path), f"use one of {', '.join(STUDY_FORMATS)}")
+        refuse_existing([path], force=False)
+        write(path, study_as(report, kind))
+        return f"Wrote {path}"
+
+    name = "-".join(part for part in (report.study.name, report.study.variant) if part)
+    box = Input(str(Path.cwd() / f"{name}.html"), compact=True)
+    hint = f"Format by extension: {', '.join(STUDY_FORMATS)}"
+    return InputDialog("Export the study", "writes", box, export, hint=hint)
 
 
 MAX_ROWS = 200
@@ -316,8 +266,6 @@ MAX_ROWS = 200
 
 class PickRunScreen(Dialog[str]):
     """Lists runs, newest first; dismisses with the id of the chosen one."""
-
-    BINDINGS = CANCEL
 
     def __init__(self, title: str, wanted: Callable[[Entry], bool]) -> None:
         super().__init__()

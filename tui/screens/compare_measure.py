@@ -12,10 +12,9 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 from textual.message import Message
 from textual.timer import Timer
-from textual.widgets import Button, Input, Label, Static
+from textual.widgets import Button, Input, Label
 
 from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.core.errors import SpecError, SysbenchError
@@ -30,7 +29,8 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.plan_text import plan_facts
 from sysbench.tui.text import run_headline
 from sysbench.tui.widgets.choice import SettingSuggester
-from sysbench.tui.widgets.dialog import Dialog, Pair, dialog_room, pair_lines
+from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.drawing import Folding, Pair, pair_lines, wrap_lines
 from sysbench.tui.widgets.key_bar import CommandLine
 
 MINUTES = 15.0
@@ -60,7 +60,6 @@ class MeasureScreen(Dialog[Order]):
 
     CSS_PATH = "compare_measure.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Cancel", id="dialog.cancel"),
         Binding("ctrl+r", "start", "Start", id="measure.start"),
     ]
 
@@ -88,7 +87,8 @@ class MeasureScreen(Dialog[Order]):
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = "A/B test"
             dialog.border_subtitle = "enter starts, esc cancels"
-            yield Static(id="specs", markup=False)
+            specs = list(self._specs())
+            yield Folding(wrap_lines(lambda width: pair_lines(specs, width)), id="specs")
             if self._b is None:
                 with Horizontal(classes="row"):
                     yield Label("B = A with")
@@ -103,18 +103,14 @@ class MeasureScreen(Dialog[Order]):
                 yield Input(f"{MINUTES:g}", compact=True, id="minutes")
                 yield Label("smallest difference that matters")
                 yield Input(f"{100 * MIN_EFFECT:g}%", compact=True, id="smallest")
-            yield Static(id="plan", markup=False)
-            yield Static(classes="complaint", markup=False)
+            yield Folding(id="plan")
+            yield self.complaint()
             yield CommandLine()
             with Horizontal(classes="buttons"):
                 yield Button("Start", variant="primary", id="start", compact=True)
                 yield Button("Cancel (esc)", id="cancel", compact=True)
 
     def on_mount(self) -> None:
-        width = dialog_room(self.app.size.width)
-        self.query_one("#specs", Static).update(
-            Content("\n").join(pair_lines(list(self._specs()), width))
-        )
         self._check()
 
     def _specs(self) -> Iterator[Pair]:
@@ -154,17 +150,15 @@ class MeasureScreen(Dialog[Order]):
         try:
             order = self.order()
         except SpecError as error:
-            self._complain(f"{error.field}: {error.allowed}")
-            self.query_one("#plan", Static).update("")
+            self.complain(f"{error.field}: {error.allowed}")
+            self._show_plan([])
             return
-        self._complain("")
+        self.complain("")
         self.query_one(CommandLine).show(self._command(order))
         self._plan(order)
 
-    def _complain(self, text: str) -> None:
-        label = self.query_one(".complaint", Static)
-        label.update(f"✗ {text}" if text else "")
-        label.display = bool(text)
+    def complain(self, text: str) -> None:
+        super().complain(text)
         self.query_one("#start", Button).disabled = bool(text)
 
     def _command(self, order: Order) -> str:
@@ -187,12 +181,14 @@ class MeasureScreen(Dialog[Order]):
             self.post_message(self.Planned(order, plan))
 
     def on_measure_screen_planned(self, message: Planned) -> None:
-        width = dialog_room(self.app.size.width)
         self._order, self._forecast = message.order, message.plan
         pairs = [("plan", message.problem)]
         if message.plan is not None:
             pairs = plan_facts(message.plan, message.order.minutes)
-        self.query_one("#plan", Static).update(Content("\n").join(pair_lines(pairs, width)))
+        self._show_plan(pairs)
+
+    def _show_plan(self, pairs: list[Pair]) -> None:
+        self.query_one("#plan", Folding).show(wrap_lines(lambda width: pair_lines(pairs, width)))
 
     @on(Input.Submitted)
     @on(Button.Pressed, "#start")
@@ -200,7 +196,7 @@ class MeasureScreen(Dialog[Order]):
         try:
             order = self.order()
         except SpecError as error:
-            self._complain(f"{error.field}: {error.allowed}")
+            self.complain(f"{error.field}: {error.allowed}")
             return
         # Store the plan only if it was made for this order.
         plan = self._forecast if self._order == order else None

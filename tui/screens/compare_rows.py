@@ -21,7 +21,7 @@ from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.compare_text import QUIET
 from sysbench.tui.text import amount
 from sysbench.tui.widgets.difference_view import ChangeBranch, DifferenceView
-from sysbench.tui.widgets.plot import Folding
+from sysbench.tui.widgets.drawing import Folding
 
 READING = "Reading both runs …"
 NOT_TESTED = "one traced process each: not tested"

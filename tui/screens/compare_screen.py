@@ -27,12 +27,7 @@ from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.tables.trust import is_perturbed
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import PairWatch, Reading
-from sysbench.tui.screens.ask_dialog import (
-    AskScreen,
-    DialogAnswer,
-    ExplainScreen,
-    columns_in_view,
-)
+from sysbench.tui.screens.ask_dialog import ExplainScreen, ask_before_stopping, columns_in_view
 from sysbench.tui.screens.compare_rows import NOT_TESTED, RowsView, show_difference
 from sysbench.tui.screens.compare_text import (
     DiffersView,
@@ -45,8 +40,8 @@ from sysbench.tui.screens.compare_verdict import VerdictView
 from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
 from sysbench.tui.text import elapsed, significant
 from sysbench.tui.widgets.difference_view import BYTE_COLUMNS, TIME_COLUMNS
+from sysbench.tui.widgets.drawing import Drawing
 from sysbench.tui.widgets.key_bar import KEYS, CommandLine, TabBar
-from sysbench.tui.widgets.plot import Drawing
 
 VIEWS = {
     "verdict": "the verdict, its interval, rounds and conditions",
@@ -299,22 +294,10 @@ class CompareScreen(WorkScreen):
 
     def action_stop(self) -> None:
         directory = self.pair_watch.directory if self.pair_watch else None
-        if directory is None:
-            return
-
-        def answered(choice: str | None) -> None:
-            try:
-                if choice == "stop" and not directory.stop():
-                    self.notify("The experiment has already ended.", markup=False)
-            except SysbenchError as error:
-                self.notify(str(error), title="Not stopped", severity="error", markup=False)
-
-        text = "Finished rounds are kept; you can resume it later."
-        answers = (
-            DialogAnswer("stop", "Stop it", "s"),
-            DialogAnswer("stay", "Let it run", "escape"),
-        )
-        self.app.push_screen(AskScreen("Stop the experiment?", text, answers), answered)
+        if directory is not None:
+            text = "Finished rounds are kept; you can resume it later."
+            over = "The experiment has already ended."
+            ask_before_stopping(self, "Stop the experiment?", text, directory.stop, over)
 
     def action_go_on(self) -> None:
         if self.reading is not None and self.reading.directory is not None and self.can_go_on:

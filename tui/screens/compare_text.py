@@ -35,7 +35,7 @@ from sysbench.tui.text import (
     outcome_text,
     percent,
 )
-from sysbench.tui.widgets.dialog import hanging
+from sysbench.tui.widgets.drawing import hanging
 from sysbench.tui.widgets.table_view import TableView
 
 if TYPE_CHECKING:

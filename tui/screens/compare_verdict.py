@@ -28,7 +28,7 @@ from sysbench.tui.screens.compare_text import (
 )
 from sysbench.tui.screens.work_screen import UNFOLDED
 from sysbench.tui.text import signed_percent, time_of_day
-from sysbench.tui.widgets.dialog import hanging
+from sysbench.tui.widgets.drawing import hanging
 from sysbench.tui.widgets.number_line import (
     BAND,
     DOT,

@@ -19,8 +19,8 @@ from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import cells_as_text, heading_of, literal
 from sysbench.core.tables.ranks_tables import ranks_notes, ranks_tables
 from sysbench.tui.keys import give_focus
-from sysbench.tui.screens.summary_tab import FoundInFile
-from sysbench.tui.widgets.dialog import Facts
+from sysbench.tui.screens.summary_tab import findings_in_full
+from sysbench.tui.widgets.drawing import Facts
 from sysbench.tui.widgets.table_view import TableView
 
 ORDER = {
@@ -74,7 +74,7 @@ class RanksPanel(Vertical):
     def compose(self) -> ComposeResult:
         with VerticalScroll(id=f"ranks-{FINDINGS}"):
             if self.ranks.findings:
-                yield FoundInFile(self.ranks.findings)
+                yield findings_in_full(self.ranks.findings)
             if notes := [("", literal(text)) for text in ranks_notes(self.ranks)]:
                 yield Facts("What the numbers include", notes)
         for name, table in self._tables.items():

@@ -57,7 +57,7 @@ from sysbench.tui.text import (
     truncate,
 )
 from sysbench.tui.theme import Swatch, swatch_of
-from sysbench.tui.widgets.dialog import hanging
+from sysbench.tui.widgets.drawing import Folding, hanging, wrap_lines
 from sysbench.tui.widgets.key_bar import ViewBar, next_name
 from sysbench.tui.widgets.outline_view import TreeView
 from sysbench.tui.widgets.roofline_plot import RooflinePlot
@@ -172,21 +172,16 @@ class AnswersView(VerticalScroll, can_focus=True):
         self.answers: Sequence[Answer] = ()
         self.border_title = "Answers"
 
-    def compose(self) -> Iterator[Static]:
-        yield Static("Reading other runs of this spec…", id="answers", markup=False)
+    def compose(self) -> Iterator[Folding]:
+        yield Folding(lambda width, height: Content("Reading other runs of this spec…"))
 
     def show(self, answers: Sequence[Answer]) -> None:
         self.answers = answers
-        self._paint()
+        self.query_one(Folding).show(wrap_lines(self._lines))
 
-    def on_resize(self) -> None:
-        self._paint()
-
-    def _paint(self) -> None:
-        width = self.scrollable_content_region.width
-        if self.answers and width:
-            lines = [line for answer in self.answers for line in _lines(answer, width)]
-            self.query_one("#answers", Static).update(Content("\n").join(lines))
+    def _lines(self, width: int) -> Iterator[Content]:
+        for answer in self.answers:
+            yield from _lines(answer, width)
 
     def markdown(self) -> str:
         return table_as_markdown(question_table(self.answers))
@@ -197,14 +192,11 @@ def _lines(answer: Answer, width: int) -> Iterator[Content]:
     yield from hanging(Content("  "), literal(answer.sentence), width)
     if answer.rows:
         rows = f"{len(answer.rows)} rows: " if len(answer.rows) > 1 else ""
-        yield Content.styled(_cut(f"  from {rows}{literal(', '.join(answer.rows))}", width), QUIET)
+        text = f"  from {rows}{literal(', '.join(answer.rows))}"
+        yield Content.styled(truncate(text, width), QUIET)
     for command in answer.commands:
         yield from hanging(Content.styled("  $ ", QUIET), command, width, QUIET)
     yield Content("")
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 ALL = "all"

@@ -1,20 +1,14 @@
-"""Texts of the Library: the table of runs, two runs side by side, the label dialog."""
+"""Texts of the Library: the table of runs, two runs side by side, the dialog of a label."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import msgspec
-from textual import on
-from textual.app import ComposeResult
-from textual.binding import BindingType
-from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from sysbench.core.compare.verdict import Verdict
-from sysbench.core.errors import SysbenchError
 from sysbench.core.runs.library import (
     MAX_NAME_CHARS,
     MAX_NOTE_CHARS,
@@ -27,10 +21,9 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.table import Table
 from sysbench.tui.run_text import age, spec_text, state_text, usual_settings
-from sysbench.tui.screens.ask_dialog import CANCEL
 from sysbench.tui.screens.compare_text import verdict_contents
 from sysbench.tui.text import amount, day_and_time, interval, milliseconds, outcome_glyph
-from sysbench.tui.widgets.dialog import Dialog
+from sysbench.tui.widgets.dialog import InputDialog
 
 IN_VIEW = ("age", "spec", "step time", "name", "peak", "status", "note", "parameters", "run")
 """Columns on the screen, the most important first."""
@@ -134,36 +127,14 @@ def comparison(
     return lines
 
 
-class LabelScreen(Dialog[None]):
-    """Edits the name or note of a run; an empty text removes it."""
+def ask_for_label(run: RunDirectory, what: str) -> InputDialog:
+    """Edit the name or note of a run; an empty text removes it."""
+    label = label_known(run.path)
 
-    BINDINGS: ClassVar[list[BindingType]] = CANCEL
+    def keep(text: str) -> str:
+        write_label(run.path, msgspec.structs.replace(label, **{what: text}))
+        return ""
 
-    def __init__(self, run: RunDirectory, what: str) -> None:
-        super().__init__()
-        self._run = run
-        self._what = what
-
-    def compose(self) -> ComposeResult:
-        text = getattr(label_known(self._run.path), self._what)
-        longest = MAX_NAME_CHARS if self._what == "name" else MAX_NOTE_CHARS
-        with Vertical(classes="dialog") as dialog:
-            dialog.border_title = Content(f"{self._what.title()} of {literal(self._run.id)}")
-            dialog.border_subtitle = "enter saves, esc cancels"
-            yield Input(literal(text), max_length=longest, compact=True)
-            yield Static(classes="complaint", markup=False)
-
-    @on(Input.Submitted)
-    def _keep(self, event: Input.Submitted) -> None:
-        label = label_known(self._run.path)
-        changed = msgspec.structs.replace(label, **{self._what: event.value.strip()})
-        try:
-            write_label(self._run.path, changed)
-        except (SysbenchError, OSError) as error:
-            self.query_one(".complaint", Static).update(f"✗ {error}")
-            return
-        self.dismiss()
-
-
-def ask_for_label(run: RunDirectory, what: str) -> LabelScreen:
-    return LabelScreen(run, what)
+    longest = MAX_NAME_CHARS if what == "name" else MAX_NOTE_CHARS
+    box = Input(literal(getattr(label, what)), max_length=longest, compact=True)
+    return InputDialog(f"{what.title()} of {literal(run.id)}", "saves", box, keep)

@@ -38,8 +38,9 @@ from sysbench.tui.screens.live_text import (
 )
 from sysbench.tui.screens.work_screen import WorkScreen
 from sysbench.tui.text import amount, fitted_headline, significant
+from sysbench.tui.widgets.drawing import Drawing, Folding
 from sysbench.tui.widgets.key_bar import CommandLine, next_name
-from sysbench.tui.widgets.plot import Drawing, Folding, Plot
+from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 
 
@@ -337,18 +338,10 @@ class LiveScreen(WorkScreen):
         return super().check_action(action, parameters)
 
     def action_stop(self) -> None:
-        watch = self.app.watch_run
-        if watch is None:
-            return
-
-        def answered(choice: str | None) -> None:
-            try:
-                if choice == "stop" and not watch.stop():
-                    self.notify("The run has already ended.", markup=False)
-            except SysbenchError as error:
-                self.notify(str(error), title="Not stopped", severity="error", markup=False)
-
-        self.app.push_screen(ask_before_stopping(), answered)
+        if (watch := self.app.watch_run) is not None:
+            text = "The run is cancelled; results so far are kept."
+            over = "The run has already ended."
+            ask_before_stopping(self, "Stop the run?", text, watch.stop, over)
 
     def action_leave(self) -> None:
         self.app.action_mode("library")

@@ -38,7 +38,7 @@ from sysbench.core.tables.table import Table
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_views import View, ViewsTab, show_table, view_bindings
 from sysbench.tui.screens.work_screen import SHORT
-from sysbench.tui.text import amount, signed_percent, significant
+from sysbench.tui.text import amount, signed_percent, significant, truncate
 from sysbench.tui.widgets.key_bar import ViewBar
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.timeline import TimelineView
@@ -97,13 +97,9 @@ def cursor_text(view: TimelineView, sample: int, width: int) -> Content:
     for count, name in sorted(live_bytes, reverse=True):
         if count:
             look = view.looks[name]
-            text = f"{_cut(name, room):<{room}}{amount(count):>{AMOUNT_WIDTH}}"
+            text = f"{truncate(name, room):<{room}}{amount(count):>{AMOUNT_WIDTH}}"
             lines.append(Content.assemble((f"{look.glyph} ", look.colour), text))
     return Content("\n").join(lines)
-
-
-def _cut(name: str, room: int) -> str:
-    return name if len(name) <= room else f"{name[: room - 1]}…"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ from sysbench.core.runs.library import Library
 from sysbench.core.runs.run_directory import find_run
 from sysbench.core.spec.model_source import CONFIG, factories_in
 from sysbench.core.spec.own_model import HF, is_own, model_setting, source_of
-from sysbench.tui.screens.ask_dialog import CANCEL
 from sysbench.tui.widgets.choice import Options
 from sysbench.tui.widgets.dialog import Dialog
 
@@ -37,7 +36,6 @@ class PickModelScreen(Dialog[str]):
 
     CSS = "PickModelScreen OptionList { max-height: 60vh; }"  # 80x24 has no room for 20 rows
     BINDINGS: ClassVar[list[BindingType]] = [
-        *CANCEL,
         Binding("backspace,left", "up", "Parent folder", id="pick.up"),
         Binding("right", "open", "Open", id="pick.open", show=False),
         Binding("tilde", "home", "Home", id="pick.home"),
@@ -55,7 +53,7 @@ class PickModelScreen(Dialog[str]):
             dialog.border_subtitle = "enter: select, ←: parent folder, ~: home, esc: cancel"
             yield Static(id="where", markup=False)
             yield Options()
-            yield Static(classes="complaint", markup=False)
+            yield self.complaint()
 
     def on_mount(self) -> None:
         self._show(is_first=True)
@@ -96,7 +94,7 @@ class PickModelScreen(Dialog[str]):
             self._file = file
             self._show()
         else:
-            self._complain(f"{file.name} has no function or class")
+            self.complain(f"{file.name} has no function or class")
 
     def _show(self, before: Path | None = None, *, is_first: bool = False) -> None:
         """List the file's factories, or the folder.
@@ -123,12 +121,7 @@ class PickModelScreen(Dialog[str]):
         options.clear_options()
         options.add_options(Option(Content(label)) for label, _ in rows)
         options.highlighted = self._answers.index(before) if before in self._answers else 0
-        self._complain(complaint)
-
-    def _complain(self, text: str) -> None:
-        label = self.query_one(".complaint", Static)
-        label.update(f"✗ {text}" if text else "")
-        label.display = bool(text)
+        self.complain(complaint)
 
 
 def _label(path: Path) -> str:

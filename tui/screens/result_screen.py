@@ -21,8 +21,8 @@ from sysbench.core.tables.cells import literal
 from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS, Tab
 from sysbench.tui.screens.result_views import TabbedScreen
 from sysbench.tui.text import day_and_time, fitted_headline, outcome_glyph, outcome_text, truncate
+from sysbench.tui.widgets.drawing import Drawing
 from sysbench.tui.widgets.key_bar import KEYS, CommandLine, TabBar
-from sysbench.tui.widgets.plot import Drawing
 
 
 class ResultScreen(TabbedScreen):

@@ -31,6 +31,7 @@ from sysbench.tui.screens.run_prediction import (
     prediction_line,
 )
 from sysbench.tui.screens.work_screen import WorkScreen
+from sysbench.tui.widgets.choice import ChoiceScreen
 from sysbench.tui.widgets.key_bar import CommandLine, KeyBar
 
 if TYPE_CHECKING:
@@ -259,22 +260,33 @@ class RunScreen(WorkScreen):
 
     @on(Button.Pressed, "#save")
     def action_save(self) -> None:
-        from sysbench.tui.screens.ask_dialog import SaveScreen  # lazy: first frame
+        from sysbench.tui.screens.ask_dialog import ask_profile_name  # lazy: first frame
 
         if self.filled.spec is None:
             self.notify("Fix the form first.", severity="error", markup=False)
             return
-        self.app.push_screen(SaveScreen(self.filled.spec, self.filled.passes))
+        self.app.push_screen(ask_profile_name(self.filled.spec, self.filled.passes))
 
     @on(Button.Pressed, "#load")
     def action_load(self) -> None:
-        from sysbench.tui.screens.ask_dialog import LoadScreen  # lazy: first frame
+        from sysbench.core.spec.profiles import list_profiles  # lazy: first frame
 
-        self.app.push_screen(LoadScreen(), self._fill)
+        names = list_profiles()
+        if names:
+            choices = [(name, name) for name in names]
+            self.app.push_screen(ChoiceScreen("Load a profile", choices, names[0]), self._load)
+        else:
+            self.notify("No saved profiles. Fill the form and press Ctrl+S.", markup=False)
 
-    def _fill(self, loaded: tuple[RunSpec, list[PassName]] | None) -> None:
-        if loaded is not None:
-            self.form.fill(*loaded)
+    def _load(self, name: str | None) -> None:
+        from sysbench.core.spec.profiles import load_profile  # lazy: first frame
+
+        if name is None:
+            return
+        try:
+            self.form.fill(*load_profile(name))
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), title="Not loaded", severity="error", markup=False)
 
     def fill(self, spec: RunSpec, passes: Sequence[PassName], repeat: int = 1) -> None:
         self.form.fill(spec, passes, repeat)

@@ -287,10 +287,10 @@ class StudiesScreen(WorkScreen):
             self.app.open_result(runs[-1])
 
     def action_export(self) -> None:
-        from sysbench.tui.screens.ask_dialog import StudyExportScreen  # lazy: rare
+        from sysbench.tui.screens.ask_dialog import ask_study_path  # lazy: rare
 
         if self.report is not None:
-            self.app.push_screen(StudyExportScreen(self.report))
+            self.app.push_screen(ask_study_path(self.report))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         watch = self.followed

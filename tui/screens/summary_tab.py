@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -28,7 +29,7 @@ from sysbench.tui.text import (
     percent,
     signed_percent,
 )
-from sysbench.tui.widgets.dialog import Facts, Pair, Wrapped, hanging
+from sysbench.tui.widgets.drawing import Facts, Folding, Pair, hanging, wrap_lines
 
 SEVERITY = {
     "problem": ("✗", "$error"),
@@ -41,24 +42,13 @@ MAX_TENSORS = 6
 """Number of tensors whose dtypes are shown."""
 
 
-class Findings(Wrapped):
-    """The most severe finding in full, the others in short."""
-
-    def __init__(self, record: Record) -> None:
-        super().__init__(id="findings", markup=False)
-        self._record = record
-
-    def lines(self, width: int) -> Iterable[Content]:
-        return finding_contents(self._record, width)
-
-
 class SummaryTab(ResultTab):
     """Findings, key figures, passes, trust, machine."""
 
     def compose(self) -> ComposeResult:
         record = self.record
         with VerticalScroll():
-            yield Findings(record)
+            yield Folding(wrap_lines(partial(finding_contents, record)), id="findings")
             if pass_and_oom := out_of_memory(record):
                 yield Facts("Out of memory", refusal_text(pass_and_oom[1]), id="refusal")
             with Horizontal(classes="side"):
@@ -73,17 +63,15 @@ class SummaryTab(ResultTab):
         return "the report as Markdown", record_as_markdown(self.record)
 
 
-class FoundInFile(Wrapped):
+def findings_in_full(findings: Sequence[Finding]) -> Folding:
     """All findings in full, the most severe first."""
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        super().__init__(id="findings", markup=False)
-        self._findings = findings
-
-    def lines(self, width: int) -> Iterable[Content]:
-        for finding in self._findings:
+    def lines(width: int) -> Iterator[Content]:
+        for finding in findings:
             yield from _lines_in_full(finding, width)
             yield Content("")
+
+    return Folding(wrap_lines(lines), id="findings")
 
 
 class FindingsTab(ResultTab):
@@ -91,7 +79,7 @@ class FindingsTab(ResultTab):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield FoundInFile(self.record.findings)
+            yield findings_in_full(self.record.findings)
             if trust := [(name, literal(text)) for name, text in trust_lines(self.record)]:
                 yield Facts("What the numbers include", trust)
 

@@ -17,7 +17,7 @@ from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.tables.timing_tables import telemetry_table
 from sysbench.tui.live.run_watch import mark_of
 from sysbench.tui.screens.result_views import ResultTab
-from sysbench.tui.widgets.plot import Drawing
+from sysbench.tui.widgets.drawing import Drawing
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 

@@ -24,8 +24,8 @@ from sysbench.core.tables.timing_tables import (
 )
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import ending_part, interval, milliseconds, significant
-from sysbench.tui.widgets.dialog import Facts, Pair
-from sysbench.tui.widgets.plot import Drawing, Plot
+from sysbench.tui.widgets.drawing import Drawing, Facts, Pair
+from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.traces import bar
 

@@ -48,10 +48,6 @@ Named = tuple[str, str]
 class ChoiceScreen(Dialog[str]):
     """Lists the choices; letters select the next one that contains them."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Cancel", id="choice.cancel")
-    ]
-
     def __init__(self, title: str, choices: Sequence[Named], value: str) -> None:
         super().__init__()
         self._title, self._choices, self._value = title, choices, value

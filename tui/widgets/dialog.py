@@ -1,16 +1,20 @@
-"""Base classes of the dialogs, and text layout of dialogs and panels."""
+"""Base classes of the dialogs."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
+from textual import on
+from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen, Screen, ScreenResultType
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
+from sysbench.core.errors import SysbenchError
 from sysbench.tui.textual_patches import GuardedPalette
 
 AMPLE = "-ample"
@@ -32,63 +36,59 @@ class Overlay(Screen[ScreenResultType]):
 class Dialog(ModalScreen[ScreenResultType], Overlay[ScreenResultType]):
     """Base class of the dialogs; `ModalScreen` comes first for its styles."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Cancel", id="dialog.cancel")
+    ]
+
+    def complaint(self) -> Static:
+        """The line for the reason why an answer is refused."""
+        return Static(classes="complaint", markup=False)
+
+    def complain(self, text: str) -> None:
+        label = self.query_one(".complaint", Static)
+        label.update(f"✗ {text}" if text else "")
+        label.display = bool(text)
+
+
+class InputDialog(Dialog[None]):
+    """Asks for a text; stays open, with the reason, while it is refused."""
+
+    def __init__(
+        self, title: str, verb: str, box: Input, accept: Callable[[str], str], *, hint: str = ""
+    ) -> None:
+        """
+        Args:
+            title: Title of the dialog.
+            verb: What enter does.
+            box: The input.
+            accept: Uses the text and returns a notice, or ""; `SysbenchError` and `OSError`
+                refuse it.
+            hint: Text below the input.
+        """
+        super().__init__()
+        self._title, self._verb, self._box = title, verb, box
+        self._use, self._hint = accept, hint
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = Content(self._title)
+            dialog.border_subtitle = f"enter {self._verb}, esc cancels"
+            yield self._box
+            if self._hint:
+                yield Static(self._hint, markup=False)
+            yield self.complaint()
+
+    @on(Input.Submitted)
+    def _accept(self, event: Input.Submitted) -> None:
+        try:
+            notice = self._use(event.value.strip())
+        except (SysbenchError, OSError) as error:
+            self.complain(str(error))
+            return
+        if notice:
+            self.app.notify(notice, markup=False)
+        self.dismiss()
+
 
 class Palette(GuardedPalette, Overlay[Any]):
     """Textual's command palette."""
-
-
-Pair = tuple[str, str]
-
-DIALOG_WIDTH, DIALOG_EDGES = 76, 8
-"""Width of a dialog in app.tcss; cells of border, padding and scrollbar."""
-DIALOG_SHARE = 0.96
-"""Maximum share of the screen's width in app.tcss."""
-
-
-def dialog_room(screen_width: int) -> int:
-    return min(int(screen_width * DIALOG_SHARE), DIALOG_WIDTH) - DIALOG_EDGES
-
-
-def hanging(prefix: Content, text: str, width: int, style: str = "") -> list[Content]:
-    """Wrap text after a prefix with a hanging indent."""
-    indent = len(prefix)
-    lines = textwrap.wrap(text, max(width - indent, 12)) or [""]
-    first = prefix + Content.styled(lines[0], style)
-    return [first, *(Content(" " * indent) + Content.styled(line, style) for line in lines[1:])]
-
-
-def pair_lines(pairs: Sequence[Pair], width: int) -> list[Content]:
-    """Wrap the texts in a column to the right of the names."""
-    names = max((len(name) for name, _ in pairs), default=0)
-    return [
-        line
-        for name, text in pairs
-        for line in hanging(Content.styled(f"{name:<{names}}  ", "$foreground 60%"), text, width)
-    ]
-
-
-class Wrapped(Static):
-    """Wraps its lines again when the width changes."""
-
-    _wrapped_to = 0
-
-    def lines(self, width: int) -> Iterable[Content]:
-        raise NotImplementedError
-
-    def on_resize(self) -> None:
-        width = self.content_size.width
-        if width != self._wrapped_to:
-            self._wrapped_to = width
-            self.update(Content("\n").join(self.lines(width)))
-
-
-class Facts(Wrapped):
-    """A panel of pairs."""
-
-    def __init__(self, title: str, pairs: Iterable[Pair], *, id: str | None = None) -> None:
-        super().__init__(id=id, classes="panel", markup=False)
-        self.border_title = title
-        self.pairs = list(pairs)
-
-    def lines(self, width: int) -> Iterable[Content]:
-        return pair_lines(self.pairs, width)

@@ -10,7 +10,6 @@ from typing import ClassVar
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from textual.content import Content
 from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
@@ -31,71 +30,9 @@ from sysbench.tui.widgets.traces import (
     flow_entries,
     join_spans,
     line_rows,
+    mark_row,
     place_labels,
 )
-
-Draw = Callable[[int, int], Content]
-"""Returns the content for a width and a height."""
-
-UNLIMITED_ROWS = 999
-
-
-class Drawing(Widget):
-    """Draws when it is painted, and so always for its current size.
-
-    A label updated by another widget would use the size of the last layout, which is outdated
-    for some time after a resize.
-    """
-
-    DEFAULT_CSS = """
-    Drawing {
-        height: 1fr;
-        text-wrap: nowrap;
-        text-overflow: ellipsis;
-    }
-    """
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._draw: Draw = lambda width, height: Content("")
-
-    def show(self, draw: Draw) -> None:
-        self._draw = draw
-        self.refresh()
-
-    def render(self) -> Content:
-        width, height = self.content_size
-        return self._draw(width, height) if width > 0 and height > 0 else Content("")
-
-
-class Folding(Drawing):
-    """A drawing as high as its content, or lower if the stylesheet limits it."""
-
-    DEFAULT_CSS = """
-    Folding {
-        height: auto;
-    }
-    """
-
-    def show(self, draw: Draw) -> None:
-        super().show(draw)
-        self.refresh(layout=True)
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        lines = str(self._draw(width, UNLIMITED_ROWS)) if width > 0 else ""
-        return lines.count("\n") + 1 if lines else 0
-
-
-def mark_row(marks: Sequence[tuple[int, str]], width: int) -> str:
-    """Labels at their columns, ``│label``; a label ends where the next one starts."""
-    row = [" "] * width
-    ends = [*(column for column, _ in marks[1:]), width]
-    for (column, label), end in zip(marks, ends, strict=False):
-        if 0 <= column < width:
-            text = f"│{label}"[: max(1, min(end, width) - column)]
-            row[column : column + len(text)] = text
-    return "".join(row)[:width]
-
 
 KINDS = ("axis", "line", "faded", "level", "cursor", "point", "text")
 

@@ -9,7 +9,7 @@ from textual.content import Content
 
 from sysbench.tui.text import percent
 from sysbench.tui.theme import Swatch
-from sysbench.tui.widgets.plot import Folding
+from sysbench.tui.widgets.drawing import Folding
 
 ROOMY = 100
 """From this width on the legend has amounts and shares."""

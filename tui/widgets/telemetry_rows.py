@@ -10,8 +10,7 @@ from sysbench.core.formatting import UNKNOWN
 from sysbench.core.machine.sample import DeviceSample, Sample
 from sysbench.tui.live.sensors import SensorReading, device_of, readings
 from sysbench.tui.text import percent
-from sysbench.tui.widgets.plot import mark_row
-from sysbench.tui.widgets.traces import EIGHTHS, block_rows, gauge, line_rows, resample
+from sysbench.tui.widgets.traces import EIGHTHS, block_rows, gauge, line_rows, mark_row, resample
 
 NAME_WIDTH = 9
 TEXT_WIDTH = 10

@@ -13,8 +13,8 @@ from textual.message import Message
 from sysbench.core.record.record import Timeline
 from sysbench.tui.text import amount
 from sysbench.tui.theme import Swatch, swatch_of
-from sysbench.tui.widgets.plot import Chart, axis_spans, mark_row
-from sysbench.tui.widgets.traces import BLANK, EIGHTHS, Span, add_axes, join_spans
+from sysbench.tui.widgets.plot import Chart, axis_spans
+from sysbench.tui.widgets.traces import BLANK, EIGHTHS, Span, add_axes, join_spans, mark_row
 
 Window = tuple[float, float]
 """Start and end of the visible part in milliseconds."""

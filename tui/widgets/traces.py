@@ -67,6 +67,17 @@ def place_labels(labels: Iterable[tuple[int, str]], width: int, line: str = "─
     return "".join(cells)
 
 
+def mark_row(marks: Sequence[tuple[int, str]], width: int) -> str:
+    """Labels at their columns, ``│label``; a label ends where the next one starts."""
+    row = [" "] * width
+    ends = [*(column for column, _ in marks[1:]), width]
+    for (column, label), end in zip(marks, ends, strict=False):
+        if 0 <= column < width:
+            text = f"│{label}"[: max(1, min(end, width) - column)]
+            row[column : column + len(text)] = text
+    return "".join(row)[:width]
+
+
 def centre(column: int, text: str, width: int) -> int:
     """First column of a text around this column, moved into the width."""
     return min(max(column - len(text) // 2, 0), width - len(text))

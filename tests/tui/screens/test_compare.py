@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from textual.events import Key
 from textual.pilot import Pilot
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Input
 
 from sysbench.core.compare.nodes import TimeNode
 from sysbench.core.compare.verdict import GLYPHS, Verdict, describe_verdict
@@ -35,6 +35,7 @@ from sysbench.tui.screens.compare_verdict import Painted
 from sysbench.tui.screens.library_screen import LibraryScreen, RunsTable
 from sysbench.tui.widgets.choice import complete_setting
 from sysbench.tui.widgets.difference_view import DifferenceView
+from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.key_bar import CommandLine
 from tests.tui.conftest import until
 from tests.tui.experiments import OTHER, SPEC, begun, disturb, timed_run, write_rounds
@@ -168,7 +169,7 @@ async def test_each_view_has_its_key_and_explains_itself(
             assert shown == [name] == [screen.bar.active]
             await pilot.press("question_mark")
             await until(pilot, lambda: isinstance(app.screen, ExplainScreen))
-            assert len(str(app.screen.query_one("#origins", Static).content)) > 100
+            assert len(str(app.screen.query_one("#origins", Folding).render())) > 100
             await pilot.press("escape")
             await pilot.pause()
         factors = screen.query_one(DiffersView).table.table
@@ -319,8 +320,8 @@ async def test_the_limits_are_asked_for_first(app: SysbenchApp) -> None:
         await until(pilot, lambda: dialog.query_one("#changes", Input)._suggestion)
         await pilot.press("right")
         assert dialog.query_one("#changes", Input).value == "attention=sdpa"
-        plan = dialog.query_one("#plan", Static)
-        await until(pilot, lambda: "6 earlier processes of A" in str(plan.content))
+        plan = dialog.query_one("#plan", Folding)
+        await until(pilot, lambda: "6 earlier processes of A" in str(plan.render()))
         assert not start.disabled
         assert "--set-b attention=sdpa" in dialog.query_one(CommandLine).command
         dialog.query_one("#minutes", Input).value = "soon"

@@ -103,8 +103,8 @@ def ended(process: psutil.Process) -> bool:
 
 
 def text_of(screen: InspectScreen, name: str) -> str:
-    widget = screen.query_one(name, Static)
-    return str(widget.content) if widget.display else ""
+    widget = screen.query_one(name)
+    return str(widget.content if isinstance(widget, Static) else widget.render()) * widget.display
 
 
 async def test_a_trace_opens_as_the_kernels_of_a_result(

@@ -13,6 +13,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.kernel_tables import kernel_table
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.kernels_tab import AnswersView, KernelsTab, RooflinePlot, row_text
+from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.key_bar import ViewBar
 from sysbench.tui.widgets.outline_view import TreeView
 from sysbench.tui.widgets.stack_bar import StackBar
@@ -149,7 +150,7 @@ async def test_the_answers_come_with_their_command(app: SysbenchApp, own_run: Ru
         view = tab.query_one(AnswersView)
         await until(pilot, lambda: view.answers)
         await pilot.pause()
-        text = str(view.query_one("#answers", Static).content)
+        text = str(view.query_one(Folding).render())
         assert "step=inference" in text.replace("\n", " ")
         for answer in view.answers:
             assert answer.sentence.split()[0] in text

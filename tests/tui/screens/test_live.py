@@ -11,7 +11,8 @@ from sysbench.core.record.events import AnyEvent, MemoryRead, PassStarted, Stage
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.live_screen import LiveScreen
-from sysbench.tui.widgets.plot import Drawing, Plot
+from sysbench.tui.widgets.drawing import Drawing
+from sysbench.tui.widgets.plot import Plot
 from tests.tui.conftest import until
 
 RESULT_FIRST = True

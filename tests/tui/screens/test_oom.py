@@ -12,7 +12,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.memory_tab import MemoryTab
 from sysbench.tui.screens.work_screen import SHORT
-from sysbench.tui.widgets.dialog import Facts
+from sysbench.tui.widgets.drawing import Facts
 from sysbench.tui.widgets.key_bar import ViewBar
 from sysbench.tui.widgets.timeline import TimelineView
 from tests.tui.conftest import open_tab

@@ -16,6 +16,7 @@ from sysbench.tui.screens.memory_tab import MemoryTab, cursor_text
 from sysbench.tui.screens.result_registry import USUAL_TABS
 from sysbench.tui.screens.summary_tab import machine_facts, passes
 from sysbench.tui.screens.timing_tab import headline_of
+from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.stack_bar import StackBar
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.timeline import TimelineView
@@ -44,7 +45,7 @@ async def test_the_summary_begins_with_the_worst_finding(
     async with app.run_test(size=(100, 40)) as pilot:
         tab = await open_tab(pilot, app, own_run, "summary")
         record = tab.record
-        text = str(tab.query_one("#findings", Static).content)
+        text = str(tab.query_one("#findings", Folding).render())
         verdict = record.findings[0].verdict if record.findings else "No findings"
         assert " ".join(verdict.split()[:4]) in text
         assert tab.copyable() is not None
@@ -125,7 +126,7 @@ async def test_a_row_is_shown_in_full_and_explained(
         assert isinstance(app.screen, ExplainScreen)
         texts = [str(label.content) for label in app.screen.query(Static)]
         assert name in texts[0]
-        assert any("traced steps" in text for text in texts)
+        assert "traced steps" in str(app.screen.query_one("#origins", Folding).render())
 
 
 async def test_names_with_markup_and_escapes_are_literal(

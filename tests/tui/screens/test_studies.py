@@ -11,10 +11,10 @@ from textual.widgets import Input
 
 from sysbench.core.studies.study_directory import StudyDirectory, list_studies, studies_folder
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.ask_dialog import StudyExportScreen
 from sysbench.tui.screens.result_screen import ResultScreen
 from sysbench.tui.screens.studies_grid import GridCell, StudyGrid
 from sysbench.tui.screens.studies_screen import StudiesScreen
+from sysbench.tui.widgets.dialog import InputDialog
 from sysbench.tui.widgets.key_bar import KeyBar
 from sysbench.tui.widgets.plot import LinePlot
 from sysbench.tui.widgets.table_view import TableView
@@ -211,11 +211,11 @@ async def test_the_report_is_written_where_one_says(
     async with app.run_test(size=(100, 30)) as pilot:
         await opened(app, pilot, "half")
         await pilot.press("e")
-        await until(pilot, lambda: isinstance(app.screen, StudyExportScreen))
+        await until(pilot, lambda: isinstance(app.screen, InputDialog))
         box = app.screen.query_one(Input)
         box.value = str(tmp_path / "half.txt")
         await pilot.press("enter")
-        assert isinstance(app.screen, StudyExportScreen)  # no such format
+        assert isinstance(app.screen, InputDialog)  # no such format
         box.value = str(tmp_path / "half.html")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, StudiesScreen))

@@ -4,7 +4,7 @@ from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 
-from sysbench.tui.widgets.plot import Drawing
+from sysbench.tui.widgets.drawing import Drawing
 from tests.tui.conftest import until
 
 LINES = [f"line {number}" for number in range(20)]

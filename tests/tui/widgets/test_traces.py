@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.tui.widgets.plot import mark_row
 from sysbench.tui.widgets.stack_bar import bar_shares
 from sysbench.tui.widgets.traces import (
     bar,
@@ -14,6 +13,7 @@ from sysbench.tui.widgets.traces import (
     extent,
     gauge,
     line_rows,
+    mark_row,
     resample,
 )
 
