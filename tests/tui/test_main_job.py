@@ -64,7 +64,7 @@ async def test_from_the_form_to_the_artifacts(
             await pilot.press(str(number))
             await until(pilot, partial(is_shown, result, name))
             tab = result.tab
-            assert tab is not None and tab.is_blank == (name == "compile")
+            assert tab is not None and (tab.block is None) == (name == "compile")
 
         await pilot.press(str(USUAL_TABS.index("export") + 1))
         await until(pilot, lambda: isinstance(app.focused, OptionList))

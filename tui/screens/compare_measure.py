@@ -12,7 +12,6 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Button, Input, Label
 
@@ -62,14 +61,6 @@ class MeasureScreen(Dialog[Order]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "start", "Start", id="measure.start"),
     ]
-
-    @dataclass
-    class Planned(Message):
-        """The plan is ready, or failed with `problem`."""
-
-        order: Order
-        plan: Plan | None
-        problem: str = ""
 
     def __init__(self, a: Header, b: Header | None) -> None:
         """
@@ -174,18 +165,13 @@ class MeasureScreen(Dialog[Order]):
     @work(thread=True, group="measure.plan", exclusive=True)
     def _plan(self, order: Order) -> None:
         try:
-            plan = plan_of(order.a, order.b, order.minutes)
+            self.call_later(self._take_plan, order, plan_of(order.a, order.b, order.minutes))
         except SysbenchError as error:
-            self.post_message(self.Planned(order, None, str(error)))
-        else:
-            self.post_message(self.Planned(order, plan))
+            self.call_later(self._take_plan, order, None, str(error))
 
-    def on_measure_screen_planned(self, message: Planned) -> None:
-        self._order, self._forecast = message.order, message.plan
-        pairs = [("plan", message.problem)]
-        if message.plan is not None:
-            pairs = plan_facts(message.plan, message.order.minutes)
-        self._show_plan(pairs)
+    def _take_plan(self, order: Order, plan: Plan | None, problem: str = "") -> None:
+        self._order, self._forecast = order, plan
+        self._show_plan([("plan", problem)] if plan is None else plan_facts(plan, order.minutes))
 
     def _show_plan(self, pairs: list[Pair]) -> None:
         self.query_one("#plan", Folding).show(wrap_lines(lambda width: pair_lines(pairs, width)))

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from textual import getters, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from sysbench.core.compare.nodes import ByteNode, Difference, TimeNode
 from sysbench.core.formatting import counted
@@ -22,6 +22,7 @@ from sysbench.tui.screens.compare_text import QUIET
 from sysbench.tui.text import amount
 from sysbench.tui.widgets.difference_view import ChangeBranch, DifferenceView
 from sysbench.tui.widgets.drawing import Folding
+from sysbench.tui.widgets.table_view import FilterBox, filter_bindings
 
 READING = "Reading both runs …"
 NOT_TESTED = "one traced process each: not tested"
@@ -30,16 +31,7 @@ NOT_TESTED = "one traced process each: not tested"
 class RowsView(Vertical):
     """A summary, then the rows of a difference; `?` shows the whole summary."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "slash",
-            "filter",
-            "Filter",
-            id="compare.filter",
-            tooltip="Show rows that contain all words",
-        ),
-        Binding("escape", "clear_filter", "Clear", show=False, id="compare.clear"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = filter_bindings("compare")
 
     table = getters.query_one(DifferenceView)
 
@@ -54,11 +46,7 @@ class RowsView(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Folding(id="summary")
-        box = Input(
-            placeholder="filter (all words must match); esc clears", compact=True, id="filter"
-        )
-        box.display = False
-        yield box
+        yield FilterBox()
         table = DifferenceView(self._columns)
         table.add_class("panel")
         table.display = False
@@ -127,20 +115,18 @@ class RowsView(Vertical):
             give_focus(self.table)
 
     def action_filter(self) -> None:
-        box = self.query_one("#filter", Input)
-        box.display = self.table.display
-        give_focus(box)
+        if self.table.display:
+            self.query_one(FilterBox).open()
 
     def action_clear_filter(self) -> None:
-        box = self.query_one("#filter", Input)
-        box.value, box.display = "", False
+        self.query_one(FilterBox).close()
         self.start_focus()
 
-    @on(Input.Changed, "#filter")
-    def _narrow(self, event: Input.Changed) -> None:
+    @on(FilterBox.Changed)
+    def _narrow(self, event: FilterBox.Changed) -> None:
         self.table.filter(event.value)
 
-    @on(Input.Submitted, "#filter")
+    @on(FilterBox.Submitted)
     def _to_rows(self) -> None:
         self.start_focus()
 

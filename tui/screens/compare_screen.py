@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,7 +13,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.content import Content
 from textual.events import Resize
-from textual.message import Message
 from textual.widgets import Static
 
 from sysbench.core.compare.comparison import Factor, PhaseChange
@@ -41,7 +39,7 @@ from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
 from sysbench.tui.text import elapsed, significant
 from sysbench.tui.widgets.difference_view import BYTE_COLUMNS, TIME_COLUMNS
 from sysbench.tui.widgets.drawing import Drawing
-from sysbench.tui.widgets.key_bar import KEYS, CommandLine, TabBar
+from sysbench.tui.widgets.key_bar import CommandLine, TabBar, tab_bindings
 
 VIEWS = {
     "verdict": "the verdict, its interval, rounds and conditions",
@@ -64,17 +62,7 @@ class CompareScreen(WorkScreen):
     AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Compare"
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(
-            Binding(
-                key,
-                f"view('{name}')",
-                name.title(),
-                show=False,
-                id=f"compare.{name}",
-                tooltip=about,
-            )
-            for key, (name, about) in zip(KEYS, VIEWS.items(), strict=False)
-        ),
+        *tab_bindings("compare", "view", VIEWS),
         unfold_binding(is_shown=True),
         Binding("b", "measure", "A/B", id="compare.measure", tooltip="Run an A/B test"),
         Binding("x", "stop", "Stop", id="compare.stop", tooltip="Stop the experiment; asks first"),
@@ -82,23 +70,6 @@ class CompareScreen(WorkScreen):
     ]
 
     bar = getters.query_one(TabBar)
-
-    @dataclass
-    class Read(Message):
-        """Both runs were read and judged, or reading failed with `problem`."""
-
-        watch: PairWatch
-        reading: Reading | None
-        problem: str = ""
-
-    @dataclass
-    class Matched(Message):
-        """The rows of both runs were matched, or reading failed with `problem`."""
-
-        watch: PairWatch
-        difference: Difference | None
-        perturbed: bool = False
-        problem: str = ""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,21 +126,21 @@ class CompareScreen(WorkScreen):
     @work(thread=True, group="compare.read")
     def _read(self, watch: PairWatch) -> None:
         try:
-            self.post_message(self.Read(watch, watch.read()))
+            self.call_later(self._take_reading, watch, watch.read())
         except SysbenchError as error:
-            self.post_message(self.Read(watch, None, str(error)))
+            self.call_later(self._take_reading, watch, None, str(error))
 
-    def on_compare_screen_read(self, message: Read) -> None:
+    def _take_reading(self, watch: PairWatch, reading: Reading | None, problem: str = "") -> None:
         self.is_reading = False
-        if message.watch is not self.pair_watch:
+        if watch is not self.pair_watch:
             return
-        if message.reading is None:
-            problem = Content(f"✗ {message.problem}")
-            self.query_one("#heading", Drawing).show(lambda width, height: problem)
+        if reading is None:
+            line = Content(f"✗ {problem}")
+            self.query_one("#heading", Drawing).show(lambda width, height: line)
             return
-        self.reading = message.reading
-        self.pair_watch.directory = message.reading.directory
-        self._show(message.reading)
+        self.reading = reading
+        watch.directory = reading.directory
+        self._show(reading)
         self._match()
         self._paint_state()
         self.refresh_bindings()
@@ -202,23 +173,28 @@ class CompareScreen(WorkScreen):
             a, b = (DifferenceSide(record, layer_rows(run, record)) for run, record in pairs)
             matched = difference(a, b)
         except SysbenchError as error:
-            self.post_message(self.Matched(watch, None, problem=str(error)))
+            self.call_later(self._show_rows, watch, None, problem=str(error))
             return
         perturbed = any(side.kernels and is_perturbed(side.kernels) for side in (a, b))
-        self.post_message(self.Matched(watch, matched, perturbed=perturbed))
+        self.call_later(self._show_rows, watch, matched, perturbed=perturbed)
 
-    def on_compare_screen_matched(self, message: Matched) -> None:
-        if message.watch is not self.pair_watch or self.reading is None:
+    def _show_rows(
+        self,
+        watch: PairWatch,
+        matched: Difference | None,
+        *,
+        perturbed: bool = False,
+        problem: str = "",
+    ) -> None:
+        if watch is not self.pair_watch or self.reading is None:
             return
         time, memory = self.query_one("#time", RowsView), self.query_one("#memory", RowsView)
-        if message.difference is None:
+        if matched is None:
             for view in (time, memory):
-                view.show(None, [], [], why=message.problem)
+                view.show(None, [], [], why=problem)
             return
         phases = phase_words(self.reading.comparison.phases)
-        show_difference(
-            time, memory, message.difference, perturbed=message.perturbed, phases=phases
-        )
+        show_difference(time, memory, matched, perturbed=perturbed, phases=phases)
 
     def _paint_state(self) -> None:
         line, reading, watch = self.query_one("#state", Static), self.reading, self.pair_watch

@@ -157,10 +157,7 @@ class DiffersView(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static(id="causes", markup=False)
-        table = TableView(flexible="B")
-        table.add_class("panel")
-        table.border_title = "Differs"
-        yield table
+        yield TableView(title="Differs", flexible="B")
 
     def show(self, comparison: Comparison) -> None:
         self.table.show(factor_table(comparison.factors, comparison.procedure))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from textual import on, work
@@ -10,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Static
 
 from sysbench.core.compare.comparison import BreakEven
@@ -49,7 +47,7 @@ TALL = 36
 """From this height on the code is shown below the kernels."""
 
 
-class CompileTab(ViewsTab):
+class CompileTab(ViewsTab[Compile]):
     """Badge, seconds by stage, gaps, generated kernels, and the code of one kernel."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -63,27 +61,18 @@ class CompileTab(ViewsTab):
         ),
     ]
 
-    @dataclass
-    class Weighed(Message):
-        """The library was searched for an eager run to compare with."""
+    worth: BreakEven | None = None
 
-        worth: BreakEven | None
-
-    def compose(self) -> ComposeResult:
-        block = self.record.compile
-        if block is None:
-            yield self.blank()
-            return
+    def content(self, block: Compile) -> ComposeResult:
         yield Static(badge(block), classes="head", markup=False)
         yield StackBar()
         yield Static(id="worth", markup=False)
         if block.breaks or block.recompiled or block.eager_parts or block.cudagraph_skips:
-            gaps = TableView(flexible="reason", order=GAPS_ORDER, id="gaps")
-            gaps.add_class("panel")
-            gaps.border_title = "Gaps"
-            yield gaps
-        table = TableView(flexible="name", order=GENERATED_ORDER, id="generated")
-        table.add_class("panel")
+            yield TableView(
+                gaps_table(block), title="Gaps", flexible="reason", order=GAPS_ORDER, id="gaps"
+            )
+        title = "Generated kernels"
+        table = TableView(title=title, flexible="name", order=GENERATED_ORDER, id="generated")
         yield from self.declare(
             [
                 View(
@@ -99,10 +88,7 @@ class CompileTab(ViewsTab):
         with VerticalScroll(id="code", classes="panel"):
             yield Static(markup=False)
 
-    def on_mount(self) -> None:
-        block = self.record.compile
-        if block is None:
-            return
+    def fill(self, block: Compile) -> None:
         code = self.query_one("#code")
         code.border_title = "Code"
         code.display = self.app.size.height >= TALL
@@ -110,8 +96,6 @@ class CompileTab(ViewsTab):
         head = seconds_line(block)
         bar.show_parts(head, seconds_parts(block), brief=lambda width: head)
         bar.display = block.extent != "none"
-        for gaps in self.query("#gaps").results(TableView):
-            gaps.show(gaps_table(block))
         self._show_generated()
         self._weigh()
 
@@ -123,12 +107,11 @@ class CompileTab(ViewsTab):
         kernels = self.record.kernels
         if kernels is None or not kernels.generated:
             self.generated.border_title = "Generated kernels: none"
-            return
-        self.generated.border_title = "Generated kernels"
-        self.generated.show(generated_table(kernels), sort="exclusive_ns")
+        else:
+            self.generated.show(generated_table(kernels), sort="exclusive_ns")
 
     def _why_none(self) -> str:
-        block, kernels = self.record.compile, self.record.kernels
+        block, kernels = self.block, self.record.kernels
         if kernels is None:
             return literal(self.record.missing.get("kernels", "this run has no trace pass"))
         if block is not None and block.backend != "inductor":
@@ -137,15 +120,15 @@ class CompileTab(ViewsTab):
 
     @work(thread=True, group="compile.worth", exclusive=True)
     def _weigh(self) -> None:
-        self.post_message(self.Weighed(compile_break_even(self.record)))
+        self.call_later(self._show_worth, compile_break_even(self.record))
 
-    def on_compile_tab_weighed(self, message: Weighed) -> None:
-        self.worth = message.worth
-        if message.worth is not None:
-            self.query_one("#worth", Static).update(worth_line(message.worth))
+    def _show_worth(self, worth: BreakEven | None) -> None:
+        self.worth = worth
+        if worth is not None:
+            self.query_one("#worth", Static).update(worth_line(worth))
 
     def action_code(self) -> None:
-        if self.is_blank:
+        if self.block is None:
             return
         panel = self.query_one("#code")
         panel.display = not panel.display
@@ -197,7 +180,7 @@ class CompileTab(ViewsTab):
 
     def _row(self) -> dict[str, Any]:
         """The selected kernel by column; may be empty."""
-        table = None if self.is_blank else self.generated.table
+        table = None if self.block is None else self.generated.table
         index = self.generated.selected if table else None
         if table is None or index is None:
             return {}
@@ -214,14 +197,14 @@ class CompileTab(ViewsTab):
         return literal(f"{row['ops']} · {row['module']} · {row['sources']}") if row else ""
 
     def _markdown(self, block: Compile) -> str:
-        tables: list[Table] = [compile_table(block, getattr(self, "worth", None))]
+        tables: list[Table] = [compile_table(block, self.worth)]
         tables += [gaps_table(block)] if self.query("#gaps") else []
         if self.generated.table is not None:
             tables.append(self.generated.table)
         return "\n\n".join(map(table_as_markdown, tables))
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
-        if self.is_blank:
+        if self.block is None:
             return []
         commands = [("compile: Show or hide code", "of the kernel", self.action_code)]
         if self.query("#gaps"):

@@ -14,6 +14,7 @@ from textual.widgets.option_list import Option
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.export.exports import EXPORTS, default_path, write_export
+from sysbench.core.record.record import Record
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import amount
 from sysbench.tui.widgets.choice import Options
@@ -21,10 +22,10 @@ from sysbench.tui.widgets.choice import Options
 KIND_WIDTH = 12
 
 
-class ExportTab(ResultTab):
+class ExportTab(ResultTab[Record]):
     """Lists the exports; enter writes the selected one to the path below."""
 
-    def compose(self) -> ComposeResult:
+    def content(self, record: Record) -> ComposeResult:
         with Vertical(classes="panel", id="kinds") as kinds:
             kinds.border_title = "Export"
             kinds.border_subtitle = "enter writes the selected export"
@@ -36,7 +37,7 @@ class ExportTab(ResultTab):
             outcome.border_title = "Written"
             yield Static("(nothing written yet)", id="written", markup=False)
 
-    def on_mount(self) -> None:
+    def fill(self, record: Record) -> None:
         self._lines: list[Content] = []
 
     @on(OptionList.OptionHighlighted)

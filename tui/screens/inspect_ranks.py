@@ -78,15 +78,9 @@ class RanksPanel(Vertical):
             if notes := [("", literal(text)) for text in ranks_notes(self.ranks)]:
                 yield Facts("What the numbers include", notes)
         for name, table in self._tables.items():
-            view = TableView(order=ORDER.get(name, ()), id=f"ranks-{name}")
-            view.add_class("panel")
-            view.border_title = Content(table.title)
-            yield view
+            order = ORDER.get(name, ())
+            yield TableView(table, title=table.title, order=order, id=f"ranks-{name}")
         yield Static(id="detail", markup=False)
-
-    def on_mount(self) -> None:
-        for name, table in self._tables.items():
-            self._view(name).show(table)
 
     def turn_to(self, name: str) -> None:
         self.name_shown = name

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +18,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Input, ProgressBar, Static
 
 from sysbench.core.errors import SpecError, SysbenchError
@@ -110,22 +108,6 @@ class InspectScreen(TabbedScreen):
         ),
     ]
 
-    @dataclass
-    class Advanced(Message):
-        """The decoding has progressed."""
-
-        decoding: Decoding | FolderDecoding
-        step: Progressed
-        path: Path
-
-    @dataclass
-    class Ended(Message):
-        """The decoding has ended with a result, or failed with a reason."""
-
-        decoding: Decoding | FolderDecoding
-        result: Inspection | Ranks | None = None
-        reason: str = ""
-
     def __init__(self) -> None:
         super().__init__()
         self._decoding: Decoding | FolderDecoding | None = None
@@ -202,39 +184,39 @@ class InspectScreen(TabbedScreen):
         """Wait for the decoding process in a thread and forward its messages."""
 
         def show(path: Path, step: Progressed) -> None:
-            self.post_message(self.Advanced(decoding, step, path))
+            self.call_later(self._show_step, decoding, path, step)
 
+        result: Inspection | Ranks | None = None
+        reason = ""
         try:
             if isinstance(decoding, FolderDecoding):
-                self.post_message(self.Ended(decoding, decoding.run(show)))
+                result = decoding.run(show)
             else:
-                inspection = decoding.run(partial(show, decoding.path))
-                self.post_message(self.Ended(decoding, inspection))
+                result = decoding.run(partial(show, decoding.path))
         except (SysbenchError, OSError) as error:
-            self.post_message(self.Ended(decoding, reason=str(error)))
+            reason = str(error)
+        self.call_later(self._show_end, decoding, result, reason)
 
-    @on(Advanced)
-    def _show_step(self, event: Advanced) -> None:
-        if event.decoding is self._decoding:
-            share = event.step.share
-            self.query_one(ProgressBar).update(
-                total=None if share is None else 1.0, progress=share or 0.0
-            )
-            of = f"{event.path.name}: " if isinstance(event.decoding, FolderDecoding) else ""
-            words = f"{of}{decoding_text(event.step)} · esc cancels"
+    def _show_step(self, decoding: Decoding | FolderDecoding, path: Path, step: Progressed) -> None:
+        if decoding is self._decoding:
+            total = None if step.share is None else 1.0
+            self.query_one(ProgressBar).update(total=total, progress=step.share or 0.0)
+            of = f"{path.name}: " if isinstance(decoding, FolderDecoding) else ""
+            words = f"{of}{decoding_text(step)} · esc cancels"
             self.query_one("#stage", Static).update(literal(words))
 
-    @on(Ended)
-    async def _show_end(self, event: Ended) -> None:
-        if event.decoding is not self._decoding:
+    async def _show_end(
+        self, decoding: Decoding | FolderDecoding, result: Inspection | Ranks | None, reason: str
+    ) -> None:
+        if decoding is not self._decoding:
             return
         self._decoding = None
-        if isinstance(event.result, Ranks):
-            await self._show_ranks(Path(self._path), event.result)
-        elif event.result is not None and isinstance(event.decoding, Decoding):
-            await self._show_tables(event.decoding, event.result)
+        if isinstance(result, Ranks):
+            await self._show_ranks(Path(self._path), result)
+        elif result is not None and isinstance(decoding, Decoding):
+            await self._show_tables(decoding, result)
         else:
-            self._refuse(event.reason)
+            self._refuse(reason)
         self.refresh_bindings()
 
     async def _show_ranks(self, folder: Path, ranks: Ranks) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,8 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.message import Message
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.export.text_formats import table_as_markdown
@@ -46,7 +44,7 @@ from sysbench.core.trace.attention_kernels import Answer
 from sysbench.core.trace.module_tree import TreeNode, kernel_tree
 from sysbench.core.trace.questions import questions_of
 from sysbench.core.trace.roofline import roof_points
-from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings
+from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings, view_of
 from sysbench.tui.text import (
     amount,
     milliseconds,
@@ -62,7 +60,7 @@ from sysbench.tui.widgets.key_bar import ViewBar, next_name
 from sysbench.tui.widgets.outline_view import TreeView
 from sysbench.tui.widgets.roofline_plot import RooflinePlot
 from sysbench.tui.widgets.stack_bar import BarPart, StackBar
-from sysbench.tui.widgets.table_view import KernelTable, TableView
+from sysbench.tui.widgets.table_view import FilterBox, KernelTable, TableView
 
 REST = ("idle", "unattributed")
 
@@ -202,7 +200,7 @@ def _lines(answer: Answer, width: int) -> Iterator[Content]:
 ALL = "all"
 
 
-class KernelsTab(ViewsTab):
+class KernelsTab(ViewsTab[Kernels]):
     """Coverage and perturbation, the category bar, and one view of the rows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -225,24 +223,7 @@ class KernelsTab(ViewsTab):
         ),
     ]
 
-    @dataclass
-    class LayersRead(Message):
-        """The rows by layer were read, or the record's rows with the reason in `note`."""
-
-        kernels: Kernels | None
-        note: str = ""
-
-    @dataclass
-    class Answered(Message):
-        """The answers are ready."""
-
-        answers: list[Answer]
-
-    def compose(self) -> ComposeResult:
-        kernels = self.record.kernels
-        if kernels is None:
-            yield self.blank()
-            return
+    def content(self, kernels: Kernels) -> ComposeResult:
         self.looks = category_looks(kernels)
         self.phase, self.is_grouped = ALL, True
         self.detailed: Kernels | None = None
@@ -251,7 +232,7 @@ class KernelsTab(ViewsTab):
         yield StackBar()
         widgets = [*self.declare(self._views(kernels))]
         yield ViewBar([*self.views])
-        yield self.filter_box()
+        yield FilterBox()
         with Vertical(id="views"):
             for widget in widgets:
                 yield widget.add_class("panel")
@@ -302,10 +283,7 @@ class KernelsTab(ViewsTab):
         line = Content.styled(" · ".join(words), "$foreground 60%")
         return Content.styled(f"! {warning}\n", "bold $warning") + line if warning else line
 
-    def on_mount(self) -> None:
-        kernels = self.record.kernels
-        if kernels is None:
-            return
+    def fill(self, kernels: Kernels) -> None:
         parts = category_parts(kernels, self.looks)
         timing = self.record.timing
         brief = partial(brief_line, kernels, timing.step.median_ms if timing else None)
@@ -327,22 +305,22 @@ class KernelsTab(ViewsTab):
     def _read_layers(self) -> None:
         """Read the rows by layer in a thread: there are many, in a separate file."""
         try:
-            self.post_message(self.LayersRead(layer_rows(self.run, self.record)))
+            self.call_later(self._take_layers, layer_rows(self.run, self.record))
         except SysbenchError as error:
-            self.post_message(self.LayersRead(self.record.kernels, literal(f"folded: {error}")))
+            note = literal(f"folded: {error}")
+            self.call_later(self._take_layers, self.record.kernels, note)
 
-    def on_kernels_tab_layers_read(self, message: LayersRead) -> None:
-        self.detailed, self.note = message.kernels, message.note
+    def _take_layers(self, kernels: Kernels | None, note: str = "") -> None:
+        self.detailed, self.note = kernels, note
         self._show_tree()
 
     @work(thread=True, group="kernels.answers", exclusive=True)
     def _read_answers(self) -> None:
-        self.post_message(
-            self.Answered(questions_of(self.record, runs_with_other_steps(self.record)))
-        )
+        answers = questions_of(self.record, runs_with_other_steps(self.record))
+        self.call_later(self._show_answers, answers)
 
-    def on_kernels_tab_answered(self, message: Answered) -> None:
-        self.query_one(AnswersView).show(message.answers)
+    def _show_answers(self, answers: Sequence[Answer]) -> None:
+        self.query_one(AnswersView).show(answers)
 
     def _show_tree(self) -> None:
         if self.detailed is not None:
@@ -350,10 +328,10 @@ class KernelsTab(ViewsTab):
             self.tree_view.show_tree(kernel_tree(self.detailed, self.record.memory, phase=phase))
             title = ["Tree", f"phase {self.phase}", self.note]
             self.tree_view.border_title = Content(" · ".join(filter(None, title)))
-            self.tree_view.filter(self.query_one("#filter", Input).value)
+            self.tree_view.filter(self.query_one(FilterBox).value)
 
     def _show_phase(self) -> None:
-        kernels = self.record.kernels
+        kernels = self.block
         assert kernels is not None
         table = kernel_table(group_by_name(kernels) if self.is_grouped else kernels)
         if self.phase != ALL:
@@ -367,16 +345,15 @@ class KernelsTab(ViewsTab):
         self._show_tree()
 
     def action_phase(self) -> None:
-        kernels = self.record.kernels
-        if kernels is None:
+        if self.block is None:
             return
-        phases = [ALL, *dict.fromkeys(row.phase for row in kernels.rows)]
+        phases = [ALL, *dict.fromkeys(row.phase for row in self.block.rows)]
         self.phase = next_name(phases, self.phase)
         self._show_phase()
 
     def action_group(self) -> None:
         """Switch between one row per kernel and one per kernel and module."""
-        if self.record.kernels is not None:
+        if self.block is not None:
             self.is_grouped = not self.is_grouped
             self._show_phase()
 
@@ -392,15 +369,8 @@ class KernelsTab(ViewsTab):
 
 
 def _file_view(table: Table) -> View:
-    shown = TableView(flexible="name")
-    shown.border_title = Content(table.title)
-
-    def describe_row() -> str:
-        return "" if shown.selected is None else literal(str(table.column("name")[shown.selected]))
-
-    return View(
-        name=table.name, widget=shown, markdown=shown.markdown, subject=describe_row, table=table
-    )
+    names = table.column("name")
+    return view_of(table, table.name, lambda row: literal(str(names[row])), flexible="name")
 
 
 def _file_tables(record: Record) -> Iterator[Table]:

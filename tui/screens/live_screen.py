@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.events import ScreenResume
-from textual.message import Message
 from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
@@ -74,13 +72,6 @@ class LiveScreen(WorkScreen):
     AUTO_FOCUS = ""
 
     plot = getters.query_one(Plot)
-
-    @dataclass
-    class Looked(Message):
-        """Earlier runs of the spec were read."""
-
-        run_id: str
-        earlier: Earlier
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,14 +171,14 @@ class LiveScreen(WorkScreen):
     def _look_back(self, run: RunDirectory, environment: dict[str, Any]) -> None:
         """Read the times of earlier runs in a thread: their records may be large."""
         try:
-            self.post_message(self.Looked(run.id, earlier_runs(run, environment)))
+            self.call_later(self._take_earlier, run, earlier_runs(run, environment))
         except SysbenchError as error:
             text = f"Cannot read earlier runs: {error}"
-            self.app.call_from_thread(self.notify, text, severity="warning", markup=False)
+            self.call_later(self.notify, text, severity="warning", markup=False)
 
-    def on_live_screen_looked(self, message: Looked) -> None:
-        if self._shown is not None and self._shown.run.id == message.run_id:
-            self._earlier, self._states = message.earlier, {}
+    def _take_earlier(self, run: RunDirectory, earlier: Earlier) -> None:
+        if self._shown is not None and self._shown.run.id == run.id:
+            self._earlier, self._states = earlier, {}
             self.paint()
 
     def _set(self, selector: str, text: Content) -> None:

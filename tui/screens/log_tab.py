@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.widgets import Log
 
 from sysbench.core.errors import DamagedFileError
+from sysbench.core.record.record import Record
 from sysbench.core.runs.artifacts import logs_of
 from sysbench.core.storage import last_bytes
 from sysbench.core.tables.cells import literal
@@ -19,14 +20,14 @@ from sysbench.tui.screens.result_views import ResultTab
 TAIL_BYTES = 2**20
 
 
-class LogTab(ResultTab):
+class LogTab(ResultTab[Record]):
     """Shows one log at a time."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("w", "next_log", "Next log", id="log.next", tooltip="Show the next log")
     ]
 
-    def compose(self) -> ComposeResult:
+    def content(self, record: Record) -> ComposeResult:
         self.index = 0
         yield Log(classes="panel")
 
@@ -36,7 +37,7 @@ class LogTab(ResultTab):
         passes = dict(logs_of(self.run, self.record))
         return passes | {"supervisor": self.run.path / "supervisor.log"}
 
-    def on_mount(self) -> None:
+    def fill(self, record: Record) -> None:
         self._show()
 
     def action_next_log(self) -> None:

@@ -36,11 +36,10 @@ from sysbench.core.tables.memory_tables import (
 from sysbench.core.tables.sections import SECTIONS, SectionSource
 from sysbench.core.tables.table import Table
 from sysbench.tui.keys import give_focus
-from sysbench.tui.screens.result_views import View, ViewsTab, show_table, view_bindings
+from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings, view_of
 from sysbench.tui.screens.work_screen import SHORT
 from sysbench.tui.text import amount, signed_percent, significant, truncate
 from sysbench.tui.widgets.key_bar import ViewBar
-from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.timeline import TimelineView
 
 SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
@@ -201,7 +200,7 @@ TIMELINE = "timeline"
 DIFFERENCES = ("Δ ledger", "Δ modules", "Δ stacks")
 
 
-class MemoryTab(ViewsTab):
+class MemoryTab(ViewsTab[MemoryView]):
     """A timeline with a cursor, the live bytes at the cursor, and one table."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -215,20 +214,12 @@ class MemoryTab(ViewsTab):
     """Screen size when the views were placed."""
     _always_in_sight: Collection[str] = (TIMELINE,)
 
-    @property
-    def is_blank(self) -> bool:
-        return self.shown is None
-
     @cached_property
-    def shown(self) -> MemoryView | None:
+    def block(self) -> MemoryView | None:
         """The tab's content; of an OOM, everything until it happened."""
         return memory_view_of(self.record)
 
-    def compose(self) -> ComposeResult:
-        shown = self.shown
-        if shown is None:
-            yield self.blank()
-            return
+    def content(self, shown: MemoryView) -> ComposeResult:
         tables = dict(shown.tables)
         views = [_view(name, table, table.title) for name, table in tables.items()]
         above = self._timeline(shown)
@@ -321,7 +312,7 @@ class MemoryTab(ViewsTab):
         """Choose another run and add tables of the differences."""
         from sysbench.tui.screens.ask_dialog import PickRunScreen  # lazy: rare
 
-        if self.is_blank:
+        if self.block is None:
             return
         if self.record.memory is None:
             self.notify("This run ran out of memory: no steady step to compare.", markup=False)
@@ -357,7 +348,6 @@ class MemoryTab(ViewsTab):
             if table.rows:
                 view = self.views[name] = _view(name, table, f"{table.title} · A is {run_id}")
                 await self.query_one("#tables").mount(view.widget)
-                show_table(view)
         self.show_view(next(name for name in DIFFERENCES if name in self.views))
         give_focus(self.active)
 
@@ -384,26 +374,11 @@ class MemoryTab(ViewsTab):
 
 
 def _view(name: str, table: Table, title: str) -> View:
-    shown = TableView(flexible=FLEXIBLE.get(name, ""), id=_id(name))
-    shown.add_class("panel")
-    shown.border_title = Content(title)
-
-    def describe_row() -> str:
+    def describe(row: int) -> str:
         """The selected row in full: stacks are too long for the table."""
-        if name not in FLEXIBLE or shown.selected is None:
+        if name not in FLEXIBLE:
             return ""
-        pairs = zip(table.columns, cells_as_text(table)[shown.selected], strict=True)
+        pairs = zip(table.columns, cells_as_text(table)[row], strict=True)
         return " · ".join(f"{heading(column)} {text}" for column, text in pairs if text)
 
-    return View(
-        name=name,
-        widget=shown,
-        markdown=shown.markdown,
-        copied=name,
-        subject=describe_row,
-        table=table,
-    )
-
-
-def _id(name: str) -> str:
-    return f"view-{name.replace('Δ ', 'change-').replace(' ', '-')}"
+    return view_of(table, name, describe, title=title, flexible=FLEXIBLE.get(name, ""))

@@ -22,7 +22,7 @@ from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS, Tab
 from sysbench.tui.screens.result_views import TabbedScreen
 from sysbench.tui.text import day_and_time, fitted_headline, outcome_glyph, outcome_text, truncate
 from sysbench.tui.widgets.drawing import Drawing
-from sysbench.tui.widgets.key_bar import KEYS, CommandLine, TabBar
+from sysbench.tui.widgets.key_bar import CommandLine, TabBar, tab_bindings
 
 
 class ResultScreen(TabbedScreen):
@@ -33,17 +33,7 @@ class ResultScreen(TabbedScreen):
     AUTO_FOCUS = ""
     BINDING_GROUP_TITLE = "Result"
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(
-            Binding(
-                key,
-                f"tab('{tab.name}')",
-                tab.name.title(),
-                show=False,
-                id=f"result.{tab.name}",
-                tooltip=tab.about,
-            )
-            for key, tab in zip(KEYS, TABS.values(), strict=False)
-        ),
+        *tab_bindings("result", "tab", {name: tab.about for name, tab in TABS.items()}),
         Binding("e", "tab('export')", "Export", show=False, id="result.take", tooltip="Artifacts"),
         Binding(
             "a",

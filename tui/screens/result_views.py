@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar, Generic, TypeVar
 
 from textual import getters, on
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
@@ -23,11 +25,17 @@ from sysbench.tui.screens.result_registry import TABS, Tab
 from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
 from sysbench.tui.text import outcome_text
 from sysbench.tui.widgets.key_bar import TabBar, ViewBar, next_name
-from sysbench.tui.widgets.table_view import TableView
+from sysbench.tui.widgets.table_view import FilterBox, TableView, filter_bindings
+
+VIEW_ID = re.compile(r"[^\w-]+", re.ASCII)
+"""Characters that an id cannot have."""
+
+Block = TypeVar("Block")
+"""Type of what a tab shows."""
 
 
-class ResultTab(Vertical):
-    """Base class of the tabs. Subclasses compose from `self.record`."""
+class ResultTab(Vertical, Generic[Block]):
+    """Base class of the tabs. Subclasses make the widgets of a block in `content`."""
 
     def __init__(self, row: Tab, run: RunDirectory, record: Record) -> None:
         super().__init__()
@@ -35,9 +43,30 @@ class ResultTab(Vertical):
         self.run = run
         self.record = record
 
-    @property
-    def is_blank(self) -> bool:
-        return bool(self.row.block) and getattr(self.record, self.row.block) is None
+    @cached_property
+    def block(self) -> Block | None:
+        """The block of the record; the record if the tab has no block of its own."""
+        name = self.row.block
+        shown: Any = getattr(self.record, name) if name else self.record
+        block: Block | None = shown
+        return block
+
+    def compose(self) -> ComposeResult:
+        if self.block is None:
+            yield self.blank()
+        else:
+            yield from self.content(self.block)
+
+    def content(self, block: Block) -> ComposeResult:
+        """The widgets that show the block."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        if self.block is not None:
+            self.fill(self.block)
+
+    def fill(self, block: Block) -> None:
+        """Fill the widgets after they are mounted."""
 
     def blank(self) -> Static:
         """Say why the tab is empty and which key helps."""
@@ -93,7 +122,6 @@ class View:
         copied: What the copied text is called in the notice.
         subject: Returns the selected row in full, for the line below and `?`.
         fill: Slow work, called when the view is first shown.
-        table: Table that a `TableView` shows from the start.
     """
 
     name: str
@@ -102,10 +130,25 @@ class View:
     copied: str = "the rows in view"
     subject: Callable[[], str] = str
     fill: Callable[[], object] | None = None
-    table: Table | None = None
 
 
-class ViewsTab(ResultTab):
+def view_of(
+    table: Table, name: str, describe: Callable[[int], str], *, title: str = "", flexible: str = ""
+) -> View:
+    """A view of one table; ``describe`` returns a row in full."""
+    shown = TableView(
+        table, title=title or table.title, flexible=flexible, id=f"view-{VIEW_ID.sub('-', name)}"
+    )
+    return View(
+        name=name,
+        widget=shown,
+        markdown=shown.markdown,
+        copied=name,
+        subject=lambda: "" if shown.selected is None else describe(shown.selected),
+    )
+
+
+class ViewsTab(ResultTab[Block]):
     """Shows one of the views that the subclass declares; a blank tab has none."""
 
     def __init__(self, row: Tab, run: RunDirectory, record: Record) -> None:
@@ -123,20 +166,11 @@ class ViewsTab(ResultTab):
         self._unfilled = {view.name for view in self.views.values() if view.fill}
         return (view.widget for view in self.views.values())
 
-    def filter_box(self) -> Input:
-        box = Input(
-            placeholder="filter (all words must match); esc clears", compact=True, id="filter"
-        )
-        box.display = False
-        return box
-
     def detail_line(self) -> Static:
         """The line that shows the selected row in full."""
         return Static(id="detail", markup=False)
 
     def on_mount(self) -> None:
-        for view in self.views.values():
-            show_table(view)
         if self.views:
             self.show_view(self.view)
 
@@ -149,11 +183,6 @@ class ViewsTab(ResultTab):
         """The widget of the current view, which must be a table."""
         assert isinstance(self.active, TableView)
         return self.active
-
-    @property
-    def tables(self) -> dict[str, Table]:
-        """The declared tables by view name."""
-        return {name: view.table for name, view in self.views.items() if view.table is not None}
 
     def start_focus(self) -> None:
         if self.views:
@@ -175,7 +204,7 @@ class ViewsTab(ResultTab):
         if fill is not None and name in self._unfilled:
             self._unfilled.remove(name)
             fill()
-        for box in self.query("#filter").results(Input):
+        for box in self.query(FilterBox):
             self._narrow_to(box.value)
         self.show_detail()
 
@@ -193,16 +222,15 @@ class ViewsTab(ResultTab):
         self.turn_to(event.name)
 
     def action_filter(self) -> None:
-        for box in self.query("#filter").results(Input):
-            box.display = True
-            give_focus(box)
+        for box in self.query(FilterBox):
+            box.open()
 
     def action_clear_filter(self) -> None:
-        for box in self.query("#filter").results(Input):
-            box.value, box.display = "", False
+        for box in self.query(FilterBox):
+            box.close()
             give_focus(self.active)
 
-    @on(Input.Changed, "#filter")
+    @on(FilterBox.Changed)
     def _narrow(self, event: Input.Changed) -> None:
         self._narrow_to(event.value)
 
@@ -211,7 +239,7 @@ class ViewsTab(ResultTab):
             self._words[self.view] = words
             self.active.filter(words)
 
-    @on(Input.Submitted, "#filter")
+    @on(FilterBox.Submitted)
     def _to_view(self) -> None:
         give_focus(self.active)
 
@@ -241,29 +269,17 @@ class ViewsTab(ResultTab):
         area, commands = self.row.name, list[tuple[str, str, Any]]()
         if len(self.views) > 1:
             commands.append((f"{area}: Show next view", f"now: {self.view}", self.action_view))
-        if self.query("#filter"):
+        if self.query(FilterBox):
             commands.append((f"{area}: Filter rows", "all words must match", self.action_filter))
         return commands
-
-
-def show_table(view: View) -> None:
-    if view.table is not None and isinstance(view.widget, TableView):
-        view.widget.show(view.table)
 
 
 def view_bindings(
     tab: str, about: str, *, keys: str = "v", is_filtered: bool = False
 ) -> list[BindingType]:
     """Bind the keys of a tab's views; ``about`` lists the views for the help screen."""
-    bindings: list[BindingType] = [Binding(keys, "view", "View", id=f"{tab}.view", tooltip=about)]
-    if not is_filtered:
-        return bindings
-    words = "Show rows that contain all words"
-    return [
-        *bindings,
-        Binding("slash", "filter", "Filter", id=f"{tab}.filter", tooltip=words),
-        Binding("escape", "clear_filter", "Clear", show=False, id=f"{tab}.clear"),
-    ]
+    turn = Binding(keys, "view", "View", id=f"{tab}.view", tooltip=about)
+    return [turn, *(filter_bindings(tab) if is_filtered else ())]
 
 
 class TabbedScreen(WorkScreen):
@@ -279,9 +295,9 @@ class TabbedScreen(WorkScreen):
     def __init__(self) -> None:
         super().__init__()
         self.record: Record | None = None
-        self.tab: ResultTab | None = None
+        self.tab: ResultTab[Any] | None = None
         self._run: RunDirectory | None = None
-        self._built: dict[str, ResultTab] = {}
+        self._built: dict[str, ResultTab[Any]] = {}
 
     async def clear(self) -> None:
         self._run, self.record, self.tab = None, None, None

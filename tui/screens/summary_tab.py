@@ -42,11 +42,10 @@ MAX_TENSORS = 6
 """Number of tensors whose dtypes are shown."""
 
 
-class SummaryTab(ResultTab):
+class SummaryTab(ResultTab[Record]):
     """Findings, key figures, passes, trust, machine."""
 
-    def compose(self) -> ComposeResult:
-        record = self.record
+    def content(self, record: Record) -> ComposeResult:
         with VerticalScroll():
             yield Folding(wrap_lines(partial(finding_contents, record)), id="findings")
             if pass_and_oom := out_of_memory(record):
@@ -74,12 +73,12 @@ def findings_in_full(findings: Sequence[Finding]) -> Folding:
     return Folding(wrap_lines(lines), id="findings")
 
 
-class FindingsTab(ResultTab):
+class FindingsTab(ResultTab[list[Finding]]):
     """Findings of an imported file, then what its numbers include."""
 
-    def compose(self) -> ComposeResult:
+    def content(self, findings: list[Finding]) -> ComposeResult:
         with VerticalScroll():
-            yield findings_in_full(self.record.findings)
+            yield findings_in_full(findings)
             if trust := [(name, literal(text)) for name, text in trust_lines(self.record)]:
                 yield Facts("What the numbers include", trust)
 

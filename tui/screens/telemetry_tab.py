@@ -13,6 +13,7 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.export.text_formats import table_as_markdown
 from sysbench.core.machine.sample import Sample
 from sysbench.core.record.events import PassStarted, TelemetrySampled
+from sysbench.core.record.record import Telemetry
 from sysbench.core.record.timing import limiting_reasons
 from sysbench.core.tables.timing_tables import telemetry_table
 from sysbench.tui.live.run_watch import mark_of
@@ -22,14 +23,10 @@ from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 
 
-class TelemetryTab(ResultTab):
+class TelemetryTab(ResultTab[Telemetry]):
     """Plots of all samples above a table of the measured part."""
 
-    def compose(self) -> ComposeResult:
-        telemetry = self.record.telemetry
-        if telemetry is None:
-            yield self.blank()
-            return
+    def content(self, telemetry: Telemetry) -> ComposeResult:
         with Vertical(classes="panel", id="series") as series:
             series.border_title = "Whole run"
             yield Drawing()
@@ -41,30 +38,23 @@ class TelemetryTab(ResultTab):
         for other in telemetry.other_processes:
             who = f"{other.get('name', '?')}, pid {other.get('pid', '?')}"
             yield Static(f"! another process used the device: {who}", markup=False)
-        if not telemetry.series:
+        if telemetry.series:
+            title = "Measured part of the timing pass"
+            yield TableView(telemetry_table(telemetry), title=title)
+        else:
             yield Static(
                 "No sample in the measured part, which was shorter than the sampling interval of "
                 f"{telemetry.interval_seconds:g} s.",
                 markup=False,
             )
-            return
-        table = TableView()
-        table.add_class("panel")
-        table.border_title = "Measured part of the timing pass"
-        yield table
 
-    def on_mount(self) -> None:
-        telemetry = self.record.telemetry
-        if telemetry is None:
-            return
+    def fill(self, telemetry: Telemetry) -> None:
         self.samples: list[Sample] = []
         self.marks: list[tuple[int, str]] = []
         try:
             self._read_events()
         except (DamagedFileError, msgspec.ValidationError) as error:
             self.notify(str(error), title="No series", severity="warning", markup=False)
-        for table in self.query(TableView):
-            table.show(telemetry_table(telemetry))
         device = str(self.record.spec.get("device", "auto"))
         draw = partial(telemetry_lines, self.samples, self.marks, device)
         self.query_one(Drawing).show(draw)
@@ -80,7 +70,7 @@ class TelemetryTab(ResultTab):
                 current = event.name
 
     def copyable(self) -> tuple[str, str] | None:
-        telemetry = self.record.telemetry
+        telemetry = self.block
         if telemetry is None or not telemetry.series:
             return None
         return "the summary as Markdown", table_as_markdown(telemetry_table(telemetry))

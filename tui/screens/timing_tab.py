@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from textual.app import ComposeResult
@@ -24,7 +25,7 @@ from sysbench.core.tables.timing_tables import (
 )
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import ending_part, interval, milliseconds, significant
-from sysbench.tui.widgets.drawing import Drawing, Facts, Pair
+from sysbench.tui.widgets.drawing import Drawing, Facts, Pair, wrap_lines
 from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.traces import bar
@@ -42,53 +43,37 @@ ROUND_COLUMNS = (
 )
 
 
-class TimingTab(ResultTab):
+class TimingTab(ResultTab[Timing]):
     """Plot of the samples, phases, rounds, histogram, speed."""
 
-    def compose(self) -> ComposeResult:
-        timing = self.record.timing
-        if timing is None:
-            yield self.blank()
-            return
+    def content(self, timing: Timing) -> ComposeResult:
+        spec = self.record.spec
         with VerticalScroll():
-            head = Drawing()
-            head.add_class("head")
-            head.show(lambda width, height: headline_of(timing, self.record.spec, width))
-            yield head
+            yield Drawing(lambda width, height: headline_of(timing, spec, width), classes="head")
             with Vertical(classes="panel", id="samples") as samples:
                 samples.border_title = f"Steps, ms{_of_round(timing)}"
                 yield Plot(axis=lambda value: significant(value, 3))
-            table = TableView(order=COLUMNS, id="phases-table")
-            table.add_class("own-height")
-            yield table
+            table = TableView(timing_table(timing), order=COLUMNS, id="phases-table")
+            yield table.add_class("own-height")
             if timing.rounds:
-                yield Static(rounds_table(timing).title, classes="head", markup=False)
-                rounds = TableView(order=ROUND_COLUMNS, id="rounds-table")
-                rounds.add_class("own-height")
-                yield rounds
+                rounds = rounds_table(timing)
+                yield Static(rounds.title, classes="head", markup=False)
+                table = TableView(rounds, order=ROUND_COLUMNS, id="rounds-table")
+                yield table.add_class("own-height")
             with Horizontal(classes="side"):
                 with Vertical(classes="panel", id="spread") as spread:
                     spread.border_title = "Distribution, ms"
-                    yield Drawing(id="histogram")
+                    yield Drawing(wrap_lines(partial(histogram, timing.samples_ms)), id="histogram")
                 speed = speed_table(timing, self.record.telemetry)
                 yield Facts("Speed and settings", _pairs(speed))
 
-    def on_mount(self) -> None:
-        timing = self.record.timing
-        if timing is None:
-            return
+    def fill(self, timing: Timing) -> None:
         warm = timing.warmup_ms[1:]
         marks = [(0, "warm-up"), (len(warm), "measured")] if warm else [(0, "measured")]
         self.query_one(Plot).show([*warm, *timing.samples_ms], marks=marks, split=len(warm))
-        self.query_one("#histogram", Drawing).show(
-            lambda width, height: Content("\n").join(histogram(timing.samples_ms, width))
-        )
-        self.query_one("#phases-table", TableView).show(timing_table(timing))
-        if timing.rounds:
-            self.query_one("#rounds-table", TableView).show(rounds_table(timing))
 
     def copyable(self) -> tuple[str, str] | None:
-        if self.is_blank:
+        if self.block is None:
             return None
         return "the timing table as Markdown", self.query_one("#phases-table", TableView).markdown()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Click, Leave, MouseDown, MouseMove
 from textual.message import Message
@@ -194,6 +195,16 @@ KEYS = "1234567890"
 """Keys of the first tabs; further ones have none."""
 BEFORE, BEHIND = "‹", "›"
 """Marks of labels that do not fit."""
+
+
+def tab_bindings(area: str, action: str, tabs: Mapping[str, str]) -> list[BindingType]:
+    """Bind `KEYS` to an action with a tab's name; ``tabs`` says by name what each shows."""
+    return [
+        Binding(
+            key, f"{action}('{name}')", name.title(), show=False, id=f"{area}.{name}", tooltip=about
+        )
+        for key, (name, about) in zip(KEYS, tabs.items(), strict=False)
+    ]
 
 
 class TabBar(Widget):

@@ -10,6 +10,7 @@ from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.widgets import Input
 
 from sysbench.core.export.text_formats import table_as_markdown
 from sysbench.core.tables.cells import (
@@ -22,6 +23,7 @@ from sysbench.core.tables.cells import (
 )
 from sysbench.core.tables.table import FLEXIBLE_SHARE, Cell, Row, Table, fit_columns
 from sysbench.core.tables.trust import PERTURBED_MARK, mark_perturbed
+from sysbench.tui.keys import give_focus
 from sysbench.tui.text import truncate, truncate_distinct
 from sysbench.tui.theme import Swatch, rich_colour
 from sysbench.tui.widgets.virtual_rows import VirtualRows
@@ -59,19 +61,27 @@ class TableView(VirtualRows):
 
     def __init__(
         self,
+        table: Table | None = None,
         *,
+        title: str = "",
         flexible: str = "",
         order: Sequence[str] = (),
         id: str | None = None,
     ) -> None:
         """
         Args:
+            table: Table to show once the widget is mounted.
+            title: Title of its panel; "" for a table without a frame.
             flexible: Column that takes the remaining width; "" for the table's own.
             order: Columns to show, the most important first; empty for those of the table.
             id: The widget's id.
         """
         super().__init__(id=id)
+        if title:
+            self.add_class("panel")
+            self.border_title = Content(title)
         self.table: Table | None = None
+        self._first = table
         self.sort_column = ""
         self.descending = True
         self.note = ""
@@ -90,6 +100,10 @@ class TableView(VirtualRows):
         self._shape: list[tuple[str, int]] = []
         self._short: dict[str, str] = {}
         """Truncated texts of the flexible column."""
+
+    def on_mount(self) -> None:
+        if self._first is not None:
+            self.show(self._first)
 
     def show(
         self, table: Table, *, sort: str = "", descending: bool = True, select: int | None = None
@@ -306,6 +320,31 @@ class TableView(VirtualRows):
     def _sort_by(self, name: str) -> None:
         self.sort_column, self.descending = name, name in self._numeric
         self._fill()
+
+
+class FilterBox(Input):
+    """The filter of a table; hidden until it is opened."""
+
+    def __init__(self) -> None:
+        words = "filter (all words must match); esc clears"
+        super().__init__(placeholder=words, compact=True, id="filter")
+        self.display = False
+
+    def open(self) -> None:
+        self.display = True
+        give_focus(self)
+
+    def close(self) -> None:
+        self.value, self.display = "", False
+
+
+def filter_bindings(area: str) -> list[BindingType]:
+    """Bind the keys that open and clear a filter."""
+    about = "Show rows that contain all words"
+    return [
+        Binding("slash", "filter", "Filter", id=f"{area}.filter", tooltip=about),
+        Binding("escape", "clear_filter", "Clear", show=False, id=f"{area}.clear"),
+    ]
 
 
 SWATCH_WIDTH = 2

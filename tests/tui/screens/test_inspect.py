@@ -166,10 +166,10 @@ async def test_an_export_has_a_tab_of_what_only_nsys_knows(
         await pilot.press("escape")
         assert tab.table.row_count == 1
         seen = []
-        for _ in tab.tables:
+        for _ in tab.views:
             await pilot.press("w")
-            seen.append(tab.tables[tab.view].name)
-        assert set(seen) == {table.name for table in tab.tables.values()}
+            seen.append(tab.view)
+        assert set(seen) == tab.views.keys()
         assert set(screen.explanations()) <= EXPLANATIONS.keys()
 
 
@@ -295,7 +295,7 @@ async def test_findings_come_first_and_a_key_chooses_steps(
         await until(pilot, lambda: isinstance(screen.tab, KernelsTab))
         tab = screen.tab
         assert isinstance(tab, KernelsTab)
-        assert [*tab.tables] == ["steps", "annotations", "api"]
+        assert [*tab.views][2:-1] == ["steps", "annotations", "api"]
         tab.turn_to("steps")
         assert tab.active.row_count == 4  # type: ignore[attr-defined]
         box = screen.query_one("#file", Input)

@@ -52,9 +52,9 @@ async def test_a_real_run_has_its_views_and_a_click_goes_to_one(
 ) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         tab = await open_memory(pilot, app, own_run)
-        assert [*tab.tables][:4] == ["ledger", "stacks", "largest", "modules"]
-        assert {"predicted", "formula", "process", "all values"} <= {*tab.tables}
-        assert "pools" not in tab.tables, "the CPU has none"
+        assert [*tab.views][:5] == ["timeline", "ledger", "stacks", "largest", "modules"]
+        assert {"predicted", "formula", "process", "all values"} <= tab.views.keys()
+        assert "pools" not in tab.views, "the CPU has none"
         bar = tab.query_one(ViewBar)
         await pilot.click(ViewBar, offset=(len("[Ledger] Sta"), 0))
         await until(pilot, lambda: bar.active == "stacks")
@@ -75,8 +75,9 @@ async def test_against_another_run_what_differs_joins_the_views(
         assert app.screen.query_one(OptionList).option_count == 1, "not the run itself"
         await pilot.press("enter")
         await until(pilot, lambda: tab.view == "Δ ledger")
-        assert "Δ stacks" not in tab.tables, "no stack differs"
-        table = tab.tables["Δ ledger"]
+        assert "Δ stacks" not in tab.views, "no stack differs"
+        table = tab.table.table
+        assert table is not None
         assert table.column("name") == ["parameters"]
         assert table.column("change_bytes") == [2**20]
         assert other_run.id in str(tab.table.border_title)

@@ -41,7 +41,7 @@ async def test_a_failed_pass_says_why(app: SysbenchApp, gpu_run: RunDirectory) -
         screen = await open_result(pilot, app, gpu_run)
         await pilot.press(KEY)
         await until(pilot, lambda: is_shown(screen, "nsys"))
-        assert screen.tab is not None and screen.tab.is_blank
+        assert screen.tab is not None and screen.tab.block is None
         assert "nsys is not there" in str(screen.tab.blank().content)
 
 

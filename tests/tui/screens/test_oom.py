@@ -47,17 +47,17 @@ async def test_the_memory_tab_goes_up_to_the_refusal(app: SysbenchApp, run: RunD
     async with app.run_test() as pilot:
         found = await open_tab(pilot, app, run, "memory")
         assert isinstance(found, MemoryTab)
-        assert not found.is_blank
+        assert found.block is not None
         head = str(found.query_one(".head", Static).content)
         assert head.startswith("out of memory: tried to allocate 128 MiB in forward")
         timeline = found.query_one(TimelineView)
         assert timeline.sample == len(timeline.timeline.t_ms) - 1
-        assert [*found.tables] == ["ledger", "stacks", "largest", "fits", "request"]
+        assert [*found.views] == ["timeline", "ledger", "stacks", "largest", "fits", "request"]
         for size in SIZES:
             await pilot.resize_terminal(*size)
             await pilot.pause()
             views = [*found.query_one(ViewBar).names]
-            assert views == ["timeline", *found.tables][size[1] >= SHORT :]
+            assert views == [*found.views][size[1] >= SHORT :]
             seen = []
             for _ in views:
                 seen.append(found.view)

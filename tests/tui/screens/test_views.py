@@ -7,32 +7,34 @@ from collections.abc import Iterator
 from textual.app import App, ComposeResult
 from textual.widgets import Input, Static
 
+from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.table import Table
 from sysbench.tui.screens.result_registry import Tab
 from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings
 from sysbench.tui.widgets.key_bar import ViewBar, next_name
-from sysbench.tui.widgets.table_view import TableView
+from sysbench.tui.widgets.table_view import FilterBox, TableView
 
 ROWS = {"first": ("red", "green"), "second": ("green", "blue", "grey")}
 
 
-class ColoursTab(ViewsTab):
+class ColoursTab(ViewsTab[Record]):
     """Two tables of colours."""
 
     BINDINGS = view_bindings("colours", "First, second", is_filtered=True)
 
-    def compose(self) -> ComposeResult:
+    def content(self, record: Record) -> ComposeResult:
         self.filled: list[str] = []
         widgets = self.declare(self._views())
         yield ViewBar([*self.views])
-        yield self.filter_box()
+        yield FilterBox()
         yield from widgets
         yield self.detail_line()
 
     def _views(self) -> Iterator[View]:
         for name, colours in ROWS.items():
-            widget = TableView()
+            rows = tuple((colour,) for colour in colours)
+            widget = TableView(Table(name=name, title=name, columns=("colour",), rows=rows))
             yield View(
                 name=name,
                 widget=widget,
@@ -40,12 +42,6 @@ class ColoursTab(ViewsTab):
                 copied=name,
                 subject=lambda name=name, widget=widget: f"{name} {widget.selected}",  # type: ignore[misc]
                 fill=lambda name=name: self.filled.append(name),  # type: ignore[misc]
-                table=Table(
-                    name=name,
-                    title=name,
-                    columns=("colour",),
-                    rows=tuple((colour,) for colour in colours),
-                ),
             )
 
 
