@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from rich.text import Text
-
-from sysbench.core.compare.nodes import NOT_RUNNING, ByteNode, TimeNode
+from sysbench.core.compare.nodes import ByteNode, TimeNode
 from sysbench.core.tables.cells import SIGNED
 from sysbench.core.tables.difference_rows_tree import difference_label
 from sysbench.core.tables.table import Cell, Column, Table, tabulate
-from sysbench.tui.theme import IDLE, rich_colour
-from sysbench.tui.widgets.outline_view import OutlineView
-from sysbench.tui.widgets.table_view import perturbed_cell, perturbed_room
-
-BAR = " "
-"""Name and heading of the column of bars."""
+from sysbench.tui.widgets.outline_view import BAR, OutlineView
 
 BAR_CELLS = 6
 """Cells of a bar on each side of zero."""
-BAR_COLOUR = "$accent"
 MIN_NET = 0.05
 """Minimum of |total change| / sum of |changes| for which rows have a share of the total."""
 STATE_MARKS = {"both": "", "new": "+ new ", "gone": "− gone ", "renamed": "→ renamed "}
@@ -91,49 +83,57 @@ def change_bar(part: float) -> str:
     return f"{less:>{BAR_CELLS}}│{more:<{BAR_CELLS}}"
 
 
-def _counts(side: int) -> Callable[[ChangeBranch], Cell]:
+def _amount(side: int) -> Callable[[ChangeBranch], Cell]:
+    return lambda row: row.node.amounts[side]
+
+
+def _count(side: int) -> Callable[[ChangeBranch], Cell]:
     return lambda row: row.node.counts[side]
 
 
-_SHARED: tuple[Column[ChangeBranch], ...] = (
-    Column("share", lambda row: row.share, "of change", priority=3, about="share of the change"),
-    Column(BAR, lambda row: change_bar(row.part), priority=4),
-)
-_LAST: tuple[Column[ChangeBranch], ...] = (
-    Column(
-        "phase", lambda row: row.node.phase, is_optional=True, priority=7, about="phase of the step"
-    ),
-    Column("kind", lambda row: row.node.kind, in_detail=True, about="kind of the row"),
-)
-TIME_COLUMNS: tuple[Column[ChangeBranch], ...] = (
-    Column("name", lambda row: row.text, about="name of the row"),
-    Column(
-        "a_ns", lambda row: row.node.amounts[0], "A ms", priority=1, about="time in A's traced step"
-    ),
-    Column(
-        "b_ns", lambda row: row.node.amounts[1], "B ms", priority=2, about="time in B's traced step"
-    ),
-    Column("change_ns", lambda row: row.node.change, "change ms", f"{SIGNED}ns", about="B minus A"),
-    *_SHARED,
-    Column("a_calls", _counts(0), "A calls", priority=5, about="calls per step of A"),
-    Column("b_calls", _counts(1), "B calls", priority=6, about="calls per step of B"),
-    *_LAST,
-)
-BYTE_COLUMNS: tuple[Column[ChangeBranch], ...] = (
-    Column("name", lambda row: row.text, about="name of the row"),
-    Column(
-        "a_bytes", lambda row: row.node.amounts[0], "A", priority=1, about="bytes of A at its peak"
-    ),
-    Column(
-        "b_bytes", lambda row: row.node.amounts[1], "B", priority=2, about="bytes of B at its peak"
-    ),
-    Column(
-        "change_bytes", lambda row: row.node.change, "change", f"{SIGNED}bytes", about="B minus A"
-    ),
-    *_SHARED,
-    Column("a_blocks", _counts(0), "A blocks", priority=5, about="blocks of A at its peak"),
-    Column("b_blocks", _counts(1), "B blocks", priority=6, about="blocks of B at its peak"),
-    *_LAST,
+def _columns(
+    unit: str, shown_unit: str, amounts: str, count: str, counts: str
+) -> tuple[Column[ChangeBranch], ...]:
+    """Columns of a difference.
+
+    Args:
+        unit: Unit of the amounts, and in the headings ``shown_unit``.
+        amounts: What the amounts of a side are.
+        count: Name of the counts.
+        counts: What they are.
+    """
+    a, b, change = (f"{name}{shown_unit}" for name in ("A", "B", "change"))
+    return (
+        Column("name", lambda row: row.text, about="name of the row"),
+        Column(f"a_{unit}", _amount(0), a, priority=1, about=amounts.format("A")),
+        Column(f"b_{unit}", _amount(1), b, priority=2, about=amounts.format("B")),
+        Column(
+            f"change_{unit}",
+            lambda row: row.node.change,
+            change,
+            f"{SIGNED}{unit}",
+            about="B minus A",
+        ),
+        Column(
+            "share", lambda row: row.share, "of change", priority=3, about="share of the change"
+        ),
+        Column(BAR, lambda row: change_bar(row.part), priority=4),
+        Column(f"a_{count}", _count(0), f"A {count}", priority=5, about=counts.format("A")),
+        Column(f"b_{count}", _count(1), f"B {count}", priority=6, about=counts.format("B")),
+        Column(
+            "phase",
+            lambda row: row.node.phase,
+            is_optional=True,
+            priority=7,
+            about="phase of the step",
+        ),
+        Column("kind", lambda row: row.node.kind, in_detail=True, about="kind of the row"),
+    )
+
+
+TIME_COLUMNS = _columns("ns", " ms", "time in {}'s traced step", "calls", "calls per step of {}")
+BYTE_COLUMNS = _columns(
+    "bytes", "", "bytes of {} at its peak", "blocks", "blocks of {} at its peak"
 )
 
 
@@ -141,19 +141,19 @@ class DifferenceView(OutlineView[ChangeBranch]):
     """Shows the tree of a difference."""
 
     NAMES: ClassVar[str] = "name"
+    BOLD: ClassVar[Collection[str]] = ("step", "peak", "category", "module")
     FLEXIBLE_SHARE: ClassVar[float] = 0.4
 
     def __init__(self, columns: Sequence[Column[ChangeBranch]]) -> None:
         super().__init__()
         self._columns = columns
-        self.perturbed = False
 
     def show_difference(self, root: TimeNode | ByteNode, *, perturbed: bool = False) -> None:
         self.perturbed = perturbed
         self.show_tree(change_branches(root))
 
-    def children_of(self, node: ChangeBranch) -> Sequence[ChangeBranch]:
-        return node.children
+    def mark_of(self, node: ChangeBranch) -> str:
+        return STATE_MARKS[node.node.state]
 
     def matching_part(self, root: ChangeBranch, fits: Callable[[str], bool]) -> ChangeBranch | None:
         if fits(root.path):
@@ -164,23 +164,3 @@ class DifferenceView(OutlineView[ChangeBranch]):
 
     def as_table(self, nodes: Sequence[ChangeBranch]) -> Table:
         return tabulate(nodes, self._columns, name="difference", title="")
-
-    def cell(self, column: str, row: int, text: str) -> Text:
-        node = self._visible[row][1].node
-        if column == BAR:
-            colour = IDLE.colour if node.kind in NOT_RUNNING else BAR_COLOUR
-            return Text(text, style=rich_colour(self.app, colour))
-        if column == self.NAMES:
-            return self.name_cell(row, STATE_MARKS[node.state] + text)
-        return perturbed_cell(column, text, perturbed=self.perturbed)
-
-    def extra_cells(self, column: str) -> int:
-        if column == self.NAMES:
-            marks = (STATE_MARKS[branch.node.state] for _, branch in self._visible)
-            return super().extra_cells(column) + max(map(len, marks), default=0)
-        return perturbed_room(column, perturbed=self.perturbed)
-
-    def style_of(self, node: ChangeBranch) -> str:
-        if node.kind in NOT_RUNNING:
-            return rich_colour(self.app, IDLE.colour)
-        return "bold" if node.kind in ("step", "peak", "category", "module") else ""

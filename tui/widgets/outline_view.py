@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 from rich.text import Text
 from textual import on
@@ -13,27 +13,35 @@ from sysbench.core.tables.table import Column, Table, tabulate
 from sysbench.core.tables.tree_rows import NODE_COLUMNS, PlacedNode
 from sysbench.core.trace.module_tree import NOT_RUNNING, TreeNode, matching
 from sysbench.tui.theme import IDLE, rich_colour
-from sysbench.tui.widgets.table_view import TableView, perturbed_cell, perturbed_room
+from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.traces import bar
+
+BAR = " "
+"""Name and heading of the column of bars."""
+BAR_COLOUR = "$accent"
 
 
 class Branch(Protocol):
-    """A node with a unique path."""
+    """A node with a unique path, and its children in the order of their rows."""
 
     @property
     def path(self) -> str: ...
     @property
     def kind(self) -> str: ...
+    @property
+    def children(self) -> Sequence[Self]: ...
 
 
 Node = TypeVar("Node", bound=Branch)
 
 
 class OutlineView(TableView, Generic[Node]):
-    """Shows a tree. Subclasses define children, columns and styles of the nodes."""
+    """Shows a tree. Subclasses define the columns."""
 
     NAMES: ClassVar[str] = ""
     """The indented column of names, which takes the remaining width."""
+    BOLD: ClassVar[Collection[str]] = ()
+    """Kinds of nodes that lead to others."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right", "open", "Open", show=False, id="tree.open"),
@@ -43,17 +51,14 @@ class OutlineView(TableView, Generic[Node]):
         Binding("minus", "close_all", "Close all", show=False, id="tree.none"),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, *, perturbed: bool = False) -> None:
         super().__init__(flexible=self.NAMES)
+        self.perturbed = perturbed
         self._root: Node | None = None
         self._shown: Node | None = None
         self._open: set[str] = set()
         self._visible: list[tuple[int, Node]] = []
         self._searched = False
-
-    def children_of(self, node: Node) -> Sequence[Node]:
-        """The children of a node, in the order of their rows."""
-        raise NotImplementedError
 
     def matching_part(self, root: Node, fits: Callable[[str], bool]) -> Node | None:
         """The tree reduced to nodes whose path fits and their ancestors; None if none fits."""
@@ -62,7 +67,8 @@ class OutlineView(TableView, Generic[Node]):
     def as_table(self, nodes: Sequence[Node]) -> Table:
         raise NotImplementedError
 
-    def style_of(self, node: Node) -> str:
+    def mark_of(self, node: Node) -> str:
+        """Mark before the node's name."""
         return ""
 
     def leads(self, node: Node) -> bool:
@@ -72,7 +78,7 @@ class OutlineView(TableView, Generic[Node]):
     def show_tree(self, root: Node) -> None:
         """Show a tree with its first two levels open; open paths stay open."""
         self._root = self._shown = root
-        self._open |= {root.path, *(child.path for child in self.children_of(root)[:1])}
+        self._open |= {root.path, *(child.path for child in root.children[:1])}
         self._refill()
 
     def filter(self, text: str) -> None:
@@ -95,33 +101,41 @@ class OutlineView(TableView, Generic[Node]):
     def is_open(self, node: Node) -> bool:
         """Whether the node's children are shown."""
         leads = self._searched and self.leads(node)
-        return bool(self.children_of(node)) and (leads or node.path in self._open)
+        return bool(node.children) and (leads or node.path in self._open)
 
     def _walk(self, node: Node, depth: int = 0) -> Iterator[tuple[int, Node]]:
         yield depth, node
         if self.is_open(node):
-            for child in self.children_of(node):
+            for child in node.children:
                 yield from self._walk(child, depth + 1)
 
     def _below(self, node: Node) -> Iterator[Node]:
         yield node
-        for child in self.children_of(node):
+        for child in node.children:
             yield from self._below(child)
 
     def _refill(self) -> None:
         self._visible = [] if self._shown is None else list(self._walk(self._shown))
         self.show(self.as_table([node for _, node in self._visible]))
 
-    def name_cell(self, row: int, text: str) -> Text:
-        """A name with its indentation and mark: open, closed or leaf."""
+    def cell(self, column: str, row: int, text: str) -> Text:
         depth, node = self._visible[row]
-        mark = ("▾" if self.is_open(node) else "▸") if self.children_of(node) else " "
-        return Text(f"{'  ' * depth}{mark} {text}", style=self.style_of(node))
+        is_idle, idle = node.kind in NOT_RUNNING, rich_colour(self.app, IDLE.colour)
+        if column == BAR:
+            return Text(text, style=idle if is_idle else rich_colour(self.app, BAR_COLOUR))
+        if column == self.NAMES:
+            # Open, closed, or a leaf.
+            mark = ("▾" if self.is_open(node) else "▸") if node.children else " "
+            style = idle if is_idle else "bold" if node.kind in self.BOLD else ""
+            return Text(f"{'  ' * depth}{mark} {self.mark_of(node)}{text}", style=style)
+        return super().cell(column, row, text)
 
     def extra_cells(self, column: str) -> int:
-        if column == self.NAMES:
-            return max((2 * depth for depth, _ in self._visible), default=0) + 2
-        return 0
+        if column != self.NAMES:
+            return super().extra_cells(column)
+        indents = (2 * depth for depth, _ in self._visible)
+        marks = (len(self.mark_of(node)) for _, node in self._visible)
+        return max(indents, default=0) + 2 + max(marks, default=0)
 
     def action_turn(self) -> None:
         if self.node is not None and self.is_open(self.node):
@@ -132,7 +146,7 @@ class OutlineView(TableView, Generic[Node]):
     def action_open(self) -> None:
         """Open the node; if it is open, go to its first child."""
         node = self.node
-        if node is None or not self.children_of(node):
+        if node is None or not node.children:
             return
         if self.is_open(node):
             self.move_cursor(row=self.cursor_row + 1)
@@ -176,11 +190,7 @@ class OutlineView(TableView, Generic[Node]):
         """Ignore clicks on headings: siblings are ordered by amount."""
 
 
-BAR = " "
-"""Name and heading of the column of bars."""
-
 BAR_CELLS = 8
-BAR_COLOUR = "$accent"
 TABLE_COLUMNS = (
     *NODE_COLUMNS[:2],
     Column[PlacedNode](BAR, lambda row: bar(row.node.share, BAR_CELLS), priority=3),
@@ -192,38 +202,11 @@ class TreeView(OutlineView[TreeNode]):
     """Shows a `TreeNode`."""
 
     NAMES: ClassVar[str] = "where"
-
-    def __init__(self, *, perturbed: bool) -> None:
-        super().__init__()
-        self._perturbed = perturbed
-
-    def children_of(self, node: TreeNode) -> Sequence[TreeNode]:
-        return node.children
+    BOLD: ClassVar[Collection[str]] = ("step", "module", "layers", "phase")
 
     def matching_part(self, root: TreeNode, fits: Callable[[str], bool]) -> TreeNode | None:
         return matching(root, fits)
 
     def as_table(self, nodes: Sequence[TreeNode]) -> Table:
-        return tabulate(
-            [PlacedNode(node, perturbed=self._perturbed) for node in nodes],
-            TABLE_COLUMNS,
-            name="tree",
-            title="",
-        )
-
-    def cell(self, column: str, row: int, text: str) -> Text:
-        if column == BAR:
-            running = self._visible[row][1].kind not in NOT_RUNNING
-            colour = BAR_COLOUR if running else IDLE.colour
-            return Text(text, style=rich_colour(self.app, colour))
-        if column == self.NAMES:
-            return self.name_cell(row, text)
-        return perturbed_cell(column, text, perturbed=self._perturbed)
-
-    def extra_cells(self, column: str) -> int:
-        return super().extra_cells(column) or perturbed_room(column, perturbed=self._perturbed)
-
-    def style_of(self, node: TreeNode) -> str:
-        if node.kind in NOT_RUNNING:
-            return rich_colour(self.app, IDLE.colour)
-        return "bold" if node.kind in ("step", "module", "layers", "phase") else ""
+        rows = [PlacedNode(node, perturbed=self.perturbed) for node in nodes]
+        return tabulate(rows, TABLE_COLUMNS, name="tree", title="")

@@ -84,6 +84,8 @@ class TableView(VirtualRows):
         self._first = table
         self.sort_column = ""
         self.descending = True
+        self.perturbed = False
+        """Whether times are marked and dim."""
         self.note = ""
         """Legend of the marks in the table; set it before `show`."""
         self._flexible = self._preset_flexible = flexible
@@ -184,11 +186,14 @@ class TableView(VirtualRows):
 
     def extra_cells(self, column: str) -> int:
         """Cells that `cell` adds to the text of a column."""
-        return 0
+        return len(PERTURBED_MARK) if self._is_marked(column) else 0
 
     def cell(self, column: str, row: int, text: str) -> Text:
         """A styled cell; subclasses may add a swatch."""
-        return Text(text)
+        return Text(mark_perturbed(text), style="dim") if self._is_marked(column) else Text(text)
+
+    def _is_marked(self, column: str) -> bool:
+        return self.perturbed and column.endswith("_ns")
 
     def on_resize(self, event: events.Resize) -> None:
         if self._shape and self._shape != self._fit_columns():
@@ -351,32 +356,18 @@ SWATCH_WIDTH = 2
 
 
 class KernelTable(TableView):
-    """Kernel rows with the swatch of their category; ``perturbed`` marks and dims the times."""
+    """Kernel rows with the swatch of their category."""
 
     def __init__(self, looks: Mapping[str, Swatch], *, perturbed: bool) -> None:
         super().__init__()
         self._looks = looks
-        self._perturbed = perturbed
+        self.perturbed = perturbed
 
     def extra_cells(self, column: str) -> int:
-        if column == "category":
-            return SWATCH_WIDTH
-        return perturbed_room(column, perturbed=self._perturbed)
+        return SWATCH_WIDTH if column == "category" else super().extra_cells(column)
 
     def cell(self, column: str, row: int, text: str) -> Text:
         look = self._looks.get(text.removesuffix(" (fused)")) if column == "category" else None
         if look is None:
-            return perturbed_cell(column, text, perturbed=self._perturbed)
+            return super().cell(column, row, text)
         return Text.assemble((look.glyph, rich_colour(self.app, look.colour)), " ", text)
-
-
-def perturbed_cell(column: str, text: str, *, perturbed: bool) -> Text:
-    """A cell, marked and dim if it is a perturbed time."""
-    if perturbed and column.endswith("_ns"):
-        return Text(mark_perturbed(text), style="dim")
-    return Text(text)
-
-
-def perturbed_room(column: str, *, perturbed: bool) -> int:
-    """Width of the mark of a perturbed time in this column."""
-    return len(PERTURBED_MARK) if perturbed and column.endswith("_ns") else 0
