@@ -27,7 +27,7 @@ from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.plan_text import plan_facts
 from sysbench.tui.text import run_headline
-from sysbench.tui.widgets.choice import SettingSuggester
+from sysbench.tui.widgets.choice import Completer, complete_setting
 from sysbench.tui.widgets.dialog import Dialog
 from sysbench.tui.widgets.drawing import Folding, Pair, pair_lines, wrap_lines
 from sysbench.tui.widgets.key_bar import CommandLine
@@ -85,7 +85,7 @@ class MeasureScreen(Dialog[Order]):
                     yield Label("B = A with")
                     yield Input(
                         placeholder="key=value, such as compile=default; → completes",
-                        suggester=SettingSuggester(),
+                        suggester=Completer(complete_setting),
                         compact=True,
                         id="changes",
                     )

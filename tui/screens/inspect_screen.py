@@ -32,7 +32,7 @@ from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_registry import STYLES, TABS
 from sysbench.tui.screens.result_views import TabbedScreen
 from sysbench.tui.text import decoding_text, file_text, folder_text
-from sysbench.tui.widgets.choice import PathSuggester
+from sysbench.tui.widgets.choice import Completer, complete_path
 from sysbench.tui.widgets.key_bar import CommandLine, TabBar
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class InspectScreen(TabbedScreen):
             placeholder="a file or a folder of ranks, then enter",
             compact=True,
             id="file",
-            suggester=PathSuggester(),
+            suggester=Completer(complete_path),
         )
         yield Static(id="heading", markup=False)
         with Container(id="tabs"):

@@ -79,20 +79,33 @@ class DevicePrediction:
 
 def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> DevicePrediction:
     """Predict a spec on this machine, or for the GPU with the key ``card``."""
-    if card:
-        return _predict_elsewhere(spec, find_card(card))
-    device, memory, warnings = "", DeviceCapacity(None), []
-    try:
-        device = resolve_device(spec.device)
-        spec = spec.changed(device=device)
-        memory = device_capacity(device)
-        warnings = _other_processes(sample, device)
-    except SpecError as error:
-        warnings = [f"{error.field} {error.value}: {error.allowed}"]
+    known, device, warnings = find_card(card) if card else None, "", list[str]()
+    memory = DeviceCapacity(None)
+    if known is not None:
+        spec = spec_elsewhere(spec.changed(device="auto"), known)
+        device = spec.device
+        capability, memory_bytes, place = (
+            known.capability,
+            known.memory_bytes,
+            card_elsewhere(known),
+        )
+    else:
+        try:
+            device = resolve_device(spec.device)
+            spec = spec.changed(device=device)
+            memory = device_capacity(device)
+            warnings = _other_processes(sample, device)
+        except SpecError as error:
+            warnings = [f"{error.field} {error.value}: {error.allowed}"]
+        capability, memory_bytes = memory.capability, memory.capacity_bytes
+        place = card_here(capability)
     why_unknown = why_not_predicted(spec) or ""
-    capability = memory.capability
-    capacity = (spec.memory_limit or memory.capacity_bytes) if device else None
-    room = available_memory(spec, capacity, card_here(capability)) if capacity else None
+    capacity = (spec.memory_limit or memory_bytes) if device else None
+    room = available_memory(spec, capacity, place) if capacity else None
+    past = no_workspace = None
+    if known is None:
+        past = error_note(_machine(sample, device), spec)
+        no_workspace = why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ))
     return DevicePrediction(
         spec=spec,
         prediction=predict_once(spec, capability=capability),
@@ -102,30 +115,9 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
         capability=capability,
         batches=None if why_unknown else _batches(spec, capacity, room),
         why_unknown=why_unknown,
-        past=error_note(_machine(sample, device), spec) or "",
-        why_no_workspace=why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ)) or "",
+        past=past or "",
+        why_no_workspace=no_workspace or "",
         warnings=warnings,
-    )
-
-
-def _predict_elsewhere(spec: RunSpec, known: KnownCard) -> DevicePrediction:
-    on_card = spec_elsewhere(spec.changed(device="auto"), known)
-    why_unknown = why_not_predicted(on_card) or ""
-    capacity = on_card.memory_limit or known.memory_bytes
-    room = available_memory(on_card, capacity, card_elsewhere(known))
-    capability = known.capability
-    return DevicePrediction(
-        spec=on_card,
-        prediction=predict_once(on_card, capability=capability),
-        device=on_card.device,
-        capacity_bytes=capacity,
-        room=room,
-        capability=capability,
-        batches=None if why_unknown else _batches(on_card, capacity, room),
-        why_unknown=why_unknown,
-        past="",
-        why_no_workspace="",
-        warnings=[],
         card=known,
     )
 

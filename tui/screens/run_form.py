@@ -34,7 +34,7 @@ from sysbench.tui.screens.run_filled import (
     parse_form,
 )
 from sysbench.tui.text import amount, short_count
-from sysbench.tui.widgets.choice import Choice, PathSuggester, Tick
+from sysbench.tui.widgets.choice import Choice, Completer, Tick, complete_path
 
 UPDATE = group_keys("update")
 Group = tuple[str, tuple[str, ...]]
@@ -201,7 +201,7 @@ class SpecForm(VerticalScroll, can_focus=False):
             return FieldRow(name, _text_field(self.rounds, f"field-{ROUNDS}"), ROUNDS_HELP)
         if name == CODE:
             code = TextField(
-                self._code, suggester=PathSuggester(), compact=True, id=f"field-{CODE}"
+                self._code, suggester=Completer(complete_path), compact=True, id=f"field-{CODE}"
             )
             return FieldRow(name, code, CODE_HELP)
         field = field_named(name)

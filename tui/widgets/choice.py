@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -148,14 +148,15 @@ MAX_NAMES = 10_000
 """Entries of a folder that are read."""
 
 
-class PathSuggester(Suggester):
-    """Suggests the first matching name of a folder."""
+class Completer(Suggester):
+    """Suggests what a function makes of the text, which may read a folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, complete: Callable[[str], str | None]) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
+        self._complete = complete
 
     async def get_suggestion(self, value: str) -> str | None:
-        return await asyncio.to_thread(complete_path, value)
+        return await asyncio.to_thread(self._complete, value)
 
 
 def complete_path(text: str) -> str | None:
@@ -179,18 +180,8 @@ def complete_path(text: str) -> str | None:
     return None if first is None else text + first[len(begun) :]
 
 
-class SettingSuggester(Suggester):
-    """Completes the last setting: its key, then its value if there is a list of choices."""
-
-    def __init__(self) -> None:
-        super().__init__(use_cache=False, case_sensitive=True)
-
-    async def get_suggestion(self, value: str) -> str | None:
-        return complete_setting(value)
-
-
 def complete_setting(text: str) -> str | None:
-    """Complete a setting with the first matching key or value; None if there is none."""
+    """Complete the last setting: its key, then its value if there is a list of choices."""
     _, _, last = text.rpartition(" ")
     key, equals, begun = last.partition("=")
     if not last:
