@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from sysbench.core.formatting import UNKNOWN, percent
 from sysbench.core.machine.sample import DeviceSample, HostSample, Sample
-from sysbench.tui.live.steady import Hysteresis
 from sysbench.tui.text import amount
 from sysbench.tui.widgets.traces import block_rows
 
@@ -73,7 +74,7 @@ def _gpu_readings(gpu: DeviceSample) -> list[SensorReading]:
         *rows,
         SensorReading("GPU busy", gpu.utilization, 1.0, _share),
         SensorReading("memory", gpu.memory_used_bytes, gpu.memory_total_bytes, _bytes),
-        SensorReading("power", gpu.power_watts, gpu.power_limit_watts, _of_limit),
+        SensorReading("power", gpu.power_watts, gpu.power_limit_watts, of_limit),
         SensorReading("clock", gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, _mhz),
         SensorReading("heat", gpu.temperature_celsius, 100.0, _celsius),
     ]
@@ -95,26 +96,64 @@ def _bytes(value: float | None, full: float | None) -> str:
 
 
 def _mhz(value: float | None, full: float | None) -> str:
-    return _units(value, "MHz")
+    return units(value, "MHz")
 
 
 def _celsius(value: float | None, full: float | None) -> str:
-    return _units(value, "°C")
+    return units(value, "°C")
 
 
-def _of_limit(watts: float | None, limit: float | None) -> str:
+def of_limit(watts: float | None, limit: float | None) -> str:
     """``612/700 W``, or without the limit if unknown."""
-    return _units(watts, "W") if watts is None or not limit else f"{watts:.0f}/{limit:.0f} W"
+    return units(watts, "W") if watts is None or not limit else f"{watts:.0f}/{limit:.0f} W"
 
 
-def _units(value: float | None, unit: str) -> str:
+def units(value: float | None, unit: str) -> str:
     return UNKNOWN if value is None else f"{value:.0f} {unit}"
 
 
-def _of_gib(used: int | None, total: int | None) -> str:
+def of_gib(used: int | None, total: int | None) -> str:
     if used is None or total is None:
         return f"memory {UNKNOWN}"
     return f"{used / GIB:.1f}/{total / GIB:.1f} GiB"
+
+
+MIN_CHANGES = {
+    "cpu": 0.03,
+    "utilization": 0.03,
+    "sm_active": 0.03,
+    "tensor_active": 0.03,
+    "dram_active": 0.03,
+    "memory_used_bytes": 0.1 * GIB,
+    "power_watts": 5.0,
+    "sm_clock_mhz": 15.0,
+    "temperature_celsius": 2.0,
+}
+"""Minimum change by field. 3 % is three ticks of the kernel's clock of 100 Hz on one core; 15 MHz
+is a step of an NVIDIA clock. A change to 0 is always shown."""
+
+Read = TypeVar("Read", DeviceSample, HostSample)
+
+
+class Hysteresis:
+    """Keeps figures constant until they change by more than their jitter.
+
+    Every change of the strip draws the eye and is sent to the terminal.
+    """
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[int | None, str], float | None] = {}
+
+    def apply(self, sample: Sample) -> Sample:
+        devices = [self._of(gpu, gpu.index) for gpu in sample.devices]
+        return replace(sample, host=self._of(sample.host, None), devices=devices)
+
+    def _of(self, read: Read, device: int | None) -> Read:
+        for name in MIN_CHANGES.keys() & {*read.__struct_fields__}:
+            value, shown = getattr(read, name), self._shown.get((device, name))
+            if not value or shown is None or abs(value - shown) >= MIN_CHANGES[name]:
+                self._shown[device, name] = value
+        return replace(read, **{n: v for (d, n), v in self._shown.items() if d == device})
 
 
 class StripState:
@@ -152,15 +191,15 @@ class StripState:
             return self._host_parts(sample, spark)
         if gpu.lost:
             return [f"GPU {gpu.index} stopped answering (lost)", *self._host_parts(sample, spark)]
-        watts = _of_limit(gpu.power_watts, gpu.power_limit_watts)
+        watts = of_limit(gpu.power_watts, gpu.power_limit_watts)
         reasons = " ".join(gpu.clock_reasons or ())
         parts = [
             f"{gpu.name.removeprefix('NVIDIA ')} #{gpu.index}",
             f"busy {spark} {percent(gpu.utilization, 0)}",
-            _of_gib(gpu.memory_used_bytes, gpu.memory_total_bytes),
+            of_gib(gpu.memory_used_bytes, gpu.memory_total_bytes),
             watts,
-            f"{_units(gpu.sm_clock_mhz, 'MHz')} {reasons}".rstrip(),
-            _units(gpu.temperature_celsius, "°C"),
+            f"{units(gpu.sm_clock_mhz, 'MHz')} {reasons}".rstrip(),
+            units(gpu.temperature_celsius, "°C"),
         ]
         for name, value in (
             ("SM", gpu.sm_active),
@@ -177,7 +216,7 @@ class StripState:
         host = sample.host
         parts = [
             f"CPU {host.cores} cores {spark} {percent(host.cpu, 0)}",
-            _of_gib(host.memory_used_bytes, host.memory_total_bytes),
+            of_gib(host.memory_used_bytes, host.memory_total_bytes),
         ]
         return [*parts, sample.no_devices] if sample.no_devices else parts
 

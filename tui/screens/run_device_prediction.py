@@ -83,12 +83,7 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
     memory = DeviceCapacity(None)
     if known is not None:
         spec = spec_elsewhere(spec.changed(device="auto"), known)
-        device = spec.device
-        capability, memory_bytes, place = (
-            known.capability,
-            known.memory_bytes,
-            card_elsewhere(known),
-        )
+        device, memory = spec.device, DeviceCapacity(known.memory_bytes, known.capability)
     else:
         try:
             device = resolve_device(spec.device)
@@ -97,10 +92,9 @@ def predict_on_device(spec: RunSpec, sample: Sample | None, card: str = "") -> D
             warnings = _other_processes(sample, device)
         except SpecError as error:
             warnings = [f"{error.field} {error.value}: {error.allowed}"]
-        capability, memory_bytes = memory.capability, memory.capacity_bytes
-        place = card_here(capability)
-    why_unknown = why_not_predicted(spec) or ""
-    capacity = (spec.memory_limit or memory_bytes) if device else None
+    why_unknown, capability = why_not_predicted(spec) or "", memory.capability
+    capacity = (spec.memory_limit or memory.capacity_bytes) if device else None
+    place = card_elsewhere(known) if known else card_here(capability)
     room = available_memory(spec, capacity, place) if capacity else None
     past = no_workspace = None
     if known is None:

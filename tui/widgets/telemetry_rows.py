@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from sysbench.core.formatting import UNKNOWN
 from sysbench.core.machine.sample import DeviceSample, Sample
-from sysbench.tui.live.sensors import SensorReading, device_of, readings
+from sysbench.tui.live.sensors import SensorReading, device_of, of_gib, of_limit, readings, units
 from sysbench.tui.text import percent
 from sysbench.tui.widgets.traces import EIGHTHS, block_rows, gauge, line_rows, mark_row, resample
 
@@ -131,7 +130,6 @@ def _column_of(index: int, count: int, room: int) -> int:
     return min(index * room // count, room - 1)
 
 
-GIB = 2**30
 BAR = 8
 
 
@@ -160,10 +158,10 @@ def _line(gpu: DeviceSample, is_measured: bool, width: int) -> Content:
         return Content.assemble(mark, f"{gpu.index} ", ("stopped answering (lost)", "$error"))
     parts = [
         f"{percent(gpu.utilization, 0):>5}",
-        f"{_pair(gpu.memory_used_bytes, gpu.memory_total_bytes, GIB, 1)} GiB",
-        f"{_pair(gpu.power_watts, gpu.power_limit_watts, 1, 0)} W",
-        f"{_number(gpu.sm_clock_mhz, 1, 0)} MHz",
-        f"{_number(gpu.temperature_celsius, 1, 0)} °C",
+        of_gib(gpu.memory_used_bytes, gpu.memory_total_bytes),
+        of_limit(gpu.power_watts, gpu.power_limit_watts),
+        units(gpu.sm_clock_mhz, "MHz"),
+        units(gpu.temperature_celsius, "°C"),
         " ".join(gpu.clock_reasons or ()),
     ]
     line = Content.assemble(
@@ -184,13 +182,3 @@ def _all_on_one_line(devices: Sequence[DeviceSample], measured: int | None, widt
         text = "?" if busy is None else f"{EIGHTHS[min(max(round(busy * 8), 1), 8)]}{busy:.0%}"
         pieces.append(f"{mark}{gpu.index}{text}")
     return Content.assemble(("GPUs ", "$foreground 75%"), " ".join(pieces)[: max(width - 5, 0)])
-
-
-def _number(value: float | None, unit: float, digits: int) -> str:
-    return UNKNOWN if value is None else f"{value / unit:.{digits}f}"
-
-
-def _pair(value: float | None, most: float | None, unit: float, digits: int) -> str:
-    """``612/700``, or ``612`` if the maximum is unknown."""
-    known = _number(value, unit, digits)
-    return known if most is None or value is None else f"{known}/{_number(most, unit, digits)}"

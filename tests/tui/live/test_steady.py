@@ -15,8 +15,7 @@ from textual.screen import Screen
 from sysbench.core.machine.sample import DeviceSample, HostSample, Sample
 from sysbench.tui import app as tui_app
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.live.sensors import StripSampler, StripState
-from sysbench.tui.live.steady import Hysteresis
+from sysbench.tui.live.sensors import Hysteresis, StripSampler, StripState
 
 HOST = HostSample(cores=2, cpu=0.98, memory_used_bytes=2**30, memory_total_bytes=2**34)
 GPU = DeviceSample(
