@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sysbench.core.compare.power import ROUNDS_A_BLOCK, WANTED_POWER
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.formatting import counted, percent
-
-if TYPE_CHECKING:
-    pass
 
 
 def plan_facts(plan: Plan, max_minutes: float) -> list[tuple[str, str]]:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sysbench.core.runs.library import Entry
 from sysbench.tui.text import amount, outcome_text
-
-if TYPE_CHECKING:
-    pass
-
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 

@@ -25,7 +25,7 @@ from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.tables.trust import is_perturbed
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import PairWatch, Reading
-from sysbench.tui.screens.ask_dialog import ExplainScreen, ask_before_stopping, columns_in_view
+from sysbench.tui.screens.ask_dialog import ask_before_stopping
 from sysbench.tui.screens.compare_rows import NOT_TESTED, RowsView, show_difference
 from sysbench.tui.screens.compare_text import (
     DiffersView,
@@ -289,10 +289,8 @@ class CompareScreen(WorkScreen):
     def explanations(self) -> list[str]:
         return list(EXPLAINS.get(self.bar.active, ()))
 
-    def action_explain(self) -> None:
-        views = (view for view in self.query(RowsView) if view.display)
-        subject = next((view.in_full() for view in views), "")
-        self.app.push_screen(ExplainScreen(self.explanations(), subject, columns_in_view(self)))
+    def subject(self) -> str:
+        return next((view.in_full() for view in self.query(RowsView) if view.display), "")
 
     def command(self) -> str:
         if self.pair_watch is None:
@@ -313,13 +311,11 @@ class CompareScreen(WorkScreen):
             commands.append(("compare: Stop experiment", about, self.action_stop))
         if self.can_go_on:
             commands.append(("compare: Resume experiment", "", self.action_go_on))
-        for name, about in VIEWS.items():
-            if name != self.bar.active:
-
-                def show(name: str = name) -> None:
-                    self.action_view(name)
-
-                commands.append((f"compare: Show {name}", about, show))
+        commands += [
+            (f"compare: Show {name}", about, partial(self.action_view, name))
+            for name, about in VIEWS.items()
+            if name != self.bar.active
+        ]
         return [*commands, *super().palette_commands()]
 
 

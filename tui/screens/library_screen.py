@@ -24,9 +24,12 @@ from sysbench.core.runs.library import Entry, Library
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.trash import Trashed, restore, trash_run
+from sysbench.core.studies.study_directory import uses_of
 from sysbench.tui.keys import give_focus
+from sysbench.tui.live.pair_watch import Pair, pair_of, recent_experiments
 from sysbench.tui.run_text import age
 from sysbench.tui.screens.ask_dialog import AskScreen, DialogAnswer
+from sysbench.tui.screens.compare_text import ask_to_measure
 from sysbench.tui.screens.library_text import (
     IN_VIEW,
     ask_for_label,
@@ -245,8 +248,6 @@ class LibraryScreen(WorkScreen):
 
     def action_delete(self) -> None:
         """Move the selected run to the trash; ask first if a study or experiment uses it."""
-        from sysbench.core.studies.study_directory import uses_of  # lazy: rare
-
         entry = self.selected
         if entry is None:
             return
@@ -294,14 +295,10 @@ class LibraryScreen(WorkScreen):
         self.refresh_bindings()
 
     def action_compare(self) -> None:
-        from sysbench.tui.live.pair_watch import Pair  # lazy: rare
-
         a, b = (self._library.open(entry.id) for entry in self.pair)
         self.app.open_comparison(Pair(a, b))
 
     def action_measure(self) -> None:
-        from sysbench.tui.screens.compare_text import ask_to_measure  # lazy: rare
-
         entries = self.pair or ([self.selected] if self.selected is not None else [])
         if not entries:
             self.notify("Mark a run first (space).", markup=False)
@@ -351,8 +348,6 @@ class LibraryScreen(WorkScreen):
         if len(self.pair) == 2:
             about = "verdict, time and memory row by row"
             commands.append(("library: Compare marked runs", about, self.action_compare))
-        from sysbench.tui.live.pair_watch import recent_experiments  # lazy: rare
-
         commands += [
             (f"library: Show experiment {directory.id}", "", partial(self._show_pair, directory))
             for directory in islice(recent_experiments(self._library.root), RECENT_EXPERIMENTS)
@@ -360,8 +355,6 @@ class LibraryScreen(WorkScreen):
         return [*commands, *super().palette_commands()]
 
     def _show_pair(self, directory: ExperimentDirectory) -> None:
-        from sysbench.tui.live.pair_watch import pair_of  # lazy: rare
-
         try:
             self.app.open_comparison(pair_of(directory))
         except SysbenchError as error:

@@ -33,6 +33,7 @@ from sysbench.tui.text import (
     significant,
     time_of_day,
 )
+from sysbench.tui.widgets.drawing import first_fitting
 from sysbench.tui.widgets.telemetry_rows import place_at
 from sysbench.tui.widgets.traces import gauge
 
@@ -173,20 +174,18 @@ def median_line(view: LiveView, now_ns: int, width: int = WIDE) -> Content:
     line = median + Content(f" {interval(view.half_width)}")
     count = Content(f"  n {view.step_count}{aim}")
     parts = [Content("  ") + Content.styled(*ending_part(words)) for words in endings]
-    for shown in ([count, *parts], *(parts[:many] for many in range(len(parts), 0, -1)), [count]):
-        whole = Content("").join([line, *shown])
-        if len(whole) <= width:
-            return whole
-    return line
+    fewer = (parts[:many] for many in range(len(parts), 0, -1))
+    choices = ([count, *parts], *fewer, [count], [])
+    return first_fitting((Content("").join([line, *shown]) for shown in choices), width)
 
 
 def phases_line(view: LiveView, width: int) -> Content:
     """Median milliseconds and share of each phase; drops shares, then phases, that do not fit."""
     medians = view.phase_medians()
     total = sum(medians.values())
-    line = Content("")
-    for gap, has_share in (("   ", True), ("  ", True), ("  ", False)):
-        phases = [
+
+    def phases(*, has_share: bool) -> list[Content]:
+        return [
             Content.assemble(
                 (f"{name} ", "$foreground 60%"),
                 significant(median, 3),
@@ -194,13 +193,12 @@ def phases_line(view: LiveView, width: int) -> Content:
             )
             for name, median in medians.items()
         ]
-        line = Content(gap).join(phases)
-        if len(line) <= width:
-            return line
-    while len(phases) > 1 and len(line) > width:
-        phases.pop()
-        line = Content("  ").join([*phases, Content("…")])
-    return line
+
+    full, brief = phases(has_share=True), phases(has_share=False)
+    lines = [Content("   ").join(full), Content("  ").join(full), Content("  ").join(brief)]
+    for count in range(len(brief) - 1, 0, -1):
+        lines.append(Content("  ").join([*brief[:count], Content("…")]))
+    return first_fitting(lines, width)
 
 
 def index_at(instants_ns: Sequence[int], t_ns: int) -> int | None:

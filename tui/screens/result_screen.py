@@ -14,12 +14,13 @@ from textual.content import Content
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.record.record import Record
-from sysbench.core.runs.library import UNLABELLED, Label, label_known
+from sysbench.core.runs.library import Label, label_known
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.tables.cells import literal
 from sysbench.tui.screens.result_registry import STYLES, TABS, USUAL_TABS, Tab
 from sysbench.tui.screens.result_views import TabbedScreen
+from sysbench.tui.screens.run_screen import RunScreen
 from sysbench.tui.text import day_and_time, fitted_headline, outcome_glyph, outcome_text, truncate
 from sysbench.tui.widgets.drawing import Drawing
 from sysbench.tui.widgets.key_bar import CommandLine, TabBar, tab_bindings
@@ -81,7 +82,7 @@ class ResultScreen(TabbedScreen):
         self.bar.names = tuple(tab.name for tab in TABS.values() if _has(self.record, tab))
         self.bar.refresh()
         self.query_one("#heading", Drawing).show(
-            partial(_heading, self.record, label_known(run.path))
+            partial(result_heading, self.record, label_known(run.path))
         )
         self.query_one(CommandLine).show(self.command())
         await self.action_tab(USUAL_TABS[0])
@@ -92,8 +93,6 @@ class ResultScreen(TabbedScreen):
         return super().check_action(action, parameters)
 
     def action_again(self) -> None:
-        from sysbench.tui.screens.run_screen import RunScreen  # lazy: rare
-
         if self._run is None:
             return
         try:
@@ -123,7 +122,7 @@ def _has(record: Record, tab: Tab) -> bool:
     return not tab.is_rare or record.pass_named(tab.name) is not None
 
 
-def result_heading(record: Record, width: int, label: Label = UNLABELLED) -> Content:
+def result_heading(record: Record, label: Label, width: int, height: int = 1) -> Content:
     """Outcome, name and settings; also time, id and note if they fit."""
     style = "$success" if record.status == "finished" else "$warning"
     line = Content.assemble(
@@ -139,7 +138,3 @@ def result_heading(record: Record, width: int, label: Label = UNLABELLED) -> Con
     if label.note and room > 3:
         line += Content.styled(f"  {truncate(literal(label.note), room)}", "$foreground 80%")
     return line
-
-
-def _heading(record: Record, label: Label, width: int, height: int) -> Content:
-    return result_heading(record, width, label)

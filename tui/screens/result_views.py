@@ -329,11 +329,8 @@ class TabbedScreen(WorkScreen):
     def explanations(self) -> list[str]:
         return list(self.tab.row.explains) if self.tab else []
 
-    def action_explain(self) -> None:
-        from sysbench.tui.screens.ask_dialog import ExplainScreen, columns_in_view  # lazy: rare
-
-        subject = self.tab.subject() if self.tab else ""
-        self.app.push_screen(ExplainScreen(self.explanations(), subject, columns_in_view(self)))
+    def subject(self) -> str:
+        return self.tab.subject() if self.tab else ""
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands: list[tuple[str, str, Any]] = list(self.tab.palette_commands() if self.tab else [])

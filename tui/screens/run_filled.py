@@ -31,8 +31,8 @@ from sysbench.tui.commands.spec_arguments import (
 CARD, HERE = "card", ""
 """Row of the GPU to predict for, and its value for this machine."""
 
-ROUNDS, ONE = "rounds", "1"
-"""Row of the rounds of the timing pass, and its text for one round."""
+ROUNDS = "rounds"
+"""Row of the rounds of the timing pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +57,6 @@ class FormState:
 
     texts: dict[str, str]
     passes: tuple[str, ...]
-    card: str
-    rounds: str
 
 
 def field_text(name: str, value: Any) -> str:
@@ -68,19 +66,20 @@ def field_text(name: str, value: Any) -> str:
     return as_typed(name, value).removesuffix(".0")
 
 
-def field_texts(spec: RunSpec) -> dict[str, str]:
+def field_texts(spec: RunSpec, card: str = HERE, rounds: int = 1) -> dict[str, str]:
+    """The texts of all rows by name, those of the card and of the rounds included."""
     texts = {name: field_text(name, getattr(spec, name)) for name in spec.__struct_fields__}
     if spec.is_own:
         places = dict.fromkeys(PLACE_NAMES, "")
         model = model_setting(spec.model, spec.model_file)
         texts |= {"model": model, "workload": RunSpec().workload, **places}
-    return texts
+    return texts | {CARD: card, ROUNDS: str(rounds)}
 
 
 def fields_in_use(texts: dict[str, str]) -> list[str]:
     """Names of the fields that decide the spec; the others keep their defaults."""
     custom = texts["model"] == CUSTOM
-    unused = unused_keys(texts) | ({"model"} if custom else set(DIMENSION_NAMES))
+    unused = unused_keys(texts) | {CARD, ROUNDS} | ({"model"} if custom else set(DIMENSION_NAMES))
     if is_own(texts["model"]) and _is_default(texts, "attention"):
         unused.add("attention")  # not chosen by the user: the model has its own
     return [name for name in texts if name not in unused]
@@ -90,9 +89,7 @@ def _is_default(texts: dict[str, str], name: str) -> bool:
     return texts[name] == field_text(name, getattr(RunSpec(), name))
 
 
-def parse_form(
-    texts: dict[str, str], passes: list[PassName], card: str = HERE, rounds: str = ONE
-) -> FormContent:
+def parse_form(texts: dict[str, str], passes: list[PassName]) -> FormContent:
     errors: dict[str, str] = {}
     values: dict[str, Any] = {}
     for name in fields_in_use(texts):
@@ -108,12 +105,12 @@ def parse_form(
             errors[error.field] = error.allowed
     if not passes:
         errors["passes"] = "select at least one"
-    repeat = int(rounds) if rounds.strip().isdecimal() else 0
+    repeat = int(texts[ROUNDS]) if texts[ROUNDS].strip().isdecimal() else 0
     try:
         check_repeat(repeat, passes or ["timing"])
     except SpecError as error:
         errors[ROUNDS] = error.allowed
-    return FormContent(spec=spec, passes=passes, errors=errors, card=card, repeat=repeat)
+    return FormContent(spec=spec, passes=passes, errors=errors, card=texts[CARD], repeat=repeat)
 
 
 COMMAND = re.compile(r"\s*(?:\$\s+)?sysbench-tui\s+(run|estimate)(?:\s|$)")

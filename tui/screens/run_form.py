@@ -26,11 +26,11 @@ from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.run_filled import (
     CARD,
     HERE,
-    ONE,
     ROUNDS,
     FormContent,
     FormState,
     field_texts,
+    is_command,
     parse_form,
 )
 from sysbench.tui.text import amount, short_count
@@ -117,8 +117,6 @@ class TextField(Input):
         return Strip.join(parts).crop(0, line.cell_length)
 
     def on_paste(self, event: Paste) -> None:
-        from sysbench.tui.screens.run_filled import is_command  # lazy: first frame
-
         if is_command(event.text):
             event.prevent_default()
 
@@ -175,8 +173,6 @@ class SpecForm(VerticalScroll, can_focus=False):
     def __init__(self, spec: RunSpec) -> None:
         super().__init__()
         self.texts = field_texts(spec)
-        self.card = HERE
-        self.rounds = ONE
         self._due = False
         self.is_read = False
         """Whether `latest` includes every edit."""
@@ -198,7 +194,7 @@ class SpecForm(VerticalScroll, can_focus=False):
             card = Choice(CARD, [THIS_MACHINE], HERE, id=f"field-{CARD}")
             return FieldRow(name, card, CARD_HELP)
         if name == ROUNDS:
-            return FieldRow(name, _text_field(self.rounds, f"field-{ROUNDS}"), ROUNDS_HELP)
+            return FieldRow(name, _text_field(self.texts[ROUNDS], f"field-{ROUNDS}"), ROUNDS_HELP)
         if name == CODE:
             code = TextField(
                 self._code, suggester=Completer(complete_path), compact=True, id=f"field-{CODE}"
@@ -215,24 +211,26 @@ class SpecForm(VerticalScroll, can_focus=False):
         if control is not None:
             give_focus(control)
 
-    def fill(self, spec: RunSpec, passes: Sequence[PassName], repeat: int = 1) -> None:
-        """Show this spec, these passes and ``repeat`` rounds; keep the card."""
-        self.state = FormState(
-            texts=field_texts(spec), passes=tuple(passes), card=self.card, rounds=str(repeat)
-        )
+    def fill(
+        self,
+        spec: RunSpec,
+        passes: Sequence[PassName],
+        repeat: int = 1,
+        card: str | None = None,
+    ) -> None:
+        """Show this spec, these passes and ``repeat`` rounds; keep the card if it is None."""
+        texts = field_texts(spec, self.texts[CARD] if card is None else card, repeat)
+        self.state = FormState(texts=texts, passes=tuple(passes))
 
     @property
     def state(self) -> FormState:
         """Texts and choices as they are in the form."""
-        return FormState(
-            texts=dict(self.texts), passes=self._ticked, card=self.card, rounds=self.rounds
-        )
+        return FormState(texts=dict(self.texts), passes=self._ticked)
 
     @state.setter
     def state(self, state: FormState) -> None:
-        self.texts, self.card, self.rounds = dict(state.texts), state.card, state.rounds
+        self.texts = dict(state.texts)
         shown = self.texts | {"model": _choice_of(self.texts["model"]), CODE: self._code}
-        shown |= {CARD: self.card, ROUNDS: self.rounds}
         for row in self.query(FieldRow):
             if isinstance(row.control, Choice | Input):
                 row.control.value = shown[row.field]
@@ -249,11 +247,7 @@ class SpecForm(VerticalScroll, can_focus=False):
     def _edited(self, event: Input.Changed | Choice.Changed) -> None:
         control = event.input if isinstance(event, Input.Changed) else event.choice
         name = str(control.id).removeprefix("field-")
-        if name == CARD:
-            self.card = control.value
-        elif name == ROUNDS:
-            self.rounds = control.value
-        elif name == CODE:
+        if name == CODE:
             if is_own(self.texts["model"]):
                 self.texts["model"] = _as_code(control.value)
         elif name == "model" and control.value == YOURS:
@@ -328,7 +322,7 @@ class SpecForm(VerticalScroll, can_focus=False):
             rows[name].disabled = name in unused
         ticked = self._ticked
         passes = [name for name in DEFAULT_PASSES if name in ticked]
-        filled = parse_form(self.texts, passes, self.card, self.rounds)
+        filled = parse_form(self.texts, passes)
         for row in rows.values():
             await self._complain(row, filled.errors.get(row.field, ""))
         self.latest = filled

@@ -21,7 +21,7 @@ from sysbench.core.machine.children import PYTHON_VARIABLE
 from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.spec import RunSpec
-from sysbench.tui.screens.run_filled import FormContent, FormState
+from sysbench.tui.screens.run_filled import FormContent, FormState, is_command, read_command
 from sysbench.tui.screens.run_form import FieldRow, SpecForm
 from sysbench.tui.screens.run_prediction import (
     PredictionView,
@@ -292,11 +292,6 @@ class RunScreen(WorkScreen):
         self.form.fill(spec, passes, repeat)
 
     def on_paste(self, event: Paste) -> None:
-        from sysbench.tui.screens.run_filled import (  # lazy: first frame
-            is_command,
-            read_command,
-        )
-
         if not is_command(event.text):
             return
         event.stop()
@@ -306,8 +301,7 @@ class RunScreen(WorkScreen):
             self.notify(str(error), title="Not filled", severity="error", markup=False)
             return
         self._before = self.form.state
-        self.form.card = pasted.card
-        self.form.fill(pasted.spec, pasted.passes, pasted.repeat)
+        self.form.fill(pasted.spec, pasted.passes, pasted.repeat, pasted.card)
         if pasted.unknown:
             text = f"The form has no field for: {', '.join(pasted.unknown)}. Ctrl+Z undoes."
             self.notify(text, title="Filled from the command", severity="warning", markup=False)

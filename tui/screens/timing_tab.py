@@ -25,7 +25,7 @@ from sysbench.core.tables.timing_tables import (
 )
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import ending_part, interval, milliseconds, significant
-from sysbench.tui.widgets.drawing import Drawing, Facts, Pair, wrap_lines
+from sysbench.tui.widgets.drawing import Drawing, Facts, Pair, first_fitting, wrap_lines
 from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.traces import bar
@@ -89,11 +89,15 @@ def headline_of(timing: Timing, spec: Mapping[str, Any], width: int) -> Content:
     head = median + Content(f" {interval(timing.step.half_width)}")
     known = Content(f" {known_words(timing)}")
     outliers = Content.styled(_outliers(within), "$foreground 60%")
-    for parts in ([known, *ends, outliers], [known, *ends], ends, ends[:1], [known]):
-        line = Content("").join([head, *parts])
-        if len(line) <= width:
-            return line
-    return head
+    choices: Sequence[list[Content]] = (
+        [known, *ends, outliers],
+        [known, *ends],
+        ends,
+        ends[:1],
+        [known],
+        [],
+    )
+    return first_fitting((Content("").join([head, *parts]) for parts in choices), width)
 
 
 def _of_round(timing: Timing) -> str:

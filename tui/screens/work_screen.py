@@ -121,6 +121,10 @@ class WorkScreen(Screen[None]):
         """Keys of `sysbench.tui.explanations.EXPLANATIONS` for the numbers in view."""
         return []
 
+    def subject(self) -> str:
+        """The selected row in full, for `?`; may be empty."""
+        return ""
+
     def action_copy(self) -> None:
         name, text = self.copyable()
         self.app.copy_to_clipboard(text)
@@ -132,7 +136,9 @@ class WorkScreen(Screen[None]):
             columns_in_view,
         )
 
-        self.app.push_screen(ExplainScreen(self.explanations(), columns=columns_in_view(self)))
+        self.app.push_screen(
+            ExplainScreen(self.explanations(), self.subject(), columns_in_view(self))
+        )
 
     def action_unfold(self) -> None:
         self.toggle_class(UNFOLDED)

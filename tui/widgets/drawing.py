@@ -82,6 +82,14 @@ def wrap_lines(lines: Callable[[int], Iterable[Content]]) -> Draw:
     return lambda width, height: Content("\n").join(lines(width))
 
 
+def first_fitting(lines: Iterable[Content], width: int) -> Content:
+    """The first line that fits; else the last one."""
+    for line in lines:
+        if line.cell_length <= width:
+            break
+    return line
+
+
 def hanging(prefix: Content, text: str, width: int, style: str = "") -> list[Content]:
     """Wrap text after a prefix with a hanging indent."""
     indent = len(prefix)

@@ -267,8 +267,8 @@ def test_a_state_has_one_word_on_screens_and_in_the_list() -> None:
 
 def test_a_result_is_headed_by_the_name_and_the_note_as_text() -> None:
     record = measured(1.0)
-    assert "first\\x1b[2J" in str(result_heading(record, 200, Label(name="first\x1b[2J")))
+    assert "first\\x1b[2J" in str(result_heading(record, Label(name="first\x1b[2J"), 200))
     noted = Label(note="clocks locked")
-    assert str(result_heading(record, 200, noted)).endswith("clocks locked")
-    assert result_heading(record, 60, noted).cell_length <= 60
-    assert str(result_heading(record, 200, UNLABELLED)) == str(result_heading(record, 200))
+    assert str(result_heading(record, noted, 200)).endswith("clocks locked")
+    assert result_heading(record, noted, 60).cell_length <= 60
+    assert str(result_heading(record, UNLABELLED, 200)).endswith(record.id)
