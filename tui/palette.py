@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
@@ -17,54 +17,44 @@ UNASKED = "theme: "
 """Prefix of commands that are listed only in a search."""
 
 
-class PaletteCommand(NamedTuple):
-    title: str
-    help: str
-    call: Callable[[], Any]
-
-    @property
-    def plain_help(self) -> Any:
-        """The help without markup, since it may contain user input."""
-        return Content(self.help)
+Command = tuple[str, str, Callable[[], Any]]
+"""Title, help, and function of a command."""
 
 
 class WorkstationCommands(Provider):
     """The screen's own commands first, then those that work everywhere."""
 
     async def discover(self) -> Hits:
-        for command in self._commands():
-            if command.title.startswith(UNASKED):
-                continue
-            yield DiscoveryHit(command.title, command.call, help=command.plain_help)
+        for title, help, call in self._commands():
+            if not title.startswith(UNASKED):
+                yield DiscoveryHit(title, call, help=_plain(help))
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for command in self._commands():
-            score = matcher.match(command.title)
+        for title, help, call in self._commands():
+            score = matcher.match(title)
             if score > 0:
-                yield Hit(
-                    score, matcher.highlight(command.title), command.call, help=command.plain_help
-                )
+                yield Hit(score, matcher.highlight(title), call, help=_plain(help))
 
-    def _commands(self) -> Iterator[PaletteCommand]:
+    def _commands(self) -> Iterator[Command]:
         app, screen = self.app, self.screen
         assert isinstance(app, SysbenchApp)
         if isinstance(screen, WorkScreen):
-            for title, help, call in screen.palette_commands():
-                yield PaletteCommand(title, help, call)
+            yield from screen.palette_commands()
         for mode in MODES.values():
             if app.check_action("mode", (mode.name,)):
                 open_mode = partial(app.action_mode, mode.name)
-                yield PaletteCommand(f"go: Open {mode.title}", mode.tooltip, open_mode)
-        yield PaletteCommand("app: Show keys", "every key of this screen", app.action_help)
+                yield f"go: Open {mode.title}", mode.tooltip, open_mode
+        yield "app: Show keys", "every key of this screen", app.action_help
         other = "light" if app.current_theme.dark else "dark"
-        yield PaletteCommand(
-            f"app: Use {other} colours", "kept between starts", app.action_switch_theme
-        )
+        yield f"app: Use {other} colours", "kept between starts", app.action_switch_theme
         for theme in sorted(app.available_themes):
             if theme != app.theme:
-                yield PaletteCommand(f"theme: Use {theme}", "", partial(app.choose_theme, theme))
-        yield PaletteCommand(
-            "app: Save screenshot", "an SVG of this screen", app.deliver_screenshot
-        )
-        yield PaletteCommand("app: Quit", "you can leave a live run running", app.action_quit)
+                yield f"theme: Use {theme}", "", partial(app.choose_theme, theme)
+        yield "app: Save screenshot", "an SVG of this screen", app.deliver_screenshot
+        yield "app: Quit", "you can leave a live run running", app.action_quit
+
+
+def _plain(help: str) -> Any:
+    """The help without markup, since it may contain user input."""
+    return Content(help)

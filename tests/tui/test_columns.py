@@ -78,5 +78,5 @@ async def test_explain_lists_the_columns_of_the_table_in_view(
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, ExplainScreen))
         await pilot.pause()
-        text = str(app.screen.query_one("#origins", Folding).render())
+        text = str(app.screen.query_one("#text", Folding).render())
         assert "Columns of this table" in text and words in text

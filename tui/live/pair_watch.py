@@ -26,6 +26,7 @@ from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.stored_records import load_record
+from sysbench.tui.live.run_watch import file_stamp
 
 Stamp = tuple[object, ...]
 
@@ -99,7 +100,7 @@ class PairWatch:
         files = [run.record_path for run in (self.pair.a, self.pair.b)]
         if self.directory is not None:
             files += [self.directory.path / name for name in ("experiment.json", "ending.json")]
-        stamp = (*map(_written, files), self.is_live)
+        stamp = (*map(file_stamp, files), self.is_live)
         previous, self._stamp = self._stamp, stamp
         return stamp != previous
 
@@ -210,11 +211,3 @@ def block_changes(blocks: Sequence[RoundBlock]) -> list[float]:
         (b1 * b2 / (a1 * a2)) ** 0.5 - 1
         for (a1, a2), (b1, b2) in map(msgspec.structs.astuple, blocks)
     ]
-
-
-def _written(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return (0, 0)
-    return (status.st_mtime_ns, status.st_size)

@@ -233,6 +233,15 @@ def mark_of(event: events.AnyEvent, current: str) -> str:
             return ""
 
 
+def file_stamp(path: Path) -> tuple[int, int]:
+    """Return time and size of the last write to a file, which change with its content."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)
+
+
 class RunWatch:
     """Follows a run directory from its first event to its end."""
 

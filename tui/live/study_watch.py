@@ -21,7 +21,7 @@ from sysbench.core.studies.study_directory import (
 from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_grid import Cell, expand
 from sysbench.core.studies.study_report import StudyReport, make_report
-from sysbench.tui.live.run_watch import RunWatch
+from sysbench.tui.live.run_watch import RunWatch, file_stamp
 
 Stamp = tuple[int, int, bool]
 
@@ -70,7 +70,8 @@ class StudyWatch:
 
     def poll(self) -> bool:
         """Read new entries; True if a cell started or ended."""
-        stamp = self._read_stamp()
+        is_live = self.directory.is_live()
+        stamp = (*file_stamp(self.directory.cells_path), is_live)
         is_new = stamp != self._stamp
         if is_new:
             self._stamp = stamp
@@ -102,14 +103,6 @@ class StudyWatch:
         """Return the last line of the runner's log, or an empty string."""
         lines = last_lines(self.directory.path / "runner.log")
         return next((line for line in reversed(lines) if line.strip()), "")
-
-    def _read_stamp(self) -> Stamp:
-        is_live = self.directory.is_live()
-        try:
-            status = self.directory.cells_path.stat()
-        except FileNotFoundError:
-            return (0, 0, is_live)
-        return (status.st_mtime_ns, status.st_size, is_live)
 
     def _follow(self) -> None:
         running = self.progress.running

@@ -121,12 +121,28 @@ def ask_before_stopping(
     screen.app.push_screen(AskScreen(title, text, answers), answered)
 
 
-class ExplainScreen(Dialog[None]):
-    """Explains the selected row, the columns of its table, and the numbers of the screen."""
+class TextScreen(Dialog[None]):
+    """Shows a text until it is closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,q,enter", "dismiss", "Close", id="explain.close")
+        Binding("question_mark,f1,q,enter", "dismiss", "Close", id="text.close")
     ]
+    HEADING: ClassVar[str] = ""
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="dialog") as dialog:
+            dialog.border_title = self.HEADING
+            dialog.border_subtitle = "esc closes"
+            yield Folding(wrap_lines(self.lines), id="text")
+
+    def lines(self, width: int) -> Iterator[Content]:
+        raise NotImplementedError
+
+
+class ExplainScreen(TextScreen):
+    """Explains the selected row, the columns of its table, and the numbers of the screen."""
+
+    HEADING = "About these numbers"
 
     def __init__(
         self, keys: Sequence[str], subject: str = "", columns: Sequence[Pair] = ()
@@ -136,15 +152,11 @@ class ExplainScreen(Dialog[None]):
         self._subject = subject
         self._columns = columns
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as dialog:
-            dialog.border_title = "About these numbers"
-            dialog.border_subtitle = "esc closes"
-            if self._subject:
-                yield Static(Content(f"{self._subject}\n"), id="subject", markup=False)
-            yield Folding(wrap_lines(self._lines), id="origins")
-
-    def _lines(self, width: int) -> Iterator[Content]:
+    def lines(self, width: int) -> Iterator[Content]:
+        for text in self._subject.splitlines():
+            yield from hanging(Content(""), text, width)
+        if self._subject:
+            yield Content("")
         if self._columns:
             yield Content.styled("Columns of this table", "bold $accent")
             yield from pair_lines(self._columns, width)
@@ -184,20 +196,12 @@ def _paragraph(entry: Explanation, width: int) -> Iterator[Content]:
 KEY_WIDTH = 10
 
 
-class HelpScreen(Dialog[None]):
+class HelpScreen(TextScreen):
     """The active keys of the screen below, grouped by widget."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,q,enter", "dismiss", "Close", id="help.close")
-    ]
+    HEADING = "Help"
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as dialog:
-            dialog.border_title = "Help"
-            dialog.border_subtitle = "esc closes"
-            yield Folding(wrap_lines(self._lines))
-
-    def _lines(self, width: int) -> Iterator[Content]:
+    def lines(self, width: int) -> Iterator[Content]:
         for mode in MODES.values():
             yield from hanging(_key(mode.title, "bold $accent"), mode.about, width)
         for title, keys in self._groups().items():

@@ -22,9 +22,10 @@ from sysbench.core.formatting import parse_ratio
 from sysbench.core.machine.interpreter import require_chosen
 from sysbench.core.runs.run_directory import Header
 from sysbench.core.spec.command_line import as_typed
-from sysbench.core.spec.fields import differing_keys, field_named
+from sysbench.core.spec.fields import differing_keys
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import RunSpec
+from sysbench.tui.commands.spec_arguments import changed_spec, parse_settings
 from sysbench.tui.plan_text import plan_facts
 from sysbench.tui.text import run_headline
 from sysbench.tui.widgets.choice import Completer, complete_setting
@@ -199,16 +200,10 @@ def spec_of_side(spec: RunSpec, text: str) -> RunSpec:
     Raises:
         SpecError: There are no settings, or a key or value is not allowed.
     """
-    changes: dict[str, object] = {}
-    for word in text.split():
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise SpecError("changes", word, "key=value, such as compile=default")
-        field = field_named(key, value)
-        changes[field.name] = field.parse(value)
+    changes = parse_settings(text.split())
     if not changes:
         raise SpecError("changes", text, "at least one key=value")
-    return spec.changed(**changes)
+    return changed_spec(spec.settings(), changes)
 
 
 def _minutes(text: str) -> float:

@@ -9,7 +9,6 @@ from typing import ClassVar
 from textual import getters, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
@@ -22,13 +21,13 @@ from sysbench.tui.screens.compare_text import QUIET
 from sysbench.tui.text import amount
 from sysbench.tui.widgets.difference_view import ChangeBranch, DifferenceView
 from sysbench.tui.widgets.drawing import Folding
-from sysbench.tui.widgets.table_view import FilterBox, filter_bindings
+from sysbench.tui.widgets.table_view import FilterBox, Filtered, filter_bindings
 
 READING = "Reading both runs …"
 NOT_TESTED = "one traced process each: not tested"
 
 
-class RowsView(Vertical):
+class RowsView(Filtered):
     """A summary, then the rows of a difference; `?` shows the whole summary."""
 
     BINDINGS: ClassVar[list[BindingType]] = filter_bindings("compare")
@@ -116,19 +115,10 @@ class RowsView(Vertical):
 
     def action_filter(self) -> None:
         if self.table.display:
-            self.query_one(FilterBox).open()
+            super().action_filter()
 
-    def action_clear_filter(self) -> None:
-        self.query_one(FilterBox).close()
-        self.start_focus()
-
-    @on(FilterBox.Changed)
-    def _narrow(self, event: FilterBox.Changed) -> None:
-        self.table.filter(event.value)
-
-    @on(FilterBox.Submitted)
-    def _to_rows(self) -> None:
-        self.start_focus()
+    def narrow(self, words: str) -> None:
+        self.table.filter(words)
 
 
 def show_difference(

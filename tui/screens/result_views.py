@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
@@ -25,7 +25,7 @@ from sysbench.tui.screens.result_registry import TABS, Tab
 from sysbench.tui.screens.work_screen import WorkScreen, unfold_binding
 from sysbench.tui.text import outcome_text
 from sysbench.tui.widgets.key_bar import TabBar, ViewBar, next_name
-from sysbench.tui.widgets.table_view import FilterBox, TableView, filter_bindings
+from sysbench.tui.widgets.table_view import FilterBox, Filtered, TableView, filter_bindings
 
 VIEW_ID = re.compile(r"[^\w-]+", re.ASCII)
 """Characters that an id cannot have."""
@@ -148,8 +148,10 @@ def view_of(
     )
 
 
-class ViewsTab(ResultTab[Block]):
+class ViewsTab(ResultTab[Block], Filtered):
     """Shows one of the views that the subclass declares; a blank tab has none."""
+
+    # `ResultTab` comes first: Textual gives a widget the styles of its first base only.
 
     def __init__(self, row: Tab, run: RunDirectory, record: Record) -> None:
         super().__init__(row, run, record)
@@ -205,7 +207,7 @@ class ViewsTab(ResultTab[Block]):
             self._unfilled.remove(name)
             fill()
         for box in self.query(FilterBox):
-            self._narrow_to(box.value)
+            self.narrow(box.value)
         self.show_detail()
 
     def turn_to(self, name: str) -> None:
@@ -221,27 +223,10 @@ class ViewsTab(ResultTab[Block]):
         event.stop()
         self.turn_to(event.name)
 
-    def action_filter(self) -> None:
-        for box in self.query(FilterBox):
-            box.open()
-
-    def action_clear_filter(self) -> None:
-        for box in self.query(FilterBox):
-            box.close()
-            give_focus(self.active)
-
-    @on(FilterBox.Changed)
-    def _narrow(self, event: Input.Changed) -> None:
-        self._narrow_to(event.value)
-
-    def _narrow_to(self, words: str) -> None:
+    def narrow(self, words: str) -> None:
         if isinstance(self.active, TableView) and self._words.get(self.view, "") != words:
             self._words[self.view] = words
             self.active.filter(words)
-
-    @on(FilterBox.Submitted)
-    def _to_view(self) -> None:
-        give_focus(self.active)
 
     @on(TableView.RowHighlighted)
     def show_detail(self) -> None:

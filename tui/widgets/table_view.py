@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 from rich.text import Text
-from textual import events
+from textual import events, on
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input
 
@@ -341,6 +342,35 @@ class FilterBox(Input):
 
     def close(self) -> None:
         self.value, self.display = "", False
+
+
+class Filtered(Vertical):
+    """A container whose `FilterBox`, if it has one, narrows what is shown."""
+
+    def narrow(self, words: str) -> None:
+        """Show only what contains all these words."""
+        raise NotImplementedError
+
+    def start_focus(self) -> None:
+        """Focus what takes keys."""
+        raise NotImplementedError
+
+    def action_filter(self) -> None:
+        for box in self.query(FilterBox):
+            box.open()
+
+    def action_clear_filter(self) -> None:
+        for box in self.query(FilterBox):
+            box.close()
+            self.start_focus()
+
+    @on(FilterBox.Changed)
+    def _narrow(self, event: FilterBox.Changed) -> None:
+        self.narrow(event.value)
+
+    @on(FilterBox.Submitted)
+    def _to_rows(self) -> None:
+        self.start_focus()
 
 
 def filter_bindings(area: str) -> list[BindingType]:

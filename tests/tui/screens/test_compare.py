@@ -169,7 +169,7 @@ async def test_each_view_has_its_key_and_explains_itself(
             assert shown == [name] == [screen.bar.active]
             await pilot.press("question_mark")
             await until(pilot, lambda: isinstance(app.screen, ExplainScreen))
-            assert len(str(app.screen.query_one("#origins", Folding).render())) > 100
+            assert len(str(app.screen.query_one("#text", Folding).render())) > 100
             await pilot.press("escape")
             await pilot.pause()
         factors = screen.query_one(DiffersView).table.table
