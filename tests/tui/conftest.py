@@ -114,7 +114,9 @@ def is_shown(screen: ResultScreen, tab: str) -> bool:
     return screen.tab is not None and screen.bar.active == tab
 
 
-async def open_tab(pilot: Pilot[None], app: SysbenchApp, run: RunDirectory, name: str) -> ResultTab:
+async def open_tab(
+    pilot: Pilot[None], app: SysbenchApp, run: RunDirectory, name: str
+) -> ResultTab[Any]:
     """Open a run and go to a tab by its key; returns when the tab's own keys work."""
     screen = await open_result(pilot, app, run)
     await pilot.press(str(screen.bar.names.index(name) + 1))

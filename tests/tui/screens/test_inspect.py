@@ -297,7 +297,7 @@ async def test_findings_come_first_and_a_key_chooses_steps(
         assert isinstance(tab, KernelsTab)
         assert [*tab.views][2:-1] == ["steps", "annotations", "api"]
         tab.turn_to("steps")
-        assert tab.active.row_count == 4  # type: ignore[attr-defined]
+        assert tab.active.row_count == 4
         box = screen.query_one("#file", Input)
         await pilot.press("t")
         await until(pilot, lambda: box.has_focus and box.value.endswith("--steps="))

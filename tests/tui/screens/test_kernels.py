@@ -12,10 +12,11 @@ from textual.widgets import Static
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.kernel_tables import kernel_table
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.kernels_tab import AnswersView, KernelsTab, RooflinePlot, row_text
+from sysbench.tui.screens.kernels_tab import AnswersView, KernelsTab, row_text
 from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.key_bar import ViewBar
 from sysbench.tui.widgets.outline_view import TreeView
+from sysbench.tui.widgets.roofline_plot import RooflinePlot
 from sysbench.tui.widgets.stack_bar import StackBar
 from sysbench.tui.widgets.table_view import KernelTable
 from tests.tui.conftest import open_result, open_tab, until
