@@ -21,6 +21,7 @@ import msgspec
 from sysbench.core.record.record import SCHEMA, Record
 from sysbench.core.spec.fields import FIELDS
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.meanings import MEANINGS
 from sysbench.core.tables.table import FACT_COLUMNS
 from sysbench.tui.explanations import EXPLANATIONS
 
@@ -296,7 +297,7 @@ class _Reader:
                 yield from self.columns(self._known[node.id])
             elif hasattr(self._module, node.id):  # imported from another module
                 yield from (
-                    (column.name, column.about) for column in getattr(self._module, node.id)
+                    (column.name, column.meaning) for column in getattr(self._module, node.id)
                 )
         elif isinstance(node, ast.Call):
             yield from self._call(node)
@@ -313,10 +314,12 @@ class _Reader:
         name = function.id if isinstance(function, ast.Name) else ""
         if name == "Column":
             yield self.text(node.args[0]), self._about(node)
-        elif name == "field_of":
-            yield self.text(node.args[1]), self._about(node)
-        elif name == "fields_of":
-            yield from ((str(word.arg), self.text(word.value)) for word in node.keywords)
+        elif name == "columns_for":
+            for part in node.args[1:]:
+                if isinstance(part, ast.Constant):
+                    yield str(part.value), MEANINGS[str(part.value)]
+                else:
+                    yield from self.columns(part)
         elif name == "map" and isinstance(node.args[0], ast.Name):
             yield from self._made(node.args[0].id, node.args[1])
         elif name in self._makers:
@@ -326,17 +329,18 @@ class _Reader:
         """The columns of a local function: those of a mapping from names to sentences, else one
         that stands for all."""
         column = self._makers[maker]
-        about = next(word.value for word in column.keywords if word.arg == "about")
+        about = next((word.value for word in column.keywords if word.arg == "about"), None)
         if isinstance(about, ast.Subscript) and isinstance(about.value, ast.Name):
             sentences = getattr(self._module, about.value.id)
             yield from ((name, sentences[name]) for name in self._names(argument))
         else:
             bare = maker.removeprefix("of_").removesuffix("_column")
             name = self.text(column.args[0]).replace("…", f"<{bare}>")
-            yield name if f"<{bare}>" in name else f"<{bare}>", self.text(about)
+            yield name if f"<{bare}>" in name else f"<{bare}>", self._about(column)
 
     def _about(self, node: ast.Call) -> str:
-        return next((self.text(word.value) for word in node.keywords if word.arg == "about"), "")
+        sentences = (self.text(word.value) for word in node.keywords if word.arg == "about")
+        return next(sentences, "") or MEANINGS.get(self.text(node.args[0]), "")
 
     def _names(self, node: ast.expr) -> list[str]:
         if isinstance(node, ast.Name) and node.id not in self._known:

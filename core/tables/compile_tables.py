@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sysbench.core.compare.comparison import BreakEven
 from sysbench.core.formatting import counted, significant
 from sysbench.core.record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
-from sysbench.core.tables.table import Cell, Column, Table, facts, fields_of, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, columns_for, facts, tabulate
 from sysbench.core.trace.classify import WHOLE_MODEL
 from sysbench.core.trace.provenance import row_key
 
@@ -102,13 +102,13 @@ class _Gap:
     code: str | None = None
 
 
-GAP_COLUMNS = fields_of(
+GAP_COLUMNS = columns_for(
     _Gap,
-    what="graph break, recompile limit, or another gap",
-    count="number of occurrences",
-    place="file and line",
-    reason="reason that the compiler gives",
-    code="source line",
+    Column("what", about="graph break, recompile limit, or another gap"),
+    Column("count", about="number of occurrences"),
+    Column("place", about="file and line"),
+    Column("reason", about="reason that the compiler gives"),
+    Column("code", about="source line"),
 )
 
 
@@ -157,25 +157,19 @@ class _Generated:
         return sum(row.calls for row in self.traced) if self.traced else None
 
 
-GENERATED_COLUMNS: tuple[Column[_Generated], ...] = (
-    *fields_of(
-        _Generated,
-        exclusive_ns="time of this row alone; overlaps count once",
-        calls="number of calls",
-    ),
+GENERATED_COLUMNS = columns_for(
+    _Generated,
+    "exclusive_ns",
+    "calls",
     Column(
         "per_call_bytes",
         lambda row: row.kernel.bytes_per_call,
         about="bytes that one call reads and writes",
     ),
-    Column("name", lambda row: row.kernel.name, about="name of the row"),
-    Column("phase", lambda row: row.kernel.phase, about="phase of the step"),
-    Column(
-        "module",
-        lambda row: row.kernel.module or WHOLE_MODEL,
-        about="path of the module; * is every layer",
-    ),
-    Column("ops", lambda row: ", ".join(row.kernel.ops), about="operators in the fused kernel"),
+    Column("name", lambda row: row.kernel.name),
+    Column("phase", lambda row: row.kernel.phase),
+    Column("module", lambda row: row.kernel.module or WHOLE_MODEL),
+    Column("ops", lambda row: ", ".join(row.kernel.ops)),
     Column(
         "sources",
         lambda row: "; ".join(row.kernel.sources),

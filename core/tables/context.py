@@ -16,7 +16,7 @@ from sysbench.core.record.environment import (
 from sysbench.core.record.record import Finding, PassRecord, Record
 from sysbench.core.spec.own_model import OWN_MODEL, argument_words
 from sysbench.core.spec.spec import NUMERIC_WORKLOADS
-from sysbench.core.tables.table import Cell, Column, Table, facts, fields_of, is_number, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, columns_for, facts, is_number, tabulate
 
 
 def spec_table(record: Record) -> Table:
@@ -41,32 +41,27 @@ def passes_table(record: Record) -> Table:
 
     return tabulate(
         record.passes,
-        (
-            *fields_of(
-                PassRecord,
-                name="name of the row",
-                outcome="how the pass ended",
-                step_ms="median step of the pass",
-            ),
+        columns_for(
+            PassRecord,
+            "name",
+            Column("outcome", about="how the pass ended"),
+            Column("step_ms", about="median step of the pass"),
             Column("over_bare", over_bare, about="step over that of the timing pass, minus one"),
-            *fields_of(
-                PassRecord,
-                seconds="duration of the pass on the host's clock",
-                detail="details of how the pass ended",
-            ),
+            Column("seconds", about="duration of the pass on the host's clock"),
+            Column("detail", about="details of how the pass ended"),
         ),
         name="passes",
         title="Passes: what measuring costs the step",
     )
 
 
-FINDING_COLUMNS = fields_of(
+FINDING_COLUMNS = columns_for(
     Finding,
-    severity="problem, warning, note or good",
-    verdict="the finding in one sentence",
-    why="numbers that support the finding",
-    next="what to do about it",
-    rule="rule that found it",
+    Column("severity", about="problem, warning, note or good"),
+    Column("verdict", about="the finding in one sentence"),
+    Column("why", about="numbers that support the finding"),
+    Column("next", about="what to do about it"),
+    Column("rule", about="rule that found it"),
 )
 
 

@@ -18,7 +18,7 @@ from sysbench.core.compare.nodes import (
     walk_nodes,
 )
 from sysbench.core.tables.cells import SIGNED
-from sysbench.core.tables.table import Column, Table, fields_of, tabulate
+from sysbench.core.tables.table import Column, Table, columns_for, tabulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +40,36 @@ class Cut:
     least: float = 0.0
 
 
-TIME_COLUMNS: tuple[Column[PlacedDifference[TimeNode]], ...] = (
-    Column("change_ns", lambda row: row.node.change, "change ms", f"{SIGNED}ns", about="B minus A"),
-    Column("a_ns", lambda row: row.node.a_ns, "A ms", about="time in A's traced step"),
-    Column("b_ns", lambda row: row.node.b_ns, "B ms", about="time in B's traced step"),
-    Column("a_calls", lambda row: row.node.a_calls, "A calls", about="calls per step of A"),
-    Column("b_calls", lambda row: row.node.b_calls, "B calls", about="calls per step of B"),
-    Column("state", lambda row: _state(row.node), about="new in B, gone from A, or renamed"),
-    Column("phase", lambda row: row.node.phase, is_optional=True, about="phase of the step"),
+TIME_COLUMNS = columns_for(
+    PlacedDifference[TimeNode],
     Column(
-        "row", lambda row: "  " * row.depth + difference_label(row.node), about="row of the tree"
+        "change_ns",
+        lambda row: row.node.change,
+        heading="change ms",
+        unit=f"{SIGNED}ns",
+        about="B minus A",
     ),
-    Column("kind", lambda row: row.node.kind, about="kind of the row"),
-    *fields_of(PlacedDifference, depth="depth of the row below the root"),
+    Column("a_ns", lambda row: row.node.a_ns, heading="A ms", about="time in A's traced step"),
+    Column("b_ns", lambda row: row.node.b_ns, heading="B ms", about="time in B's traced step"),
+    Column("a_calls", lambda row: row.node.a_calls, heading="A calls", about="calls per step of A"),
+    Column("b_calls", lambda row: row.node.b_calls, heading="B calls", about="calls per step of B"),
+    Column("state", lambda row: _state(row.node)),
+    Column("phase", lambda row: row.node.phase, is_optional=True),
+    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
+    Column("kind", lambda row: row.node.kind),
+    "depth",
 )
-BYTE_COLUMNS: tuple[Column[PlacedDifference[ByteNode]], ...] = (
-    Column(
-        "change_bytes", lambda row: row.node.change, "change", f"{SIGNED}bytes", about="B minus A"
-    ),
-    Column("a_bytes", lambda row: row.node.a_bytes, "A", about="bytes of A at its peak"),
-    Column("b_bytes", lambda row: row.node.b_bytes, "B", about="bytes of B at its peak"),
-    Column("a_blocks", lambda row: row.node.a_blocks, "A blocks", about="blocks of A at its peak"),
-    Column("b_blocks", lambda row: row.node.b_blocks, "B blocks", about="blocks of B at its peak"),
-    Column("state", lambda row: _state(row.node), about="new in B, gone from A, or renamed"),
-    Column(
-        "row", lambda row: "  " * row.depth + difference_label(row.node), about="row of the tree"
-    ),
-    Column("kind", lambda row: row.node.kind, about="kind of the row"),
-    *fields_of(PlacedDifference, depth="depth of the row below the root"),
+BYTE_COLUMNS = columns_for(
+    PlacedDifference[ByteNode],
+    Column("change_bytes", lambda row: row.node.change, heading="change", unit=f"{SIGNED}bytes"),
+    Column("a_bytes", lambda row: row.node.a_bytes, heading="A"),
+    Column("b_bytes", lambda row: row.node.b_bytes, heading="B"),
+    Column("a_blocks", lambda row: row.node.a_blocks, heading="A blocks"),
+    Column("b_blocks", lambda row: row.node.b_blocks, heading="B blocks"),
+    Column("state", lambda row: _state(row.node)),
+    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
+    Column("kind", lambda row: row.node.kind),
+    "depth",
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sysbench.core.record.distributed import CollectiveRow, HostRow, MemoryRow, RankRow
 from sysbench.core.record.record import Distributed, Spread
-from sysbench.core.tables.table import Cell, Column, Table, facts, fields_of, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, columns_for, facts, tabulate
 from sysbench.core.tables.timing_tables import STATISTICS
 
 SPLIT = ("compute", "waiting", "transfer", "exposed", "communication")
@@ -92,12 +92,12 @@ def split_table(block: Distributed) -> Table:
     )
 
 
-COLLECTIVE_COLUMNS = fields_of(
+COLLECTIVE_COLUMNS = columns_for(
     CollectiveRow,
-    kind="kind of the row",
-    calls="number of calls",
-    bytes="input or output of one rank, whichever is larger",
-    sent_bytes="bytes that one rank sends",
+    "kind",
+    "calls",
+    Column("bytes", about="input or output of one rank, whichever is larger"),
+    Column("sent_bytes", about="bytes that one rank sends"),
 )
 
 
@@ -111,18 +111,18 @@ def collective_table(block: Distributed) -> Table:
     )
 
 
-RANK_COLUMNS = fields_of(
+RANK_COLUMNS = columns_for(
     RankRow,
-    rank="number of the process",
-    step_ms="median step of the rank",
-    compute_ms="step time without waiting and transfer",
-    waiting_ms="time from the rank's arrival at a collective to the last rank's arrival",
-    transfer_ms="time from the last rank's arrival at a collective to its end",
-    exposed_ms="communication during which the rank computed nothing",
-    communication_ms="time in collectives: waiting and transfer",
-    last_share="share of the collectives that this rank reached last",
-    device="device of the row",
-    threads="compute threads of the process",
+    "rank",
+    Column("step_ms", about="median step of the rank"),
+    Column("compute_ms", about="step time without waiting and transfer"),
+    "waiting_ms",
+    Column("transfer_ms", about="time from the last rank's arrival at a collective to its end"),
+    Column("exposed_ms", about="communication during which the rank computed nothing"),
+    Column("communication_ms", about="time in collectives: waiting and transfer"),
+    Column("last_share", about="share of the collectives that this rank reached last"),
+    "device",
+    Column("threads", about="compute threads of the process"),
 )
 
 
@@ -130,25 +130,22 @@ def rank_table(block: Distributed) -> Table:
     """One row per rank, with its host if there are several."""
     return tabulate(
         block.rows,
-        (
-            *RANK_COLUMNS,
-            *(fields_of(RankRow, host="number of the host in this run") if block.hosts else ()),
-        ),
+        (*RANK_COLUMNS, *(columns_for(RankRow, "host") if block.hosts else ())),
         name="distributed-ranks",
         title="Ranks: medians per step; last is the share of collectives that it reached last",
     )
 
 
-MEMORY_COLUMNS = fields_of(
+MEMORY_COLUMNS = columns_for(
     MemoryRow,
-    rank="number of the process",
-    moment="moment at which the bytes were read",
-    parameter_bytes="bytes of parameters",
-    gradient_bytes="bytes of gradients",
-    optimizer_bytes="bytes of the optimizer's state",
-    total_bytes="bytes of all of them",
-    allocated_bytes="bytes in blocks that are in use",
-    peak_allocated_bytes="highest number of allocated bytes",
+    "rank",
+    Column("moment", about="moment at which the bytes were read"),
+    "parameter_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    Column("total_bytes", about="bytes of all of them"),
+    "allocated_bytes",
+    "peak_allocated_bytes",
 )
 
 
@@ -162,13 +159,13 @@ def optimizer_table(block: Distributed) -> Table:
     )
 
 
-HOST_COLUMNS = fields_of(
+HOST_COLUMNS = columns_for(
     HostRow,
-    host="number of the host in this run",
-    node="digits that stand for the cluster's node in records",
-    ranks="number of ranks",
-    clock_ahead_ms="offset of the host's clock from host 0",
-    clock_error_ms="maximum error of the offset",
+    "host",
+    Column("node", about="digits that stand for the cluster's node in records"),
+    "ranks",
+    Column("clock_ahead_ms", about="offset of the host's clock from host 0"),
+    Column("clock_error_ms", about="maximum error of the offset"),
 )
 
 

@@ -10,7 +10,7 @@ from sysbench.core.predict.dry_run_client import ExactPrediction, PhasePredictio
 from sysbench.core.predict.fit_grid import Fit, FitCell
 from sysbench.core.predict.savings import Saving, Savings
 from sysbench.core.record.memory import LedgerRow
-from sysbench.core.tables.table import Column, Table, facts, fields_of, tabulate
+from sysbench.core.tables.table import Column, Table, columns_for, facts, tabulate
 
 
 def predicted_ledger_table(prediction: Prediction) -> Table:
@@ -23,15 +23,12 @@ def predicted_ledger_table(prediction: Prediction) -> Table:
     peak = prediction.peak_bytes or 1
     return tabulate(
         prediction.ledger,
-        (
-            *fields_of(LedgerRow, name="name of the row", bytes="bytes at the predicted peak"),
+        columns_for(
+            LedgerRow,
+            "name",
+            Column("bytes", about="bytes at the predicted peak"),
             Column("share", lambda row: row.bytes / peak, about="share of the peak"),
-            Column(
-                "block_bytes",
-                lambda row: block_bytes.get(row.name),
-                is_optional=True,
-                about="size of the allocator's block",
-            ),
+            Column("block_bytes", lambda row: block_bytes.get(row.name), is_optional=True),
         ),
         name="ledger",
         title=f"Peak memory, predicted, in {prediction.peak_phase} ({prediction.peak_place})",
@@ -51,20 +48,13 @@ def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float
     )
     return tabulate(
         prediction.phases,
-        (
-            *fields_of(
-                PhasePrediction,
-                phase="phase of the step",
-                peak_bytes="bytes alive at the peak",
-                place="module or operator at the peak",
-                flops="FLOPs; a multiply-add is two",
-            ),
-            Column(
-                "block_bytes",
-                lambda phase: phase.block_bytes,
-                is_optional=True,
-                about="size of the allocator's block",
-            ),
+        columns_for(
+            PhasePrediction,
+            "phase",
+            "peak_bytes",
+            Column("place", about="module or operator at the peak"),
+            "flops",
+            Column("block_bytes", is_optional=True),
             *((roofline,) if roof else ()),
         ),
         name="phases",
@@ -97,14 +87,12 @@ def grid_table(cells: Sequence[FitCell]) -> Table:
     keys = tuple(cells[0].settings)
     return tabulate(
         cells,
-        (
+        columns_for(
+            FitCell,
             *(Column[FitCell](key, _setting(key), about="value of this axis") for key in keys),
-            *fields_of(
-                FitCell,
-                peak_bytes="bytes alive at the peak",
-                peak_phase="phase of the peak",
-                fits="true if the predicted peak fits in memory",
-            ),
+            "peak_bytes",
+            "peak_phase",
+            Column("fits", about="true if the predicted peak fits in memory"),
             Column("note", lambda cell: cell.why, is_optional=True, about="why there is no value"),
         ),
         name="grid",
@@ -116,24 +104,19 @@ def savings_table(savings: Savings) -> Table:
     """One row per change that saves memory, largest first."""
     return tabulate(
         savings.savings,
-        (
+        columns_for(
+            Saving,
             Column("change", _change, about="setting that changes"),
-            *fields_of(Saving, saved_bytes="reduction of the predicted peak"),
+            Column("saved_bytes", about="reduction of the predicted peak"),
             Column(
                 "share",
                 lambda saving: saving.saved_bytes / savings.peak_bytes,
                 about="share of the peak",
             ),
-            *fields_of(
-                Saving, peak_bytes="bytes alive at the peak", peak_phase="phase of the peak"
-            ),
-            Column(
-                "reserved_bytes",
-                lambda saving: saving.reserved_bytes,
-                is_optional=True,
-                about="bytes reserved from the driver",
-            ),
-            *fields_of(Saving, price="cost of the change"),
+            "peak_bytes",
+            "peak_phase",
+            Column("reserved_bytes", is_optional=True),
+            Column("price", about="cost of the change"),
         ),
         name="savings",
         title="What one change would save of the peak, predicted",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.record import Kernels
 from sysbench.core.record.steps import HostRange, HostSide, MarkedSteps, StepRow
-from sysbench.core.tables.table import Cell, Column, Table, field_of, fields_of, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, columns_for, tabulate
 from sysbench.core.trace.idle_causes import idle_label
 
 ODD = "odd"
@@ -29,40 +29,29 @@ def steps_table(marked: MarkedSteps) -> Table:
     work = "kernels" if marked.clock == "device" else "operators"
     return tabulate(
         rows,
-        (
-            Column(
-                "step",
-                lambda row: "outside" if row.number is None else row.number,
-                about="number of the step",
-            ),
-            Column("kind", lambda row: row.kind or None, is_optional=True, about="kind of the row"),
-            Column("tokens", lambda row: row.tokens, is_optional=True, about="tokens of the step"),
-            Column(
-                "requests",
-                lambda row: row.requests,
-                is_optional=True,
-                about="requests that the step served",
-            ),
+        columns_for(
+            StepRow,
+            Column("step", lambda row: "outside" if row.number is None else row.number),
+            Column("kind", lambda row: row.kind or None, is_optional=True),
+            Column("tokens", is_optional=True, about="tokens of the step"),
+            Column("requests", is_optional=True, about="requests that the step served"),
             Column(
                 "time_ns", lambda row: row.ns, about="time of the step's work, or of its marker"
             ),
-            Column("share", lambda row: row.ns / span_ns, about="share of the table's total"),
-            *fields_of(
-                StepRow,
-                busy_ns="time in which at least one kernel ran",
-                communication_ns="time in which a collective ran",
-            ),
+            Column("share", lambda row: row.ns / span_ns),
+            "busy_ns",
+            "communication_ns",
             *map(idle_column, causes),
-            *fields_of(StepRow, unattributed_ns="busy time without a named event in the trace"),
-            Column("kernels", lambda row: row.kernels, heading=work, about="kernels launched"),
-            *fields_of(StepRow, host_ns="time on the host"),
+            Column("unattributed_ns", about="busy time without a named event in the trace"),
+            Column("kernels", heading=work),
+            "host_ns",
             Column(
                 "odd",
                 lambda row: ODD if row.is_odd else None,
                 is_optional=True,
                 about="marks a step that differs from others of its kind",
             ),
-            *fields_of(StepRow, name="name of the row"),
+            "name",
         ),
         name="steps",
         title=f"Steps by {marked.family}, {_clock_words(marked)}: with outside "
@@ -98,19 +87,14 @@ NOTE = (
     "own: without nested ranges; any thread: with work that other threads launched in that time, "
     "such as backward; host late: GPU idle because the host had launched nothing yet"
 )
-COLUMNS: tuple[Column[HostRange], ...] = (
-    field_of(HostRange, "total_ns", priority=1, about="busy time of work launched inside"),
-    field_of(HostRange, "own_ns", priority=2, about="time without the rows inside it"),
-    field_of(
-        HostRange,
-        "meanwhile_ns",
-        heading="any thread ms",
-        priority=5,
-        about="device time, launches of any thread included",
-    ),
-    field_of(HostRange, "launched", priority=7, about="kernels, copies and fills launched"),
-    field_of(HostRange, "calls", priority=3, about="number of calls"),
-    field_of(HostRange, "host_ns", priority=8, about="time on the host"),
+COLUMNS = columns_for(
+    HostRange,
+    Column("total_ns", priority=1, about="busy time of work launched inside"),
+    Column("own_ns", priority=2),
+    Column("meanwhile_ns", heading="any thread ms", priority=5),
+    Column("launched", priority=7, about="kernels, copies and fills launched"),
+    Column("calls", priority=3),
+    Column("host_ns", priority=8),
     Column(
         "late_ns",
         lambda row: row.late_ns or None,
@@ -119,20 +103,19 @@ COLUMNS: tuple[Column[HostRange], ...] = (
         priority=6,
         about="device idle because the host was late to launch",
     ),
-    field_of(HostRange, "name", priority=4, is_flexible=True, about="name of the row"),
+    Column("name", priority=4, is_flexible=True),
 )
-CALL_COLUMNS: tuple[Column[KernelSummary], ...] = (
-    field_of(KernelSummary, "total_ns", priority=1, about="sum of the call times"),
-    field_of(KernelSummary, "share", priority=2, about="share of the table's total"),
-    field_of(
-        KernelSummary, "instances", heading="calls", priority=3, about="number of occurrences"
-    ),
-    field_of(KernelSummary, "mean_ns", priority=5, about="time over calls"),
-    field_of(KernelSummary, "median_ns", priority=6, about="median call"),
-    field_of(KernelSummary, "min_ns", priority=7, about="shortest call"),
-    field_of(KernelSummary, "max_ns", priority=8, about="longest call"),
-    field_of(KernelSummary, "std_ns", priority=9, about="standard deviation of the calls"),
-    field_of(KernelSummary, "name", priority=4, is_flexible=True, about="name of the row"),
+CALL_COLUMNS = columns_for(
+    KernelSummary,
+    Column("total_ns", priority=1),
+    Column("share", priority=2),
+    Column("instances", heading="calls", priority=3),
+    Column("mean_ns", priority=5),
+    Column("median_ns", priority=6),
+    Column("min_ns", priority=7),
+    Column("max_ns", priority=8),
+    Column("std_ns", priority=9),
+    Column("name", priority=4, is_flexible=True),
 )
 
 

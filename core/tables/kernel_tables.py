@@ -16,8 +16,7 @@ from sysbench.core.tables.table import (
     Cell,
     Column,
     Table,
-    field_of,
-    fields_of,
+    columns_for,
     folded,
     tabulate,
     with_total,
@@ -43,36 +42,25 @@ def window_label(kernels: Kernels) -> str:
     return "one traced step" if kernels.whole == "step" else "traced span"
 
 
-KERNEL_COLUMNS: tuple[Column[KernelRow], ...] = (
-    field_of(
-        KernelRow, "exclusive_ns", priority=1, about="time of this row alone; overlaps count once"
-    ),
-    field_of(KernelRow, "share", priority=2, about="share of the traced step"),
-    field_of(KernelRow, "calls", priority=6, about="number of calls"),
-    field_of(KernelRow, "mean_ns", priority=9, about="time over calls"),
-    field_of(KernelRow, "category", priority=3, about="kind of work or memory"),
-    field_of(
-        KernelRow,
-        "fused",
-        in_detail=True,
-        about="true if the compiler made one kernel of several operators",
-    ),
-    field_of(KernelRow, "phase", priority=7, about="phase of the step"),
-    field_of(KernelRow, "name", priority=4, is_flexible=True, about="name of the row"),
-    field_of(KernelRow, "module", priority=5, about="path of the module; * is every layer"),
-    field_of(KernelRow, "op", priority=8, about="operator that launched it"),
-    field_of(KernelRow, "total_ns", priority=12, about="sum of the call times"),
-    field_of(KernelRow, "min_ns", priority=10, about="shortest call"),
-    field_of(KernelRow, "max_ns", priority=11, about="longest call"),
-    field_of(KernelRow, "of_roof", priority=9, about="roofline time over measured time"),
-    field_of(KernelRow, "flops", priority=14, about="FLOPs; a multiply-add is two"),
-    field_of(KernelRow, "moved_bytes", priority=15, about="input and output bytes, each once"),
-    Column(
-        "ops",
-        lambda row: ", ".join(row.ops) or None,
-        in_detail=True,
-        about="operators in the fused kernel",
-    ),
+KERNEL_COLUMNS = columns_for(
+    KernelRow,
+    Column("exclusive_ns", priority=1),
+    Column("share", priority=2, about="share of the traced step"),
+    Column("calls", priority=6),
+    Column("mean_ns", priority=9),
+    Column("category", priority=3),
+    Column("fused", in_detail=True),
+    Column("phase", priority=7),
+    Column("name", priority=4, is_flexible=True),
+    Column("module", priority=5),
+    Column("op", priority=8, about="operator that launched it"),
+    Column("total_ns", priority=12),
+    Column("min_ns", priority=10),
+    Column("max_ns", priority=11),
+    Column("of_roof", priority=9),
+    Column("flops", priority=14),
+    Column("moved_bytes", priority=15),
+    Column("ops", lambda row: ", ".join(row.ops) or None, in_detail=True),
 )
 """Columns of the kernel table."""
 
@@ -187,18 +175,14 @@ def category_table(kernels: Kernels) -> Table:
     return tabulate(
         sorted(totals, key=lambda category: -totals[category]),
         (
-            Column("category", lambda category: category, about="kind of work or memory"),
-            Column(
-                "exclusive_ns",
-                lambda category: totals[category],
-                about="time of this row alone; overlaps count once",
-            ),
+            Column("category", lambda category: category),
+            Column("exclusive_ns", lambda category: totals[category]),
             Column(
                 "share",
                 lambda category: totals[category] / step_ns,
                 about="share of the traced step",
             ),
-            Column("calls", lambda category: calls[category], about="number of calls"),
+            Column("calls", lambda category: calls[category]),
             *map(phase_column, phases),
         ),
         name="categories",
@@ -210,8 +194,9 @@ def category_table(kernels: Kernels) -> Table:
     )
 
 
-QUESTION_COLUMNS: tuple[Column[Answer], ...] = (
-    Column("question", lambda answer: answer.question, about="question"),
+QUESTION_COLUMNS = columns_for(
+    Answer,
+    Column("question", about="question"),
     Column(
         "answer",
         lambda answer: answer.sentence,
@@ -252,19 +237,15 @@ def roof_words(roof: Roof | None, reason: str = "") -> str:
     )
 
 
-ROOFLINE_COLUMNS: tuple[Column[RoofPoint], ...] = (
+ROOFLINE_COLUMNS = columns_for(
+    RoofPoint,
     Column(
         "group", lambda point: point.label, about="group of rows: a category or a kind of kernel"
     ),
-    Column("phase", lambda point: point.phase, about="phase of the step"),
+    "phase",
     Column("total_ns", lambda point: point.ns, about="time of the group's rows with known bytes"),
-    Column("share", lambda point: point.share, about="share of the table's total"),
-    Column(
-        "intensity",
-        lambda point: point.intensity,
-        heading="FLOP/byte",
-        about="FLOPs per byte moved",
-    ),
+    "share",
+    Column("intensity", heading="FLOP/byte", about="FLOPs per byte moved"),
     Column(
         "tflops", lambda point: point.flops_per_second / 1e12, about="FLOPs over time, in TFLOP/s"
     ),
@@ -273,13 +254,10 @@ ROOFLINE_COLUMNS: tuple[Column[RoofPoint], ...] = (
         lambda point: point.bytes_per_second / 1e9,
         about="bytes over time, in GB/s",
     ),
-    *fields_of(
-        RoofPoint,
-        of_roof="roofline time over measured time",
-        bound="limit: compute or memory",
-        flops="FLOPs; a multiply-add is two",
-        moved_bytes="input and output bytes, each once",
-    ),
+    "of_roof",
+    Column("bound", about="limit: compute or memory"),
+    "flops",
+    "moved_bytes",
     Column(
         "known_share", lambda point: point.known, about="share of the time whose bytes are known"
     ),
@@ -313,13 +291,13 @@ class _CountedPhase:
         return self.counted_flops / self.model_flops if self.model_flops else None
 
 
-FLOPS_COLUMNS = fields_of(
+FLOPS_COLUMNS = columns_for(
     _CountedPhase,
-    phase="phase of the step",
-    counted_flops="FLOPs counted from operator shapes",
-    model_flops="closed form of the model, attention in full",
-    over_model="counted over closed form, minus one",
-    causal_model_flops="closed form without the masked half of attention",
+    "phase",
+    Column("counted_flops", about="FLOPs counted from operator shapes"),
+    Column("model_flops", about="closed form of the model, attention in full"),
+    Column("over_model", about="counted over closed form, minus one"),
+    Column("causal_model_flops", about="closed form without the masked half of attention"),
 )
 
 

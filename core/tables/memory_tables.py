@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from sysbench.core.formatting import format_bytes
 from sysbench.core.memory.oom import out_of_memory
 from sysbench.core.memory.peak_difference import MemoryDifference, OriginChange, RowChange
@@ -22,27 +24,17 @@ from sysbench.core.record.memory import (
     WouldFit,
 )
 from sysbench.core.record.record import Memory, ModuleMemory, Record
-from sysbench.core.tables.table import Column, Row, Table, facts, field_of, fields_of, tabulate
+from sysbench.core.tables.meanings import MEANINGS
+from sysbench.core.tables.table import Column, Table, columns_for, facts, tabulate
 
-ORIGIN_COLUMNS: tuple[Column[Origin], ...] = (
-    *fields_of(Origin, bytes="requested bytes"),
-    Column(
-        "block_bytes",
-        lambda row: row.block_bytes,
-        is_optional=True,
-        about="size of the allocator's block",
-    ),
-    *fields_of(
-        Origin,
-        blocks="number of blocks",
-        category="kind of work or memory",
-        phase="phase of the step",
-    ),
-    Column(
-        "stack",
-        lambda row: " < ".join(row.stack),
-        about="stack of the request, innermost frame first",
-    ),
+ORIGIN_COLUMNS = columns_for(
+    Origin,
+    "bytes",
+    Column("block_bytes", is_optional=True),
+    "blocks",
+    "category",
+    "phase",
+    Column("stack", lambda row: " < ".join(row.stack)),
 )
 """``block_bytes`` are allocator blocks, ``bytes`` the requests."""
 
@@ -57,26 +49,16 @@ def origins_table(memory: Memory) -> Table:
     )
 
 
-LARGEST_COLUMNS: tuple[Column[Allocation], ...] = (
-    field_of(Allocation, "bytes", about="requested bytes"),
-    field_of(
-        Allocation,
-        "block_bytes",
-        is_optional=True,
-        priority=3,
-        about="size of the allocator's block",
-    ),
-    field_of(Allocation, "category", priority=1, about="kind of work or memory"),
-    field_of(Allocation, "phase", priority=2, about="phase of the step"),
-    field_of(Allocation, "module", priority=4, about="path of the module; * is every layer"),
-    field_of(Allocation, "born_ms", priority=5, about="time of the allocation in the recording"),
-    field_of(Allocation, "died_ms", priority=6, about="time of the free in the recording"),
-    Column(
-        "stack",
-        lambda row: " < ".join(row.stack),
-        is_flexible=True,
-        about="stack of the request, innermost frame first",
-    ),
+LARGEST_COLUMNS = columns_for(
+    Allocation,
+    "bytes",
+    Column("block_bytes", is_optional=True, priority=3),
+    Column("category", priority=1),
+    Column("phase", priority=2),
+    Column("module", priority=4),
+    Column("born_ms", priority=5, about="time of the allocation in the recording"),
+    Column("died_ms", priority=6, about="time of the free in the recording"),
+    Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
 )
 
 
@@ -85,22 +67,19 @@ def largest_table(memory: Memory) -> Table:
 
     Without times, allocations of the same size and place are one row with a count.
     """
-    title = "Largest allocations alive at the peak"
-    if "times" not in memory.missing:
-        return tabulate(largest_first(memory.largest), LARGEST_COLUMNS, name="largest", title=title)
-    alike: dict[Row, int] = {}
-    kept = [column for column in LARGEST_COLUMNS if column.name not in ("born_ms", "died_ms")]
-    first: dict[Row, Allocation] = {}
-    for row in largest_first(memory.largest):
-        cells = tuple(column.value(row) for column in kept)
-        alike[cells] = alike.get(cells, 0) + 1
-        first.setdefault(cells, row)
-    counts = {id(row): alike[cells] for cells, row in first.items()}
-    return tabulate(
-        first.values(),
-        (Column("blocks", lambda row: counts[id(row)], about="number of blocks"), *kept),
+    hidden = ("born_ms", "died_ms") if "times" in memory.missing else ()
+    table = tabulate(
+        largest_first(memory.largest),
+        [column for column in LARGEST_COLUMNS if column.name not in hidden],
         name="largest",
-        title=title,
+        title="Largest allocations alive at the peak",
+    )
+    if not hidden:
+        return table
+    rows = tuple((count, *row) for row, count in Counter(table.rows).items())
+    about = {"blocks": MEANINGS["blocks"], **table.about}
+    return msgspec.structs.replace(
+        table, columns=("blocks", *table.columns), rows=rows, about=about
     )
 
 
@@ -114,25 +93,16 @@ def largest_alike_table(memory: Memory) -> Table:
     return tabulate(
         rows,
         (
-            Column("blocks", lambda pair: pair[1], about="number of blocks"),
-            Column("bytes", lambda pair: pair[0][0], heading="each", about="requested bytes"),
-            Column(
-                "block_bytes",
-                lambda pair: pair[0][1],
-                is_optional=True,
-                about="size of the allocator's block",
-            ),
+            Column("blocks", lambda pair: pair[1]),
+            Column("bytes", lambda pair: pair[0][0], heading="each"),
+            Column("block_bytes", lambda pair: pair[0][1], is_optional=True),
             Column(
                 "sum_bytes",
                 lambda pair: pair[0][0] * pair[1],
                 heading="all",
                 about="bytes of all blocks of the row",
             ),
-            Column(
-                "stack",
-                lambda pair: " < ".join(pair[0][5]),
-                about="stack of the request, innermost frame first",
-            ),
+            Column("stack", lambda pair: " < ".join(pair[0][5])),
         ),
         name="largest",
         title=f"Largest of {len(memory.largest)} allocations alive at the peak",
@@ -201,16 +171,16 @@ def recording_notes(memory: Memory) -> list[str]:
     return notes
 
 
-DEVICE_COLUMNS = fields_of(
+DEVICE_COLUMNS = columns_for(
     DeviceMemory,
-    device="device of the row",
-    events="allocations and frees in the recording",
-    peak_allocated_bytes="highest number of allocated bytes",
-    peak_reserved_bytes="highest number of reserved bytes",
-    end_allocated_bytes="bytes held by tensors at the end",
-    baseline_bytes="bytes allocated before the recording",
-    baseline_blocks="blocks older than the recording",
-    is_described="true for the device of the other tables",
+    "device",
+    Column("events", about="allocations and frees in the recording"),
+    "peak_allocated_bytes",
+    Column("peak_reserved_bytes", about="highest number of reserved bytes"),
+    Column("end_allocated_bytes", about="bytes held by tensors at the end"),
+    "baseline_bytes",
+    Column("baseline_blocks", about="blocks older than the recording"),
+    Column("is_described", about="true for the device of the other tables"),
 )
 
 
@@ -233,10 +203,8 @@ def ledger_table(memory: Memory) -> Table:
     return tabulate(
         names,
         (
-            Column("name", lambda name: name, about="name of the row"),
-            Column(
-                "peak_bytes", lambda name: at_peak.get(name, 0), about="bytes alive at the peak"
-            ),
+            Column("name", lambda name: name),
+            Column("peak_bytes", lambda name: at_peak.get(name, 0)),
             Column("share", lambda name: at_peak.get(name, 0) / peak, about="share of the peak"),
             *(
                 Column(
@@ -278,9 +246,11 @@ def card_table(memory: Memory) -> Table:
 
     return tabulate(
         memory.card,
-        (
-            *fields_of(LedgerRow, name="name of the row", bytes="bytes that the driver counts"),
-            Column("share", lambda row: row.bytes / total, about="share of the table's total"),
+        columns_for(
+            LedgerRow,
+            "name",
+            Column("bytes", about="bytes that the driver counts"),
+            Column("share", lambda row: row.bytes / total),
             *map(instant_column, others),
         ),
         name="card",
@@ -299,32 +269,23 @@ class _PoolAt:
         return self.pool.largest_free_bytes / free if free else None
 
 
-POOL_COLUMNS: tuple[Column[_PoolAt], ...] = (
-    Column("instant", lambda row: row.instant, about="moment in the step"),
+POOL_COLUMNS = columns_for(
+    _PoolAt,
+    Column("instant", about="moment in the step"),
     Column(
         "pool",
         lambda row: row.pool.name,
         about="pool of the allocator: ordinary, private, or of a CUDA graph",
     ),
-    Column(
-        "reserved_bytes",
-        lambda row: row.pool.reserved_bytes,
-        about="bytes reserved from the driver",
-    ),
-    Column(
-        "allocated_bytes",
-        lambda row: row.pool.allocated_bytes,
-        about="bytes in blocks that are in use",
-    ),
+    Column("reserved_bytes", lambda row: row.pool.reserved_bytes),
+    Column("allocated_bytes", lambda row: row.pool.allocated_bytes),
     Column(
         "free_bytes", lambda row: row.pool.free_bytes, about="reserved bytes that are not in use"
     ),
     Column(
         "largest_free_bytes", lambda row: row.pool.largest_free_bytes, about="largest free piece"
     ),
-    Column(
-        "largest_share", lambda row: row.largest_share, about="largest free piece over all free"
-    ),
+    Column("largest_share", about="largest free piece over all free"),
 )
 
 
@@ -338,12 +299,12 @@ def pools_table(memory: Memory) -> Table:
     )
 
 
-RECONCILIATION_COLUMNS = fields_of(
+RECONCILIATION_COLUMNS = columns_for(
     ReconciledRow,
-    name="name of the row",
-    predicted_bytes="bytes by the closed form or the dry run",
-    measured_bytes="bytes found by the memory pass",
-    error="predicted over measured, minus one",
+    "name",
+    Column("predicted_bytes", about="bytes by the closed form or the dry run"),
+    Column("measured_bytes", about="bytes found by the memory pass"),
+    "error",
 )
 
 
@@ -362,32 +323,30 @@ def resident_table(memory: Memory) -> Table:
     named = memory.resident_set or "none of these"
     return tabulate(
         memory.closed_forms,
-        (
+        columns_for(
+            ClosedForm,
             Column("form", lambda form: form.name, about="parts that the sum counts"),
-            *fields_of(
-                ClosedForm,
-                bytes="bytes of the closed form",
-                error="predicted over measured, minus one",
-            ),
+            Column("bytes", about="bytes of the closed form"),
+            "error",
             Column(
                 "is_the_peak",
                 lambda form: form.name == memory.resident_set,
                 about="true if this sum is the measured peak",
             ),
-            *fields_of(ClosedForm, meaning="what the sum includes"),
+            Column("meaning", about="what the sum includes"),
         ),
         name="resident",
         title=f"What was resident: {named} · P weights, A saved for backward, C autocast's copies",
     )
 
 
-MODULE_COLUMNS = fields_of(
+MODULE_COLUMNS = columns_for(
     ModuleMemory,
-    module="path of the module; * is every layer",
-    parameter_bytes="bytes of parameters",
-    gradient_bytes="bytes of gradients",
-    optimizer_bytes="bytes of the optimizer's state",
-    activation_bytes="saved for backward, alive at the peak",
+    "module",
+    "parameter_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "activation_bytes",
 )
 
 
@@ -397,26 +356,22 @@ def module_table(memory: Memory) -> Table:
     )
 
 
-CHANGE_COLUMNS: tuple[Column[RowChange], ...] = (
-    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes, about="B minus A"),
-    *fields_of(RowChange, a_bytes="bytes of A at its peak", b_bytes="bytes of B at its peak"),
+CHANGE_COLUMNS = columns_for(
+    RowChange,
+    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
+    "a_bytes",
+    "b_bytes",
 )
-STACK_CHANGE_COLUMNS: tuple[Column[OriginChange], ...] = (
-    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes, about="B minus A"),
-    *fields_of(
-        OriginChange,
-        a_bytes="bytes of A at its peak",
-        b_bytes="bytes of B at its peak",
-        a_blocks="blocks of A at its peak",
-        b_blocks="blocks of B at its peak",
-        category="kind of work or memory",
-        phase="phase of the step",
-    ),
-    Column(
-        "stack",
-        lambda row: " < ".join(row.stack),
-        about="stack of the request, innermost frame first",
-    ),
+STACK_CHANGE_COLUMNS = columns_for(
+    OriginChange,
+    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
+    "a_bytes",
+    "b_bytes",
+    "a_blocks",
+    "b_blocks",
+    "category",
+    "phase",
+    Column("stack", lambda row: " < ".join(row.stack)),
 )
 
 
@@ -425,7 +380,7 @@ def difference_tables(difference: MemoryDifference) -> list[Table]:
     return [
         tabulate(
             difference.rows,
-            (*CHANGE_COLUMNS, *fields_of(RowChange, name="name of the row")),
+            columns_for(RowChange, *CHANGE_COLUMNS, "name"),
             name="ledger-difference",
             title="Ledgers at the two peaks: what differs",
         ),
@@ -433,12 +388,8 @@ def difference_tables(difference: MemoryDifference) -> list[Table]:
             difference.modules,
             (
                 *CHANGE_COLUMNS,
-                Column(
-                    "kind", lambda row: row.kind.removesuffix("_bytes"), about="kind of the row"
-                ),
-                Column(
-                    "module", lambda row: row.name, about="path of the module; * is every layer"
-                ),
+                Column("kind", lambda row: row.kind.removesuffix("_bytes")),
+                Column("module", lambda row: row.name),
             ),
             name="module-difference",
             title="Modules, own and children's: what differs",
@@ -483,12 +434,12 @@ def would_fit_table(oom: Oom) -> Table:
     """Largest value of each key that fits, other keys unchanged."""
     return tabulate(
         oom.would_fit,
-        fields_of(
+        columns_for(
             WouldFit,
-            key="setting",
-            asked="requested value",
-            largest="largest value that fits by the closed form",
-            peak_bytes="bytes alive at the peak",
+            Column("key", about="setting"),
+            Column("asked", about="requested value"),
+            Column("largest", about="largest value that fits by the closed form"),
+            "peak_bytes",
         ),
         name="oom_would_fit",
         title="What would fit, by the closed form, other keys unchanged",
@@ -509,9 +460,11 @@ def oom_ledger_table(oom: Oom) -> Table:
     total = sum(row.bytes for row in oom.ledger) or 1
     return tabulate(
         oom.ledger,
-        (
-            *fields_of(LedgerRow, name="name of the row", bytes="bytes at the failed request"),
-            Column("share", lambda row: row.bytes / total, about="share of the table's total"),
+        columns_for(
+            LedgerRow,
+            "name",
+            Column("bytes", about="bytes at the failed request"),
+            Column("share", lambda row: row.bytes / total),
         ),
         name="oom_ledger",
         title="Memory ledger at the failed request: adds up to the allocated bytes",

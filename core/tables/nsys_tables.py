@@ -9,7 +9,7 @@ import msgspec
 from sysbench.core.record.nsys import KernelSummary, NsysDevice, NsysFacts, NvtxRange
 from sysbench.core.record.record import Nsys
 from sysbench.core.tables.kernel_tables import kernel_table
-from sysbench.core.tables.table import Row, Table, facts, field_of, tabulate
+from sysbench.core.tables.table import Column, Row, Table, columns_for, facts, tabulate
 
 
 def record_tables(nsys: Nsys) -> list[Table]:
@@ -70,29 +70,18 @@ def clock_table(nsys: NsysFacts) -> Table:
     return msgspec.structs.replace(table, rows=(*table.rows, *lacking))
 
 
-DEVICE_COLUMNS = (
-    field_of(NsysDevice, "device", about="device of the row"),
-    field_of(NsysDevice, "name", about="name of the row"),
-    field_of(NsysDevice, "kernels", priority=5, about="kernels launched"),
-    field_of(NsysDevice, "copies", priority=6, about="copies and fills"),
-    field_of(NsysDevice, "span_ns", priority=1, about="from the first kernel to the last"),
-    field_of(NsysDevice, "busy_ns", priority=2, about="time in which at least one kernel ran"),
-    field_of(
-        NsysDevice, "summed_ns", priority=8, about="sum of kernel times; overlaps count repeatedly"
-    ),
-    field_of(
-        NsysDevice,
-        "busy_with_copies_ns",
-        priority=7,
-        about="time in which a kernel, copy or fill ran",
-    ),
-    field_of(NsysDevice, "communication_ns", priority=4, about="time in which a collective ran"),
-    field_of(
-        NsysDevice,
-        "exposed_communication_ns",
-        priority=3,
-        about="communication in which no other kernel ran",
-    ),
+DEVICE_COLUMNS = columns_for(
+    NsysDevice,
+    "device",
+    "name",
+    Column("kernels", priority=5),
+    Column("copies", priority=6, about="copies and fills"),
+    Column("span_ns", priority=1),
+    Column("busy_ns", priority=2),
+    Column("summed_ns", priority=8, about="sum of kernel times; overlaps count repeatedly"),
+    Column("busy_with_copies_ns", priority=7, about="time in which a kernel, copy or fill ran"),
+    Column("communication_ns", priority=4),
+    Column("exposed_communication_ns", priority=3),
 )
 
 
@@ -105,16 +94,17 @@ def device_table(nsys: NsysFacts) -> Table:
     )
 
 
-SUMMARY_COLUMNS = (
-    field_of(KernelSummary, "total_ns", priority=1, about="sum of the call times"),
-    field_of(KernelSummary, "share", priority=2, about="share of the table's total"),
-    field_of(KernelSummary, "instances", priority=3, about="number of occurrences"),
-    field_of(KernelSummary, "mean_ns", priority=5, about="time over calls"),
-    field_of(KernelSummary, "median_ns", priority=6, about="median call"),
-    field_of(KernelSummary, "min_ns", priority=7, about="shortest call"),
-    field_of(KernelSummary, "max_ns", priority=8, about="longest call"),
-    field_of(KernelSummary, "std_ns", priority=9, about="standard deviation of the calls"),
-    field_of(KernelSummary, "name", priority=4, is_flexible=True, about="name of the row"),
+SUMMARY_COLUMNS = columns_for(
+    KernelSummary,
+    Column("total_ns", priority=1),
+    Column("share", priority=2),
+    Column("instances", priority=3),
+    Column("mean_ns", priority=5),
+    Column("median_ns", priority=6),
+    Column("min_ns", priority=7),
+    Column("max_ns", priority=8),
+    Column("std_ns", priority=9),
+    Column("name", priority=4, is_flexible=True),
 )
 
 
@@ -123,24 +113,18 @@ def summary_table(rows: Sequence[KernelSummary], *, name: str, title: str) -> Ta
     return tabulate(rows, SUMMARY_COLUMNS, name=name, title=title)
 
 
-RANGE_COLUMNS = (
-    field_of(
-        NvtxRange, "projected_ns", priority=1, about="from its first GPU work to its last, summed"
-    ),
-    field_of(NvtxRange, "range_ns", priority=7, about="time of the range on the host"),
-    field_of(NvtxRange, "instances", priority=2, about="number of occurrences"),
-    field_of(NvtxRange, "operations", priority=6, about="work items launched by its own thread"),
-    field_of(NvtxRange, "kernels", priority=4, about="kernels launched"),
-    field_of(NvtxRange, "kernel_ns", priority=5, about="sum of its kernel times"),
-    field_of(NvtxRange, "process_kernels", priority=8, about="kernels of any thread in that time"),
-    field_of(
-        NvtxRange,
-        "process_kernel_ns",
-        priority=9,
-        about="time of kernels of any thread in that time",
-    ),
-    field_of(NvtxRange, "range", priority=3, is_flexible=True, about="text of the NVTX range"),
-    field_of(NvtxRange, "style", priority=10, about="push and pop, or start and end"),
+RANGE_COLUMNS = columns_for(
+    NvtxRange,
+    Column("projected_ns", priority=1, about="from its first GPU work to its last, summed"),
+    Column("range_ns", priority=7, about="time of the range on the host"),
+    Column("instances", priority=2),
+    Column("operations", priority=6, about="work items launched by its own thread"),
+    Column("kernels", priority=4),
+    Column("kernel_ns", priority=5, about="sum of its kernel times"),
+    Column("process_kernels", priority=8, about="kernels of any thread in that time"),
+    Column("process_kernel_ns", priority=9, about="time of kernels of any thread in that time"),
+    Column("range", priority=3, is_flexible=True, about="text of the NVTX range"),
+    Column("style", priority=10, about="push and pop, or start and end"),
 )
 
 

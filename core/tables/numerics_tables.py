@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from sysbench.core.record.numerics import Accumulated, Numerics, TensorDtype
-from sysbench.core.tables.table import Column, Table, fields_of, tabulate
+from sysbench.core.tables.table import Column, Table, columns_for, tabulate
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -20,16 +20,14 @@ def numerics_tables(block: Numerics) -> list[Table]:
     return tables
 
 
-ACCUMULATION_COLUMNS: tuple[Column[Accumulated], ...] = (
-    *fields_of(
-        Accumulated,
-        name="name of the row",
-        device="device of the row",
-        accumulator="type of the sum",
-        addend="type of the addend",
-    ),
+ACCUMULATION_COLUMNS = columns_for(
+    Accumulated,
+    "name",
+    "device",
+    Column("accumulator", about="type of the sum"),
+    Column("addend", about="type of the addend"),
     Column("sum", lambda row: row.value, format="{:.4f}", about="sum after the loop"),
-    Column("exact", lambda row: row.exact, about="sum without rounding"),
+    Column("exact", about="sum without rounding"),
     Column("off_by", lambda row: row.error, format="{:.4f}", about="sum minus the exact sum"),
 )
 

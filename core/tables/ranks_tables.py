@@ -9,7 +9,7 @@ from sysbench.core.ranks.rank_rows import (
     Ranks,
     RankStepRow,
 )
-from sysbench.core.tables.table import Column, Table, fields_of, tabulate
+from sysbench.core.tables.table import Column, Table, columns_for, tabulate
 
 RANKS_TITLE = (
     "Ranks: computing, waiting, transfer, undivided and idle add up to the span of each; ms"
@@ -22,50 +22,39 @@ def ranks_table(ranks: Ranks) -> Table:
     has_devices = any(row.device is not None for row in ranks.rows)
     return tabulate(
         ranks.rows,
-        (
-            *fields_of(FileRankRow, rank="number of the process"),
-            *(fields_of(FileRankRow, device="device of the row") if has_devices else ()),
-            *fields_of(
-                FileRankRow,
-                span_ns="from the first kernel to the last",
-                compute_ns="time in which the rank computed or copied",
-                waiting_ns="exposed communication until the last rank's arrival",
-                transfer_ns="exposed communication after the last rank's arrival",
-            ),
+        columns_for(
+            FileRankRow,
+            "rank",
+            *(columns_for(FileRankRow, "device") if has_devices else ()),
+            "span_ns",
+            Column("compute_ns", about="time in which the rank computed or copied"),
+            "waiting_ns",
+            "transfer_ns",
             *(
-                fields_of(FileRankRow, undivided_ns="exposed communication that no other file has")
+                columns_for(
+                    FileRankRow,
+                    Column("undivided_ns", about="exposed communication that no other file has"),
+                )
                 if has_undivided
                 else ()
             ),
-            *fields_of(
-                FileRankRow,
-                idle_ns="time in which nothing ran",
-                exposed_ns="communication during which no other kernel ran",
-            ),
+            Column("idle_ns", about="time in which nothing ran"),
+            "exposed_ns",
             Column(
                 "exposed_share",
                 lambda row: row.exposed_ns / (row.span_ns or 1),
                 unit="share",
                 about="exposed communication over the span",
             ),
-            *fields_of(
-                FileRankRow,
-                last="collectives that this rank reached last",
-                late_ns="time in which others waited for this rank",
-                bounded_ns="part of it that is certain despite clock errors",
-            ),
-            *fields_of(
-                FileRankRow,
-                collectives="collectives in the rank's file",
-                matched="collectives that the other files contain as well",
-            ),
-            *fields_of(
-                FileRankRow,
-                clock_ahead_ns="offset of the rank's clock from the reference rank",
-                clock_error_ns="maximum error of the offset",
-                clock_spread_ns="the same, if collectives end together",
-                file="file name",
-            ),
+            Column("last", about="collectives that this rank reached last"),
+            Column("late_ns", about="time in which others waited for this rank"),
+            Column("bounded_ns", about="part of it that is certain despite clock errors"),
+            Column("collectives", about="collectives in the rank's file"),
+            Column("matched", about="collectives that the other files contain as well"),
+            Column("clock_ahead_ns", about="offset of the rank's clock from the reference rank"),
+            Column("clock_error_ns", about="maximum error of the offset"),
+            Column("clock_spread_ns", about="the same, if collectives end together"),
+            "file",
         ),
         name="ranks",
         title=RANKS_TITLE,
@@ -76,14 +65,14 @@ def rank_steps_table(ranks: Ranks) -> Table:
     """One row per step and rank."""
     return tabulate(
         ranks.steps,
-        fields_of(
+        columns_for(
             RankStepRow,
-            step="number of the step",
-            rank="number of the process",
-            ns="time of the step",
-            exposed_ns="communication during which no other kernel ran",
-            waiting_ns="exposed communication until the last rank's arrival",
-            transfer_ns="exposed communication after the last rank's arrival",
+            "step",
+            "rank",
+            Column("ns", about="time of the step"),
+            "exposed_ns",
+            "waiting_ns",
+            "transfer_ns",
         ),
         name="steps",
         title="Steps by rank: exposed communication, of it waiting and transfer",
@@ -120,35 +109,18 @@ def matched_table(ranks: Ranks) -> Table:
     """Collectives found in all files, longest first."""
     return tabulate(
         ranks.collectives,
-        (
-            *fields_of(
-                MatchedCollective,
-                calls="number of calls",
-                kind="kind of the row",
-                ranks="number of ranks",
-            ),
-            Column("bytes", lambda row: row.bytes, is_optional=True, about="bytes of one call"),
-            *fields_of(
-                MatchedCollective,
-                waiting_ns="exposed communication until the last rank's arrival",
-                most_waiting_ns="longest wait of a rank for the last one",
-                transfer_ns="exposed communication after the last rank's arrival",
-            ),
-            Column(
-                "algorithm_gbs",
-                lambda row: row.algorithm_gbs,
-                heading="alg GB/s",
-                is_optional=True,
-                about="bytes over transfer time",
-            ),
-            Column(
-                "bus_gbs",
-                lambda row: row.bus_gbs,
-                heading="bus GB/s",
-                is_optional=True,
-                about="bus bandwidth as in nccl-tests",
-            ),
-            Column("group", lambda row: row.group, is_optional=True, about="group of ranks"),
+        columns_for(
+            MatchedCollective,
+            "calls",
+            "kind",
+            "ranks",
+            Column("bytes", is_optional=True, about="bytes of one call"),
+            "waiting_ns",
+            Column("most_waiting_ns", about="longest wait of a rank for the last one"),
+            "transfer_ns",
+            Column("algorithm_gbs", heading="alg GB/s", is_optional=True),
+            Column("bus_gbs", heading="bus GB/s", is_optional=True),
+            Column("group", is_optional=True),
         ),
         name="collectives",
         title="Matched collectives: mean waiting for the last rank, then transfer, ms",
@@ -159,35 +131,23 @@ def rank_memory_table(ranks: Ranks) -> Table:
     """One row per rank."""
     return tabulate(
         ranks.memory,
-        (
-            *fields_of(
-                RankMemoryRow, rank="number of the process", peak_bytes="bytes alive at the peak"
-            ),
+        columns_for(
+            RankMemoryRow,
+            "rank",
+            "peak_bytes",
+            Column("reserved_bytes", is_optional=True),
+            Column("end_bytes", about="bytes alive at the end of the recording"),
+            "baseline_bytes",
             Column(
-                "reserved_bytes",
-                lambda row: row.reserved_bytes,
-                is_optional=True,
-                about="bytes reserved from the driver",
-            ),
-            *fields_of(
-                RankMemoryRow,
-                end_bytes="bytes alive at the end of the recording",
-                baseline_bytes="bytes allocated before the recording",
-            ),
-            Column(
-                "largest_bytes",
-                lambda row: row.largest_bytes,
-                is_optional=True,
-                about="bytes that this place holds at the peak",
+                "largest_bytes", is_optional=True, about="bytes that this place holds at the peak"
             ),
             Column(
                 "largest",
-                lambda row: row.largest,
                 heading="held by",
                 is_optional=True,
                 about="place in the code that holds the most bytes at the peak",
             ),
-            *fields_of(RankMemoryRow, file="file name"),
+            "file",
         ),
         name="memory",
         title="Memory of each rank's recording",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeGuard, TypeVar
 
 import msgspec
+
+from sysbench.core.tables.meanings import MEANINGS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,17 +192,17 @@ class Column(Generic[Source]):
 
     Attributes:
         name: As in `Table.columns`. Ends in its unit: ``median_ms``, ``peak_bytes``.
-        value: Returns the cell of a source row.
+        value: Returns the cell of a source row; default: its attribute ``name``.
         heading: Name for people; default: made from ``name``.
         unit: Such as ``bytes``, ``ns``, ``share``; default: the end of ``name``.
         format: Number format such as ``{:.4f}``; default: by the unit.
         is_optional: Leave the column out if all its cells are empty.
         priority, is_flexible, in_detail: See `ColumnLook`.
-        about: A sentence for `?` and the reference, without a full stop.
+        about: A sentence for `?` and the reference, without a full stop; default: of `MEANINGS`.
     """
 
     name: str
-    value: Callable[[Source], Cell]
+    value: Callable[[Source], Cell] | None = None
     heading: str = ""
     unit: str = ""
     format: str = ""
@@ -211,35 +213,33 @@ class Column(Generic[Source]):
     about: str = ""
 
     @property
+    def cell_of(self) -> Callable[[Source], Cell]:
+        return self.value or attrgetter(self.name)
+
+    @property
+    def meaning(self) -> str:
+        return self.about or MEANINGS.get(self.name, "")
+
+    @property
     def look(self) -> ColumnLook:
         return ColumnLook(
             priority=self.priority, is_flexible=self.is_flexible, in_detail=self.in_detail
         )
 
 
-def field_of(source: type[Source], name: str, **facts: Any) -> Column[Source]:
-    """Make a column of an attribute of the source rows.
-
-    Args:
-        facts: Other arguments of `Column`.
-
-    Raises:
-        AttributeError: The type has no such attribute.
-    """
-    getattr(source, name)
-    return Column(name, attrgetter(name), **facts)
-
-
-def fields_of(source: type[Source], /, **abouts: str) -> tuple[Column[Source], ...]:
-    """Make a column of each of these attributes of the source rows.
-
-    Args:
-        abouts: A sentence about each column, by attribute.
+def columns_for(
+    source: type[Source], /, *parts: str | Column[Source]
+) -> tuple[Column[Source], ...]:
+    """Make columns; a name is that of an attribute of the source rows.
 
     Raises:
         AttributeError: The type has no such attribute.
     """
-    return tuple(field_of(source, name, about=about) for name, about in abouts.items())
+    columns = tuple(Column(part) if isinstance(part, str) else part for part in parts)
+    for column in columns:
+        if column.value is None:
+            getattr(source, column.name)
+    return columns
 
 
 def tabulate(
@@ -258,8 +258,9 @@ def tabulate(
     Raises:
         ValueError: A further row names an unknown column.
     """
-    made = [tuple(column.value(row) for column in columns) for row in rows]
-    made += [_row_of(columns, cells) for cells in further]
+    cells = [column.cell_of for column in columns]
+    made = [tuple(cell(row) for cell in cells) for row in rows]
+    made += [_row_of(columns, named) for named in further]
     formats = tuple(column.format for column in columns)
     table = Table(
         name=name,
@@ -270,7 +271,7 @@ def tabulate(
         headings={column.name: column.heading for column in columns if column.heading},
         units={column.name: column.unit for column in columns if column.unit},
         looks={column.name: column.look for column in columns if column.look != ColumnLook()},
-        about={column.name: column.about for column in columns if column.about},
+        about={column.name: column.meaning for column in columns if column.meaning},
     )
     blank = {
         column.name

@@ -11,7 +11,7 @@ from sysbench.core.compare.rounds import MIN_FOR_INTERVAL, middle
 from sysbench.core.compare.statistics import ON_REQUEST, stop_words
 from sysbench.core.formatting import counted, format_bytes, format_count, percent
 from sysbench.core.record.record import Round, Spread, Telemetry, Timing
-from sysbench.core.tables.table import QUANTITY, Cell, Column, Table, facts, fields_of, tabulate
+from sysbench.core.tables.table import QUANTITY, Cell, Column, Table, columns_for, facts, tabulate
 
 LOG_FROM = 8.0
 """Ratio of an axis's ends from which it is logarithmic."""
@@ -277,72 +277,34 @@ def rounds_table(timing: Timing) -> Table:
 
     return tabulate(
         timing.rounds,
-        (
-            Column("round", lambda row: row.index, about="number of the round, one fresh process"),
-            *fields_of(
-                Round,
-                median_ms="median step of this process",
-                ci_low_ms="lower end of the median's 95 % interval",
-                ci_high_ms="upper end of the median's 95 % interval",
-            ),
+        columns_for(
+            Round,
+            Column("round", lambda row: row.index),
+            "median_ms",
+            "ci_low_ms",
+            "ci_high_ms",
             Column("n", lambda row: row.steps, about="number of samples"),
-            Column("counts", lambda row: row.counts, about="true if the round counts"),
+            Column("counts", about="true if the round counts"),
             Column("why_not", why, is_optional=True, about="reason why the round does not count"),
-            Column(
-                "sm_clock_mhz",
-                lambda row: row.sm_clock_mhz,
-                "SM MHz",
-                is_optional=True,
-                about="median SM clock during the steps",
-            ),
-            Column(
-                "temperature_celsius",
-                lambda row: row.temperature_celsius,
-                "°C",
-                is_optional=True,
-                about="median temperature during the steps",
-            ),
+            Column("sm_clock_mhz", heading="SM MHz", is_optional=True),
+            Column("temperature_celsius", heading="°C", is_optional=True),
             Column(
                 "clock_reasons",
                 lambda row: ", ".join(row.clock_reasons),
                 is_optional=True,
                 about="reasons for a lower GPU clock",
             ),
-            Column(
-                "cpu_percent",
-                lambda row: row.cpu_percent,
-                "host CPU %",
-                format="{:.0f}",
-                is_optional=True,
-                about="busy share of all host cores",
-            ),
-            Column(
-                "own_cpu_percent",
-                lambda row: row.own_cpu_percent,
-                "own CPU %",
-                format="{:.0f}",
-                is_optional=True,
-                about="share of the cores that the round's own processes used",
-            ),
+            Column("cpu_percent", heading="host CPU %", format="{:.0f}", is_optional=True),
+            Column("own_cpu_percent", heading="own CPU %", format="{:.0f}", is_optional=True),
             Column(
                 "tenants",
                 lambda row: ", ".join(row.tenants),
                 is_optional=True,
                 about="other processes on the device",
             ),
-            Column(
-                "experiment",
-                lambda row: row.experiment,
-                is_optional=True,
-                about="experiment of the round",
-            ),
-            Column("side", lambda row: row.side, is_optional=True, about="A or B"),
-            Column(
-                "block",
-                lambda row: row.block,
-                is_optional=True,
-                about="number of the block of interleaved rounds",
-            ),
+            Column("experiment", is_optional=True, about="experiment of the round"),
+            Column("side", is_optional=True),
+            Column("block", is_optional=True),
         ),
         name="rounds",
         title=f"Rounds: one process each; {INSIDE}",

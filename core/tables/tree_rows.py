@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sysbench.core.formatting import percent
 from sysbench.core.tables.cells import decimal_cell
-from sysbench.core.tables.table import Column, Table, field_of, tabulate
+from sysbench.core.tables.table import Column, Table, columns_for, tabulate
 from sysbench.core.tables.trust import mark_perturbed
 from sysbench.core.trace.module_tree import ODD_DEVIATIONS, ODD_SHARE, LayerSpread, TreeNode, walk
 
@@ -36,26 +36,11 @@ NODE_COLUMNS: tuple[Column[PlacedNode], ...] = (
         about="time of the row and all below it",
     ),
     Column("share", lambda row: row.node.share, priority=2, about="share of the traced step"),
-    Column(
-        "own_ns",
-        lambda row: row.node.exclusive_ns,
-        priority=12,
-        about="time without the rows inside it",
-    ),
-    Column("calls", lambda row: row.node.calls, priority=4, about="number of calls"),
-    Column(
-        "of_roof",
-        lambda row: row.node.of_roof,
-        priority=5,
-        about="roofline time over measured time",
-    ),
-    Column("flops", lambda row: row.node.flops, priority=15, about="FLOPs; a multiply-add is two"),
-    Column(
-        "moved_bytes",
-        lambda row: row.node.moved_bytes,
-        priority=16,
-        about="input and output bytes, each once",
-    ),
+    Column("own_ns", lambda row: row.node.exclusive_ns, priority=12),
+    Column("calls", lambda row: row.node.calls, priority=4),
+    Column("of_roof", lambda row: row.node.of_roof, priority=5),
+    Column("flops", lambda row: row.node.flops, priority=15),
+    Column("moved_bytes", lambda row: row.node.moved_bytes, priority=16),
     Column(
         "forward_ns",
         lambda row: row.node.phases_ns.get("forward"),
@@ -68,18 +53,8 @@ NODE_COLUMNS: tuple[Column[PlacedNode], ...] = (
         priority=11,
         about="time of work in backward",
     ),
-    Column(
-        "parameter_bytes",
-        lambda row: row.node.parameter_bytes,
-        priority=13,
-        about="bytes of parameters",
-    ),
-    Column(
-        "activation_bytes",
-        lambda row: row.node.activation_bytes,
-        priority=14,
-        about="saved for backward, alive at the peak",
-    ),
+    Column("parameter_bytes", lambda row: row.node.parameter_bytes, priority=13),
+    Column("activation_bytes", lambda row: row.node.activation_bytes, priority=14),
     Column(
         "where",
         lambda row: "  " * row.depth + label(row.node, perturbed=row.perturbed),
@@ -87,13 +62,10 @@ NODE_COLUMNS: tuple[Column[PlacedNode], ...] = (
         is_flexible=True,
         about="module, operator or kernel, indented",
     ),
-    Column("kind", lambda row: row.node.kind, in_detail=True, about="kind of the row"),
+    Column("kind", lambda row: row.node.kind, in_detail=True),
     Column("path", lambda row: row.node.path, in_detail=True, about="full path from the root"),
 )
-TREE_COLUMNS = (
-    *NODE_COLUMNS,
-    field_of(PlacedNode, "depth", in_detail=True, about="depth of the row below the root"),
-)
+TREE_COLUMNS = columns_for(PlacedNode, *NODE_COLUMNS, Column("depth", in_detail=True))
 
 
 def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:

@@ -11,7 +11,7 @@ from sysbench.core.compare.conditions import Condition
 from sysbench.core.compare.statistics import median_interval
 from sysbench.core.record.timing import Round
 from sysbench.core.tables.cells import one_figure
-from sysbench.core.tables.table import Column, Table, tabulate
+from sysbench.core.tables.table import Column, Table, columns_for, tabulate
 
 CAUSE, PROCEDURE = "may be the cause", "only how long it was measured"
 _MIN_ROUNDS = 6  # fewer have no 95 % interval of their median
@@ -46,25 +46,16 @@ def sides_table(sides: Sequence[Side]) -> Table:
         spread = "with its 95 % interval"
     else:
         spread = f"with their range: fewer than {_MIN_ROUNDS} have no 95 % interval"
-    columns: tuple[Column[Side], ...] = (
-        Column("side", lambda side: side.name, about="A or B"),
+    columns = columns_for(
+        Side,
+        Column("side", lambda side: side.name),
         Column(
             "median_ms",
             lambda side: _median(side.medians_ms),
             about="median of the rounds that count",
         ),
-        Column(
-            "ci_low_ms",
-            lambda side: _ends(side.medians_ms, fewest)[0],
-            heading="low ms",
-            about="lower end of the median's 95 % interval",
-        ),
-        Column(
-            "ci_high_ms",
-            lambda side: _ends(side.medians_ms, fewest)[1],
-            heading="high ms",
-            about="upper end of the median's 95 % interval",
-        ),
+        Column("ci_low_ms", lambda side: _ends(side.medians_ms, fewest)[0], heading="low ms"),
+        Column("ci_high_ms", lambda side: _ends(side.medians_ms, fewest)[1], heading="high ms"),
         Column("rounds", lambda side: len(side.medians_ms), about="rounds that count"),
         Column(
             "left_out",
@@ -78,7 +69,7 @@ def sides_table(sides: Sequence[Side]) -> Table:
             format="{:.6g}",
             about="loss of the first step",
         ),
-        Column("run", lambda side: side.run, about="id of the run"),
+        Column("run", about="id of the run"),
     )
     return tabulate(sides, columns, name="sides", title=f"Step: median of the rounds {spread}")
 
@@ -141,14 +132,10 @@ def left_out_table(sides: Sequence[Side]) -> Table:
         key=lambda pair: pair[1].started_ns,
     )
     columns: tuple[Column[tuple[str, Round]], ...] = (
-        Column("side", lambda pair: pair[0], about="A or B"),
-        Column("round", lambda pair: pair[1].index, about="number of the round, one fresh process"),
-        Column(
-            "block",
-            lambda pair: None if pair[1].block is None else pair[1].block + 1,
-            about="number of the block of interleaved rounds",
-        ),
-        Column("median_ms", lambda pair: pair[1].median_ms, about="median step of this process"),
+        Column("side", lambda pair: pair[0]),
+        Column("round", lambda pair: pair[1].index),
+        Column("block", lambda pair: None if pair[1].block is None else pair[1].block + 1),
+        Column("median_ms", lambda pair: pair[1].median_ms),
         Column(
             "why",
             lambda pair: pair[1].disturbed or pair[1].outcome,

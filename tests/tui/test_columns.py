@@ -11,6 +11,7 @@ import pytest
 
 from sysbench import core, tui
 from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.tables.meanings import MEANINGS
 from sysbench.core.tables.sections import tables_of
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.ask_dialog import ExplainScreen
@@ -30,10 +31,16 @@ def columns_in(source: Path) -> Iterator[tuple[str, str | None]]:
         called = node.func.value if isinstance(node.func, ast.Subscript) else node.func
         name = called.id if isinstance(called, ast.Name) else ""
         words = {str(word.arg): ast.unparse(word.value) for word in node.keywords}
-        if name in ("Column", "field_of"):
-            yield ast.unparse(node.args[name == "field_of"]).strip("'"), words.get("about")
-        elif name == "fields_of":
-            yield from words.items()
+        if name == "Column":
+            column = ast.unparse(node.args[0]).strip("'")
+            yield column, words.get("about") or meaning_of(column)
+        elif name == "columns_for":
+            names = [part.value for part in node.args if isinstance(part, ast.Constant)]
+            yield from ((str(column), meaning_of(str(column))) for column in names)
+
+
+def meaning_of(column: str) -> str | None:
+    return repr(MEANINGS[column]) if column in MEANINGS else None
 
 
 def all_columns() -> dict[tuple[str, str], str | None]:

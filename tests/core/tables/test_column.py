@@ -16,7 +16,15 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables import kernel_tables
 from sysbench.core.tables.cells import cells_as_text
 from sysbench.core.tables.sections import table_named, tables_of
-from sysbench.core.tables.table import Cell, Column, Table, fields_of, select, tabulate, with_column
+from sysbench.core.tables.table import (
+    Cell,
+    Column,
+    Table,
+    columns_for,
+    select,
+    tabulate,
+    with_column,
+)
 from sysbench.tui.commands.layout import table_lines
 
 NAMES = st.lists(
@@ -60,12 +68,12 @@ def test_every_row_has_a_cell_of_each_column(
     kept = [column for column in columns if column.name in table.columns]
     assert table.columns == tuple(column.name for column in kept)
     for column in kept:
-        cells = [column.value(row) for row in range(count)]
+        cells = [column.cell_of(row) for row in range(count)]
         assert table.column(column.name) == cells + [row.get(column.name) for row in further]
     for column in columns:
         if column.name not in table.columns:
             assert column.is_optional
-            assert {column.value(row) for row in range(count)} <= {None, ""}
+            assert {column.cell_of(row) for row in range(count)} <= {None, ""}
     if table.columns and table.columns[0] != "quantity":
         assert all(len(texts) == len(table.columns) for texts in cells_as_text(table))
 
@@ -89,11 +97,13 @@ def test_a_further_row_cannot_name_a_column_that_is_not_there() -> None:
 
 
 def test_a_field_that_a_row_does_not_have_is_an_error_before_any_table_is_made() -> None:
-    columns = fields_of(KernelRow, share="share of the step", calls="number of calls")
+    columns = columns_for(KernelRow, Column("share", about="share of the step"), "calls")
     assert [column.name for column in columns] == ["share", "calls"]
-    assert columns[0].about == "share of the step"
+    assert [column.meaning for column in columns] == ["share of the step", "number of calls"]
     with pytest.raises(AttributeError, match="shares"):
-        fields_of(KernelRow, shares="share of the step")
+        columns_for(KernelRow, "shares")
+    with pytest.raises(AttributeError, match="shares"):
+        columns_for(KernelRow, Column("shares", about="share of the step"))
 
 
 def test_an_optional_column_is_left_out_only_where_nothing_is_known() -> None:
