@@ -52,7 +52,7 @@ def _run(words: Sequence[str]) -> int:
         from sysbench.core.machine.interpreter import named_python, use_python  # lazy: as above
 
         use_python(named_python(python))
-    return COMMANDS[arguments.command].load().main(arguments)
+    return COMMANDS[arguments.command].run(arguments)
 
 
 def _open_workstation() -> int:

@@ -1,15 +1,17 @@
-"""Charts as inline SVG: live bytes over time, and single steps."""
+"""Charts as inline SVG: live bytes over time, single steps, and lines over a numeric axis."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from sysbench.core.colours import HUES, Look, look_of
+from sysbench.core.colours import HUES, Look, look_of, place_look
 from sysbench.core.export.page_document import tag, text
 from sysbench.core.formatting import format_bytes
 from sysbench.core.record.record import Timeline
+from sysbench.core.tables.cells import heading
+from sysbench.core.tables.timing_tables import Figure, Series
 
 WIDTH, HEIGHT = 1100, 320
 LEFT, RIGHT, TOP, BOTTOM = 70, 10, 12, 34
@@ -62,7 +64,7 @@ def memory_chart(timeline: Timeline) -> str:
         "figure",
         _svg(*_scale(highest), *areas, *_phases(timeline, x), _cursor()),
         tag("p", text(_tooltip(timeline, peak, names)), class_="tooltip quiet"),
-        _legend(names),
+        _legend((name, colour_of(name)) for name in names),
         data_points=json.dumps(points),
     )
 
@@ -139,15 +141,12 @@ def _cursor() -> str:
     return tag("line", y1=TOP, y2=HEIGHT - BOTTOM, class_="cursor", visibility="hidden")
 
 
-def _legend(names: Sequence[str]) -> str:
-    return tag(
-        "p",
-        *(
-            tag("span", tag("i", style=f"background:{colour}"), text(name))
-            for name, colour in zip(names, map(colour_of, names), strict=True)
-        ),
-        class_="legend",
+def _legend(lines: Iterable[tuple[str, str]]) -> str:
+    """List names with their colours."""
+    items = (
+        tag("span", tag("i", style=f"background:{colour}"), text(name)) for name, colour in lines
     )
+    return tag("p", *items, class_="legend")
 
 
 def _tooltip(timeline: Timeline, index: int, names: Sequence[str]) -> str:
@@ -158,3 +157,94 @@ def _tooltip(timeline: Timeline, index: int, names: Sequence[str]) -> str:
     ]
     live = format_bytes(timeline.live_bytes[index])
     return f"{timeline.t_ms[index]:.3f} ms: {live} live = {' + '.join(parts)}"
+
+
+LINE_TICKS = 5
+BOTTOM_LINE = HEIGHT - BOTTOM + 15
+DASHES = ("none", "7 4", "2 3")
+"""Adjacent lines also differ in dashes, for readers who cannot distinguish the colours."""
+
+
+def line_chart(figure: Figure) -> str:
+    """Draw one line per series; empty if no series has a value."""
+    drawn = figure.drawn
+    if not drawn:
+        return ""
+    points = [
+        {"x": round(_x_of(figure, x), 1), "text": _line_tooltip(figure, drawn, x)}
+        for x in figure.places
+    ]
+    return tag(
+        "figure",
+        tag("figcaption", text(figure.title)),
+        tag(
+            "svg",
+            *_axes(figure),
+            *(part for index, series in enumerate(drawn) for part in _line(figure, series, index)),
+            _cursor(),
+            viewBox=f"0 0 {WIDTH} {HEIGHT}",
+            role="img",
+            aria_label=figure.title,
+        ),
+        tag("p", text(_line_tooltip(figure, drawn, figure.places[-1])), class_="tooltip quiet"),
+        _legend((line.name, paint(place_look(n))) for n, line in enumerate(drawn)),
+        data_points=json.dumps(points),
+    )
+
+
+def _x_of(figure: Figure, x: float) -> float:
+    return LEFT + figure.across.part(x) * (WIDTH - LEFT - RIGHT)
+
+
+def _y_of(figure: Figure, y: float) -> float:
+    return HEIGHT - BOTTOM - figure.up.part(y) * (HEIGHT - TOP - BOTTOM)
+
+
+def _axes(figure: Figure) -> list[str]:
+    parts = []
+    for value in figure.up.ticks(LINE_TICKS):
+        position = f"{_y_of(figure, value):.1f}"
+        label = text(figure.tick(value))
+        parts.append(
+            tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=position, y2=position, class_="axis")
+        )
+        parts.append(tag("text", label, x=LEFT - 6, y=position, dy=4, text_anchor="end"))
+    for value in figure.places:
+        position = f"{_x_of(figure, value):.1f}"
+        parts.append(
+            tag("line", x1=position, x2=position, y1=TOP, y2=HEIGHT - BOTTOM, class_="axis")
+        )
+        parts.append(
+            tag("text", text(figure.mark(value)), x=position, y=BOTTOM_LINE, text_anchor="middle")
+        )
+    return parts
+
+
+def _line(figure: Figure, series: Series, index: int) -> list[str]:
+    colour = paint(place_look(index))
+    places = [[(_x_of(figure, x), _y_of(figure, y)) for x, y in piece] for piece in series.pieces]
+    lines = [
+        tag(
+            "polyline",
+            points=" ".join(f"{x:.1f},{y:.1f}" for x, y in piece),
+            fill="none",
+            style=f"stroke:{colour}",
+            stroke_width=2,
+            stroke_dasharray=DASHES[index % len(DASHES)],
+        )
+        for piece in places
+    ]
+    dots = [
+        tag("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=3, style=f"fill:{colour}")
+        for piece in places
+        for x, y in piece
+    ]
+    return [*lines, *dots]
+
+
+def _line_tooltip(figure: Figure, drawn: Sequence[Series], x: float) -> str:
+    """``context 512: small 22.10 ms · medium –``; a dash for no value."""
+    values = (
+        f"{series.name} {figure.words(dict(series.points).get(x))}".strip() for series in drawn
+    )
+    return f"{heading(figure.axis)} {figure.mark(x)}: {' · '.join(values)}"

@@ -12,7 +12,7 @@ from sysbench.core.record.record import Finding, Record
 from sysbench.core.tables.cells import cells_as_text, heading_of, is_numeric, literal
 from sysbench.core.tables.context import headline
 from sysbench.core.tables.kernel_tables import top_kernels
-from sysbench.core.tables.sections import tables_of
+from sysbench.core.tables.section_tables import tables_of
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.trust import trust_lines
 
@@ -21,6 +21,11 @@ def table_as_csv(table: Table) -> bytes:
     """Write one table with a header. Null is an empty field, numbers are not rounded, and texts
     that a spreadsheet would evaluate start with an apostrophe."""
     return _encode([table.columns, *table.rows])
+
+
+def tables_as_csv(tables: Sequence[Table]) -> bytes:
+    """Write a single table as it is, several as one tidy table."""
+    return table_as_csv(tables[0]) if len(tables) == 1 else tables_as_tidy_csv(tables)
 
 
 def tables_as_tidy_csv(tables: Iterable[Table]) -> bytes:
@@ -51,7 +56,6 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 _KERNEL_ROWS = 50
-_PROSE = ("findings",)
 
 
 def record_as_markdown(
@@ -74,6 +78,10 @@ def table_as_markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def tables_as_markdown(tables: Iterable[Table]) -> str:
+    return "\n".join(f"## {table.title}\n\n{table_as_markdown(table)}\n" for table in tables)
+
+
 def _lines(record: Record, others: Sequence[Record], worth: BreakEven | None) -> Iterator[str]:
     first, *further = headline(record)
     yield f"# {escaped(first)}"
@@ -82,11 +90,16 @@ def _lines(record: Record, others: Sequence[Record], worth: BreakEven | None) ->
     yield from findings_as_markdown(record.findings)
     yield from ("", "## Trust", "")
     yield from (f"- {escaped(name)}: {escaped(text)}" for name, text in trust_lines(record))
-    for table in tables_of(record, others, worth):
-        if table.name in _PROSE:
+    yield from report_tables(tables_of(record, others, worth), record)
+
+
+def report_tables(tables: Iterable[Table], record: Record) -> Iterator[str]:
+    """Yield the tables as Markdown, without findings and with the longest kernels only."""
+    for table in tables:
+        if table.name == "findings":
             continue
         if table.name == "kernels" and record.kernels:
-            table = top_kernels(record.kernels, _KERNEL_ROWS)
+            table = top_kernels(record.kernels, _KERNEL_ROWS, placed=not record.spec)
         yield from ("", f"## {escaped(table.title)}", "", table_as_markdown(table))
 
 

@@ -37,7 +37,7 @@ class Run:
 
     def tables(self) -> dict[str, pandas.DataFrame]:
         """Return every table of the record as a data frame, by name; units are in the columns."""
-        from sysbench.core.tables.sections import tables_of  # lazy: a run needs no tables
+        from sysbench.core.tables.section_tables import tables_of  # lazy: a run needs no tables
         from sysbench.core.tables.table import to_frame  # lazy: a run needs no tables
 
         return {table.name: to_frame(table) for table in tables_of(self.record)}

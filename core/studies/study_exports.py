@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from sysbench.core.export.page_charts import memory_chart
+from sysbench.core.export.page_charts import line_chart, memory_chart
 from sysbench.core.export.page_document import document, section, table, tag, text
-from sysbench.core.export.page_line_chart import line_chart
 from sysbench.core.export.text_formats import (
     escaped,
-    table_as_csv,
     table_as_markdown,
-    tables_as_tidy_csv,
+    tables_as_csv,
 )
 from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.tables.table import Table
@@ -80,10 +78,8 @@ def study_as(report: StudyReport, kind: str) -> bytes:
     match kind:
         case "md":
             return ("\n".join(_markdown(report)) + "\n").encode()
-        case "csv" if len(report.tables) == 1:
-            return table_as_csv(report.tables[0])
         case "csv":
-            return tables_as_tidy_csv(report.tables)
+            return tables_as_csv(report.tables)
         case "html":
             return study_page(report).encode()
         case _:

@@ -102,21 +102,18 @@ class _Gap:
     code: str | None = None
 
 
-GAP_COLUMNS = columns_for(
-    _Gap,
-    Column("what", about="graph break, recompile limit, or another gap"),
-    Column("count", about="number of occurrences"),
-    Column("place", about="file and line"),
-    Column("reason", about="reason that the compiler gives"),
-    Column("code", about="source line"),
-)
-
-
 def gaps_table(block: Compile) -> Table:
     """Graph breaks, recompiles and eager parts."""
     return tabulate(
         _gaps(block),
-        GAP_COLUMNS,
+        columns_for(
+            _Gap,
+            Column("what", about="graph break, recompile limit, or another gap"),
+            Column("count", about="number of occurrences"),
+            Column("place", about="file and line"),
+            Column("reason", about="reason that the compiler gives"),
+            Column("code", about="source line"),
+        ),
         name="compile_gaps",
         title="Gaps: what broke a graph, compiled again, or ran eagerly",
     )
@@ -157,35 +154,32 @@ class _Generated:
         return sum(row.calls for row in self.traced) if self.traced else None
 
 
-GENERATED_COLUMNS = columns_for(
-    _Generated,
-    "exclusive_ns",
-    "calls",
-    Column(
-        "per_call_bytes",
-        lambda row: row.kernel.bytes_per_call,
-        about="bytes that one call reads and writes",
-    ),
-    Column("name", lambda row: row.kernel.name),
-    Column("phase", lambda row: row.kernel.phase),
-    Column("module", lambda row: row.kernel.module or WHOLE_MODEL),
-    Column("ops", lambda row: ", ".join(row.kernel.ops)),
-    Column(
-        "sources",
-        lambda row: "; ".join(row.kernel.sources),
-        about="lines of the model in the kernel",
-    ),
-    Column("file", lambda row: row.kernel.file, about="file of the generated code"),
-)
-
-
 def generated_table(kernels: Kernels) -> Table:
     """Generated kernels with their time in the traced step."""
     fused = [kernel for kernel in kernels.generated if kernel.fused]
     rows = [_Generated(kernel, _trace_rows(kernel, kernels, fused)) for kernel in fused]
     return tabulate(
         sorted(rows, key=lambda row: -(row.exclusive_ns or 0.0)),
-        GENERATED_COLUMNS,
+        columns_for(
+            _Generated,
+            "exclusive_ns",
+            "calls",
+            Column(
+                "per_call_bytes",
+                lambda row: row.kernel.bytes_per_call,
+                about="bytes that one call reads and writes",
+            ),
+            Column("name", lambda row: row.kernel.name),
+            Column("phase", lambda row: row.kernel.phase),
+            Column("module", lambda row: row.kernel.module or WHOLE_MODEL),
+            Column("ops", lambda row: ", ".join(row.kernel.ops)),
+            Column(
+                "sources",
+                lambda row: "; ".join(row.kernel.sources),
+                about="lines of the model in the kernel",
+            ),
+            Column("file", lambda row: row.kernel.file, about="file of the generated code"),
+        ),
         name="generated",
         title="Generated kernels: what each is made of, bytes as the compiler counts them",
     )

@@ -55,18 +55,20 @@ def passes_table(record: Record) -> Table:
     )
 
 
-FINDING_COLUMNS = columns_for(
-    Finding,
-    Column("severity", about="problem, warning, note or good"),
-    Column("verdict", about="the finding in one sentence"),
-    Column("why", about="numbers that support the finding"),
-    Column("next", about="what to do about it"),
-    Column("rule", about="rule that found it"),
-)
-
-
 def findings_table(record: Record) -> Table:
-    return tabulate(record.findings, FINDING_COLUMNS, name="findings", title="Findings")
+    return tabulate(
+        record.findings,
+        columns_for(
+            Finding,
+            Column("severity", about="problem, warning, note or good"),
+            Column("verdict", about="the finding in one sentence"),
+            Column("why", about="numbers that support the finding"),
+            Column("next", about="what to do about it"),
+            Column("rule", about="rule that found it"),
+        ),
+        name="findings",
+        title="Findings",
+    )
 
 
 def environment_table(record: Record) -> Table:

@@ -40,49 +40,84 @@ class Cut:
     least: float = 0.0
 
 
-TIME_COLUMNS = columns_for(
-    PlacedDifference[TimeNode],
-    Column(
-        "change_ns",
-        lambda row: row.node.change,
-        heading="change ms",
-        unit=f"{SIGNED}ns",
-        about="B minus A",
-    ),
-    Column("a_ns", lambda row: row.node.a_ns, heading="A ms", about="time in A's traced step"),
-    Column("b_ns", lambda row: row.node.b_ns, heading="B ms", about="time in B's traced step"),
-    Column("a_calls", lambda row: row.node.a_calls, heading="A calls", about="calls per step of A"),
-    Column("b_calls", lambda row: row.node.b_calls, heading="B calls", about="calls per step of B"),
-    Column("state", lambda row: _state(row.node)),
-    Column("phase", lambda row: row.node.phase, is_optional=True),
-    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
-    Column("kind", lambda row: row.node.kind),
-    "depth",
-)
-BYTE_COLUMNS = columns_for(
-    PlacedDifference[ByteNode],
-    Column("change_bytes", lambda row: row.node.change, heading="change", unit=f"{SIGNED}bytes"),
-    Column("a_bytes", lambda row: row.node.a_bytes, heading="A"),
-    Column("b_bytes", lambda row: row.node.b_bytes, heading="B"),
-    Column("a_blocks", lambda row: row.node.a_blocks, heading="A blocks"),
-    Column("b_blocks", lambda row: row.node.b_blocks, heading="B blocks"),
-    Column("state", lambda row: _state(row.node)),
-    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
-    Column("kind", lambda row: row.node.kind),
-    "depth",
-)
-
-
 def change_tables(difference: Difference, cut: Cut | None = None) -> list[Table]:
     """Return tables of changed times and bytes. The rows of each level add up to the row above."""
     cut = cut or Cut()
     tables = []
     if difference.time and (times := _rows(difference.time, cut)):
         title = f"The traced {difference.time.name}, row by row{_words(cut)}"
-        tables.append(tabulate(times, TIME_COLUMNS, name="time-difference", title=title))
+        tables.append(
+            tabulate(
+                times,
+                columns_for(
+                    PlacedDifference[TimeNode],
+                    Column(
+                        "change_ns",
+                        lambda row: row.node.change,
+                        heading="change ms",
+                        unit=f"{SIGNED}ns",
+                        about="B minus A",
+                    ),
+                    Column(
+                        "a_ns",
+                        lambda row: row.node.a_ns,
+                        heading="A ms",
+                        about="time in A's traced step",
+                    ),
+                    Column(
+                        "b_ns",
+                        lambda row: row.node.b_ns,
+                        heading="B ms",
+                        about="time in B's traced step",
+                    ),
+                    Column(
+                        "a_calls",
+                        lambda row: row.node.a_calls,
+                        heading="A calls",
+                        about="calls per step of A",
+                    ),
+                    Column(
+                        "b_calls",
+                        lambda row: row.node.b_calls,
+                        heading="B calls",
+                        about="calls per step of B",
+                    ),
+                    Column("state", lambda row: _state(row.node)),
+                    Column("phase", lambda row: row.node.phase, is_optional=True),
+                    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
+                    Column("kind", lambda row: row.node.kind, in_detail=True),
+                    Column("depth", in_detail=True),
+                ),
+                name="time-difference",
+                title=title,
+            )
+        )
     if difference.memory and (sizes := _rows(difference.memory, cut)):
         title = f"The peak of memory, row by row{_words(cut)}"
-        tables.append(tabulate(sizes, BYTE_COLUMNS, name="memory-difference", title=title))
+        tables.append(
+            tabulate(
+                sizes,
+                columns_for(
+                    PlacedDifference[ByteNode],
+                    Column(
+                        "change_bytes",
+                        lambda row: row.node.change,
+                        heading="change",
+                        unit=f"{SIGNED}bytes",
+                    ),
+                    Column("a_bytes", lambda row: row.node.a_bytes, heading="A"),
+                    Column("b_bytes", lambda row: row.node.b_bytes, heading="B"),
+                    Column("a_blocks", lambda row: row.node.a_blocks, heading="A blocks"),
+                    Column("b_blocks", lambda row: row.node.b_blocks, heading="B blocks"),
+                    Column("state", lambda row: _state(row.node)),
+                    Column("row", lambda row: "  " * row.depth + difference_label(row.node)),
+                    Column("kind", lambda row: row.node.kind, in_detail=True),
+                    Column("depth", in_detail=True),
+                ),
+                name="memory-difference",
+                title=title,
+            )
+        )
     return tables
 
 

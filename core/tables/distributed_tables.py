@@ -92,20 +92,17 @@ def split_table(block: Distributed) -> Table:
     )
 
 
-COLLECTIVE_COLUMNS = columns_for(
-    CollectiveRow,
-    "kind",
-    "calls",
-    Column("bytes", about="input or output of one rank, whichever is larger"),
-    Column("sent_bytes", about="bytes that one rank sends"),
-)
-
-
 def collective_table(block: Distributed) -> Table:
     """Calls and bytes per step, by kind of collective."""
     return tabulate(
         block.collectives,
-        COLLECTIVE_COLUMNS,
+        columns_for(
+            CollectiveRow,
+            "kind",
+            "calls",
+            Column("bytes", about="input or output of one rank, whichever is larger"),
+            Column("sent_bytes", about="bytes that one rank sends"),
+        ),
         name="distributed-collectives",
         title="Collectives per step; sent is what each rank sends if the ranks form a ring",
     )
@@ -136,44 +133,38 @@ def rank_table(block: Distributed) -> Table:
     )
 
 
-MEMORY_COLUMNS = columns_for(
-    MemoryRow,
-    "rank",
-    Column("moment", about="moment at which the bytes were read"),
-    "parameter_bytes",
-    "gradient_bytes",
-    "optimizer_bytes",
-    Column("total_bytes", about="bytes of all of them"),
-    "allocated_bytes",
-    "peak_allocated_bytes",
-)
-
-
 def optimizer_table(block: Distributed) -> Table:
     """Bytes per rank around the optimizer step."""
     return tabulate(
         block.memory,
-        MEMORY_COLUMNS,
+        columns_for(
+            MemoryRow,
+            "rank",
+            Column("moment", about="moment at which the bytes were read"),
+            "parameter_bytes",
+            "gradient_bytes",
+            "optimizer_bytes",
+            Column("total_bytes", about="bytes of all of them"),
+            "allocated_bytes",
+            "peak_allocated_bytes",
+        ),
         name="distributed-memory",
         title="Live tensors by rank, before the first step and around a steady optimizer step",
     )
-
-
-HOST_COLUMNS = columns_for(
-    HostRow,
-    "host",
-    Column("node", about="digits that stand for the cluster's node in records"),
-    "ranks",
-    Column("clock_ahead_ms", about="offset of the host's clock from host 0"),
-    Column("clock_error_ms", about="maximum error of the offset"),
-)
 
 
 def host_table(block: Distributed) -> Table:
     """Clock offset of each host; empty for a single host."""
     return tabulate(
         block.hosts,
-        HOST_COLUMNS,
+        columns_for(
+            HostRow,
+            "host",
+            Column("node", about="digits that stand for the cluster's node in records"),
+            "ranks",
+            Column("clock_ahead_ms", about="offset of the host's clock from host 0"),
+            Column("clock_error_ms", about="maximum error of the offset"),
+        ),
         name="distributed-hosts",
         title="Hosts: offset of each clock from host 0, and its maximum error",
     )

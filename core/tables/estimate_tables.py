@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from sysbench.core.predict.closed_form import Prediction
 from sysbench.core.predict.dry_run_client import ExactPrediction, PhasePrediction
 from sysbench.core.predict.fit_grid import Fit, FitCell
 from sysbench.core.predict.savings import Saving, Savings
 from sysbench.core.record.memory import LedgerRow
-from sysbench.core.tables.table import Column, Table, columns_for, facts, tabulate
+from sysbench.core.tables.table import (
+    FIRST,
+    Column,
+    ColumnLook,
+    Table,
+    columns_for,
+    facts,
+    tabulate,
+)
 
 
 def predicted_ledger_table(prediction: Prediction) -> Table:
@@ -41,21 +51,21 @@ def predicted_phases_table(prediction: ExactPrediction, roof: Mapping[str, float
     Args:
         roof: Milliseconds of `roof_ms` by phase; empty without a roof.
     """
-    roofline = Column[PhasePrediction](
-        "roofline_ms",
-        lambda phase: roof[phase.phase],
-        about="minimum time by the roofline, at the device's peak rates",
-    )
     return tabulate(
         prediction.phases,
         columns_for(
             PhasePrediction,
             "phase",
             "peak_bytes",
-            Column("place", about="module or operator at the peak"),
+            Column("place", priority=FIRST, about="module or operator at the peak"),
             "flops",
             Column("block_bytes", is_optional=True),
-            *((roofline,) if roof else ()),
+            Column(
+                "roofline_ms",
+                lambda phase: roof.get(phase.phase),
+                is_optional=True,
+                about="minimum time by the roofline, at the device's peak rates",
+            ),
         ),
         name="phases",
         title="Peak and matrix products by phase, predicted",
@@ -68,18 +78,16 @@ def fit_words(key: str) -> str:
 
 def fit_table(fit: Fit) -> Table:
     """The largest value that fits, and the next one."""
-    return facts(
-        "fit",
-        f"The largest {fit_words(fit.key)} that fits",
-        {
-            fit.key: fit.largest,
-            "peak_bytes": fit.peak_bytes,
-            "capacity_bytes": fit.capacity_bytes,
-            f"next {fit.key}": fit.next,
-            "next_peak_bytes": fit.next_peak_bytes,
-            "over_bytes": fit.over_bytes,
-        },
-    )
+    values = {
+        fit.key: fit.largest,
+        "peak_bytes": fit.peak_bytes,
+        "capacity_bytes": fit.capacity_bytes,
+        f"next {fit.key}": fit.next,
+        "next_peak_bytes": fit.next_peak_bytes,
+        "over_bytes": fit.over_bytes,
+    }
+    table = facts("fit", f"The largest {fit_words(fit.key)} that fits", values)
+    return msgspec.structs.replace(table, looks={"note": ColumnLook(in_detail=True)})
 
 
 def grid_table(cells: Sequence[FitCell]) -> Table:
@@ -93,7 +101,13 @@ def grid_table(cells: Sequence[FitCell]) -> Table:
             "peak_bytes",
             "peak_phase",
             Column("fits", about="true if the predicted peak fits in memory"),
-            Column("note", lambda cell: cell.why, is_optional=True, about="why there is no value"),
+            Column(
+                "note",
+                lambda cell: cell.why,
+                is_optional=True,
+                in_detail=True,
+                about="why there is no value",
+            ),
         ),
         name="grid",
         title=f"Peak memory, predicted, by {' and '.join(keys)}",
@@ -114,7 +128,7 @@ def savings_table(savings: Savings) -> Table:
                 about="share of the peak",
             ),
             "peak_bytes",
-            "peak_phase",
+            Column("peak_phase", priority=FIRST),
             Column("reserved_bytes", is_optional=True),
             Column("price", about="cost of the change"),
         ),

@@ -105,18 +105,6 @@ COLUMNS = columns_for(
     ),
     Column("name", priority=4, is_flexible=True),
 )
-CALL_COLUMNS = columns_for(
-    KernelSummary,
-    Column("total_ns", priority=1),
-    Column("share", priority=2),
-    Column("instances", heading="calls", priority=3),
-    Column("mean_ns", priority=5),
-    Column("median_ns", priority=6),
-    Column("min_ns", priority=7),
-    Column("max_ns", priority=8),
-    Column("std_ns", priority=9),
-    Column("name", priority=4, is_flexible=True),
-)
 
 
 def _work(kernels: Kernels) -> str:
@@ -150,7 +138,21 @@ def functions_table(kernels: Kernels, side: HostSide) -> Table:
 def calls_table(side: HostSide) -> Table:
     """CUDA or HIP runtime and driver calls, as in ``cuda_api_sum``."""
     return tabulate(
-        side.calls, CALL_COLUMNS, name="api", title="Calls of the runtime by the host: cuda_api_sum"
+        side.calls,
+        columns_for(
+            KernelSummary,
+            Column("total_ns", priority=1),
+            Column("share", priority=2),
+            Column("instances", heading="calls", priority=3),
+            Column("mean_ns", priority=5),
+            Column("median_ns", priority=6),
+            Column("min_ns", priority=7),
+            Column("max_ns", priority=8),
+            Column("std_ns", priority=9),
+            Column("name", priority=4, is_flexible=True),
+        ),
+        name="api",
+        title="Calls of the runtime by the host: cuda_api_sum",
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from sysbench.core.formatting import format_count
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import KernelRow, Kernels, Record
+from sysbench.core.record.steps import TracedCollective
 from sysbench.core.tables.table import (
     Cell,
     Column,
@@ -194,27 +195,24 @@ def category_table(kernels: Kernels) -> Table:
     )
 
 
-QUESTION_COLUMNS = columns_for(
-    Answer,
-    Column("question", about="question"),
-    Column(
-        "answer",
-        lambda answer: answer.sentence,
-        about="the answer, computed from the table rows that it names",
-    ),
-    Column(
-        "missing",
-        lambda answer: "; ".join(answer.commands),
-        about="commands that measure what the answer lacks",
-    ),
-)
-
-
 def question_table(answers: Sequence[Answer]) -> Table:
     """One row per question; ``missing`` lists commands that measure absent values."""
     return tabulate(
         answers,
-        QUESTION_COLUMNS,
+        columns_for(
+            Answer,
+            Column("question", about="question"),
+            Column(
+                "answer",
+                lambda answer: answer.sentence,
+                about="the answer, computed from the table rows that it names",
+            ),
+            Column(
+                "missing",
+                lambda answer: "; ".join(answer.commands),
+                about="commands that measure what the answer lacks",
+            ),
+        ),
         name="questions",
         title="Questions, answered from the rows",
     )
@@ -237,33 +235,6 @@ def roof_words(roof: Roof | None, reason: str = "") -> str:
     )
 
 
-ROOFLINE_COLUMNS = columns_for(
-    RoofPoint,
-    Column(
-        "group", lambda point: point.label, about="group of rows: a category or a kind of kernel"
-    ),
-    "phase",
-    Column("total_ns", lambda point: point.ns, about="time of the group's rows with known bytes"),
-    "share",
-    Column("intensity", heading="FLOP/byte", about="FLOPs per byte moved"),
-    Column(
-        "tflops", lambda point: point.flops_per_second / 1e12, about="FLOPs over time, in TFLOP/s"
-    ),
-    Column(
-        "gigabytes_per_second",
-        lambda point: point.bytes_per_second / 1e9,
-        about="bytes over time, in GB/s",
-    ),
-    "of_roof",
-    Column("bound", about="limit: compute or memory"),
-    "flops",
-    "moved_bytes",
-    Column(
-        "known_share", lambda point: point.known, about="share of the time whose bytes are known"
-    ),
-)
-
-
 def roofline_table(kernels: Kernels) -> Table:
     """Groups of work by phase, longest first.
 
@@ -272,7 +243,41 @@ def roofline_table(kernels: Kernels) -> Table:
     """
     return tabulate(
         roof_points(kernels, by_phase=True),
-        ROOFLINE_COLUMNS,
+        columns_for(
+            RoofPoint,
+            Column(
+                "group",
+                lambda point: point.label,
+                about="group of rows: a category or a kind of kernel",
+            ),
+            "phase",
+            Column(
+                "total_ns",
+                lambda point: point.ns,
+                about="time of the group's rows with known bytes",
+            ),
+            "share",
+            Column("intensity", heading="FLOP/byte", about="FLOPs per byte moved"),
+            Column(
+                "tflops",
+                lambda point: point.flops_per_second / 1e12,
+                about="FLOPs over time, in TFLOP/s",
+            ),
+            Column(
+                "gigabytes_per_second",
+                lambda point: point.bytes_per_second / 1e9,
+                about="bytes over time, in GB/s",
+            ),
+            "of_roof",
+            Column("bound", about="limit: compute or memory"),
+            "flops",
+            "moved_bytes",
+            Column(
+                "known_share",
+                lambda point: point.known,
+                about="share of the time whose bytes are known",
+            ),
+        ),
         name="roofline",
         title=f"Roofline: {roof_words(kernels.roof, kernels.missing.get('roof', ''))}; "
         f"{CONVENTION}",
@@ -289,16 +294,6 @@ class _CountedPhase:
     @property
     def over_model(self) -> float | None:
         return self.counted_flops / self.model_flops if self.model_flops else None
-
-
-FLOPS_COLUMNS = columns_for(
-    _CountedPhase,
-    "phase",
-    Column("counted_flops", about="FLOPs counted from operator shapes"),
-    Column("model_flops", about="closed form of the model, attention in full"),
-    Column("over_model", about="counted over closed form, minus one"),
-    Column("causal_model_flops", about="closed form without the masked half of attention"),
-)
 
 
 def flops_table(record: Record) -> Table:
@@ -321,8 +316,51 @@ def flops_table(record: Record) -> Table:
             _CountedPhase(phase, amounts.get(phase, 0.0), float(model), float(causal_model))
             for phase, (model, causal_model) in forms.items()
         ],
-        FLOPS_COLUMNS,
+        columns_for(
+            _CountedPhase,
+            "phase",
+            Column("counted_flops", about="FLOPs counted from operator shapes"),
+            Column("model_flops", about="closed form of the model, attention in full"),
+            Column("over_model", about="counted over closed form, minus one"),
+            Column("causal_model_flops", about="closed form without the masked half of attention"),
+        ),
         name="flops",
         title=f"FLOPs of matrix products a step; forward = {formula}; without the masked half of "
         "attention 2BT²dL less; backward twice that, fused attention computes its scores again",
+    )
+
+
+COLLECTIVES_NOTE = (
+    "one file does not separate waiting for other ranks from moving data: bandwidths are lower "
+    "bounds"
+)
+
+
+def collectives_table(rows: Sequence[TracedCollective]) -> Table:
+    """Collectives by kind, bytes and group, longest first. Times are over the whole window."""
+    return tabulate(
+        rows,
+        columns_for(
+            TracedCollective,
+            Column("total_ns", about="sum of the call times, waiting included"),
+            "exposed_ns",
+            "calls",
+            "kind",
+            Column("bytes", is_optional=True, about="bytes of one call"),
+            Column("dtype", is_optional=True, about="type of the elements"),
+            Column("group_size", heading="ranks", is_optional=True),
+            "mean_ns",
+            "min_ns",
+            "max_ns",
+            Column("algorithm_gbs", heading="alg GB/s", is_optional=True),
+            Column("bus_gbs", heading="bus GB/s", is_optional=True),
+            Column(
+                "best_bus_gbs", heading="best bus", is_optional=True, about="highest bus bandwidth"
+            ),
+            Column("group", is_optional=True),
+            Column("which", lambda row: row.ranks, is_optional=True, about="ranks in the group"),
+            "name",
+        ),
+        name="collectives",
+        title="Collectives: transfer and waiting together, exposed where nothing else computes",
     )

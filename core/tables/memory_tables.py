@@ -39,6 +39,22 @@ ORIGIN_COLUMNS = columns_for(
 """``block_bytes`` are allocator blocks, ``bytes`` the requests."""
 
 
+def memory_tables(memory: Memory) -> list[Table]:
+    """Return the tables of the section in reading order; some may be empty."""
+    return [
+        memory_table(memory),
+        ledger_table(memory),
+        card_table(memory),
+        reconciliation_table(memory),
+        resident_table(memory),
+        pools_table(memory),
+        module_table(memory),
+        origins_table(memory),
+        largest_table(memory),
+        devices_table(memory),
+    ]
+
+
 def origins_table(memory: Memory) -> Table:
     """Bytes alive at the peak by request stack, innermost frame first."""
     return tabulate(
@@ -171,24 +187,21 @@ def recording_notes(memory: Memory) -> list[str]:
     return notes
 
 
-DEVICE_COLUMNS = columns_for(
-    DeviceMemory,
-    "device",
-    Column("events", about="allocations and frees in the recording"),
-    "peak_allocated_bytes",
-    Column("peak_reserved_bytes", about="highest number of reserved bytes"),
-    Column("end_allocated_bytes", about="bytes held by tensors at the end"),
-    "baseline_bytes",
-    Column("baseline_blocks", about="blocks older than the recording"),
-    Column("is_described", about="true for the device of the other tables"),
-)
-
-
 def devices_table(memory: Memory) -> Table:
     """One row per device of the snapshot."""
     return tabulate(
         memory.devices,
-        DEVICE_COLUMNS,
+        columns_for(
+            DeviceMemory,
+            "device",
+            Column("events", about="allocations and frees in the recording"),
+            "peak_allocated_bytes",
+            Column("peak_reserved_bytes", about="highest number of reserved bytes"),
+            Column("end_allocated_bytes", about="bytes held by tensors at the end"),
+            "baseline_bytes",
+            Column("baseline_blocks", about="blocks older than the recording"),
+            Column("is_described", about="true for the device of the other tables"),
+        ),
         name="devices",
         title="Devices of the snapshot, each with its own peak: `inspect --device N` shows another",
     )
@@ -269,50 +282,48 @@ class _PoolAt:
         return self.pool.largest_free_bytes / free if free else None
 
 
-POOL_COLUMNS = columns_for(
-    _PoolAt,
-    Column("instant", about="moment in the step"),
-    Column(
-        "pool",
-        lambda row: row.pool.name,
-        about="pool of the allocator: ordinary, private, or of a CUDA graph",
-    ),
-    Column("reserved_bytes", lambda row: row.pool.reserved_bytes),
-    Column("allocated_bytes", lambda row: row.pool.allocated_bytes),
-    Column(
-        "free_bytes", lambda row: row.pool.free_bytes, about="reserved bytes that are not in use"
-    ),
-    Column(
-        "largest_free_bytes", lambda row: row.pool.largest_free_bytes, about="largest free piece"
-    ),
-    Column("largest_share", about="largest free piece over all free"),
-)
-
-
 def pools_table(memory: Memory) -> Table:
     """Free bytes of the caching allocator's pools, and their largest piece."""
     return tabulate(
         (_PoolAt(instant, pool) for instant, pools in memory.pools.items() for pool in pools),
-        POOL_COLUMNS,
+        columns_for(
+            _PoolAt,
+            Column("instant", about="moment in the step"),
+            Column(
+                "pool",
+                lambda row: row.pool.name,
+                about="pool of the allocator: ordinary, private, or of a CUDA graph",
+            ),
+            Column("reserved_bytes", lambda row: row.pool.reserved_bytes),
+            Column("allocated_bytes", lambda row: row.pool.allocated_bytes),
+            Column(
+                "free_bytes",
+                lambda row: row.pool.free_bytes,
+                about="reserved bytes that are not in use",
+            ),
+            Column(
+                "largest_free_bytes",
+                lambda row: row.pool.largest_free_bytes,
+                about="largest free piece",
+            ),
+            Column("largest_share", about="largest free piece over all free"),
+        ),
         name="pools",
         title="Allocator pools: a request above the largest free piece needs more memory",
     )
-
-
-RECONCILIATION_COLUMNS = columns_for(
-    ReconciledRow,
-    "name",
-    Column("predicted_bytes", about="bytes by the closed form or the dry run"),
-    Column("measured_bytes", about="bytes found by the memory pass"),
-    "error",
-)
 
 
 def reconciliation_table(memory: Memory) -> Table:
     """Each row of the predicted ledger against measured bytes; then library memory and the peak."""
     return tabulate(
         memory.reconciliation,
-        RECONCILIATION_COLUMNS,
+        columns_for(
+            ReconciledRow,
+            "name",
+            Column("predicted_bytes", about="bytes by the closed form or the dry run"),
+            Column("measured_bytes", about="bytes found by the memory pass"),
+            "error",
+        ),
         name="reconciliation",
         title="Predicted against measured, at the peak",
     )
@@ -340,19 +351,19 @@ def resident_table(memory: Memory) -> Table:
     )
 
 
-MODULE_COLUMNS = columns_for(
-    ModuleMemory,
-    "module",
-    "parameter_bytes",
-    "gradient_bytes",
-    "optimizer_bytes",
-    "activation_bytes",
-)
-
-
 def module_table(memory: Memory) -> Table:
     return tabulate(
-        memory.modules, MODULE_COLUMNS, name="modules", title="Memory by module, own and children's"
+        memory.modules,
+        columns_for(
+            ModuleMemory,
+            "module",
+            "parameter_bytes",
+            "gradient_bytes",
+            "optimizer_bytes",
+            "activation_bytes",
+        ),
+        name="modules",
+        title="Memory by module, own and children's",
     )
 
 
@@ -361,17 +372,6 @@ CHANGE_COLUMNS = columns_for(
     Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
     "a_bytes",
     "b_bytes",
-)
-STACK_CHANGE_COLUMNS = columns_for(
-    OriginChange,
-    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
-    "a_bytes",
-    "b_bytes",
-    "a_blocks",
-    "b_blocks",
-    "category",
-    "phase",
-    Column("stack", lambda row: " < ".join(row.stack)),
 )
 
 
@@ -396,7 +396,17 @@ def difference_tables(difference: MemoryDifference) -> list[Table]:
         ),
         tabulate(
             difference.origins,
-            STACK_CHANGE_COLUMNS,
+            columns_for(
+                OriginChange,
+                Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
+                "a_bytes",
+                "b_bytes",
+                "a_blocks",
+                "b_blocks",
+                "category",
+                "phase",
+                Column("stack", lambda row: " < ".join(row.stack)),
+            ),
             name="stack-difference",
             title="Stacks at the two peaks: what differs",
         ),

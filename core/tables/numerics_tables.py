@@ -20,22 +20,21 @@ def numerics_tables(block: Numerics) -> list[Table]:
     return tables
 
 
-ACCUMULATION_COLUMNS = columns_for(
-    Accumulated,
-    "name",
-    "device",
-    Column("accumulator", about="type of the sum"),
-    Column("addend", about="type of the addend"),
-    Column("sum", lambda row: row.value, format="{:.4f}", about="sum after the loop"),
-    Column("exact", about="sum without rounding"),
-    Column("off_by", lambda row: row.error, format="{:.4f}", about="sum minus the exact sum"),
-)
-
-
 def accumulation_table(rows: list[Accumulated]) -> Table:
     return tabulate(
         rows,
-        ACCUMULATION_COLUMNS,
+        columns_for(
+            Accumulated,
+            "name",
+            "device",
+            Column("accumulator", about="type of the sum"),
+            Column("addend", about="type of the addend"),
+            Column("sum", lambda row: row.value, format="{:.4f}", about="sum after the loop"),
+            Column("exact", about="sum without rounding"),
+            Column(
+                "off_by", lambda row: row.error, format="{:.4f}", about="sum minus the exact sum"
+            ),
+        ),
         name="accumulation",
         title="A thousand times 0.01, added in a loop",
     )

@@ -298,6 +298,8 @@ FLEXIBLE_SHARE = 0.28
 EXTRA, WHOLE = 10, 60
 """Columns with at least priority ``EXTRA`` are dropped before the flexible one gets narrower than
 ``WHOLE``."""
+FIRST = 100
+"""Columns with at least this priority are dropped before any text is narrowed."""
 
 
 def fit_columns(
@@ -335,7 +337,8 @@ def fit_columns(
     given = {name: table.look(name).priority for name in widths}
     ranks = {**(given if priorities is None else priorities), flexible: 0}
     whole = max(0, min(widths.get(flexible, 0), WHOLE) - least.get(flexible, 0))
-    for name in drop:
+    given_first = (name for name in least if given[name] >= FIRST)
+    for name in (*drop, *sorted(given_first, key=given.__getitem__, reverse=True)):
         if _row_width(widths[each] for each in least) > width:
             least.pop(name, None)
     while least:

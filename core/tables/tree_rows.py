@@ -65,7 +65,6 @@ NODE_COLUMNS: tuple[Column[PlacedNode], ...] = (
     Column("kind", lambda row: row.node.kind, in_detail=True),
     Column("path", lambda row: row.node.path, in_detail=True, about="full path from the root"),
 )
-TREE_COLUMNS = columns_for(PlacedNode, *NODE_COLUMNS, Column("depth", in_detail=True))
 
 
 def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
@@ -77,7 +76,7 @@ def tree_table(root: TreeNode, *, perturbed: bool = False) -> Table:
     odd = f"; {ODD_WORDS}" if any(node.layers for _, node in nodes) else ""
     return tabulate(
         [PlacedNode(node, depth, perturbed) for depth, node in nodes],
-        TREE_COLUMNS,
+        columns_for(PlacedNode, *NODE_COLUMNS, Column("depth", in_detail=True)),
         name="tree",
         title=f"Tree of the traced {root.name}, {root.inclusive_ns / 1e6:.2f} ms{odd}",
     )

@@ -17,7 +17,7 @@ CAUSE, PROCEDURE = "may be the cause", "only how long it was measured"
 _MIN_ROUNDS = 6  # fewer have no 95 % interval of their median
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Side:
     """One side of a verdict.
 

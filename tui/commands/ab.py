@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from sysbench.core.compare.verdict import MIN_EFFECT
 from sysbench.tui.commands.arguments import (
@@ -13,9 +12,6 @@ from sysbench.tui.commands.arguments import (
     share_above_zero,
     share_of_one,
 )
-
-if TYPE_CHECKING:
-    pass
 
 MAX_MINUTES = 15.0
 
@@ -78,12 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-wait", action="store_true", help="fail if another run holds the device"
     )
     parser.add_argument("--md", action="store_true", help="print the report as Markdown")
-
-
-def main(arguments: argparse.Namespace) -> int:
-    from sysbench.tui.commands.ab_report import measure  # lazy: --help stays fast
-
-    return measure(arguments)
 
 
 def _minutes(text: str) -> float:

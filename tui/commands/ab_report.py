@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from sysbench.core.compare.gate_rule import gate_line
 from sysbench.core.compare.verdict import MIN_EFFECT
-from sysbench.core.errors import SpecError
+from sysbench.core.errors import NotFoundError, SpecError
 from sysbench.core.experiments.experiment import (
     ExperimentDirectory,
     create_experiment,
@@ -25,9 +26,12 @@ from sysbench.core.experiments.experiment_report import (
 from sysbench.core.experiments.experiment_runner import NO_WAIT, follow_experiment, run_experiment
 from sysbench.core.experiments.plan import Plan, plan_of
 from sysbench.core.export.text_formats import verdict_as_markdown
+from sysbench.core.machine.interpreter import named_python, require_chosen
 from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.core.spec.fields import differing_keys
 from sysbench.core.spec.passes import check_passes
+from sysbench.core.spec.profiles import list_profiles, profiles_in_words, resolve
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.cells import literal, one_figure
 from sysbench.core.tables.table import Table
@@ -39,7 +43,6 @@ from sysbench.core.tables.verdict_sides import (
     sides_table,
 )
 from sysbench.tui.commands.ab import MAX_MINUTES
-from sysbench.tui.commands.ab_sides import both_pythons, both_specs
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
 from sysbench.tui.commands.output import (
@@ -47,10 +50,11 @@ from sysbench.tui.commands.output import (
     page_width,
     print_json,
     print_lines,
-    say,
+    print_started,
     write_text,
 )
-from sysbench.tui.commands.progress import ExperimentFold, Progress
+from sysbench.tui.commands.progress import ExperimentFold, show_events
+from sysbench.tui.commands.spec_arguments import changed_spec, from_file, is_model, parse_settings
 from sysbench.tui.plan_text import finds_words, plan_facts
 from sysbench.tui.text import elapsed, run_headline
 
@@ -188,30 +192,19 @@ def measure(arguments: argparse.Namespace) -> int:
     if arguments.detach:
         pid = directory.start(*[NO_WAIT] * arguments.no_wait)
         experiment = directory.experiment()
-        if arguments.json:
-            runs = {"a": experiment.a, "b": experiment.b}
-            print_json({"id": directory.id, "pid": pid, "path": str(directory.path), **runs})
-        else:
-            say(f"{directory.id} started, process {pid}")
-            say(f"follow it with `sysbench-tui attach {directory.id}`, end it with `stop`")
-        return 0
+        return print_started(directory, pid, json=arguments.json, a=experiment.a, b=experiment.b)
     cancel = Cancellation()
     fold = ExperimentFold(directory.experiment())
-    with cancelled_by_signals(cancel), Progress(fold, json=arguments.json) as progress:
-        for item in run_experiment(directory, wait=not arguments.no_wait, cancel=cancel):
-            progress.show(item)
+    with cancelled_by_signals(cancel):
+        events = run_experiment(directory, wait=not arguments.no_wait, cancel=cancel)
+        show_events(fold, events, json=arguments.json)
     return print_experiment(directory, json=arguments.json, markdown=arguments.md)
 
 
 def attach_to(directory: ExperimentDirectory, *, json: bool) -> int:
     """Follow an experiment of another process until it stops; return its exit code."""
-    try:
-        with Progress(ExperimentFold(directory.experiment()), json=json) as progress:
-            for item in follow_experiment(directory):
-                progress.show(item)
-    except KeyboardInterrupt:
-        say(f"left {directory.id} running", to_stderr=True)
-        raise
+    fold = ExperimentFold(directory.experiment())
+    show_events(fold, follow_experiment(directory), json=json, job=directory.id)
     return print_experiment(directory, json=json)
 
 
@@ -264,3 +257,80 @@ def _resume(arguments: argparse.Namespace) -> ExperimentDirectory:
             "experiment.json", msgspec.structs.replace(directory.experiment(), **limits)
         )
     return directory
+
+
+def both_specs(
+    a: str | None,
+    b: str | None,
+    settings: Sequence[str],
+    settings_b: Sequence[str],
+    pythons: tuple[str | None, str | None] = (None, None),
+) -> tuple[RunSpec, RunSpec]:
+    """Return the specs of A and B, resolved for this machine.
+
+    Args:
+        a: A TOML file, a profile, a model or a run; None is the default spec.
+        b: As ``a``; None is A's spec.
+        settings: ``KEY=VALUE`` for both.
+        settings_b: ``KEY=VALUE`` for B only.
+        pythons: As `both_pythons` returns them.
+
+    Raises:
+        SpecError, ProfileError, NotFoundError, DamagedFileError
+    """
+    for_both, for_b = parse_settings(settings), parse_settings(settings_b)
+    spec_a = resolve(changed_spec(side_settings(a), for_both), python=pythons[0])
+    spec_b = spec_a
+    if b is not None or pythons[0] != pythons[1]:
+        settings_b_alone = side_settings(a if b is None else b)
+        spec_b = resolve(changed_spec(settings_b_alone, for_both), python=pythons[1])
+    if for_b:
+        spec_b = resolve(changed_spec(spec_b.settings(), for_b), python=pythons[1])
+    return spec_a, spec_b
+
+
+def both_pythons(
+    a: str | None, b: str | None, python: str | None, python_for_b: str | None
+) -> tuple[str | None, str | None]:
+    """Return the interpreters of both sides' workers; None is the default one.
+
+    A run is measured again in its own interpreter, unless one is given.
+
+    Args:
+        python: ``--python``.
+        python_for_b: ``--python-b``.
+
+    Raises:
+        InterpreterError: An interpreter does not exist, or a run's was never chosen here.
+        NotFoundError, DamagedFileError
+    """
+    python_a = None if python else _python_of(a)
+    python_b = python_a if python or b is None else _python_of(b)
+    return python_a, named_python(python_for_b) if python_for_b else python_b
+
+
+def _python_of(name: str | None) -> str | None:
+    """Return the interpreter of a run; None if the name is not a run."""
+    run = None if name is None else _run(name)
+    return None if run is None else require_chosen(run.header().python)
+
+
+def side_settings(name: str | None) -> Mapping[str, object]:
+    if name is not None and (run := _run(name)) is not None:
+        return run.header().spec.settings()
+    return from_file(name)[0]
+
+
+def _run(name: str) -> RunDirectory | None:
+    """Find the run of that name, unless it names a file, profile or model."""
+    path = Path(name)
+    if (path / "run.json").is_file():
+        return RunDirectory(path.resolve())
+    is_file = name.endswith(".toml") or "/" in name or path.is_file()
+    if is_file or name in list_profiles() or is_model(name):
+        return None
+    try:
+        return find_run(name)
+    except NotFoundError as error:
+        words = f"{error}; no profile has that name: {profiles_in_words()}"
+        raise NotFoundError(words) from error

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from sysbench.core.record.events import AnyEvent, RunEnded
 from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.tui.commands.arguments import add_run_argument, examples
-from sysbench.tui.commands.output import say
 
 POLL_SECONDS = 0.2
 
@@ -27,20 +26,14 @@ def main(arguments: argparse.Namespace) -> int:
     """Follow the run; return the exit code of `run`."""
     from sysbench.core.experiments.experiment import experiment_meant  # lazy: --help stays fast
     from sysbench.tui.commands.ab_report import attach_to  # lazy: --help stays fast
-    from sysbench.tui.commands.progress import Progress, RunFold  # lazy: --help stays fast
+    from sysbench.tui.commands.progress import RunFold, show_events  # lazy: --help stays fast
     from sysbench.tui.commands.run_report import print_ending  # lazy: --help stays fast
 
     experiment = experiment_meant(arguments.run)
     if experiment is not None:
         return attach_to(experiment, json=arguments.json)
     run = find_run(arguments.run)
-    try:
-        with Progress(RunFold(), json=arguments.json) as progress:
-            for event in follow_job(run):
-                progress.show(event)
-    except KeyboardInterrupt:
-        say(f"left {run.id} running", to_stderr=True)
-        raise
+    show_events(RunFold(), follow_job(run), json=arguments.json, job=run.id)
     return print_ending(run, json=arguments.json)
 
 

@@ -51,10 +51,3 @@ def _action(
 
 def _add_file(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--file", type=Path, metavar="PATH", help=text)
-
-
-def main(arguments: argparse.Namespace) -> int:
-    from sysbench.tui.commands.gate_actions import BASELINE_ACTIONS  # lazy: --help stays fast
-
-    BASELINE_ACTIONS[arguments.action](arguments)
-    return 0

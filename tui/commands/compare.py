@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from sysbench.tui.commands.arguments import (
     RUN_HELP,
@@ -15,9 +14,6 @@ from sysbench.tui.commands.arguments import (
     share_above_zero,
     share_of_one,
 )
-
-if TYPE_CHECKING:
-    pass
 
 DEPTH = 2
 MIN_SHARE = 0.02
@@ -70,11 +66,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="smallest difference that matters to the verdict (default: 1%%, or that of the "
         "experiment that measured both)",
     )
-
-
-def main(arguments: argparse.Namespace) -> int:
-    from sysbench.tui.commands.comparison_report import (  # lazy: --help stays fast
-        print_comparison,
-    )
-
-    return print_comparison(arguments)

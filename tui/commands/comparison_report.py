@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -17,20 +18,29 @@ from sysbench.core.compare.verdict import MIN_EFFECT, Verdict, describe_verdict
 from sysbench.core.errors import NotFoundError, SpecError
 from sysbench.core.experiments.experiment_report import shared_experiment
 from sysbench.core.experiments.known import known_noise
-from sysbench.core.export.inspected_file import tables_as_markdown
-from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
+from sysbench.core.export.text_formats import tables_as_csv, tables_as_markdown
 from sysbench.core.inspection.decoding import Decoding
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.run_directory import find_run
 from sysbench.core.runs.stored_records import load_record
-from sysbench.core.tables.cells import literal
+from sysbench.core.tables.cells import columns_of, literal
 from sysbench.core.tables.difference_rows_tree import Cut, change_tables
 from sysbench.core.tables.memory_tables import difference_tables
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.trust import is_perturbed
 from sysbench.core.tables.verdict_sides import factor_table
 from sysbench.tui.commands.compare import DEPTH, MIN_SHARE
-from sysbench.tui.commands.layout import Line, blank, note, picture_line, prose, table_lines, titled
+from sysbench.tui.commands.layout import (
+    INDENT,
+    Line,
+    blank,
+    indented,
+    note,
+    picture_line,
+    prose,
+    table_lines,
+    titled,
+)
 from sysbench.tui.commands.output import page_width, print_json, print_paged, say, write_text
 from sysbench.tui.commands.progress import decoding_progress
 
@@ -45,10 +55,6 @@ STYLES = {
     "not the same computation": "bold yellow",
 }
 TIMES = ("change_ns", "a_ns", "b_ns")
-SHOWN = (
-    *(*TIMES, "a_calls", "b_calls", "change_bytes", "a_bytes", "b_bytes", "a_blocks", "b_blocks"),
-    *("state", "phase", "row"),
-)
 NARROW = 120
 """Below this width counts and phases are left out."""
 KERNEL_DEPTH = 4
@@ -107,23 +113,16 @@ def difference_lines(
     Args:
         perturbed: Whether tracing changed a side's step too much to trust its times.
     """
-    summary = [
-        [("  ", ""), *line]
-        for text in difference.summary
-        for line in prose(literal(text), width - 2, hang=2)
-    ]
-    if summary:
-        yield from titled("What changed", summary)
+    texts = [prose(literal(text), width - INDENT, hang=2) for text in difference.summary]
+    if texts:
+        yield from titled("What changed", indented(chain.from_iterable(texts)))
     yield from note(map(literal, difference.notes), width)
     yield from note(map(literal, difference.missing.values()), width)
     tables = change_tables(difference, cut)
     for table in tables:
         marked = TIMES if perturbed and "change_ns" in table.columns else ()
-        columns = [
-            name
-            for name in SHOWN
-            if name in table.columns and any(cell not in (None, "") for cell in table.column(name))
-        ]
+        contents = columns_of(table)
+        columns = [name for name in table.shown if not contents[name].is_blank(unknown=True)]
         drop = DROPPED if width < NARROW else ()
         lines = table_lines(table, width, columns=columns, drop=drop, perturbed=marked)
         yield from titled(literal(table.title), lines)
@@ -183,19 +182,17 @@ def print_comparison(arguments: argparse.Namespace) -> int:
         if a.record.id == b.record.id:
             raise SpecError("B", b.record.id, "another run than A: a gate judges B against A")
         gate = gate_of(a.record, b.record, comparison.step, arguments.gate, known)
-    whole = bool(arguments.csv or arguments.md)
+    depth, least = (None, 0.0) if arguments.csv or arguments.md else (DEPTH, MIN_SHARE)
     cut = Cut(
-        depth=(None if whole else DEPTH) if arguments.depth is None else arguments.depth,
-        least=(0.0 if whole else MIN_SHARE) if arguments.min is None else arguments.min,
+        depth=depth if arguments.depth is None else arguments.depth,
+        least=least if arguments.min is None else arguments.min,
     )
     if arguments.json:
         print_json({**msgspec.to_builtins(comparison), "gate": gate})
     elif arguments.md:
         write_text(tables_as_markdown(change_tables(change, cut)))
     elif arguments.csv:
-        tables = change_tables(change, cut)
-        only = len(tables) == 1
-        write_text((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
+        write_text(tables_as_csv(change_tables(change, cut)).decode())
     else:
         lines = _lines(comparison, (a, b), cut, page_width(), of_files=of_files)
         print_paged(lines, page=not arguments.no_pager)
@@ -222,8 +219,8 @@ def _read_side(text: str) -> tuple[DifferenceSide, bool]:
     path = Path(text)
     if path.is_file():
         decoding = Decoding(path)
-        with decoding_progress() as show:
-            inspection = decoding.run(show)
+        with decoding_progress() as progress:
+            inspection = decoding.run(progress.show)
         record = msgspec.structs.replace(inspection.as_record(), id=text)
         return DifferenceSide(record, layer_rows(decoding.entry.as_run, record)), True
     try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -14,14 +15,19 @@ from typing import Any
 import msgspec
 
 from sysbench.core.errors import SpecError
-from sysbench.core.export.text_formats import table_as_csv, table_as_markdown, tables_as_tidy_csv
+from sysbench.core.export.text_formats import table_as_markdown, tables_as_csv
 from sysbench.core.formatting import DECIMAL_UNITS, format_bytes, parse_size
 from sysbench.core.machine.cards import KnownCard, find_card, sold_as
 from sysbench.core.machine.devices import DeviceCapacity, device_capacity
 from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
 from sysbench.core.machine.peaks import parse_peak, roof_of
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
-from sysbench.core.predict.closed_form import predict, why_no_workspace, why_not_predicted
+from sysbench.core.predict.closed_form import (
+    Prediction,
+    predict,
+    why_no_workspace,
+    why_not_predicted,
+)
 from sysbench.core.predict.dry_run_client import (
     Estimator,
     ExactPrediction,
@@ -31,7 +37,7 @@ from sysbench.core.predict.dry_run_client import (
 from sysbench.core.predict.fit_grid import (
     ANY_CARD,
     Card,
-    Predict,
+    FitCell,
     available_memory,
     card_elsewhere,
     card_here,
@@ -39,8 +45,9 @@ from sysbench.core.predict.fit_grid import (
     fit_cells,
     parse_axes,
     spec_elsewhere,
+    with_value,
 )
-from sysbench.core.predict.savings import Play, savings_of
+from sysbench.core.predict.savings import savings_of
 from sysbench.core.record.environment import Roof
 from sysbench.core.runs.kept_rates import measured_facts
 from sysbench.core.runs.prediction_errors import this_machine
@@ -50,14 +57,17 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.estimate_tables import fit_table, grid_table, savings_table
 from sysbench.core.tables.table import Table
 from sysbench.tui.commands.estimate_report import (
+    Answer,
     Estimate,
-    estimate_lines,
-    estimate_tables,
-    fit_lines,
-    grid_lines,
-    savings_lines,
+    answer_lines,
+    capacity_words,
+    fit_remarks,
+    fit_sentence,
+    no_capacity,
+    savings_sentence,
+    workspace_remarks,
 )
-from sysbench.tui.commands.layout import Line, prose
+from sysbench.tui.commands.layout import prose
 from sysbench.tui.commands.output import page_width, print_json, print_lines, write_text
 from sysbench.tui.commands.spec_arguments import asked_spec
 
@@ -93,32 +103,35 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
     if known is not None:
         spec = spec_elsewhere(spec, known)
     spec = resolve(spec) if spec.device == "auto" else locate(spec)
-    if not spec.is_own and not arguments.exact:
-        _answer(arguments, spec, None, known)
-    elif exact is None:  # a file names the user model
-        with Estimator() as exact:
-            _answer(arguments, spec, exact, known)
-    else:
-        _answer(arguments, spec, exact, known)
+    is_exact = arguments.exact or spec.is_own
+    # Exact mode without a process: a file names the user model.
+    with Estimator() if is_exact and exact is None else nullcontext(exact) as process:
+        if not spec.has_model:
+            raise SpecError("workload", spec.workload, "transformer or attention: it has no model")
+        target = _target(arguments, spec, known)
+        asked = _Question(arguments, spec, target, process if is_exact else None)
+        if arguments.fit:
+            answered = asked.fit()
+        elif arguments.table:
+            answered = asked.table()
+        elif arguments.savings:
+            answered = asked.savings()
+        else:
+            answered = asked.one()
+        _print(arguments, target, answered)
 
 
-def _answer(
-    arguments: argparse.Namespace, spec: RunSpec, exact: Estimator | None, known: KnownCard | None
-) -> None:
-    if not spec.has_model:
-        raise SpecError("workload", spec.workload, "transformer or attention: it has no model")
-    target = _target(arguments, spec, known)
-    capability = target.card.capability
-    predict_one: Predict = partial(exact.predict if exact else predict, capability=capability)
-    if arguments.fit:
-        _fit(arguments, spec, target, predict_one)
-    elif arguments.table:
-        _table(arguments, spec, target, predict_one)
-    elif arguments.savings:
-        dry_run = None if exact is None else partial(_predict_variant, exact, capability)
-        _savings(arguments, spec, target, predict_one, dry_run)
+def _print(arguments: argparse.Namespace, target: Target, answered: Answer) -> None:
+    tables = answered.tables
+    if arguments.json:
+        print_json(answered.document | ({"card": target.card.name} if target.card.name else {}))
+    elif arguments.md:
+        write_text("\n".join(map(table_as_markdown, tables)))
+    elif arguments.csv:
+        write_text(tables_as_csv(tables).decode())
     else:
-        _one(arguments, spec, target, exact)
+        notes = (prose(note, page_width(), style="dim") for note in target.notes)
+        print_lines(chain(answer_lines(answered, page_width()), *notes))
 
 
 def _target(arguments: argparse.Namespace, spec: RunSpec, known: KnownCard | None) -> Target:
@@ -171,178 +184,120 @@ def _capability(arguments: argparse.Namespace) -> str | None:
     return text
 
 
-def _one(
-    arguments: argparse.Namespace, spec: RunSpec, target: Target, exact: Estimator | None
-) -> None:
-    why = (why_not_predicted(spec) if exact is None else unsupported_reason(spec)) or ""
-    if why and exact is not None:
-        raise SpecError("--exact", True, f"not for this spec: {why}")
-    roof, why_no_roof = (None, "") if exact is None else _roof(arguments, spec, target.card)
-    estimate = Estimate(
-        spec=spec,
-        prediction=(predict if exact is None else exact.predict)(spec, target.card.capability),
-        why=why,
-        capacity_bytes=target.capacity_bytes,
-        card=target.card,
-        roof=roof,
-        why_no_roof=why_no_roof,
-        settings=parse_allocator_settings(os.environ),
-        why_no_workspace=why_no_workspace(spec, onednn_instructions(cpu_flags(), os.environ)) or "",
-    )
-    lines = estimate_lines(estimate, page_width())
-    _print(arguments, target, as_json(estimate), estimate_tables(estimate), lines)
+@dataclass(frozen=True)
+class _Question:
+    """A spec and the device to predict it for; ``exact`` runs the step, else the closed form."""
 
+    arguments: argparse.Namespace
+    spec: RunSpec
+    target: Target
+    exact: Estimator | None
 
-def _fit(
-    arguments: argparse.Namespace, spec: RunSpec, target: Target, predict_one: Predict
-) -> None:
-    capacity = target.capacity_bytes
-    if capacity is None:
-        raise SpecError("--capacity", None, f"required: the memory of {spec.device}, such as 24GiB")
-    settings = parse_allocator_settings(os.environ)
-    room = available_memory(spec, capacity, target.card)
-    guess = None
-    if not spec.is_own:
-        closed = partial(predict, capability=target.card.capability)
-        fitted = fit(spec, arguments.fit, capacity, closed, settings=settings, room=room)
-        guess = fitted.largest
-    if spec.is_own or arguments.exact:
-        fitted = fit(spec, arguments.fit, capacity, predict_one, guess, settings, room)
-    method = _method(arguments, spec)
-    lines = fit_lines(spec, fitted, target.card, method, page_width())
-    document = msgspec.to_builtins(fitted) | {"method": method}
-    _print(arguments, target, document, [fit_table(fitted)], lines)
+    @property
+    def method(self) -> str:
+        return "exact: the step on meta tensors" if self.exact else CLOSED_FORM
 
+    def predict(self, spec: RunSpec) -> Prediction:
+        capability = self.target.card.capability
+        return self.exact.predict(spec, capability) if self.exact else predict(spec, capability)
 
-def _table(
-    arguments: argparse.Namespace, spec: RunSpec, target: Target, predict_one: Predict
-) -> None:
-    capacity, axes = target.capacity_bytes, parse_axes(arguments.table)
-    cells = fit_cells(spec, axes, capacity, predict_one, target.card)
-    method = _method(arguments, spec)
-    document: dict[str, Any] = {"capacity_bytes": capacity, "axes": axes, "cells": cells}
-    document["method"] = method
-    lines = grid_lines(spec, cells, target.card, method, page_width())
-    _print(arguments, target, document, [grid_table(cells)], lines)
+    def one(self) -> Answer:
+        spec, card, exact = self.spec, self.target.card, self.exact
+        why = (unsupported_reason(spec) if exact else why_not_predicted(spec)) or ""
+        if why and exact:
+            raise SpecError("--exact", True, f"not for this spec: {why}")
+        roof, why_no_roof = self._roof() if exact else (None, "")
+        instructions = onednn_instructions(cpu_flags(), os.environ)
+        estimate = Estimate(
+            spec=spec,
+            prediction=self.predict(spec),
+            why=why,
+            capacity_bytes=self.target.capacity_bytes,
+            card=card,
+            roof=roof,
+            why_no_roof=why_no_roof,
+            settings=parse_allocator_settings(os.environ),
+            why_no_workspace=why_no_workspace(spec, instructions) or "",
+        )
+        return estimate.answer()
 
+    def _roof(self) -> tuple[Roof | None, str]:
+        spec, card, peak = self.spec, self.target.card, self.arguments.peak
+        environment: dict[str, Any] = {"device": {"name": card.name}}
+        if not card.name:
+            environment["device"]["name"] = this_machine(spec.device)
+            environment |= measured_facts(spec.device)
+        peak_key = spec.precision_row.peak_key
+        given = parse_peak(peak) if peak else None
+        return roof_of(spec.device, spec.precision, peak_key, environment, given)
 
-def _savings(
-    arguments: argparse.Namespace,
-    spec: RunSpec,
-    target: Target,
-    predict_one: Predict,
-    dry_run: Play | None,
-) -> None:
-    savings = savings_of(spec, predict_one, dry_run)
-    method = _method(arguments, spec)
-    lines = savings_lines(spec, savings, target.card, method, page_width())
-    document = msgspec.to_builtins(savings) | {"method": method}
-    _print(arguments, target, document, [savings_table(savings)], lines)
+    def fit(self) -> Answer:
+        spec, key, card = self.spec, self.arguments.fit, self.target.card
+        capacity = self.target.capacity_bytes
+        if capacity is None:
+            raise SpecError(
+                "--capacity", None, f"required: the memory of {spec.device}, such as 24GiB"
+            )
+        settings = parse_allocator_settings(os.environ)
+        room = available_memory(spec, capacity, card)
+        guess = None
+        if not spec.is_own:
+            closed = partial(predict, capability=card.capability)
+            fitted = fit(spec, key, capacity, closed, settings=settings, room=room)
+            guess = fitted.largest
+        if self.exact:
+            fitted = fit(spec, key, capacity, self.predict, guess, settings, room)
+        return self._answer(
+            msgspec.to_builtins(fitted),
+            fit_table(fitted),
+            spec=with_value(spec, key, fitted.largest) if fitted.largest else spec,
+            sentence=fit_sentence(fitted, card),
+            remarks=fit_remarks(spec, fitted),
+        )
 
+    def table(self) -> Answer:
+        capacity, axes = self.target.capacity_bytes, parse_axes(self.arguments.table)
+        cells = fit_cells(self.spec, axes, capacity, self.predict, self.target.card)
+        document = {"capacity_bytes": capacity, "axes": axes, "cells": cells}
+        return self._answer(document, grid_table(cells), remarks=self._grid_remarks(cells))
 
-def _predict_variant(
-    exact: Estimator, capability: str | None, spec: RunSpec, variant: TrainingVariant
-) -> ExactPrediction:
-    return exact.predict(spec, capability, variant)
+    def _grid_remarks(self, cells: Sequence[FitCell]) -> Iterator[str]:
+        for why in dict.fromkeys(cell.why for cell in cells if cell.why):
+            yield f"–: {why}"
+        capacities = sorted({cell.capacity_bytes for cell in cells if cell.capacity_bytes})
+        if len(capacities) == 1:
+            yield f"capacity: {capacity_words(capacities[0], self.target.card)}"
+        elif not capacities:
+            yield no_capacity(self.spec)
 
+    def savings(self) -> Answer:
+        found = savings_of(self.spec, self.predict, self._predict_variant if self.exact else None)
+        return self._answer(
+            msgspec.to_builtins(found),
+            savings_table(found),
+            sentence=savings_sentence(found),
+            remarks=found.remarks,
+        )
 
-def _print(
-    arguments: argparse.Namespace,
-    target: Target,
-    document: dict[str, Any],
-    tables: Sequence[Table],
-    lines: Iterator[Line],
-) -> None:
-    if arguments.json:
-        print_json(document | ({"card": target.card.name} if target.card.name else {}))
-    elif arguments.md:
-        write_text("\n".join(map(table_as_markdown, tables)))
-    elif arguments.csv:
-        only = len(tables) == 1
-        write_text((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
-    else:
-        notes = (prose(note, page_width(), style="dim") for note in target.notes)
-        print_lines(chain(lines, *notes))
+    def _predict_variant(self, spec: RunSpec, variant: TrainingVariant) -> ExactPrediction:
+        assert self.exact is not None
+        return self.exact.predict(spec, self.target.card.capability, variant)
 
-
-def _method(arguments: argparse.Namespace, spec: RunSpec) -> str:
-    is_exact = arguments.exact or spec.is_own
-    return "exact: the step on meta tensors" if is_exact else CLOSED_FORM
-
-
-def _roof(arguments: argparse.Namespace, spec: RunSpec, card: Card) -> tuple[Roof | None, str]:
-    peak = parse_peak(arguments.peak) if arguments.peak else None
-    environment: dict[str, Any] = {"device": {"name": card.name}}
-    if not card.name:
-        environment["device"]["name"] = this_machine(spec.device)
-        environment |= measured_facts(spec.device)
-    peak_key = spec.precision_row.peak_key
-    return roof_of(spec.device, spec.precision, peak_key, environment, peak)
-
-
-def as_json(estimate: Estimate) -> dict[str, Any]:
-    """Return the JSON document; an unknown value is null, with the reason under ``missing``."""
-    prediction, why = estimate.prediction, estimate.why
-    values: dict[str, Any] = {
-        "parameters": prediction.parameters,
-        "flops": {
-            "forward": prediction.forward_flops,
-            "backward": prediction.backward_flops,
-            "step": prediction.step_flops,
-        },
-        "peak_bytes": None if why else prediction.peak_bytes,
-        "peak_phase": None if why else prediction.peak_phase,
-        "ledger": [] if why else prediction.ledger,
-        "capacity_bytes": estimate.capacity_bytes,
-        "fits": estimate.fits,
-        "method": prediction.method,
-    }
-    if estimate.spec.device != "cpu":
-        values |= _allocator_json(estimate)
-    if isinstance(prediction, ExactPrediction):
-        values |= _exact_json(estimate, prediction)
-    missing = estimate.missing()
-    return values | {"missing": missing} if missing else values
-
-
-def _allocator_json(estimate: Estimate) -> dict[str, Any]:
-    room = estimate.room
-    return {
-        "compute_capability": estimate.card.capability,
-        "reserved_bytes": estimate.reserved_bytes,
-        "room_bytes": None if room is None else room.least,
-        "doubt_bytes": None if room is None else room.uncertainty_bytes,
-        "verdict": estimate.verdict,
-        "fits_expandable": estimate.fits_expandable,
-    }
-
-
-def _exact_json(estimate: Estimate, prediction: ExactPrediction) -> dict[str, Any]:
-    times = estimate.roof_times
-    peak = prediction.held
-    return {
-        "peak_place": prediction.peak_place,
-        "allocated_bytes": None if peak is None else peak.allocated_bytes,
-        "first_step_bytes": None if peak is None else peak.first_step_bytes,
-        "block_ledger": prediction.block_ledger,
-        "saved_activation_bytes": prediction.saved_activation_bytes,
-        "closed_form_peak_bytes": (
-            None if estimate.spec.is_own else estimate.closed_form.peak_bytes
-        ),
-        "roofline_ms": sum(times.values()) if times else None,
-        "phases": [
-            {
-                "phase": phase.phase,
-                "peak_bytes": phase.peak_bytes,
-                "block_bytes": phase.block_bytes,
-                "place": phase.place,
-                "ledger": phase.ledger,
-                "flops": phase.flops,
-                "moved_bytes": phase.moved_bytes,
-                "roofline_ms": times.get(phase.phase),
-            }
-            for phase in prediction.phases
-        ],
-        "seconds": prediction.seconds,
-        "import_seconds": prediction.import_seconds,
-    }
+    def _answer(
+        self,
+        document: dict[str, Any],
+        table: Table,
+        *,
+        spec: RunSpec | None = None,
+        sentence: str = "",
+        remarks: Iterable[str],
+    ) -> Answer:
+        workspaces = workspace_remarks(self.spec, self.target.card)
+        return Answer(
+            spec=spec or self.spec,
+            card=self.target.card,
+            document=document | {"method": self.method},
+            tables=[table],
+            sentence=sentence,
+            remarks=[*remarks, *workspaces, f"method: {self.method}"],
+        )

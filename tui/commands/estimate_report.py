@@ -1,14 +1,15 @@
-"""The answers of `estimate` as lines and tables."""
+"""A prediction with what it is compared with, and the answers of `estimate` as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
-from sysbench.core.formatting import format_bytes, format_count, percent, signed_percent
+from sysbench.core.formatting import format_bytes, format_count, percent
 from sysbench.core.predict.allocator_settings import AllocatorSettings
 from sysbench.core.predict.closed_form import Prediction, predict
 from sysbench.core.predict.dry_run_client import ExactPrediction, roof_ms
@@ -19,14 +20,12 @@ from sysbench.core.predict.fit_grid import (
     AvailableMemory,
     Card,
     Fit,
-    FitCell,
     Verdict,
     available_memory,
     fit_verdict,
     missing_bytes,
     reserved_bytes,
     spare_bytes,
-    with_value,
 )
 from sysbench.core.predict.savings import Savings
 from sysbench.core.record.environment import Roof
@@ -36,16 +35,63 @@ from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.context import model_line, settings_line
 from sysbench.core.tables.estimate_tables import (
-    fit_table,
     fit_words,
-    grid_table,
     predicted_ledger_table,
     predicted_phases_table,
-    savings_table,
 )
 from sysbench.core.tables.table import Table, with_total
 from sysbench.tui.commands.layout import Line, blank, prose, table_lines, titled
-from sysbench.tui.fit_text import is_sure, may_fit, nothing_fits
+from sysbench.tui.fit_text import closed_form_error, is_sure, may_fit, nothing_fits
+
+NO_DRY_RUN = "it depends on the order of allocations: use --exact"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An answer of `estimate`.
+
+    Attributes:
+        spec, card: For the headline.
+        document: For ``--json``.
+        sentence: The answer in words, or "".
+        remarks: Limits and methods, one sentence each.
+        prediction: Of the spec, for its parameters and work.
+    """
+
+    spec: RunSpec
+    card: Card
+    document: dict[str, Any]
+    tables: Sequence[Table]
+    sentence: str = ""
+    remarks: Sequence[str] = ()
+    prediction: Prediction | None = None
+
+
+def answer_lines(answer: Answer, width: int) -> Iterator[Line]:
+    spec, card = answer.spec, answer.card
+    settings = msgspec.to_builtins(spec)
+    predicted = answer.prediction
+    parameters = predicted.parameters if predicted else spec.dimensions.parameters
+    model = model_line(settings, parameters)
+    yield from prose(model, width, hang=2, style="bold")
+    preset = model_presets().get(spec.model)
+    if preset is not None and preset.note:
+        yield from prose(f"{preset.name}: {preset.note}", width, hang=2, style="dim")
+    device = f"{card.name} (--card)" if card.name else spec.device
+    yield from prose(f"{settings_line(settings)} · {device}", width, hang=2)
+    if predicted:
+        works = _flops(predicted).items()
+        lines = ([(f"  {name:<12}{format_count(count)}FLOP", "")] for name, count in works)
+        yield from titled("Work per step", lines)
+    for table in answer.tables:
+        is_sum = table.name == "ledger"
+        shown = with_total(table, "name", "peak", table.columns[1:]) if is_sum else table
+        if table.rows:
+            yield from titled(table.title, table_lines(shown, width, total=is_sum))
+    yield blank()
+    yield from prose(answer.sentence, width, style="bold")
+    for text in answer.remarks:
+        yield from prose(text, width, style="dim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +122,10 @@ class Estimate:
         if self.capacity_bytes is None:
             return None
         return available_memory(self.spec, self.capacity_bytes, self.card)
+
+    @property
+    def exact(self) -> ExactPrediction | None:
+        return self.prediction if isinstance(self.prediction, ExactPrediction) else None
 
     @cached_property
     def closed_form(self) -> Prediction:
@@ -112,13 +162,14 @@ class Estimate:
     @property
     def roof_times(self) -> dict[str, float]:
         """Roofline milliseconds by phase; empty without a roof."""
-        if self.roof is None or not isinstance(self.prediction, ExactPrediction):
+        if self.roof is None or self.exact is None:
             return {}
-        times = {phase.phase: roof_ms(phase, self.roof) for phase in self.prediction.phases}
+        times = {phase.phase: roof_ms(phase, self.roof) for phase in self.exact.phases}
         return {phase: time for phase, time in times.items() if time is not None}
 
+    @cached_property
     def missing(self) -> dict[str, str]:
-        """Return the reasons for null values, by key."""
+        """Reasons for null values, by key."""
         reasons = {}
         if self.why:
             reasons["peak_bytes"] = self.why
@@ -127,154 +178,155 @@ class Estimate:
         if self.reserved_bytes is None and self.spec.device != "cpu":
             reasons["reserved_bytes"] = self.why or NO_DRY_RUN
         if self.capacity_bytes is None:
-            reasons["capacity_bytes"] = (
-                f"{self.spec.device} does not report its memory: give it with --capacity"
-            )
-        if isinstance(self.prediction, ExactPrediction) and not self.roof_times:
+            reasons["capacity_bytes"] = no_capacity(self.spec)
+        if self.exact and not self.roof_times:
             reasons["roofline_ms"] = self.why_no_roof or (
                 "no bandwidth is known: give both with --peak TFLOPS,GB/S"
             )
         return reasons
 
+    def answer(self) -> Answer:
+        tables = [] if self.why else [predicted_ledger_table(self.prediction)]
+        if self.exact:
+            tables.append(predicted_phases_table(self.exact, self.roof_times))
+        return Answer(
+            spec=self.spec,
+            card=self.card,
+            document=as_json(self),
+            tables=tables,
+            sentence=_sentence(self),
+            remarks=[*_remarks(self)],
+            prediction=self.prediction,
+        )
 
-NO_DRY_RUN = "it depends on the order of allocations: use --exact"
+
+def no_capacity(spec: RunSpec) -> str:
+    return f"{spec.device} does not report its memory: give it with --capacity"
 
 
-def estimate_lines(estimate: Estimate, width: int) -> Iterator[Line]:
-    spec, prediction = estimate.spec, estimate.prediction
-    yield from _head(spec, estimate.card, width, prediction.parameters)
-    works = {
+def as_json(estimate: Estimate) -> dict[str, Any]:
+    """Return the JSON document; an unknown value is null, with the reason under ``missing``."""
+    prediction, why, room = estimate.prediction, estimate.why, estimate.room
+    values: dict[str, Any] = {
+        "parameters": prediction.parameters,
+        "flops": _flops(prediction),
+        "peak_bytes": None if why else prediction.peak_bytes,
+        "peak_phase": None if why else prediction.peak_phase,
+        "ledger": [] if why else prediction.ledger,
+        "capacity_bytes": estimate.capacity_bytes,
+        "fits": estimate.fits,
+        "method": prediction.method,
+    }
+    if estimate.spec.device != "cpu":
+        values |= {
+            "compute_capability": estimate.card.capability,
+            "reserved_bytes": estimate.reserved_bytes,
+            "room_bytes": None if room is None else room.least,
+            "doubt_bytes": None if room is None else room.uncertainty_bytes,
+            "verdict": estimate.verdict,
+            "fits_expandable": estimate.fits_expandable,
+        }
+    if estimate.exact:
+        values |= _exact_json(estimate, estimate.exact)
+    return values | ({"missing": estimate.missing} if estimate.missing else {})
+
+
+def _exact_json(estimate: Estimate, exact: ExactPrediction) -> dict[str, Any]:
+    times, peak = estimate.roof_times, exact.held
+    phases = [
+        msgspec.structs.asdict(phase) | {"roofline_ms": times.get(phase.phase)}
+        for phase in exact.phases
+    ]
+    for phase in phases:
+        del phase["products"]
+    return {
+        "peak_place": exact.peak_place,
+        "allocated_bytes": None if peak is None else peak.allocated_bytes,
+        "first_step_bytes": None if peak is None else peak.first_step_bytes,
+        "block_ledger": exact.block_ledger,
+        "saved_activation_bytes": exact.saved_activation_bytes,
+        "closed_form_peak_bytes": (
+            None if estimate.spec.is_own else estimate.closed_form.peak_bytes
+        ),
+        "roofline_ms": sum(times.values()) if times else None,
+        "phases": phases,
+        "seconds": exact.seconds,
+        "import_seconds": exact.import_seconds,
+    }
+
+
+def _flops(prediction: Prediction) -> dict[str, int]:
+    return {
         "forward": prediction.forward_flops,
         "backward": prediction.backward_flops,
         "step": prediction.step_flops,
     }
-    yield from titled(
-        "Work per step",
-        ([(f"  {name:<12}{format_count(count)}FLOP", "")] for name, count in works.items()),
-    )
-    if not estimate.why:
-        table = predicted_ledger_table(prediction)
-        summed = [name for name in table.columns if name != "name"]
-        total = with_total(table, "name", "peak", summed)
-        yield from titled(table.title, table_lines(total, width, total=True))
-    if isinstance(prediction, ExactPrediction):
-        table = predicted_phases_table(prediction, estimate.roof_times)
-        yield from titled(table.title, table_lines(table, width, drop=("place",)))
-    yield blank()
-    yield from prose(_answer(estimate), width, style="bold")
-    for text in _remarks(estimate):
-        yield from prose(text, width, style="dim")
 
 
-def estimate_tables(estimate: Estimate) -> list[Table]:
-    prediction = estimate.prediction
-    tables = [] if estimate.why else [predicted_ledger_table(prediction)]
-    if isinstance(prediction, ExactPrediction):
-        tables.append(predicted_phases_table(prediction, estimate.roof_times))
-    return tables
-
-
-def fit_lines(spec: RunSpec, fit: Fit, card: Card, method: str, width: int) -> Iterator[Line]:
-    yield from _head(with_value(spec, fit.key, fit.largest) if fit.largest else spec, card, width)
-    table = fit_table(fit)
-    yield from titled(table.title, table_lines(table, width, columns=("quantity", "value")))
-    yield blank()
-    yield from prose(_fit_answer(fit, card), width, style="bold")
-    remarks = (*_fit_remarks(spec, fit), *_workspace_remarks(spec, card.capability))
-    for text in (*remarks, f"method: {method}"):
-        yield from prose(text, width, style="dim")
-
-
-def grid_lines(
-    spec: RunSpec, cells: Sequence[FitCell], card: Card, method: str, width: int
-) -> Iterator[Line]:
-    yield from _head(spec, card, width)
-    table = grid_table(cells)
-    shown = [name for name in table.columns if name != "note"]
-    yield from titled(table.title, table_lines(table, width, columns=shown))
-    yield blank()
-    for why in dict.fromkeys(cell.why for cell in cells if cell.why):
-        yield from prose(f"–: {why}", width, style="dim")
-    capacities = sorted({cell.capacity_bytes for cell in cells if cell.capacity_bytes})
-    if len(capacities) == 1:
-        yield from prose(f"capacity: {_capacity(capacities[0], card)}", width, style="dim")
-    elif not capacities:
-        text = f"{spec.device} does not report its memory: give it with --capacity"
-        yield from prose(text, width, style="dim")
-    for text in (*_workspace_remarks(spec, card.capability), f"method: {method}"):
-        yield from prose(text, width, style="dim")
-
-
-def savings_lines(
-    spec: RunSpec, savings: Savings, card: Card, method: str, width: int
-) -> Iterator[Line]:
-    yield from _head(spec, card, width)
-    if savings.savings:
-        table = savings_table(savings)
-        yield from titled(table.title, table_lines(table, width, drop=("peak_phase",)))
-    yield blank()
-    yield from prose(_savings_answer(savings), width, style="bold")
-    for text in (*savings.remarks, *_workspace_remarks(spec, card.capability), f"method: {method}"):
-        yield from prose(text, width, style="dim")
-
-
-def _savings_answer(savings: Savings) -> str:
-    peak = format_bytes(savings.peak_bytes)
-    if not savings.savings:
-        return f"No single change that was tried reduces the peak of {peak}."
-    most = savings.savings[0]
-    change = " ".join(f"{key}={value}" for key, value in most.settings.items())
-    saved = format_bytes(most.saved_bytes)
-    return f"{change} saves the most, {saved} of {peak}; its cost: {most.price}."
-
-
-def _head(spec: RunSpec, card: Card, width: int, parameters: int = 0) -> Iterator[Line]:
-    settings = msgspec.to_builtins(spec)
-    model = model_line(settings, parameters or spec.dimensions.parameters)
-    yield from prose(model, width, hang=2, style="bold")
-    preset = model_presets().get(spec.model)
-    if preset is not None and preset.note:
-        yield from prose(f"{preset.name}: {preset.note}", width, hang=2, style="dim")
-    device = f"{card.name} (--card)" if card.name else spec.device
-    yield from prose(f"{settings_line(settings)} · {device}", width, hang=2)
-
-
-def _answer(estimate: Estimate) -> str:
-    capacity = estimate.capacity_bytes
+def _sentence(estimate: Estimate) -> str:
+    capacity, room, prediction = estimate.capacity_bytes, estimate.room, estimate.prediction
     if estimate.why:
         return f"Peak memory: n/a, {estimate.why}."
-    if capacity is None:
-        return f"Unknown whether it fits: {estimate.missing()['capacity_bytes']}."
-    assert estimate.verdict is not None
-    share = percent((estimate.reserved_bytes or estimate.prediction.peak_bytes) / capacity)
-    words = f"{VERDICTS[estimate.verdict]}: {share} of {_capacity(capacity, estimate.card)}"
-    return f"{words}, {_margin(estimate)}."
+    if capacity is None or room is None or estimate.verdict is None:
+        return f"Unknown whether it fits: {estimate.missing['capacity_bytes']}."
+    share = percent((estimate.reserved_bytes or prediction.peak_bytes) / capacity)
+    part = f"{share} of {capacity_words(capacity, estimate.card)}"
+    if estimate.verdict == "fits":
+        return f"Fits: {part}, {format_bytes(spare_bytes(prediction, room))} to spare."
+    missing = format_bytes(missing_bytes(prediction, room, estimate.settings))
+    if estimate.verdict == "close":
+        return f"May not fit: {part}, it may lack {missing}."
+    return f"Does NOT fit: {part}, it needs {missing} more."
 
 
-def _capacity(capacity_bytes: int, card: Card) -> str:
+def capacity_words(capacity_bytes: int, card: Card) -> str:
     size = format_bytes(capacity_bytes)
     return f"{size} ({card.name})" if card.name else size
 
 
-def _margin(estimate: Estimate) -> str:
-    """Headroom, or the amount of memory missing."""
-    prediction, room = estimate.prediction, estimate.room
-    assert room is not None
-    if estimate.verdict == "fits":
-        return f"{format_bytes(spare_bytes(prediction, room))} to spare"
-    missing = format_bytes(missing_bytes(prediction, room, estimate.settings))
-    return f"it may lack {missing}" if estimate.verdict == "close" else f"it needs {missing} more"
+def _remarks(estimate: Estimate) -> Iterator[str]:
+    spec, exact = estimate.spec, estimate.exact
+    yield f"method: {estimate.prediction.method}"
+    if spec.device != "cpu" and not estimate.why:
+        yield from _room_remarks(estimate)
+    if estimate.why_no_workspace:
+        yield f"{LIBRARY_WORKSPACE}: {estimate.why_no_workspace}"
+    if exact:
+        if not spec.is_own:
+            closed = estimate.closed_form
+            error = closed_form_error(closed, exact)
+            yield f"closed form: {format_bytes(closed.peak_bytes)} ({error})"
+        if times := estimate.roof_times:
+            yield f"roofline: the step takes at least {sum(times.values()):.3g} ms"
+        else:
+            yield f"roofline time: n/a, {estimate.missing['roofline_ms']}"
+        yield (
+            f"estimated in {exact.seconds:.2f} s, after {exact.import_seconds:.2f} s "
+            "for importing torch"
+        )
+    if not estimate.card.name and (past := error_note(this_machine(spec.device), spec)):
+        yield past
 
 
-VERDICTS: dict[Verdict, str] = {
-    "fits": "Fits",
-    "close": "May not fit",
-    "over": "Does NOT fit",
-}
+def _room_remarks(estimate: Estimate) -> Iterator[str]:
+    spec, room = estimate.spec, estimate.room
+    if estimate.exact and (peak := estimate.exact.held) is not None:
+        yield (
+            f"reserved without a limit: {format_bytes(peak.reserved_bytes)}, of which "
+            f"{format_bytes(peak.allocated_bytes)} in blocks"
+        )
+    yield from workspace_remarks(spec, estimate.card)
+    if room is None:
+        return
+    yield f"usable: {_range(room.least, room.uncertainty_bytes)} ({_unusable(spec)})"
+    if estimate.reserved_bytes is None:
+        yield _fragmentation_note()
+    if estimate.fits_expandable:
+        yield "it fits with PYTORCH_ALLOC_CONF=expandable_segments:True"
 
 
-def _fit_answer(fit: Fit, card: Card) -> str:
-    capacity = _capacity(fit.capacity_bytes, card)
+def fit_sentence(fit: Fit, card: Card) -> str:
+    capacity = capacity_words(fit.capacity_bytes, card)
     if not fit.largest:
         return f"Nothing {nothing_fits(fit)} in {capacity}: {_lacks(fit)}."
     largest = f"The largest {fit_words(fit.key)} that fits in {capacity} is {fit.largest:,}"
@@ -290,16 +342,13 @@ def _lacks(fit: Fit) -> str:
     return f"{following} may lack {missing}"
 
 
-def _fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
+def fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
     if not fit.largest:
         yield "use --savings to see what single changes would save"
     if spec.device == "cpu":
         return
-    yield (
-        f"usable: {format_bytes(fit.room_bytes)} to "
-        f"{format_bytes(fit.room_bytes + fit.doubt_bytes)} of "
-        f"{format_bytes(fit.capacity_bytes)} ({_unusable(spec)})"
-    )
+    usable = _range(fit.room_bytes, fit.doubt_bytes)
+    yield f"usable: {usable} of {format_bytes(fit.capacity_bytes)} ({_unusable(spec)})"
     if may_fit(fit):
         yield may_fit(fit)
     if fit.reserved_bytes is None:
@@ -311,6 +360,10 @@ def _fit_remarks(spec: RunSpec, fit: Fit) -> Iterator[str]:
         yield (
             f"largest with PYTORCH_ALLOC_CONF=expandable_segments:True: {fit.expandable_largest:,}"
         )
+
+
+def _range(least: int, uncertainty: int) -> str:
+    return f"{format_bytes(least)} to {format_bytes(least + uncertainty)}"
 
 
 def _unusable(spec: RunSpec) -> str:
@@ -326,56 +379,19 @@ def _fragmentation_note() -> str:
     )
 
 
-def _workspace_remarks(spec: RunSpec, capability: str | None) -> Iterator[str]:
-    if spec.on_cuda and capability is None:
+def workspace_remarks(spec: RunSpec, card: Card) -> Iterator[str]:
+    if spec.on_cuda and card.capability is None:
         yield (
             "cuBLAS workspaces are those of compute capability 9.0, the largest; set --capability "
             "for another"
         )
 
 
-def _room_remarks(estimate: Estimate) -> Iterator[str]:
-    spec, prediction, room = estimate.spec, estimate.prediction, estimate.room
-    if spec.device == "cpu" or estimate.why:
-        return
-    if isinstance(prediction, ExactPrediction) and prediction.held is not None:
-        peak = prediction.held
-        yield (
-            f"reserved without a limit: {format_bytes(peak.reserved_bytes)}, of which "
-            f"{format_bytes(peak.allocated_bytes)} in blocks"
-        )
-    yield from _workspace_remarks(spec, estimate.card.capability)
-    if room is None:
-        return
-    yield (
-        f"usable: {format_bytes(room.least)} to "
-        f"{format_bytes(room.least + room.uncertainty_bytes)} ({_unusable(spec)})"
-    )
-    if estimate.reserved_bytes is None:
-        yield _fragmentation_note()
-    if estimate.fits_expandable:
-        yield "it fits with PYTORCH_ALLOC_CONF=expandable_segments:True"
-
-
-def _remarks(estimate: Estimate) -> Iterator[str]:
-    spec, prediction = estimate.spec, estimate.prediction
-    yield f"method: {prediction.method}"
-    yield from _room_remarks(estimate)
-    if estimate.why_no_workspace:
-        yield f"{LIBRARY_WORKSPACE}: {estimate.why_no_workspace}"
-    if isinstance(prediction, ExactPrediction):
-        if not spec.is_own:
-            closed = estimate.closed_form.peak_bytes
-            over = round(closed / prediction.peak_bytes - 1, 3) + 0.0  # + 0.0 turns -0.0 into 0.0
-            yield f"closed form: {format_bytes(closed)} ({signed_percent(over)})"
-        if times := estimate.roof_times:
-            yield f"roofline: the step takes at least {sum(times.values()):.3g} ms"
-        else:
-            yield f"roofline time: n/a, {estimate.missing()['roofline_ms']}"
-        yield (
-            f"estimated in {prediction.seconds:.2f} s, after {prediction.import_seconds:.2f} s "
-            "for importing torch"
-        )
-    past = None if estimate.card.name else error_note(this_machine(spec.device), spec)
-    if past:
-        yield past
+def savings_sentence(savings: Savings) -> str:
+    peak = format_bytes(savings.peak_bytes)
+    if not savings.savings:
+        return f"No single change that was tried reduces the peak of {peak}."
+    most = savings.savings[0]
+    change = " ".join(f"{key}={value}" for key, value in most.settings.items())
+    saved = format_bytes(most.saved_bytes)
+    return f"{change} saves the most, {saved} of {peak}; its cost: {most.price}."

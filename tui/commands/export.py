@@ -15,7 +15,7 @@ from sysbench.tui.commands.arguments import (
     imported_file,
     refuse_file_choice,
 )
-from sysbench.tui.commands.output import print_json, say
+from sysbench.tui.commands.output import print_answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,26 +49,21 @@ def main(arguments: argparse.Namespace) -> int:
     refuse_file_choice(arguments)
     run = find_run(arguments.run)
     paths = write_export(run, arguments.kind, out, force=arguments.force)
-    if arguments.json:
-        print_json({"run": run.id, "kind": arguments.kind, "paths": [str(path) for path in paths]})
-    else:
-        say(*paths)
+    document = {"run": run.id, "kind": arguments.kind, "paths": [*map(str, paths)]}
+    print_answer(document, *paths, json=arguments.json)
     return 0
 
 
 def _export_file(file: Path, arguments: argparse.Namespace, out: Path | None) -> int:
-    from sysbench.core.export.inspected_file import write_inspection  # lazy: --help stays fast
+    from sysbench.core.export.report_document import write_inspection  # lazy: --help stays fast
     from sysbench.core.inspection.decoding import Decoding  # lazy: --help stays fast
     from sysbench.tui.commands.progress import decoding_progress  # lazy: --help stays fast
 
     capture = Path(arguments.capture) if arguments.capture else None
     decoding = Decoding(file, 0, arguments.device, arguments.steps, capture)
-    with decoding_progress() as show:
-        inspection = decoding.run(show)
+    with decoding_progress() as progress:
+        inspection = decoding.run(progress.show)
     paths = write_inspection(decoding.entry, inspection, arguments.kind, out, force=arguments.force)
-    if arguments.json:
-        files = [str(path) for path in paths]
-        print_json({"file": inspection.file, "kind": arguments.kind, "paths": files})
-    else:
-        say(*paths)
+    document = {"file": inspection.file, "kind": arguments.kind, "paths": [*map(str, paths)]}
+    print_answer(document, *paths, json=arguments.json)
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sysbench.tui.commands.arguments import (
     RUN_HELP,
@@ -13,9 +12,6 @@ from sysbench.tui.commands.arguments import (
     share_above_zero,
     share_of_one,
 )
-
-if TYPE_CHECKING:
-    pass
 
 MARGIN = 0.03
 
@@ -71,9 +67,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-wait", action="store_true", help="fail if another run holds the device"
     )
-
-
-def main(arguments: argparse.Namespace) -> int:
-    from sysbench.tui.commands.gate_actions import judge  # lazy: --help stays fast
-
-    return judge(arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -30,63 +30,62 @@ from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.context import settings_line
-from sysbench.core.tables.table import Cell, Table
+from sysbench.core.tables.table import Cell, Column, Table, tabulate
 from sysbench.core.tables.verdict_sides import factor_table
 from sysbench.tui.commands.comparison_report import verdict_lines
 from sysbench.tui.commands.layout import Line, blank, labelled, prose, table_lines, titled
 from sysbench.tui.commands.output import (
     cancelled_by_signals,
     page_width,
+    print_answer,
     print_json,
     print_lines,
     say,
     write_text,
 )
-from sysbench.tui.commands.progress import Progress, RunFold
+from sysbench.tui.commands.progress import RunFold, show_events
 
 _SIDE_COLUMNS = ("side", "run", "median_ms", "ci_low_ms", "ci_high_ms", "interval_of", "rounds")
 _LABEL_CELLS = 10
 CANCELLED = 130
 
 
-def listed_rows(rows: Sequence[Listed]) -> list[dict[str, object]]:
-    """Return the baselines without their records, for JSON."""
-    return [
-        {
-            "name": row.name,
-            "path": row.path,
-            "problem": row.problem,
-            **({} if row.baseline is None else _facts(row.baseline)),
-        }
-        for row in rows
-    ]
-
-
-def _facts(baseline: Baseline) -> dict[str, object]:
-    timing = baseline.record.timing
-    return {
+def _listed(row: Listed) -> dict[str, object]:
+    """Return a baseline without its record, for JSON."""
+    named: dict[str, object] = {"name": row.name, "path": row.path, "problem": row.problem}
+    baseline = row.baseline
+    if baseline is None:
+        return named
+    return named | {
         "saved_ns": baseline.saved_ns,
         "run": baseline.run,
         "identity": baseline.record.identity,
         "machine": baseline.machine,
-        "median_ms": timing.step.median_ms if timing else None,
+        "median_ms": _median_ms(baseline),
         "rounds": len(baseline.rounds_ms),
     }
 
 
+def _median_ms(baseline: Baseline) -> float | None:
+    timing = baseline.record.timing
+    return timing.step.median_ms if timing else None
+
+
 def listed_table(rows: Sequence[Listed]) -> Table:
     """Return a row per baseline; a damaged one shows its problem instead of the spec."""
-    cells: list[tuple[Cell, ...]] = []
-    for row in rows:
-        baseline = row.baseline
-        if baseline is None:
-            cells.append((row.name, None, None, None, None, row.problem))
-            continue
-        timing, device = baseline.record.timing, baseline.machine.get("device_name")
-        figures = (timing.step.median_ms if timing else None, len(baseline.rounds_ms), device)
-        cells.append((row.name, _day(baseline.saved_ns), *figures, _spec_line(baseline)))
-    columns = ("name", "saved", "median_ms", "rounds", "device_name", "spec")
-    return Table(name="baselines", title="Baselines", columns=columns, rows=tuple(cells))
+
+    def known(value: Callable[[Baseline], Cell]) -> Callable[[Listed], Cell]:
+        return lambda row: value(row.baseline) if row.baseline else None
+
+    columns: tuple[Column[Listed], ...] = (
+        Column("name"),
+        Column("saved", known(lambda baseline: _day(baseline.saved_ns))),
+        Column("median_ms", known(_median_ms)),
+        Column("rounds", known(lambda baseline: len(baseline.rounds_ms))),
+        Column("device_name", known(lambda baseline: baseline.machine.get("device_name"))),
+        Column("spec", lambda row: _spec_line(row.baseline) if row.baseline else row.problem),
+    )
+    return tabulate(rows, columns, name="baselines", title="Baselines")
 
 
 def baseline_lines(baseline: Baseline, width: int) -> Iterator[Line]:
@@ -214,9 +213,9 @@ def _measure_again(arguments: argparse.Namespace, baseline: Baseline) -> Record 
     repeat = DEFAULT_ROUNDS if arguments.repeat is None else arguments.repeat
     run = create_run(baseline.spec, ["timing"], repeat=repeat)
     cancel = Cancellation()
-    with cancelled_by_signals(cancel), Progress(RunFold(), json=arguments.json) as progress:
-        for event in supervise(run, wait=not arguments.no_wait, cancel=cancel):
-            progress.show(event)
+    with cancelled_by_signals(cancel):
+        events = supervise(run, wait=not arguments.no_wait, cancel=cancel)
+        show_events(RunFold(), events, json=arguments.json)
     record = load_record(run)
     return None if record.status == "cancelled" else record
 
@@ -236,8 +235,13 @@ def _command(arguments: argparse.Namespace, record: Record | None) -> str:
     return shlex.join(words)
 
 
-def save(arguments: argparse.Namespace) -> None:
+def change_baselines(arguments: argparse.Namespace) -> int:
+    """Carry out an action of `baseline`."""
+    _ACTIONS[arguments.action](arguments)
+    return 0
 
+
+def _save(arguments: argparse.Namespace) -> None:
     record = load_record(find_run(arguments.run))
     path = save_baseline(arguments.name, record, file=arguments.file, force=arguments.force)
     rounds = len(load_baseline(arguments.name, file=arguments.file).rounds_ms)
@@ -249,34 +253,28 @@ def save(arguments: argparse.Namespace) -> None:
         say(f"Too few rounds for most gates: use `sysbench-tui run --repeat {DEFAULT_ROUNDS}`.")
 
 
-def list_all(arguments: argparse.Namespace) -> None:
-
+def _list(arguments: argparse.Namespace) -> None:
     rows = list_baselines()
     if arguments.json:
-        print_json(listed_rows(rows))
+        print_json([*map(_listed, rows)])
     elif rows:
         print_lines(table_lines(listed_table(rows), page_width()))
     else:
         say("no baselines; `sysbench-tui baseline save NAME RUN` makes one")
 
 
-def show(arguments: argparse.Namespace) -> None:
-
+def _show(arguments: argparse.Namespace) -> None:
     baseline = load_baseline(arguments.name, file=arguments.file)
     if arguments.json:
         print_json(baseline)
-        return
-
-    print_lines(baseline_lines(baseline, page_width()))
-
-
-def delete(arguments: argparse.Namespace) -> None:
-
-    path = delete_baseline(arguments.name)
-    if arguments.json:
-        print_json({"name": arguments.name, "path": str(path)})
     else:
-        say(f"{arguments.name}: {path} is deleted")
+        print_lines(baseline_lines(baseline, page_width()))
 
 
-BASELINE_ACTIONS = {"save": save, "list": list_all, "show": show, "delete": delete}
+def _delete(arguments: argparse.Namespace) -> None:
+    path = delete_baseline(arguments.name)
+    document = {"name": arguments.name, "path": str(path)}
+    print_answer(document, f"{arguments.name}: {path} is deleted", json=arguments.json)
+
+
+_ACTIONS = {"save": _save, "list": _list, "show": _show, "delete": _delete}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from sysbench.core.tables.sections import INSPECTED
 from sysbench.tui.commands.arguments import (
@@ -16,10 +15,6 @@ from sysbench.tui.commands.arguments import (
     examples,
     size_bytes,
 )
-
-if TYPE_CHECKING:
-    pass
-
 
 NEEDS = {
     "steps": "no step markers found in this file",
@@ -86,9 +81,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(.json or .json.gz)",
     )
     add_tree_options(parser)
-
-
-def main(arguments: argparse.Namespace) -> int:
-    from sysbench.tui.commands.inspect_report import show_file  # lazy: --help stays fast
-
-    return show_file(arguments)

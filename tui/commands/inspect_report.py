@@ -3,37 +3,45 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 
 import msgspec
 
 from sysbench.core.errors import NotFoundError
-from sysbench.core.export.inspected_file import (
-    inspection_as_markdown,
-    inspection_tables,
-    tables_as_markdown,
-)
-from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
+from sysbench.core.export.report_document import inspection_as_markdown, inspection_tables
+from sysbench.core.export.text_formats import tables_as_csv, tables_as_markdown
 from sysbench.core.inspection.decoding import Decoding
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.ranks_folder import FolderError, merge_traces
 from sysbench.core.inspection.ranks_reading import FolderDecoding
 from sysbench.core.inspection.reading import under_peak
 from sysbench.core.machine.peaks import parse_peak
+from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.kernel_tables import top_kernels
 from sysbench.core.tables.memory_tables import largest_alike_table
-from sysbench.core.tables.ranks_tables import ranks_tables
-from sysbench.core.tables.sections import SECTIONS, SectionSource
+from sysbench.core.tables.ranks_tables import ranks_notes, ranks_tables
+from sysbench.core.tables.section_tables import SectionSource, tables_in
+from sysbench.core.tables.sections import SECTIONS
+from sysbench.core.tables.table import Table, folded
 from sysbench.core.trace.roofline import roof_points
 from sysbench.tui.commands.arguments import refuse_wide_report
 from sysbench.tui.commands.inspect import NEEDS, OF_FOLDERS, RANKS
-from sysbench.tui.commands.layout import Line, blank, note, prose, table_lines, titled
+from sysbench.tui.commands.layout import (
+    INDENT,
+    Line,
+    blank,
+    indented,
+    note,
+    prose,
+    table_lines,
+    titled,
+)
 from sysbench.tui.commands.output import page_width, print_json, print_paged, write_text
 from sysbench.tui.commands.progress import decoding_progress
-from sysbench.tui.commands.ranks_lines import ranks_lines, ranks_section_lines
 from sysbench.tui.commands.report_sections import (
     collectives_section,
     host_sections,
@@ -53,7 +61,7 @@ from sysbench.tui.commands.run_report import (
     memory_section,
     nsys_section,
 )
-from sysbench.tui.text import KIND_WORDS, file_text
+from sysbench.tui.text import KIND_WORDS, file_text, folder_text
 
 
 def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
@@ -105,40 +113,56 @@ def show_file(arguments: argparse.Namespace) -> int:
         arguments.steps,
         Path(arguments.capture) if arguments.capture else None,
     )
-    with decoding_progress() as show:
-        inspection = decoding.run(show)
+    with decoding_progress() as progress:
+        inspection = decoding.run(progress.show)
     if peak:
         inspection = under_peak(inspection, peak)
     run, record, section = decoding.entry.as_run, inspection.as_record(), arguments.section
     _require(inspection, section)
-    if arguments.csv or arguments.md:
-        sections = inspection_tables(inspection, tree_of(run, record, options))
-        tables = [
-            table
-            for name in ([section] if section else sections)
-            for table in sections.get(name, ())
-        ]
-        if arguments.md:
-            write_text(
-                tables_as_markdown(tables)
-                if section
-                else inspection_as_markdown(inspection, tables)
-            )
-        else:
-            # A section with a table of the same name is that table; otherwise print all tables
-            # with one value per line.
-            tables = [table for table in tables if table.name == section] or tables
-            only = len(tables) == 1
-            write_text((table_as_csv(tables[0]) if only else tables_as_tidy_csv(tables)).decode())
-    elif arguments.json:
-        print_json(section_as_json(run, record, section, options) if section else inspection)
-    elif section:
+
+    def tables() -> list[Table]:
+        by_section = inspection_tables(inspection, tree_of(run, record, options))
+        return [table for name in _chosen(section, by_section) for table in by_section[name]]
+
+    def document() -> object:
+        return section_as_json(run, record, section, options) if section else inspection
+
+    if section:
         width, page = page_width(in_full=True, wide=arguments.wide), page_width()
         lines = section_lines(run, record, section, width, page, options)
-        print_paged(dropwhile(lambda line: not line, lines), page=not arguments.no_pager)
     else:
-        print_paged(inspection_lines(inspection, page_width()), page=not arguments.no_pager)
+        lines = inspection_lines(inspection, page_width())
+    markdown = tables_as_markdown if section else partial(inspection_as_markdown, inspection)
+    _print(arguments, tables, markdown, document, lines)
     return 0
+
+
+def _chosen(section: str | None, by_section: Mapping[str, object]) -> Iterable[str]:
+    return [name for name in by_section if section in (None, name)]
+
+
+def _print(
+    arguments: argparse.Namespace,
+    tables: Callable[[], list[Table]],
+    markdown: Callable[[list[Table]], str],
+    document: Callable[[], object],
+    lines: Iterator[Line],
+) -> None:
+    """Print the tables, the JSON document or the lines, as the arguments ask."""
+    if arguments.md:
+        write_text(markdown(tables()))
+    elif arguments.csv:
+        # A section with a table of the same name is that table; otherwise print all tables
+        # with one value per line.
+        chosen = tables()
+        named = [table for table in chosen if table.name == arguments.section] or chosen
+        write_text(tables_as_csv(named).decode())
+    elif arguments.json:
+        print_json(document())
+    else:
+        if arguments.section:
+            lines = dropwhile(lambda line: not line, lines)
+        print_paged(lines, page=not arguments.no_pager)
 
 
 def _show_folder(arguments: argparse.Namespace) -> int:
@@ -151,31 +175,24 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     if refused:
         flag = f"--{refused[0].replace('_', '-')}"
         raise FolderError(f"{flag} requires a single file of {folder}")
-    with decoding_progress() as show:
+    with decoding_progress() as progress:
         decoding = FolderDecoding(folder, arguments.memory_limit, arguments.device)
-        ranks = decoding.run(lambda path, step: show(step))
+        ranks = decoding.run(lambda path, step: progress.show(step))
         tables = ranks_tables(ranks)
         if section and section not in tables:
             reason = f": it has {', '.join(tables)}" if section in OF_FOLDERS else " for ranks"
             raise NotFoundError(f"no {section} in the folder {folder}{reason}")
         if arguments.merged:
-            merge_traces(folder, ranks, Path(arguments.merged), show, arguments.memory_limit)
-    chosen = [table for name in ([section] if section else tables) for table in tables[name]]
-    if arguments.md:
-        write_text(tables_as_markdown(chosen))
-    elif arguments.csv:
-        # As for a file: a section with a table of the same name is that table.
-        named = [table for table in chosen if table.name == section] or chosen
-        only = len(named) == 1
-        write_text((table_as_csv(named[0]) if only else tables_as_tidy_csv(named)).decode())
-    elif arguments.json:
-        print_json(getattr(ranks, "rows" if section == RANKS else section) if section else ranks)
-    elif section:
-        width = page_width(in_full=True, wide=arguments.wide)
-        lines = dropwhile(lambda line: not line, ranks_section_lines(ranks, section, width))
-        print_paged(lines, page=not arguments.no_pager)
+            merge_traces(
+                folder, ranks, Path(arguments.merged), progress.show, arguments.memory_limit
+            )
+    if section:
+        lines = ranks_section_lines(ranks, section, page_width(in_full=True, wide=arguments.wide))
     else:
-        print_paged(ranks_lines(ranks, page_width()), page=not arguments.no_pager)
+        lines = ranks_lines(ranks, page_width())
+    chosen = [table for name in _chosen(section, tables) for table in tables[name]]
+    document = getattr(ranks, "rows" if section == RANKS else section) if section else ranks
+    _print(arguments, lambda: chosen, tables_as_markdown, lambda: document, lines)
     return 0
 
 
@@ -200,4 +217,46 @@ def _require(inspection: Inspection, section: str | None) -> None:
 
 def _is_empty(inspection: Inspection, section: str) -> bool:
 
-    return not SECTIONS[section].tables(SectionSource(record=inspection.as_record()))
+    return not tables_in(section, SectionSource(record=inspection.as_record()))
+
+
+STEPS_SHOWN = 12
+DROPPED = {
+    "ranks": (
+        *("file", "last", "matched", "collectives", "exposed_ns", "bounded_ns"),
+        *("clock_spread_ns", "device", "clock_error_ns", "exposed_share", "late_ns"),
+    ),
+    "collectives": ("group", "most_waiting_ns", "algorithm_gbs"),
+    "memory": ("baseline_bytes", "file"),
+}
+
+
+def ranks_lines(ranks: Ranks, width: int) -> Iterator[Line]:
+    yield [(literal(ranks.folder), "bold")]
+    yield from prose(folder_text(ranks), width)
+    for finding in ranks.findings:
+        yield blank()
+        yield from finding_lines(finding, width)
+    for section, (table, *_) in ranks_tables(ranks).items():
+        shown = table
+        if section == "steps":
+            summed = [name for name in table.columns if name.endswith("_ns")]
+            shown = folded(table, STEPS_SHOWN, "step", summed)
+        lines = table_lines(shown, width, drop=DROPPED.get(section, ()))
+        yield from titled(table.title, lines)
+        if section == "ranks":
+            yield from _notes(ranks, width)
+    if not ranks.rows:
+        yield from _notes(ranks, width)
+
+
+def ranks_section_lines(ranks: Ranks, section: str, width: int) -> Iterator[Line]:
+    for table in ranks_tables(ranks)[section]:
+        yield from full_table(table, width)
+    if section == "ranks":
+        yield from _notes(ranks, width)
+
+
+def _notes(ranks: Ranks, width: int) -> Iterator[Line]:
+    for text in ranks_notes(ranks):
+        yield from indented(prose(literal(text), width - INDENT, style="dim"))

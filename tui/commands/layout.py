@@ -56,9 +56,13 @@ def flowing(items: Iterable[str], width: int, *, hang: int = 0, style: str = "")
     return [[(line.replace(_GLUE, " "), style)] for line in _wrapped(text, width, hang)]
 
 
+def indented(lines: Iterable[Line]) -> list[Line]:
+    return [[(" " * INDENT, ""), *line] for line in lines]
+
+
 def note(items: Iterable[str], width: int) -> list[Line]:
     """Format dim items below a table, indented like its rows."""
-    return [[(" " * INDENT, ""), *line] for line in flowing(items, width - INDENT, style="dim")]
+    return indented(flowing(items, width - INDENT, style="dim"))
 
 
 def labelled(

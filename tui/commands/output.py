@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
-from sysbench.core.runs.job_directory import Cancellation
+from sysbench.core.runs.job_directory import Cancellation, JobDirectory
 from sysbench.core.tables.cells import literal
 
 if TYPE_CHECKING:
@@ -97,6 +97,25 @@ def say(*texts: object, to_stderr: bool = False) -> None:
     """Print one line per text, with control characters escaped."""
     for text in texts:
         print(literal(str(text)), file=sys.stderr if to_stderr else sys.stdout)
+
+
+def print_answer(document: object, *texts: object, json: bool) -> None:
+    """Print the document as JSON, or one line per text."""
+    if json:
+        print_json(document)
+    else:
+        say(*texts)
+
+
+def print_started(job: JobDirectory, pid: int, *, json: bool, **more: str) -> int:
+    """Report a job that runs detached; return the exit code."""
+    print_answer(
+        {"id": job.id, "pid": pid, "path": str(job.path), **more},
+        f"{job.id} started, process {pid}",
+        f"follow it with `sysbench-tui attach {job.id}`, end it with `stop`",
+        json=json,
+    )
+    return 0
 
 
 def page_width(*, in_full: bool = False, wide: bool = False) -> int:

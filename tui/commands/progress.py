@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
@@ -46,6 +45,7 @@ from sysbench.core.studies.study_runner import (
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.context import settings_line
 from sysbench.tui.commands.layout import picture_line
+from sysbench.tui.commands.output import say
 from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.text import (
     STAGE_WORDS,
@@ -67,7 +67,6 @@ REPAINT_SECONDS = 0.5
 QUIET_SECONDS = 2.0
 """Minimum seconds between two lines about steps."""
 BAR_CELLS = 24
-CLEAR_LINE = "\r\x1b[K"
 
 
 class Fold(Generic[E]):
@@ -152,6 +151,22 @@ class Progress(Generic[E]):
             self._live.start()
         if self._live is not None:
             self._live.update(Group(*lines), refresh=True)
+
+
+def show_events(fold: Fold[E], events: Iterable[E], *, json: bool, job: str = "") -> None:
+    """Show the progress of all events.
+
+    Args:
+        job: Id of a job that goes on after an interruption.
+    """
+    try:
+        with Progress(fold, json=json) as progress:
+            for event in events:
+                progress.show(event)
+    except KeyboardInterrupt:
+        if job:
+            say(f"left {job} running", to_stderr=True)
+        raise
 
 
 class RunFold(Fold[AnyEvent]):
@@ -374,23 +389,18 @@ def _figures(event: CellEnded) -> str:
     return "" if entry.median_ms is None else f"  {milliseconds(entry.median_ms)}"
 
 
-@contextmanager
-def decoding_progress() -> Iterator[Callable[[Progressed], None]]:
-    """Yield a function that shows the progress on one line; clear the line at the end."""
-    if not sys.stderr.isatty():
-        yield lambda step: None
-        return
+class DecodingFold(Fold[Progressed]):
+    """Decoding of an imported file, on one line that disappears at the end."""
 
-    def show(step: Progressed) -> None:
-        filled = "" if step.share is None else f"{gauge(step.share, BAR_CELLS)}  "
-        _write(f"{CLEAR_LINE}  {filled}{decoding_text(step)}")
+    def take(self, event: Progressed) -> str:
+        self._step = event
+        return ""
 
-    try:
-        yield show
-    finally:
-        _write(CLEAR_LINE)
+    def picture(self, _: int) -> Iterator[tuple[str, str]]:
+        share = self._step.share
+        filled = "" if share is None else f"{gauge(share, BAR_CELLS)}  "
+        yield f"  {filled}{decoding_text(self._step)}", ""
 
 
-def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+def decoding_progress() -> Progress[Progressed]:
+    return Progress(DecodingFold(), json=False)

@@ -1,7 +1,7 @@
 """The registry of commands, and the parser of the command line.
 
-A command is a module of this folder with `add_arguments` and `main`. At its top it imports what the
-parser needs; `main` imports the rest, so that ``--help`` needs neither rich nor numpy.
+A command is a module of this folder with `add_arguments`, which imports what the parser needs. Its
+`main` is there or in another module, so that ``--help`` needs neither rich nor numpy.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ class CommandModule(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Describe the command and add its arguments, except ``--json``."""
 
-    def main(self, arguments: argparse.Namespace, /) -> int:
-        """Run the command and return its exit code."""
-
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -40,20 +37,24 @@ class Command:
 
     Attributes:
         summary: Its line in ``sysbench-tui --help``.
-        module: Name of its module in this folder (default: the command with ``_`` for ``-``).
+        main: ``module:function`` in this folder that runs it (default: `main` of its module).
         has_workers: It starts processes that import torch, and accepts ``--python``.
         exit_codes: Text for its help.
     """
 
     name: str
     summary: str
-    module: str = ""
+    main: str = ""
     has_workers: bool = False
     exit_codes: str = READING_CODES
 
     def load(self) -> CommandModule:
-        path = self.module or self.name.replace("-", "_")
-        return cast(CommandModule, import_module(f".{path}", __package__))
+        return cast(CommandModule, import_module(f".{self.name}", __package__))
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Run the command and return its exit code."""
+        module, _, function = (self.main or f"{self.name}:main").partition(":")
+        return cast(int, getattr(import_module(f".{module}", __package__), function)(arguments))
 
 
 STUDY_CODES = "exit codes: 0 every cell has a value, 1 some have none, 2 bad input, 130 cancelled"
@@ -84,18 +85,25 @@ COMMANDS = {
         Command(
             "compare",
             "compare two runs: faster, slower, same, or not decidable",
+            main="comparison_report:print_comparison",
             exit_codes=OPTIONAL_GATE_CODES,
         ),
         Command(
             "ab",
             "measure two specs alternately until the comparison is decided",
+            main="ab_report:measure",
             has_workers=True,
             exit_codes=OPTIONAL_GATE_CODES,
         ),
-        Command("baseline", "save a run's record as a reference for later runs"),
+        Command(
+            "baseline",
+            "save a run's record as a reference for later runs",
+            main="gate_actions:change_baselines",
+        ),
         Command(
             "gate",
             "compare a run with a baseline; the exit code is for CI",
+            main="gate_actions:judge",
             has_workers=True,
             exit_codes=GATE_CODES,
         ),
@@ -105,6 +113,7 @@ COMMANDS = {
         Command(
             "inspect",
             "analyse a Chrome trace, CUDA memory snapshot or nsys export",
+            main="inspect_report:show_file",
             exit_codes="exit codes: 0 shown, 2 not readable or no such section, 130 cancelled",
         ),
         Command(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from sysbench.core.errors import DamagedFileError, SpecError
-from sysbench.core.formatting import format_bytes, parse_ratio
+from sysbench.core.formatting import format_bytes
 from sysbench.core.memory.oom import out_of_memory
 from sysbench.core.record.record import Kernels, Record
 from sysbench.core.record.steps import MarkedSteps, TracedCollective
@@ -23,7 +21,6 @@ from sysbench.core.runs.related import compile_break_even, runs_with_other_steps
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import last_bytes, open_regular
 from sysbench.core.tables.cells import literal
-from sysbench.core.tables.collectives_tables import NOTE, collectives_table
 from sysbench.core.tables.host_tables import (
     NOTE as RANGES_NOTE,
 )
@@ -34,8 +31,9 @@ from sysbench.core.tables.host_tables import (
     steps_notes,
     steps_table,
 )
-from sysbench.core.tables.kernel_tables import kernel_table
-from sysbench.core.tables.sections import SECTIONS, SectionSource
+from sysbench.core.tables.kernel_tables import COLLECTIVES_NOTE, collectives_table
+from sysbench.core.tables.section_tables import SectionSource, tables_in
+from sysbench.core.tables.sections import SECTIONS
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.tree_rows import tree_table
 from sysbench.core.tables.trust import coverage_words, is_perturbed, steps_words
@@ -49,7 +47,8 @@ from sysbench.core.trace.module_tree import (
 )
 from sysbench.core.trace.questions import questions_of
 from sysbench.core.trace.roofline import roof_points
-from sysbench.tui.commands.layout import Line, blank, note, prose, table_lines, titled
+from sysbench.tui.commands.arguments import share_of_one
+from sysbench.tui.commands.layout import Line, blank, indented, note, prose, table_lines, titled
 from sysbench.tui.commands.run_report import (
     category_section,
     finding_lines,
@@ -76,30 +75,25 @@ class TreeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tree_options(arguments: argparse.Namespace) -> TreeOptions:
-    """Parse the options for the tree.
+    """Return the options for the tree.
 
     Raises:
-        SpecError: An invalid option, or one without ``--section tree``.
+        SpecError: An option without ``--section tree``.
     """
     options = {"depth": arguments.depth, "match": arguments.match, "min-share": arguments.min_share}
     for name, value in options.items():
         if value is not None and arguments.section != "tree":
             raise SpecError(f"--{name}", value, "requires --section tree")
+    try:
+        min_share = share_of_one(arguments.min_share or "0")
+    except argparse.ArgumentTypeError:
+        allowed = "a share between 0 and 1, such as 1% or 0.01"
+        raise SpecError("--min-share", arguments.min_share, allowed) from None
     return TreeOptions(
         depth=arguments.depth,
-        min_share=_share(arguments.min_share or "0"),
+        min_share=min_share,
         match=_pattern(arguments.match) if arguments.match is not None else None,
     )
-
-
-def _share(text: str) -> float:
-    try:
-        share = parse_ratio(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise SpecError("--min-share", text, "a share between 0 and 1, such as 1% or 0.01")
-    return share
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -128,17 +122,6 @@ def tree_of(run: RunDirectory, record: Record, options: TreeOptions) -> TreeNode
     return tree if options.depth is None else to_depth(tree, options.depth)
 
 
-def tree_section(record: Record, tree: TreeNode, width: int, page: int) -> Iterator[Line]:
-    assert record.kernels is not None
-    table = tree_table(tree, perturbed=is_perturbed(record.kernels))
-    yield from kernel_head(record, page)
-    perturbed = perturbed_columns(record.kernels, table)
-    lines = table_lines(table, width, perturbed=perturbed)
-    yield blank()
-    yield from prose(literal(table.title), page, style="bold")
-    yield from lines
-
-
 def steps_section(marked: MarkedSteps, width: int, limit: int = MAX_STEPS) -> Iterator[Line]:
     """Yield the marked steps; if there are many, only the longest."""
     table = steps_table(marked)
@@ -160,7 +143,7 @@ def collectives_section(
     shown = msgspec.structs.replace(table, rows=table.rows[:limit])
     drop = ("which", "group", "max_ns", "algorithm_gbs", "min_ns", "mean_ns", "name", "dtype")
     yield from titled(table.title, table_lines(shown, width, drop=drop))
-    yield from note([NOTE], width)
+    yield from note([COLLECTIVES_NOTE], width)
 
 
 def host_sections(kernels: Kernels, width: int) -> Iterator[Line]:
@@ -193,25 +176,6 @@ def answers_of(record: Record) -> list[Answer]:
     return questions_of(record, runs_with_other_steps(record)) if record.kernels else []
 
 
-def questions_section(record: Record, answers: Sequence[Answer], width: int) -> Iterator[Line]:
-    yield from kernel_head(record, width)
-    for answer in answers:
-        yield blank()
-        yield from prose(answer.question, width, style="bold")
-        yield from [[("  ", ""), *line] for line in prose(literal(answer.sentence), width - 2)]
-        for command in answer.commands:
-            yield [(f"  $ {command}", "dim")]
-
-
-def kernels_section(record: Record, width: int, page: int) -> Iterator[Line]:
-    assert record.kernels is not None
-    table = kernel_table(record.kernels)
-    perturbed = perturbed_columns(record.kernels, table)
-    yield from kernel_head(record, page)
-    yield from titled(table.title, table_lines(table, width, perturbed=perturbed))
-    yield from category_section(record.kernels, width)
-
-
 def kernel_head(record: Record, width: int) -> Iterator[Line]:
     assert record.kernels is not None
     yield from kernel_warnings(record.kernels, width)
@@ -224,49 +188,6 @@ _SHOWN_WITHOUT_ROWS = (
     *("nsys-kernel-sum", "nsys-copy-sum"),
 )
 """Tables that are shown even without rows."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _View:
-    """A section of a run to print.
-
-    Attributes:
-        width: Maximum width of tables.
-        page: Maximum width of prose.
-    """
-
-    run: RunDirectory
-    record: Record
-    section: str
-    options: TreeOptions
-    width: int
-    page: int
-
-    @cached_property
-    def tables(self) -> dict[str, Table]:
-        source = SectionSource(record=self.record, worth=compile_break_even(self.record))
-        return {
-            table.name: table
-            for table in SECTIONS[self.section].make(source)
-            if table.rows or table.name in _SHOWN_WITHOUT_ROWS
-        }
-
-    def in_full(self, *names: str) -> Iterator[Line]:
-        for name in names:
-            if name in self.tables:
-                yield from full_table(self.tables[name], self.width)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Text:
-    """Text at the beginning of a section.
-
-    Attributes:
-        covers: Tables that the text already shows.
-    """
-
-    lines: Callable[[_View], Iterator[Line]]
-    covers: tuple[str, ...] = ()
 
 
 def section_as_json(run: RunDirectory, record: Record, section: str, options: TreeOptions) -> Any:
@@ -288,7 +209,7 @@ def section_as_json(run: RunDirectory, record: Record, section: str, options: Tr
         case "collectives":
             return record.kernels and record.kernels.collectives
         case "annotations" | "python" | "api":
-            return SECTIONS[section].tables(SectionSource(record=record))
+            return tables_in(section, SectionSource(record=record))
         case "questions":
             return answers_of(record)
         case "roofline":
@@ -314,106 +235,81 @@ def section_lines(
         reason = record.missing.get(block, "it was not measured")
         yield from prose(f"no {section} in run {record.id}: {literal(reason)}", page)
         return
-    view = _View(run=run, record=record, section=section, options=options, width=width, page=page)
-    text = TEXTS.get(section, _Text(lines=lambda view: iter(())))
-    yield from text.lines(view)
-    yield from view.in_full(*(name for name in view.tables if name not in text.covers))
+    source = SectionSource(record=record, worth=compile_break_even(record))
+    tables = {table.name: table for table in tables_in(section, source, _SHOWN_WITHOUT_ROWS)}
 
+    def in_full(*names: str) -> Iterator[Line]:
+        for name in names:
+            if name in tables:
+                yield from full_table(tables[name], width)
 
-def _timing(view: _View) -> Iterator[Line]:
-    assert view.record.timing is not None
-    yield from timing_section(view.record.timing, view.width)
-
-
-def _rounds(view: _View) -> Iterator[Line]:
-    timing = view.record.timing
-    assert timing is not None
-    if not timing.rounds:
-        yield from prose(
-            f"run {view.record.id} was timed by one process and has no rounds", view.page
-        )
-        return
-    yield from rounds_section(timing, view.width)
-
-
-def _kernels(view: _View) -> Iterator[Line]:
-    yield from kernels_section(view.record, view.width, view.page)
-
-
-def _steps(view: _View) -> Iterator[Line]:
-    assert view.record.kernels is not None
-    if marked := view.record.kernels.marked_steps:
-        yield from steps_section(marked, view.width, len(marked.rows))
-    else:
-        yield from prose("no step markers found in this file", view.page)
-
-
-def _of_host(view: _View) -> Iterator[Line]:
-    if not view.tables:
-        yield from prose(f"no {view.section} here: only imported files have them", view.page)
-
-
-def _collectives(view: _View) -> Iterator[Line]:
-    assert view.record.kernels is not None
-    if rows := view.record.kernels.collectives:
-        yield from collectives_section(rows, view.width, len(rows))
-    else:
-        yield from prose("no GPU collectives", view.page)
-
-
-def _tree(view: _View) -> Iterator[Line]:
-    tree = tree_of(view.run, view.record, view.options)
-    assert tree is not None
-    yield from tree_section(view.record, tree, view.width, view.page)
-
-
-def _questions(view: _View) -> Iterator[Line]:
-    yield from questions_section(view.record, answers_of(view.record), view.page)
-
-
-def _memory(view: _View) -> Iterator[Line]:
-    assert view.record.memory is not None
-    yield from view.in_full("memory")
-    yield from memory_section(view.record.memory, view.page)
-    yield from view.in_full("devices")
-
-
-def _oom(view: _View) -> Iterator[Line]:
-    if not view.tables:
-        yield from prose(f"no pass of run {view.record.id} ran out of memory", view.page)
-
-
-def _findings(view: _View) -> Iterator[Line]:
-    if not view.record.findings:
-        yield from prose("no finding: no rule fired on this run", view.page)
-    for finding in view.record.findings:
-        yield blank()
-        yield from finding_lines(finding, view.page)
-
-
-def _log(view: _View) -> Iterator[Line]:
-    for name, path in _logs(view.run, view.record):
-        literal_lines = ([(literal(line), "")] for line in _lines_of(view.run, path))
-        yield from titled(f"{name}: {path}", literal_lines)
-
-
-TEXTS = {
-    "timing": _Text(lines=_timing, covers=("timing",)),
-    "rounds": _Text(lines=_rounds, covers=("rounds",)),
-    "kernels": _Text(lines=_kernels, covers=("kernels", "categories")),
-    "steps": _Text(lines=_steps, covers=("steps",)),
-    "collectives": _Text(lines=_collectives, covers=("collectives",)),
-    "annotations": _Text(lines=_of_host),
-    "python": _Text(lines=_of_host),
-    "api": _Text(lines=_of_host),
-    "tree": _Text(lines=_tree, covers=("tree",)),
-    "questions": _Text(lines=_questions, covers=("questions",)),
-    "memory": _Text(lines=_memory, covers=("memory", "ledger", "card", "devices")),
-    "oom": _Text(lines=_oom),
-    "log": _Text(lines=_log),
-    "findings": _Text(lines=_findings, covers=("findings",)),
-}
-"""Sections with text, or with a special form of their tables."""
+    timing, kernels, memory = record.timing, record.kernels, record.memory
+    covered: tuple[str, ...] = ()
+    match section:
+        case "timing" if timing:
+            yield from timing_section(timing, width)
+            covered = ("timing",)
+        case "rounds" if timing and not timing.rounds:
+            text = f"run {record.id} was timed by one process and has no rounds"
+            yield from prose(text, page)
+        case "rounds" if timing:
+            yield from rounds_section(timing, width)
+            covered = ("rounds",)
+        case "kernels" if kernels:
+            yield from kernel_head(record, page)
+            table = tables["kernels"]
+            perturbed = perturbed_columns(kernels, table)
+            yield from titled(table.title, table_lines(table, width, perturbed=perturbed))
+            yield from category_section(kernels, width)
+            covered = ("kernels", "categories")
+        case "steps" if kernels and (marked := kernels.marked_steps):
+            yield from steps_section(marked, width, len(marked.rows))
+            covered = ("steps",)
+        case "steps":
+            yield from prose("no step markers found in this file", page)
+        case "annotations" | "python" | "api" if not tables:
+            yield from prose(f"no {section} here: only imported files have them", page)
+        case "collectives" if kernels and (rows := kernels.collectives):
+            yield from collectives_section(rows, width, len(rows))
+            covered = ("collectives",)
+        case "collectives":
+            yield from prose("no GPU collectives", page)
+        case "tree" if kernels:
+            tree = tree_of(run, record, options)
+            assert tree is not None
+            table = tree_table(tree, perturbed=is_perturbed(kernels))
+            perturbed = perturbed_columns(kernels, table)
+            yield from kernel_head(record, page)
+            yield blank()
+            yield from prose(literal(table.title), page, style="bold")
+            yield from table_lines(table, width, perturbed=perturbed)
+        case "questions":
+            yield from kernel_head(record, page)
+            for answer in answers_of(record):
+                yield blank()
+                yield from prose(answer.question, page, style="bold")
+                yield from indented(prose(literal(answer.sentence), page - 2))
+                yield from ([(f"  $ {command}", "dim")] for command in answer.commands)
+            covered = ("questions",)
+        case "memory" if memory:
+            yield from in_full("memory")
+            yield from memory_section(memory, page)
+            yield from in_full("devices")
+            covered = ("memory", "ledger", "card", "devices")
+        case "oom" if not tables:
+            yield from prose(f"no pass of run {record.id} ran out of memory", page)
+        case "findings":
+            if not record.findings:
+                yield from prose("no finding: no rule fired on this run", page)
+            for finding in record.findings:
+                yield blank()
+                yield from finding_lines(finding, page)
+            covered = ("findings",)
+        case "log":
+            for name, path in _logs(run, record):
+                literal_lines = ([(literal(line), "")] for line in _lines_of(run, path))
+                yield from titled(f"{name}: {path}", literal_lines)
+    yield from in_full(*(name for name in tables if name not in covered))
 
 
 def _logs(run: RunDirectory, record: Record) -> Iterator[tuple[str, Path]]:

@@ -10,7 +10,7 @@ from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.tui.commands.arguments import examples
-from sysbench.tui.commands.output import cancelled_by_signals, print_json, say
+from sysbench.tui.commands.output import cancelled_by_signals, print_started
 from sysbench.tui.commands.spec_arguments import (
     add_spec_arguments,
     chosen_passes,
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Run; return 0 if finished, 130 if cancelled, else 1."""
     from sysbench.core.runs.supervisor import supervise  # lazy: --help stays fast
-    from sysbench.tui.commands.progress import Progress, RunFold  # lazy: --help stays fast
+    from sysbench.tui.commands.progress import RunFold, show_events  # lazy: --help stays fast
     from sysbench.tui.commands.run_report import print_ending  # lazy: --help stays fast
 
     spec = chosen_spec(arguments)
@@ -72,15 +72,9 @@ def main(arguments: argparse.Namespace) -> int:
     peak = None if arguments.peak is None else parse_peak(arguments.peak)
     run = create_run(spec, passes, peak=peak, repeat=arguments.repeat)
     if arguments.detach:
-        pid = run.start()
-        if arguments.json:
-            print_json({"id": run.id, "pid": pid, "path": str(run.path)})
-        else:
-            say(f"{run.id} started, process {pid}")
-            say(f"follow it with `sysbench-tui attach {run.id}`, end it with `stop`")
-        return 0
+        return print_started(run, run.start(), json=arguments.json)
     cancel = Cancellation()
-    with cancelled_by_signals(cancel), Progress(RunFold(), json=arguments.json) as progress:
-        for event in supervise(run, wait=not arguments.no_wait, cancel=cancel):
-            progress.show(event)
+    with cancelled_by_signals(cancel):
+        events = supervise(run, wait=not arguments.no_wait, cancel=cancel)
+        show_events(RunFold(), events, json=arguments.json)
     return print_ending(run, json=arguments.json)

@@ -8,7 +8,6 @@ from itertools import dropwhile
 from sysbench.core.errors import SpecError
 from sysbench.core.runs.run_directory import find_run
 from sysbench.core.tables.sections import SECTIONS
-from sysbench.tui.commands import inspect
 from sysbench.tui.commands.arguments import (
     add_file_choice,
     add_no_pager,
@@ -20,6 +19,7 @@ from sysbench.tui.commands.arguments import (
     refuse_file_choice,
     refuse_wide_report,
 )
+from sysbench.tui.commands.inspect import OF_FILES
 from sysbench.tui.commands.output import page_width, print_json, print_paged
 
 
@@ -69,7 +69,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _show_file(arguments: argparse.Namespace) -> int:
     """Show an imported file like `inspect` with its default options."""
-    if arguments.section not in (None, *inspect.OF_FILES):
-        raise SpecError("--section", arguments.section, f"a file has {', '.join(inspect.OF_FILES)}")
+    from sysbench.tui.commands.inspect_report import show_file  # lazy: --help stays fast
+
+    if arguments.section not in (None, *OF_FILES):
+        raise SpecError("--section", arguments.section, f"a file has {', '.join(OF_FILES)}")
     defaults = {"csv": False, "md": False, "peak": None, "memory_limit": 0, "merged": None}
-    return inspect.main(argparse.Namespace(**vars(arguments) | defaults, file=arguments.run))
+    return show_file(argparse.Namespace(**vars(arguments) | defaults, file=arguments.run))

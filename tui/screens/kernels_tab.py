@@ -30,7 +30,7 @@ from sysbench.core.tables.kernel_tables import (
     roofline_table,
     row_noun,
 )
-from sysbench.core.tables.sections import SECTIONS, SectionSource
+from sysbench.core.tables.section_tables import SectionSource, tables_in
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.tree_rows import layer_words
 from sysbench.core.tables.trust import (
@@ -377,7 +377,7 @@ def _file_tables(record: Record) -> Iterator[Table]:
     """Tables that only imported files have."""
     source = SectionSource(record=record)
     for section in ("steps", "collectives", "annotations", "python", "api"):
-        yield from SECTIONS[section].tables(source)
+        yield from tables_in(section, source)
 
 
 def _why_no_roof(kernels: Kernels) -> str:

@@ -33,7 +33,7 @@ from sysbench.core.tables.memory_tables import (
     recording_notes,
     would_fit_table,
 )
-from sysbench.core.tables.sections import SECTIONS, SectionSource
+from sysbench.core.tables.section_tables import SectionSource, tables_in
 from sysbench.core.tables.table import Table
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings, view_of
@@ -156,9 +156,7 @@ _TABLE_OF_VIEW = {
 
 
 def _views(record: Record) -> dict[str, Table]:
-    tables = {
-        table.name: table for table in SECTIONS["memory"].tables(SectionSource(record=record))
-    }
+    tables = {table.name: table for table in tables_in("memory", SectionSource(record=record))}
     views = {view: tables.pop(name) for view, name in _TABLE_OF_VIEW.items() if name in tables}
     return views | tables
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 from textual.widgets import Static
 
-from sysbench.core.formatting import signed_percent
 from sysbench.core.spec.command_line import command_line
-from sysbench.tui.fit_text import is_sure, may_fit, nothing_fits
+from sysbench.tui.fit_text import closed_form_error, is_sure, may_fit, nothing_fits
 from sysbench.tui.text import amount, operations, shape
 from sysbench.tui.theme import swatch_of
 from sysbench.tui.widgets.traces import bar, gauge
@@ -160,10 +159,9 @@ def exact_text(spec: RunSpec, closed: Prediction, exact: Prediction) -> str:
             f"exact: {exact.parameters:,} parameters, {operations(exact.step_flops)} a step, "
             f"{amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place})"
         )
-    over = round(closed.peak_bytes / exact.peak_bytes - 1, 3) + 0.0  # one zero, not two
     return (
         f"exact: {amount(exact.peak_bytes)} in {exact.peak_phase} ({exact.peak_place}), "
-        f"closed form {signed_percent(over)}"
+        f"closed form {closed_form_error(closed, exact)}"
     )
 
 

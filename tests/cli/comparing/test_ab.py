@@ -17,7 +17,7 @@ from sysbench.core.record.events import StepsTimed
 from sysbench.core.runs.run_directory import create_run, list_runs
 from sysbench.core.spec.spec import RunSpec
 from sysbench.tui.cli import main
-from sysbench.tui.commands.ab_sides import both_specs
+from sysbench.tui.commands.ab_report import both_specs
 from tests.worker_double.script import FOLDER_VARIABLE, MAIN, Script, command, finished, wait_until
 
 SPEC = ("--set", "model=tiny", "--set", "device=cpu", "--set", "step=inference", "--set", "batch=1")

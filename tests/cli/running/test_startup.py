@@ -14,7 +14,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.fields import FIELDS
 from sysbench.tui import commands
 from sysbench.tui.cli import main
-from sysbench.tui.commands.registry import COMMANDS
+from sysbench.tui.commands.registry import COMMANDS, Command
 
 HEAVY = {"textual", "torch", "pandas", "numpy", "rich", "psutil", "pynvml"}
 
@@ -54,12 +54,14 @@ def test_every_module_with_a_parser_is_a_command() -> None:
         for info in walk_packages(commands.__path__, prefix)
         if not info.ispkg
     ]
-    with_parsers = {
-        module.__name__
-        for module in modules
-        if hasattr(module, "add_arguments") and hasattr(module, "main")
-    }
+    with_parsers = {module.__name__ for module in modules if hasattr(module, "add_arguments")}
     assert with_parsers == {command.load().__name__ for command in COMMANDS.values()}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
+def test_the_function_that_runs_a_command_exists(command: Command) -> None:
+    module, _, function = (command.main or f"{command.name}:main").partition(":")
+    assert callable(getattr(import_module(f"{commands.__name__}.{module}"), function))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

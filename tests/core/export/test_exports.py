@@ -17,7 +17,7 @@ from sysbench.core.export.exports import EXPORTS, default_path, write_export
 from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
 from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.tables.sections import tables_of
+from sysbench.core.tables.section_tables import tables_of
 from sysbench.core.tables.table import Table
 
 

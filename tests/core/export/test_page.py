@@ -19,7 +19,7 @@ from sysbench.core.formatting import format_bytes, milliseconds
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.stored_records import load_record
-from sysbench.core.tables.sections import tables_of
+from sysbench.core.tables.section_tables import tables_of
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 QUIET = (

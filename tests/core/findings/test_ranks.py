@@ -16,7 +16,7 @@ from sysbench.core.record.distributed import CollectiveRow, HostRow, RankRow
 from sysbench.core.record.record import Distributed, Record
 from sysbench.core.record.timing import Spread
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.tables.sections import tables_of
+from sysbench.core.tables.section_tables import tables_of
 
 
 def always(ms: float) -> Spread:

@@ -21,16 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from sysbench.core.errors import SysbenchError
-from sysbench.core.export.inspected_file import inspection_tables, tables_as_markdown
-from sysbench.core.export.text_formats import tables_as_tidy_csv
+from sysbench.core.export.report_document import inspection_tables
+from sysbench.core.export.text_formats import tables_as_markdown, tables_as_tidy_csv
 from sysbench.core.inspection.inspection import decode_inspection, encode_inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.machine.processes import limit_data_memory
 from sysbench.core.ranks.ranks_block import ranks_block
 from sysbench.core.trace.module_tree import kernel_tree
 from sysbench.core.trace.rank_summary import decode_rank, encode_rank
-from sysbench.tui.commands.inspect_report import inspection_lines
-from sysbench.tui.commands.ranks_lines import ranks_lines
+from sysbench.tui.commands.inspect_report import inspection_lines, ranks_lines
 
 CASES = 500
 MOST_BYTES = 512 * 2**20

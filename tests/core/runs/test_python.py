@@ -20,7 +20,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.study_directory import CellEntry, StudyDirectory
 from sysbench.core.studies.study_runner import keep_python
 from sysbench.tui.cli import main
-from sysbench.tui.commands.ab_sides import both_pythons
+from sysbench.tui.commands.ab_report import both_pythons
 from tests.worker_double.script import DOUBLE, FOLDER_VARIABLE, Script
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sysbench.core.errors import NotFoundError
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.kernel_tables import category_table, kernel_table, top_kernels
-from sysbench.core.tables.sections import table_named, tables_of
+from sysbench.core.tables.section_tables import table_named, tables_of
 from sysbench.core.tables.table import Table, folded, is_number, to_frame, with_total
 from sysbench.core.tables.trust import trust_lines
 

@@ -15,7 +15,7 @@ from sysbench.core.record.record import KernelRow
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables import kernel_tables
 from sysbench.core.tables.cells import cells_as_text
-from sysbench.core.tables.sections import table_named, tables_of
+from sysbench.core.tables.section_tables import table_named, tables_of
 from sysbench.core.tables.table import (
     Cell,
     Column,

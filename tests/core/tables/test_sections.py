@@ -11,13 +11,14 @@ import pytest
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.tables.sections import (
-    INSPECTED,
+from sysbench.core.tables.section_tables import (
     READING_ORDER,
-    SECTIONS,
     SectionSource,
+    make_tables,
+    tables_in,
     tables_of,
 )
+from sysbench.core.tables.sections import INSPECTED, SECTIONS
 
 
 def test_a_section_is_about_a_field_of_the_record() -> None:
@@ -29,9 +30,7 @@ def test_a_section_is_about_a_field_of_the_record() -> None:
 def test_every_table_of_a_record_belongs_to_one_section(gpu_run: RunDirectory) -> None:
     record = gpu_run.record()
     made = [
-        table.name
-        for section in SECTIONS.values()
-        for table in section.make(SectionSource(record=record))
+        table.name for name in SECTIONS for table in make_tables(name, SectionSource(record=record))
     ]
     assert len(made) == len(set(made))
     names = [table.name for table in tables_of(record)]
@@ -49,7 +48,7 @@ def test_a_record_without_blocks_has_no_tables_of_them(name: str, gpu_run: RunDi
     record = gpu_run.record()
     blocks = {section.block: None for section in SECTIONS.values() if section.block}
     empty = msgspec.structs.replace(record, passes=[], findings=[], environment={}, **blocks)
-    assert SECTIONS[name].tables(SectionSource(record=empty)) == []
+    assert tables_in(name, SectionSource(record=empty)) == []
 
 
 def test_the_names_load_nothing_heavy() -> None:

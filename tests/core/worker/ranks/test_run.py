@@ -15,7 +15,7 @@ from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import HOME_VARIABLE
-from sysbench.core.tables.sections import tables_of
+from sysbench.core.tables.section_tables import tables_of
 
 SPEC = RunSpec(
     device="cpu",
