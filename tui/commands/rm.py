@@ -7,7 +7,7 @@ import argparse
 from sysbench.core.errors import SpecError
 from sysbench.core.runs.run_directory import find_run
 from sysbench.tui.commands.arguments import RUN_HELP, complete_with, examples
-from sysbench.tui.commands.output import print_json, say
+from sysbench.tui.commands.output import print_answer, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,13 +45,8 @@ def main(arguments: argparse.Namespace) -> int:
         word = "restored"
     else:
         done, word = _delete(arguments), "deleted; `sysbench-tui rm --restore` brings it back"
-    if arguments.json:
-        print_json([{"id": run_id} for run_id in done])
-    else:
-        for run_id in done:
-            say(f"{run_id} {word}")
-        if not done:
-            say("the trash is empty")
+    texts = [f"{run_id} {word}" for run_id in done] or ["the trash is empty"]
+    print_answer([{"id": run_id} for run_id in done], *texts, json=arguments.json)
     return 0
 
 

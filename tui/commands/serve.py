@@ -9,7 +9,7 @@ import sys
 
 from sysbench.core.runs.run_directory import find_run
 from sysbench.tui.commands.arguments import add_run_argument, examples
-from sysbench.tui.commands.output import print_json, say
+from sysbench.tui.commands.output import print_answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,14 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     run = find_run(arguments.run)
     server = PageServer(run, arguments.port)
-    tunnel = tunnel_command(server.port)
-    if arguments.json:
-        print_json({"run": run.id, "url": server.url, "tunnel": tunnel})
-    else:
-        say(f"{run.id}, until you press Ctrl+C")
-        say(f"  from your own machine  {tunnel}")
-        say(f"  then open              {server.url}")
-    sys.stdout.flush()
+    print_address(run.id, server.port, server.url, {"run": run.id}, json=arguments.json)
     try:
         server.serve()
     except KeyboardInterrupt:
@@ -46,11 +39,19 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def tunnel_command(port: int) -> str:
-    """Return the ssh command that forwards a port to the user's machine."""
+def print_address(what: str, port: int, url: str, document: dict[str, str], *, json: bool) -> None:
+    """Print the address, and the ssh command that forwards the port to the user's machine."""
     from sysbench.core.export.server import LOOPBACK  # lazy: --help stays fast
 
-    return f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"
+    tunnel = f"ssh -N -L {port}:{LOOPBACK}:{port} {_here()}"
+    print_answer(
+        document | {"url": url, "tunnel": tunnel},
+        f"{what}, until you press Ctrl+C",
+        f"  from your own machine  {tunnel}",
+        f"  then open              {url}",
+        json=json,
+    )
+    sys.stdout.flush()
 
 
 def _here() -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.tui.commands.arguments import add_run_argument, examples
 from sysbench.tui.commands.attach import POLL_SECONDS, follow_job
-from sysbench.tui.commands.output import print_json, say
+from sysbench.tui.commands.output import print_answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +48,6 @@ def main(arguments: argparse.Namespace) -> int:
     if stopped:
         for _ in events:
             pass
-    if arguments.json:
-        print_json({"id": name, "stopped": stopped})
-    else:
-        say(f"{name} {'stopped' if stopped else 'was not running'}")
+    text = f"{name} {'stopped' if stopped else 'was not running'}"
+    print_answer({"id": name, "stopped": stopped}, text, json=arguments.json)
     return 0

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sysbench.core.errors import MissingLibraryError, SpecError
 from sysbench.tui.commands.arguments import examples
-from sysbench.tui.commands.output import print_json, say
-from sysbench.tui.commands.serve import tunnel_command
+from sysbench.tui.commands.serve import print_address
 
 if TYPE_CHECKING:
     from aiohttp.web import Application
@@ -50,14 +49,8 @@ def main(arguments: argparse.Namespace) -> int:
     except (OSError, OverflowError) as error:
         raise SpecError("port", arguments.port, f"not a free port: {error}") from error
     port, token = listener.getsockname()[1], secrets.token_urlsafe(16)
-    url, tunnel = f"http://{LOOPBACK}:{port}/{token}/", tunnel_command(port)
-    if arguments.json:
-        print_json({"url": url, "tunnel": tunnel})
-    else:
-        say("the workstation, until you press Ctrl+C")
-        say(f"  from your own machine  {tunnel}")
-        say(f"  then open              {url}")
-    sys.stdout.flush()
+    url = f"http://{LOOPBACK}:{port}/{token}/"
+    print_address("the workstation", port, url, {}, json=arguments.json)
     asyncio.run(_serve(listener, port, token))
     return 0
 
