@@ -33,7 +33,6 @@ from sysbench.tui.commands.inspect import NEEDS, OF_FOLDERS, RANKS
 from sysbench.tui.commands.layout import (
     INDENT,
     Line,
-    blank,
     indented,
     note,
     prose,
@@ -55,7 +54,7 @@ from sysbench.tui.commands.run_report import (
     KERNEL_ROWS,
     LARGEST_ROWS,
     category_section,
-    finding_lines,
+    findings_lines,
     full_table,
     kernel_warnings,
     memory_section,
@@ -67,9 +66,7 @@ from sysbench.tui.text import KIND_WORDS, file_text, folder_text
 def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
     yield [(literal(inspection.file), "bold")]  # not truncated, so that it can be copied
     yield from prose(file_text(inspection), width)
-    for finding in inspection.findings:
-        yield blank()
-        yield from finding_lines(finding, width)
+    yield from findings_lines(inspection.findings, width)
     if kernels := inspection.kernels:
         if kernels.marked_steps:
             yield from steps_section(kernels.marked_steps, width)
@@ -207,17 +204,13 @@ def _require(inspection: Inspection, section: str | None) -> None:
     if getattr(inspection, block) is None:
         reason = inspection.missing.get(block, f"it is a {KIND_WORDS[inspection.kind]}")
         raise NotFoundError(f"no {section} in {inspection.file}: {reason}")
-    if section in NEEDS and inspection.kernels and _is_empty(inspection, section):
+    source = SectionSource(record=inspection.as_record())
+    if section in NEEDS and inspection.kernels and not tables_in(section, source):
         raise NotFoundError(f"no {section} in {inspection.file}: {NEEDS[section]}")
     if section == "roofline" and inspection.kernels and not roof_points(inspection.kernels):
         why = inspection.kernels.missing
         reason = why.get("flops", "no operator's bytes are known")
         raise NotFoundError(f"no {section} in {inspection.file}: {reason}")
-
-
-def _is_empty(inspection: Inspection, section: str) -> bool:
-
-    return not tables_in(section, SectionSource(record=inspection.as_record()))
 
 
 STEPS_SHOWN = 12
@@ -234,9 +227,7 @@ DROPPED = {
 def ranks_lines(ranks: Ranks, width: int) -> Iterator[Line]:
     yield [(literal(ranks.folder), "bold")]
     yield from prose(folder_text(ranks), width)
-    for finding in ranks.findings:
-        yield blank()
-        yield from finding_lines(finding, width)
+    yield from findings_lines(ranks.findings, width)
     for section, (table, *_) in ranks_tables(ranks).items():
         shown = table
         if section == "steps":

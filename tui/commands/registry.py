@@ -66,6 +66,7 @@ COMMANDS = {
         Command(
             "run",
             "measure a spec: one fresh process per pass, then the tables",
+            main="job_actions:run_spec",
             has_workers=True,
             exit_codes=EXIT_CODES,
         ),
@@ -80,8 +81,12 @@ COMMANDS = {
             has_workers=True,
             exit_codes=STUDY_CODES,
         ),
-        Command("list", "list all runs of this machine, newest first"),
-        Command("show", "print the report of a run, or one section in full"),
+        Command("list", "list all runs of this machine, newest first", main="run_list:list_runs"),
+        Command(
+            "show",
+            "print the report of a run, or one section in full",
+            main="report_sections:show",
+        ),
         Command(
             "compare",
             "compare two runs: faster, slower, same, or not decidable",
@@ -119,6 +124,7 @@ COMMANDS = {
         Command(
             "attach",
             "follow a live run until it ends, then print its report",
+            main="job_actions:attach",
             exit_codes="exit codes: those of the run; 130 if you stop following it",
         ),
         Command("stop", "stop a live run; finished passes are kept"),

@@ -6,6 +6,7 @@ import argparse
 import io
 import re
 from collections.abc import Iterator, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from sysbench.core.record.record import Kernels, Record
 from sysbench.core.record.steps import MarkedSteps, TracedCollective
 from sysbench.core.runs.artifacts import layer_rows, logs_of
 from sysbench.core.runs.related import compile_break_even, runs_with_other_steps
-from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory, find_run
+from sysbench.core.runs.stored_records import load_record
 from sysbench.core.storage import last_bytes, open_regular
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.host_tables import (
@@ -47,11 +49,19 @@ from sysbench.core.trace.module_tree import (
 )
 from sysbench.core.trace.questions import questions_of
 from sysbench.core.trace.roofline import roof_points
-from sysbench.tui.commands.arguments import share_of_one
+from sysbench.tui.commands.arguments import (
+    imported_file,
+    refuse_file_choice,
+    refuse_wide_report,
+    share_of_one,
+)
+from sysbench.tui.commands.inspect import OF_FILES
 from sysbench.tui.commands.layout import Line, blank, indented, note, prose, table_lines, titled
+from sysbench.tui.commands.output import page_width, print_json, print_paged
 from sysbench.tui.commands.run_report import (
     category_section,
-    finding_lines,
+    findings_lines,
+    full_report,
     full_table,
     kernel_warnings,
     memory_section,
@@ -301,9 +311,7 @@ def section_lines(
         case "findings":
             if not record.findings:
                 yield from prose("no finding: no rule fired on this run", page)
-            for finding in record.findings:
-                yield blank()
-                yield from finding_lines(finding, page)
+            yield from findings_lines(record.findings, page)
             covered = ("findings",)
         case "log":
             for name, path in _logs(run, record):
@@ -338,3 +346,33 @@ def _end_of(run: RunDirectory, path: Path) -> list[str]:
 MAX_LINE_CHARACTERS = 2**16
 MAX_LOG_BYTES = 2**24
 """Most of a log that one JSON document holds; as text it is printed whole, piece by piece."""
+
+
+def show(arguments: argparse.Namespace) -> int:
+    if imported_file(arguments.run):
+        return _show_file(arguments)
+    refuse_file_choice(arguments)
+    refuse_wide_report(arguments)
+    options = tree_options(arguments)
+    run = find_run(arguments.run)
+    record = load_record(run)
+    section = arguments.section
+    if arguments.json:
+        print_json(section_as_json(run, record, section, options) if section else record)
+    elif section:
+        width, page = page_width(in_full=True, wide=arguments.wide), page_width()
+        lines = section_lines(run, record, section, width, page, options)
+        print_paged(dropwhile(lambda line: not line, lines), page=not arguments.no_pager)
+    else:
+        print_paged(full_report(run, record, page_width()), page=not arguments.no_pager)
+    return 0
+
+
+def _show_file(arguments: argparse.Namespace) -> int:
+    """Show an imported file like `inspect` with its default options."""
+    from sysbench.tui.commands.inspect_report import show_file  # lazy: import cycle
+
+    if arguments.section not in (None, *OF_FILES):
+        raise SpecError("--section", arguments.section, f"a file has {', '.join(OF_FILES)}")
+    defaults = {"csv": False, "md": False, "peak": None, "memory_limit": 0, "merged": None}
+    return show_file(argparse.Namespace(**vars(arguments) | defaults, file=arguments.run))

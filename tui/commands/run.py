@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from sysbench.core.machine.peaks import parse_peak
 from sysbench.core.record.blocks import DEFAULT_PASSES, STEP_PASSES
-from sysbench.core.runs.job_directory import Cancellation
-from sysbench.core.runs.run_directory import create_run
 from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.tui.commands.arguments import examples
-from sysbench.tui.commands.output import cancelled_by_signals, print_started
 from sysbench.tui.commands.spec_arguments import (
     add_spec_arguments,
-    chosen_passes,
-    chosen_spec,
     spec_keys,
 )
 
@@ -59,22 +53,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-wait", action="store_true", help="fail if another run holds the device"
     )
-
-
-def main(arguments: argparse.Namespace) -> int:
-    """Run; return 0 if finished, 130 if cancelled, else 1."""
-    from sysbench.core.runs.supervisor import supervise  # lazy: --help stays fast
-    from sysbench.tui.commands.progress import RunFold, show_events  # lazy: --help stays fast
-    from sysbench.tui.commands.run_report import print_ending  # lazy: --help stays fast
-
-    spec = chosen_spec(arguments)
-    passes = chosen_passes(arguments, spec)
-    peak = None if arguments.peak is None else parse_peak(arguments.peak)
-    run = create_run(spec, passes, peak=peak, repeat=arguments.repeat)
-    if arguments.detach:
-        return print_started(run, run.start(), json=arguments.json)
-    cancel = Cancellation()
-    with cancelled_by_signals(cancel):
-        events = supervise(run, wait=not arguments.no_wait, cancel=cancel)
-        show_events(RunFold(), events, json=arguments.json)
-    return print_ending(run, json=arguments.json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from rich.cells import cell_len
@@ -89,9 +89,7 @@ _LABELS = 12
 
 def report_lines(record: Record, width: int) -> Iterator[Line]:
     yield from _headline(record, width)
-    for finding in record.findings:
-        yield blank()
-        yield from finding_lines(finding, width)
+    yield from findings_lines(record.findings, width)
     yield from _unfinished(record, width)
     trust = [
         line
@@ -128,14 +126,15 @@ def full_table(table: Table, width: int, drop: Sequence[str] = ()) -> Iterator[L
     yield from table_lines(table, width, drop=drop)
 
 
-def finding_lines(finding: Finding, width: int) -> Iterator[Line]:
-    """Yield verdict, why and next, with the severity in words and colour."""
-    style = SEVERITY_STYLES[finding.severity]
-    verdict = f"{finding.severity.capitalize()}: {literal(finding.verdict)}"
-    yield from prose(verdict, width, hang=2, style=style)
-    for label, text in (("why", finding.why), ("next", finding.next)):
-        if text:
-            yield from labelled(label, literal(text), width, column=6)
+def findings_lines(findings: Iterable[Finding], width: int) -> Iterator[Line]:
+    """Yield verdict, why and next of each, with the severity in words and colour."""
+    for finding in findings:
+        verdict = f"{finding.severity.capitalize()}: {literal(finding.verdict)}"
+        yield blank()
+        yield from prose(verdict, width, hang=2, style=SEVERITY_STYLES[finding.severity])
+        for label, text in (("why", finding.why), ("next", finding.next)):
+            if text:
+                yield from labelled(label, literal(text), width, column=6)
 
 
 def timing_section(timing: Timing, width: int) -> Iterator[Line]:
@@ -265,19 +264,15 @@ def _speed(timing: Timing) -> list[str]:
 
 
 def _totals(memory: Memory) -> list[str]:
-    keys = {
-        "peak_reserved_bytes": memory.peak_reserved_bytes,
-        "end_allocated_bytes": memory.end_allocated_bytes,
-        "driver_used_bytes": memory.driver_used_bytes,
-        "first_step_peak_bytes": memory.first_step_peak_bytes,
-        "predicted_peak_bytes": memory.predicted_peak_bytes,
-        "predicted_reserved_bytes": memory.predicted_reserved_bytes,
-    }
+    keys = (
+        *("peak_reserved_bytes", "end_allocated_bytes", "driver_used_bytes"),
+        *("first_step_peak_bytes", "predicted_peak_bytes", "predicted_reserved_bytes"),
+    )
     names = {} if memory.source != "cpu-profiler" else {"driver_used_bytes": "resident set"}
     figures = (
         f"{names.get(key, heading(key))} {_figure(key, value, memory.missing)}"
-        for key, value in keys.items()
-        if value is not None or key in memory.missing
+        for key in keys
+        if (value := getattr(memory, key)) is not None or key in memory.missing
     )
     phase = [f"peak in {literal(memory.peak_phase)}"] if memory.peak_phase else []
     return [*phase, *figures, *recording_notes(memory)]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.tui.commands.arguments import add_run_argument, examples
-from sysbench.tui.commands.attach import POLL_SECONDS, follow_job
 from sysbench.tui.commands.output import print_answer
 
 
@@ -26,7 +25,7 @@ def _stop(run: RunDirectory) -> bool:
     while run.is_beginning():
         if run.stop():
             return True
-        time.sleep(POLL_SECONDS)
+        time.sleep(0.2)
     return run.stop()
 
 
@@ -36,6 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
     from sysbench.core.experiments.experiment_runner import (
         follow_experiment,  # lazy: --help stays fast
     )
+    from sysbench.tui.commands.job_actions import follow_job  # lazy: --help stays fast
 
     events: Iterator[object]
     experiment = experiment_meant(arguments.run)

@@ -20,7 +20,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.commands.list import table_of
+from sysbench.tui.commands.run_list import table_of
 from sysbench.tui.run_text import age
 from sysbench.tui.screens.ask_dialog import AskScreen
 from sysbench.tui.screens.library_screen import REFRESH_TICKS, LibraryScreen

@@ -1,0 +1,86 @@
+"""List runs, and deleted ones."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+
+from sysbench.core.runs.library import Entry, Library
+from sysbench.core.runs.run_directory import runs_folder
+from sysbench.core.runs.trash import list_trash, trash_folder
+from sysbench.core.tables.table import Column, Table, columns_for, tabulate
+from sysbench.tui.commands.layout import table_lines
+from sysbench.tui.commands.output import page_width, print_json, print_lines, say
+from sysbench.tui.run_text import state_text
+
+# Columns to drop, the first one first; the id contains the model's name too.
+_DROP = (
+    *("note", "created", "device", "model", "parameters", "compile", "optimizer", "attention"),
+    *("step", "peak_bytes", "precision", "ctx", "B"),
+)
+
+
+def list_runs(arguments: argparse.Namespace) -> int:
+    if arguments.trash:
+        return _list_trash(arguments)
+    library = Library()
+    entries = library.entries(" ".join(arguments.words))[: arguments.limit]
+    if arguments.json:
+        print_json(entries)
+    elif entries:
+        print_lines(
+            table_lines(
+                table_of(entries), page_width(in_full=True, wide=arguments.wide), drop=_DROP
+            )
+        )
+    else:
+        matching = f" matching {' '.join(arguments.words)!r}" if arguments.words else ""
+        say(f"no runs{matching} under {runs_folder()}; `sysbench-tui run` makes one")
+    for run_id, reason in library.unreadable.items():
+        say(f"not listed: {run_id}: {reason}", to_stderr=True)
+    return 0
+
+
+def _list_trash(arguments: argparse.Namespace) -> int:
+    deleted = [
+        trashed
+        for trashed in list_trash()
+        if all(word.lower() in trashed.id.lower() for word in arguments.words)
+    ][: arguments.limit]
+    if arguments.json:
+        print_json(deleted)
+    elif deleted:
+        rows = tuple((trashed.id, _minute(trashed.deleted_ns)) for trashed in deleted)
+        table = Table(name="trash", title="Deleted runs", columns=("id", "deleted"), rows=rows)
+        print_lines(table_lines(table, page_width(in_full=True, wide=arguments.wide)))
+    else:
+        say(f"no deleted runs under {trash_folder()}")
+    return 0
+
+
+def _minute(t_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(t_ns / 1e9))
+
+
+def table_of(entries: Sequence[Entry]) -> Table:
+    """Return a row per run, with all settings that affect its numbers."""
+    has_rounds = any(entry.rounds > 1 for entry in entries)
+    columns = columns_for(
+        Entry,
+        "id",
+        Column("name", is_optional=True),
+        Column("status", state_text),
+        "median_ms",
+        Column("half_width_share", lambda entry: entry.half_width),
+        Column("rounds", lambda entry: entry.rounds if has_rounds else None, is_optional=True),
+        "peak_bytes",
+        Column("B", lambda entry: str(entry.batch)),
+        Column("ctx", lambda entry: str(entry.context)),
+        *columns_for(Entry, "precision", "step", "attention", "optimizer", "compile", "model"),
+        "parameters",
+        Column("device", lambda entry: entry.device_name),
+        Column("created", lambda entry: _minute(entry.created_ns)),
+        Column("note", is_optional=True),
+    )
+    return tabulate(entries, columns, name="runs", title="Runs")
