@@ -22,13 +22,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True)
 class Offer:
-    """A line about an export below the report of a finished run.
-
-    Attributes:
-        label: What the export holds.
-        note: Comment after the command.
-        applies: False if the run has nothing of this kind.
-    """
+    """A line about an export below the report of a finished run, if it applies to the run."""
 
     label: str
     note: str

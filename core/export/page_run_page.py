@@ -24,12 +24,7 @@ INSIDE = ("findings", "modules", "tree")
 
 
 def run_page(record: Record, tables: Sequence[Table], tree: TreeNode | None = None) -> str:
-    """Make a self-contained page of a run.
-
-    Args:
-        tables: All tables of the record.
-        tree: The traced step with folded layers.
-    """
+    """Make a self-contained page of a run; the tree has folded layers."""
     first, *further = headline(record)
     figures = " · ".join(_figures(record))
     stamp = time.strftime("%Y-%m-%d %H:%M", time.gmtime(record.created_ns / 1e9))
@@ -60,13 +55,7 @@ def _figures(record: Record) -> Iterator[str]:
 def file_page(
     title: str, about: str, record: Record, tables: Sequence[Table], tree: TreeNode | None = None
 ) -> str:
-    """Make the page of an imported file, like `run_page`.
-
-    Args:
-        about: Kind, size and device.
-        record: With an empty spec.
-        tree: The kernels with folded layers.
-    """
+    """Make the page of an imported file, whose record has an empty spec, like `run_page`."""
     head = tag("h1", text(title)) + tag("p", text(about), class_="quiet")
     return document(title, head, dict(_sections(record, tables, tree)))
 

@@ -120,10 +120,8 @@ def write_inspection(
 
     Args:
         entry: Holds the rows by layer.
-        kind: One of `FILE_EXPORTS`.
         out: A file, or a folder for a file of the default name; ``csv`` writes one file per table
             into it unless it ends in ``.csv``.
-        force: Replace existing files.
 
     Raises:
         SpecError: Unknown kind, or the target exists and ``force`` is false.

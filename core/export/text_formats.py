@@ -61,12 +61,7 @@ _KERNEL_ROWS = 50
 def record_as_markdown(
     record: Record, others: Sequence[Record] = (), worth: BreakEven | None = None
 ) -> str:
-    """Write a complete report of a run.
-
-    Args:
-        others: Runs of the same spec with another kind of step, for the questions.
-        worth: Break-even of compiling against an eager run.
-    """
+    """Write a complete report of a run; for ``others`` and ``worth`` see `SectionSource`."""
     return "\n".join(_lines(record, others, worth)) + "\n"
 
 

@@ -215,11 +215,7 @@ def literal(text: str) -> str:
     """Return untrusted text on one line with control characters escaped."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
-
-
-def _escape(char: str) -> str:
-    return repr(char)[1:-1]
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _writer(unit: str, contents: Contents, largest: float) -> Callable[[Cell], str]:

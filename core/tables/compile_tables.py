@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sysbench.core.compare.comparison import BreakEven
 from sysbench.core.formatting import counted, significant
 from sysbench.core.record.record import Compile, GeneratedKernel, KernelRow, Kernels, Record
-from sysbench.core.tables.table import Cell, Column, Table, columns_for, facts, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, attributes, columns_for, facts, tabulate
 from sysbench.core.trace.classify import WHOLE_MODEL
 from sysbench.core.trace.provenance import row_key
 
@@ -32,20 +32,11 @@ def compile_table(block: Compile, worth: BreakEven | None = None) -> Table:
     """What was compiled, how long it took, and the break-even step count."""
     values: dict[str, Cell] = {
         "compiled": EXTENTS[block.extent] if block.extent else None,
-        "mode": block.mode,
-        "backend": block.backend,
-        "scope": block.scope,
-        "first_step_ms": block.first_step_ms,
-        "compile_seconds": block.compile_seconds,
+        **attributes(block, "mode", "backend", "scope", "first_step_ms", "compile_seconds"),
         **{f"of these {name}": value for name, value in block.parts_seconds.items()},
-        "cold_seconds": block.cold_seconds,
-        "warm_seconds": block.warm_seconds,
-        "cache_hits": block.cache_hits,
-        "cache_misses": block.cache_misses,
-        "graphs": block.graphs,
+        **attributes(block, "cold_seconds", "warm_seconds", "cache_hits", "cache_misses", "graphs"),
         "graph_breaks": sum(block.graph_breaks.values()),
-        "recompiles": block.recompiles,
-        "fell_back": block.fell_back,
+        **attributes(block, "recompiles", "fell_back"),
     }
     missing = {"compiled": "the record is of an earlier version", **block.missing}
     if block.cache_hits is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sysbench.core.record.distributed import CollectiveRow, HostRow, MemoryRow, RankRow
 from sysbench.core.record.record import Distributed, Spread
-from sysbench.core.tables.table import Cell, Column, Table, columns_for, facts, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, attributes, columns_for, facts, tabulate
 from sysbench.core.tables.timing_tables import STATISTICS
 
 SPLIT = ("compute", "waiting", "transfer", "exposed", "communication")
@@ -33,12 +33,8 @@ def distributed_tables(block: Distributed) -> list[Table]:
 def rank_steps_table(block: Distributed) -> Table:
     """Strategy, backend and interconnect."""
     values: dict[str, Cell] = {
-        "ranks": block.ranks,
-        "parallel": block.parallel,
-        "bucket_mib": block.bucket_mib,
-        "shard_optimizer": block.shard_optimizer,
-        "backend": block.backend,
-        "interconnect": block.interconnect,
+        **attributes(block, "ranks", "parallel", "bucket_mib", "shard_optimizer"),
+        **attributes(block, "backend", "interconnect"),
         "overhead_share": block.overhead,
         "disorder_ms": block.disorder_ms,
         **({"clock_error_ms": block.clock_error_ms} if block.clock_error_ms else {}),
@@ -108,26 +104,26 @@ def collective_table(block: Distributed) -> Table:
     )
 
 
-RANK_COLUMNS = columns_for(
-    RankRow,
-    "rank",
-    Column("step_ms", about="median step of the rank"),
-    Column("compute_ms", about="step time without waiting and transfer"),
-    "waiting_ms",
-    Column("transfer_ms", about="time from the last rank's arrival at a collective to its end"),
-    Column("exposed_ms", about="communication during which the rank computed nothing"),
-    Column("communication_ms", about="time in collectives: waiting and transfer"),
-    Column("last_share", about="share of the collectives that this rank reached last"),
-    "device",
-    Column("threads", about="compute threads of the process"),
-)
-
-
 def rank_table(block: Distributed) -> Table:
     """One row per rank, with its host if there are several."""
     return tabulate(
         block.rows,
-        (*RANK_COLUMNS, *(columns_for(RankRow, "host") if block.hosts else ())),
+        columns_for(
+            RankRow,
+            "rank",
+            Column("step_ms", about="median step of the rank"),
+            Column("compute_ms", about="step time without waiting and transfer"),
+            "waiting_ms",
+            Column(
+                "transfer_ms", about="time from the last rank's arrival at a collective to its end"
+            ),
+            Column("exposed_ms", about="communication during which the rank computed nothing"),
+            Column("communication_ms", about="time in collectives: waiting and transfer"),
+            Column("last_share", about="share of the collectives that this rank reached last"),
+            "device",
+            Column("threads", about="compute threads of the process"),
+            Column("host", is_optional=True),
+        ),
         name="distributed-ranks",
         title="Ranks: medians per step; last is the share of collectives that it reached last",
     )

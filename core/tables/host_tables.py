@@ -26,6 +26,8 @@ def steps_table(marked: MarkedSteps) -> Table:
         )
 
     span_ns = marked.span_ns or 1
+    on_host = marked.clock == "host"
+    clock = "their markers on the host" if on_host else "work launched by each"
     work = "kernels" if marked.clock == "device" else "operators"
     return tabulate(
         rows,
@@ -54,15 +56,8 @@ def steps_table(marked: MarkedSteps) -> Table:
             "name",
         ),
         name="steps",
-        title=f"Steps by {marked.family}, {_clock_words(marked)}: with outside "
-        f"{marked.span_ns / 1e6:.2f} ms",
+        title=f"Steps by {marked.family}, {clock}: with outside {marked.span_ns / 1e6:.2f} ms",
     )
-
-
-def _clock_words(marked: MarkedSteps) -> str:
-    if marked.clock == "host":
-        return "their markers on the host"
-    return "work launched by each"
 
 
 def steps_notes(marked: MarkedSteps) -> list[str]:

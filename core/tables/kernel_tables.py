@@ -39,10 +39,6 @@ def mean_label(kernels: Kernels) -> str:
     return f", mean of {kernels.steps} steps" if kernels.steps > 1 else ""
 
 
-def window_label(kernels: Kernels) -> str:
-    return "one traced step" if kernels.whole == "step" else "traced span"
-
-
 KERNEL_COLUMNS = columns_for(
     KernelRow,
     Column("exclusive_ns", priority=1),
@@ -68,11 +64,12 @@ KERNEL_COLUMNS = columns_for(
 
 def kernel_table(kernels: Kernels) -> Table:
     """All kernels, longest first, then idle and unattributed time; shares add up to one."""
+    window = "one traced step" if kernels.whole == "step" else "traced span"
     return tabulate(
         sorted(kernels.rows, key=lambda row: -row.exclusive_ns),
         KERNEL_COLUMNS,
         name="kernels",
-        title=f"{row_noun(kernels).capitalize()}s: {window_label(kernels)} of "
+        title=f"{row_noun(kernels).capitalize()}s: {window} of "
         f"{kernels.step_ms:.2f} ms{mean_label(kernels)}",
         further=_not_running(kernels),
     )

@@ -25,7 +25,7 @@ from sysbench.core.record.memory import (
 )
 from sysbench.core.record.record import Memory, ModuleMemory, Record
 from sysbench.core.tables.meanings import MEANINGS
-from sysbench.core.tables.table import Column, Table, columns_for, facts, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, attributes, columns_for, facts, tabulate
 
 ORIGIN_COLUMNS = columns_for(
     Origin,
@@ -131,21 +131,18 @@ def largest_first(largest: Sequence[Allocation]) -> list[Allocation]:
 
 def memory_table(memory: Memory) -> Table:
     """The byte totals, each under its own name."""
-    values = {
+    on_cuda = memory.source == "cuda-snapshot"
+    values: dict[str, Cell] = {
         "peak_allocated_bytes": memory.peak_allocated_bytes,
         **_requested_bytes(memory, "peak"),
         "peak_reserved_bytes": memory.peak_reserved_bytes,
         "end_allocated_bytes": memory.end_allocated_bytes,
         **_requested_bytes(memory, "end"),
-        "driver_used_bytes": memory.driver_used_bytes,
-        "baseline_bytes": memory.baseline_bytes,
-        "baseline_blocks": memory.baseline_blocks,
-        "first_step_peak_bytes": memory.first_step_peak_bytes,
-        "predicted_peak_bytes": memory.predicted_peak_bytes,
-        **_predicted_reserve(memory),
+        **attributes(memory, "driver_used_bytes", "baseline_bytes", "baseline_blocks"),
+        **attributes(memory, "first_step_peak_bytes", "predicted_peak_bytes"),
+        **(attributes(memory, "predicted_reserved_bytes") if on_cuda else {}),
         "peak_phase": memory.peak_phase or None,
-        "events": memory.events,
-        "events_dropped": memory.events_dropped,
+        **attributes(memory, "events", "events_dropped"),
     }
     source = "CPU allocator" if memory.source == "cpu-profiler" else "CUDA allocator"
     return facts("memory", f"Memory of {memory.whole}, {source}", values, memory.missing)
@@ -157,12 +154,6 @@ def _requested_bytes(memory: Memory, when: str) -> dict[str, int | None]:
     requested: int | None = getattr(memory, key)
     differs = requested not in (None, getattr(memory, f"{when}_allocated_bytes"))
     return {key: requested} if differs else {}
-
-
-def _predicted_reserve(memory: Memory) -> dict[str, int | None]:
-    if memory.source != "cuda-snapshot":
-        return {}
-    return {"predicted_reserved_bytes": memory.predicted_reserved_bytes}
 
 
 def recording_notes(memory: Memory) -> list[str]:
@@ -434,8 +425,8 @@ def oom_tables(record: Record) -> list[Table]:
 
 def oom_table(name: str, oom: Oom) -> Table:
     """The failed request, its place, and the available memory."""
-    values = {"pass": name} | ({} if oom.rank is None else {"rank": oom.rank})
-    values |= {key: getattr(oom, key) for key in FACTS}
+    rank = {} if oom.rank is None else {"rank": oom.rank}
+    values: dict[str, Cell] = {"pass": name, **rank, **attributes(oom, *FACTS)}
     title = "Out of memory: requested and available memory"
     return facts("oom", title, values, {"limit_bytes": NO_LIMIT} | oom.missing)
 

@@ -9,7 +9,7 @@ import msgspec
 from sysbench.core.record.nsys import KernelSummary, NsysDevice, NsysFacts, NvtxRange
 from sysbench.core.record.record import Nsys
 from sysbench.core.tables.kernel_tables import kernel_table
-from sysbench.core.tables.table import Column, Row, Table, columns_for, facts, tabulate
+from sysbench.core.tables.table import Column, Row, Table, attributes, columns_for, facts, tabulate
 
 
 def record_tables(nsys: Nsys) -> list[Table]:
@@ -54,15 +54,10 @@ def clock_table(nsys: NsysFacts) -> Table:
         "nsys-clocks",
         "Clocks of the export: GPU span and busy are of its busiest device, kernels only",
         {
-            "wall_ns": clocks.wall_ns,
-            "span_ns": clocks.span_ns,
-            "busy_ns": clocks.busy_ns,
+            **attributes(clocks, "wall_ns", "span_ns", "busy_ns"),
             "busy_share": share,
-            "ranges": nvtx.ranges,
-            "outside_kernels": nvtx.outside_kernels,
-            "outside_kernel_ns": nvtx.outside_kernel_ns,
-            "unlinked_kernels": nvtx.unlinked_kernels,
-            "unlinked_kernel_ns": nvtx.unlinked_kernel_ns,
+            **attributes(nvtx, "ranges", "outside_kernels", "outside_kernel_ns"),
+            **attributes(nvtx, "unlinked_kernels", "unlinked_kernel_ns"),
         },
         {"span_ns": "no kernels", "busy_ns": "no kernels", "busy_share": "no kernels"},
     )

@@ -19,24 +19,21 @@ RANKS_TITLE = (
 def ranks_table(ranks: Ranks) -> Table:
     """One row per rank."""
     has_undivided = any(row.undivided_ns for row in ranks.rows)
-    has_devices = any(row.device is not None for row in ranks.rows)
     return tabulate(
         ranks.rows,
         columns_for(
             FileRankRow,
             "rank",
-            *(columns_for(FileRankRow, "device") if has_devices else ()),
+            Column("device", is_optional=True),
             "span_ns",
             Column("compute_ns", about="time in which the rank computed or copied"),
             "waiting_ns",
             "transfer_ns",
-            *(
-                columns_for(
-                    FileRankRow,
-                    Column("undivided_ns", about="exposed communication that no other file has"),
-                )
-                if has_undivided
-                else ()
+            Column(
+                "undivided_ns",
+                lambda row: row.undivided_ns if has_undivided else None,
+                is_optional=True,
+                about="exposed communication that no other file has",
             ),
             Column("idle_ns", about="time in which nothing ran"),
             "exposed_ns",

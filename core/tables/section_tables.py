@@ -142,9 +142,7 @@ def tables_of(
 ) -> list[Table]:
     """Return every table that the record has data for, in reading order.
 
-    Args:
-        others: Runs of the same spec with another kind of step, for the questions.
-        worth: Break-even of compiling against an eager run.
+    ``others`` and ``worth`` are as in `SectionSource`.
     """
     kernels = record.kernels
     tree = from_share(kernel_tree(kernels, record.memory), MIN_TREE_SHARE) if kernels else None

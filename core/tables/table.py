@@ -118,6 +118,11 @@ def facts(
     return Table(name=name, title=title, columns=tuple(FACT_COLUMNS), rows=rows, about=FACT_COLUMNS)
 
 
+def attributes(source: object, *names: str) -> dict[str, Cell]:
+    """Return attributes of an object by name, for `facts`."""
+    return {name: getattr(source, name) for name in names}
+
+
 def select(table: Table, names: Sequence[str]) -> Table:
     places = [table.index(name) for name in names]
     return msgspec.structs.replace(

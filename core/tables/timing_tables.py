@@ -11,7 +11,16 @@ from sysbench.core.compare.rounds import MIN_FOR_INTERVAL, middle
 from sysbench.core.compare.statistics import ON_REQUEST, stop_words
 from sysbench.core.formatting import counted, format_bytes, format_count, percent
 from sysbench.core.record.record import Round, Spread, Telemetry, Timing
-from sysbench.core.tables.table import QUANTITY, Cell, Column, Table, columns_for, facts, tabulate
+from sysbench.core.tables.table import (
+    QUANTITY,
+    Cell,
+    Column,
+    Table,
+    attributes,
+    columns_for,
+    facts,
+    tabulate,
+)
 
 LOG_FROM = 8.0
 """Ratio of an axis's ends from which it is logarithmic."""
@@ -322,19 +331,11 @@ def speed_table(timing: Timing, telemetry: Telemetry | None = None) -> Table:
         of_rounds = {"interval": interval_words(timing), "of_round": middle_round.index}
     values: dict[str, Cell] = {
         **of_rounds,
-        "first_step_ms": timing.first_step_ms,
-        "wall_ms": timing.wall_ms,
-        "tokens_per_second": timing.tokens_per_second,
-        "tflops": timing.tflops,
-        "mfu": timing.mfu,
+        **attributes(timing, "first_step_ms", "wall_ms", "tokens_per_second", "tflops", "mfu"),
         "causal_mfu": timing.causal_mfu,
         "mfu_formula": timing.mfu_formula or None,
         "warmup_steps": len(timing.warmup_ms),
-        "warmup_settled": timing.warmup_settled,
-        "settled": timing.settled,
-        "stop_reason": timing.stop_reason,
-        "loss_first": timing.loss_first,
-        "loss_last": timing.loss_last,
+        **attributes(timing, "warmup_settled", "settled", "stop_reason", "loss_first", "loss_last"),
         **_clock(timing, telemetry),
     }
     return facts("speed", "Speed and how the steps were chosen", values, timing.missing)

@@ -19,11 +19,6 @@ PERTURBED_MARK = "~"
 """Prefix of a time perturbed by tracing."""
 
 
-def explains_too_little(kernels: Kernels) -> bool:
-    """Return whether the rows explain less than `COVERAGE_LIMIT` of the step."""
-    return kernels.coverage.explained < COVERAGE_LIMIT
-
-
 def is_perturbed(kernels: Kernels) -> bool:
     """Return whether traced and untraced step differ by more than `PERTURBATION_LIMIT`.
 
@@ -56,7 +51,7 @@ def coverage_words(kernels: Kernels) -> list[str]:
 
 def coverage_warning(kernels: Kernels) -> str:
     """Return a warning if the tables explain too little, else empty."""
-    if not explains_too_little(kernels):
+    if kernels.coverage.explained >= COVERAGE_LIMIT:
         return ""
     if kernels.lacks_kernels:
         return f"These tables are not of the GPU: {literal(kernels.missing['kernels'])}."
@@ -114,7 +109,7 @@ def trust_lines(record: Record) -> list[tuple[str, str]]:
                 )
             lines.append((f"{pass_record.name} pass", text))
     if record.kernels:
-        lines += _of_kernels(record.kernels)
+        lines.append(("coverage", f"the table {'; '.join(coverage_words(record.kernels))}"))
     if record.memory:
         lines += _of_memory(record.memory, is_own=is_own(record.spec.get("model")))
     if record.telemetry:
@@ -162,10 +157,6 @@ def _round_words(timing: Timing) -> str:
     if (middle_round := middle(timing.rounds)) is not None:
         parts.append(f"first step, warm-up and steadiness are of round {middle_round.index}")
     return "; ".join(parts)
-
-
-def _of_kernels(kernels: Kernels) -> Iterator[tuple[str, str]]:
-    yield ("coverage", f"the table {'; '.join(coverage_words(kernels))}")
 
 
 def _of_memory(memory: Memory, *, is_own: bool) -> Iterator[tuple[str, str]]:

@@ -51,7 +51,7 @@ def sides_table(sides: Sequence[Side]) -> Table:
         Column("side", lambda side: side.name),
         Column(
             "median_ms",
-            lambda side: _median(side.medians_ms),
+            lambda side: statistics.median(side.medians_ms) if side.medians_ms else None,
             about="median of the rounds that count",
         ),
         Column("ci_low_ms", lambda side: _ends(side.medians_ms, fewest)[0], heading="low ms"),
@@ -143,10 +143,6 @@ def left_out_table(sides: Sequence[Side]) -> Table:
         ),
     )
     return tabulate(rows, columns, name="left_out", title="Rounds that do not count")
-
-
-def _median(medians_ms: Sequence[float]) -> float | None:
-    return statistics.median(medians_ms) if medians_ms else None
 
 
 def _ends(medians_ms: Sequence[float], fewest: int) -> tuple[float | None, float | None]:

@@ -271,8 +271,7 @@ def both_specs(
     Args:
         a: A TOML file, a profile, a model or a run; None is the default spec.
         b: As ``a``; None is A's spec.
-        settings: ``KEY=VALUE`` for both.
-        settings_b: ``KEY=VALUE`` for B only.
+        settings, settings_b: ``KEY=VALUE`` for both, and for B only.
         pythons: As `both_pythons` returns them.
 
     Raises:
@@ -295,10 +294,6 @@ def both_pythons(
     """Return the interpreters of both sides' workers; None is the default one.
 
     A run is measured again in its own interpreter, unless one is given.
-
-    Args:
-        python: ``--python``.
-        python_for_b: ``--python-b``.
 
     Raises:
         InterpreterError: An interpreter does not exist, or a run's was never chosen here.

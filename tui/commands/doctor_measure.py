@@ -29,7 +29,8 @@ _COLUMN = 16
 
 def measure_devices(arguments: argparse.Namespace) -> int:
     """Measure, save and print the rates; return 0, or 130 if cancelled."""
-    asked = arguments.rate_devices or _every(len(find_cuda()[0]))
+    gpus = [f"cuda:{number}" for number in range(len(find_cuda()[0]))]
+    asked = arguments.rate_devices or gpus or ["cpu"]
     devices = list(dict.fromkeys(resolve_device(device) for device in asked))
     cancel = Cancellation()
     measured: list[DeviceRates] = []
@@ -56,10 +57,6 @@ def measure_devices(arguments: argparse.Namespace) -> int:
             rates_lines(reports, page_width(), kept=bool(complete), cancelled=cancel.is_set())
         )
     return 130 if cancel.is_set() else 0
-
-
-def _every(gpus: int) -> list[str]:
-    return [f"cuda:{number}" for number in range(gpus)] or ["cpu"]
 
 
 def _line(item: RateRound | RateFound) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from textwrap import wrap
 
 from sysbench.core.formatting import format_bytes
@@ -83,7 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Predict; return 0 even if the spec does not fit."""
-    with _exact_mode(arguments) as exact:
+    needs_exact = arguments.exact or names_own_model(arguments)
+    with Estimator() if needs_exact else nullcontext() as exact:
         from sysbench.tui.commands.estimate_answers import answer  # lazy: while torch loads
 
         answer(arguments, exact)
@@ -106,9 +107,3 @@ def _notes() -> str:
         for name, note in notes.items()
     ]
     return "\n".join(["notes on models:", *lines, ""])
-
-
-def _exact_mode(arguments: argparse.Namespace) -> AbstractContextManager[Estimator | None]:
-    """Start exact mode's process if the arguments need it."""
-    needs_exact = arguments.exact or names_own_model(arguments)
-    return Estimator() if needs_exact else nullcontext()

@@ -35,6 +35,7 @@ from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.context import model_line, settings_line
 from sysbench.core.tables.estimate_tables import (
+    change_words,
     fit_words,
     predicted_ledger_table,
     predicted_phases_table,
@@ -392,6 +393,5 @@ def savings_sentence(savings: Savings) -> str:
     if not savings.savings:
         return f"No single change that was tried reduces the peak of {peak}."
     most = savings.savings[0]
-    change = " ".join(f"{key}={value}" for key, value in most.settings.items())
     saved = format_bytes(most.saved_bytes)
-    return f"{change} saves the most, {saved} of {peak}; its cost: {most.price}."
+    return f"{change_words(most)} saves the most, {saved} of {peak}; its cost: {most.price}."
