@@ -120,7 +120,7 @@ def savings_table(savings: Savings) -> Table:
         savings.savings,
         columns_for(
             Saving,
-            Column("change", change_words, about="setting that changes"),
+            Column("change", saving_words, about="setting that changes"),
             Column("saved_bytes", about="reduction of the predicted peak"),
             Column(
                 "share",
@@ -137,7 +137,7 @@ def savings_table(savings: Savings) -> Table:
     )
 
 
-def change_words(saving: Saving) -> str:
+def saving_words(saving: Saving) -> str:
     return " ".join(f"{key}={value}" for key, value in saving.settings.items())
 
 

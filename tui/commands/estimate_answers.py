@@ -57,8 +57,8 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.estimate_tables import fit_table, grid_table, savings_table
 from sysbench.core.tables.table import Table
 from sysbench.tui.commands.estimate_report import (
-    Answer,
     Estimate,
+    EstimateAnswer,
     answer_lines,
     capacity_words,
     fit_remarks,
@@ -121,7 +121,7 @@ def answer(arguments: argparse.Namespace, exact: Estimator | None) -> None:
         _print(arguments, target, answered)
 
 
-def _print(arguments: argparse.Namespace, target: Target, answered: Answer) -> None:
+def _print(arguments: argparse.Namespace, target: Target, answered: EstimateAnswer) -> None:
     tables = answered.tables
     if arguments.json:
         print_json(answered.document | ({"card": target.card.name} if target.card.name else {}))
@@ -201,7 +201,7 @@ class _Question:
         capability = self.target.card.capability
         return self.exact.predict(spec, capability) if self.exact else predict(spec, capability)
 
-    def one(self) -> Answer:
+    def one(self) -> EstimateAnswer:
         spec, card, exact = self.spec, self.target.card, self.exact
         why = (unsupported_reason(spec) if exact else why_not_predicted(spec)) or ""
         if why and exact:
@@ -231,7 +231,7 @@ class _Question:
         given = parse_peak(peak) if peak else None
         return roof_of(spec.device, spec.precision, peak_key, environment, given)
 
-    def fit(self) -> Answer:
+    def fit(self) -> EstimateAnswer:
         spec, key, card = self.spec, self.arguments.fit, self.target.card
         capacity = self.target.capacity_bytes
         if capacity is None:
@@ -255,7 +255,7 @@ class _Question:
             remarks=fit_remarks(spec, fitted),
         )
 
-    def table(self) -> Answer:
+    def table(self) -> EstimateAnswer:
         capacity, axes = self.target.capacity_bytes, parse_axes(self.arguments.table)
         cells = fit_cells(self.spec, axes, capacity, self.predict, self.target.card)
         document = {"capacity_bytes": capacity, "axes": axes, "cells": cells}
@@ -270,7 +270,7 @@ class _Question:
         elif not capacities:
             yield no_capacity(self.spec)
 
-    def savings(self) -> Answer:
+    def savings(self) -> EstimateAnswer:
         found = savings_of(self.spec, self.predict, self._predict_variant if self.exact else None)
         return self._answer(
             msgspec.to_builtins(found),
@@ -291,9 +291,9 @@ class _Question:
         spec: RunSpec | None = None,
         sentence: str = "",
         remarks: Iterable[str],
-    ) -> Answer:
+    ) -> EstimateAnswer:
         workspaces = workspace_remarks(self.spec, self.target.card)
-        return Answer(
+        return EstimateAnswer(
             spec=spec or self.spec,
             card=self.target.card,
             document=document | {"method": self.method},

@@ -35,10 +35,10 @@ from sysbench.core.spec.models import model_presets
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.context import model_line, settings_line
 from sysbench.core.tables.estimate_tables import (
-    change_words,
     fit_words,
     predicted_ledger_table,
     predicted_phases_table,
+    saving_words,
 )
 from sysbench.core.tables.table import Table, with_total
 from sysbench.tui.commands.layout import Line, blank, prose, table_lines, titled
@@ -48,7 +48,7 @@ NO_DRY_RUN = "it depends on the order of allocations: use --exact"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class EstimateAnswer:
     """An answer of `estimate`.
 
     Attributes:
@@ -68,7 +68,7 @@ class Answer:
     prediction: Prediction | None = None
 
 
-def answer_lines(answer: Answer, width: int) -> Iterator[Line]:
+def answer_lines(answer: EstimateAnswer, width: int) -> Iterator[Line]:
     spec, card = answer.spec, answer.card
     settings = msgspec.to_builtins(spec)
     predicted = answer.prediction
@@ -186,11 +186,11 @@ class Estimate:
             )
         return reasons
 
-    def answer(self) -> Answer:
+    def answer(self) -> EstimateAnswer:
         tables = [] if self.why else [predicted_ledger_table(self.prediction)]
         if self.exact:
             tables.append(predicted_phases_table(self.exact, self.roof_times))
-        return Answer(
+        return EstimateAnswer(
             spec=self.spec,
             card=self.card,
             document=as_json(self),
@@ -394,4 +394,4 @@ def savings_sentence(savings: Savings) -> str:
         return f"No single change that was tried reduces the peak of {peak}."
     most = savings.savings[0]
     saved = format_bytes(most.saved_bytes)
-    return f"{change_words(most)} saves the most, {saved} of {peak}; its cost: {most.price}."
+    return f"{saving_words(most)} saves the most, {saved} of {peak}; its cost: {most.price}."

@@ -81,7 +81,7 @@ COMMANDS = {
             has_workers=True,
             exit_codes=STUDY_CODES,
         ),
-        Command("list", "list all runs of this machine, newest first", main="run_list:list_runs"),
+        Command("list", "list all runs of this machine, newest first", main="run_list:print_runs"),
         Command(
             "show",
             "print the report of a run, or one section in full",

@@ -21,7 +21,7 @@ _DROP = (
 )
 
 
-def list_runs(arguments: argparse.Namespace) -> int:
+def print_runs(arguments: argparse.Namespace) -> int:
     if arguments.trash:
         return _list_trash(arguments)
     library = Library()
