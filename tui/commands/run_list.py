@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from sysbench.core.runs.library import Entry, Library
 from sysbench.core.runs.run_directory import runs_folder
-from sysbench.core.runs.trash import list_trash, trash_folder
 from sysbench.core.tables.table import Column, Table, columns_for, tabulate
 from sysbench.tui.commands.layout import table_lines
 from sysbench.tui.commands.output import page_width, print_json, print_lines, say
@@ -43,6 +42,8 @@ def print_runs(arguments: argparse.Namespace) -> int:
 
 
 def _list_trash(arguments: argparse.Namespace) -> int:
+    from sysbench.core.runs.trash import list_trash, trash_folder  # lazy: takes 0.1 s
+
     deleted = [
         trashed
         for trashed in list_trash()
