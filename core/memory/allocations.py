@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sysbench.core.memory.card import Segments
 from sysbench.core.memory.history import History, Integers, Lifetimes, pair
-from sysbench.core.record.memory import LIBRARY_WORKSPACE
+from sysbench.core.record.memory import LIBRARY_WORKSPACE, WORKSPACES
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.trace.classify import WHOLE_MODEL
 
@@ -228,8 +228,6 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
-WORKSPACES = "workspaces"
-"""Category of memory that a library keeps from one call to the next."""
 KEPT = "kept between steps"
 BEFORE = "there before the recording"
 UNKNOWN = "not attributed"

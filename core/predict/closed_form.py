@@ -31,7 +31,8 @@ from sysbench.core.predict.forward import (
     replay_loss,
     softmax_of_scores,
 )
-from sysbench.core.predict.sizes import WORKSPACES, Sizes, workspaces_bytes
+from sysbench.core.predict.sizes import Sizes, workspaces_bytes
+from sysbench.core.record.memory import WORKSPACES
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import RunSpec
 

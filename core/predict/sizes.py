@@ -89,9 +89,6 @@ class Sizes:
         self.table = size.vocab * size.d_model
 
 
-WORKSPACES = "workspaces"
-"""Name of the ledger's row."""
-
 HOPPER_WORKSPACE = 32 * MIB
 """Bytes that torch gives each cuBLAS handle on compute capability 9.0."""
 

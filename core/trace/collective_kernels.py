@@ -35,7 +35,7 @@ KINDS = (
     ("reduce", r"(?<!all)(?<!all_)reduce(?!_?scatter)"),
 )
 _KINDS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in KINDS]
-DTYPE_BYTES = {
+DTYPE_WIDTHS = {
     **dict.fromkeys(("Bool", "Byte", "Char"), 1),
     **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
     **dict.fromkeys(("Float", "Int"), 4),
@@ -62,7 +62,7 @@ def kind_of(name: str) -> str:
 def collective_bytes(kind: str, call: CollectiveCall) -> int | None:
     """Return the bytes of a collective as nccl-tests counts them: of all ranks if their parts
     differ."""
-    width = 1 if call.dtype.startswith("Float8") else DTYPE_BYTES.get(call.dtype)
+    width = 1 if call.dtype.startswith("Float8") else DTYPE_WIDTHS.get(call.dtype)
     if width is None or call.in_elements < 0 or call.out_elements < 0:
         return None
     ranks = max(call.group_size, 1)

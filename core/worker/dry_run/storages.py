@@ -18,7 +18,8 @@ from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.predict.dry_run_client import Moment, Product
 from sysbench.core.predict.forward import ACTIVATIONS, COPIES, LOGITS, TEMPORARIES
 from sysbench.core.predict.requests import BACKWARD_PRODUCT, PRODUCT, STATE, RequestTrace
-from sysbench.core.predict.sizes import WORKSPACES, workspace_bytes
+from sysbench.core.predict.sizes import workspace_bytes
+from sysbench.core.record.memory import WORKSPACES
 from sysbench.core.worker.dry_run.building import BuildTracker
 from sysbench.core.worker.dry_run.operations import (
     Results,
