@@ -31,7 +31,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Export:
-    """One export format of a run.
+    """One export format of a run, or also of an imported file.
 
     Attributes:
         purpose: Help text, without a capital.
@@ -39,6 +39,7 @@ class Export:
         writer: ``module:function`` in this package, a `Writer`.
         offer: Line below the report of a run, if any.
         is_folder: True if the default path is a folder; the writer then checks each file in it.
+        of_files: True if imported files have it, written by `report_document.write_inspection`.
     """
 
     purpose: str
@@ -46,6 +47,7 @@ class Export:
     writer: str
     offer: Offer | None = None
     is_folder: bool = False
+    of_files: bool = False
 
     def load(self) -> Writer:
         module, _, name = self.writer.partition(":")
@@ -80,6 +82,7 @@ EXPORTS = {
         "the whole report as one page, for any browser, without network",
         ".html",
         "report_document:write_page",
+        of_files=True,
     ),
     "csv": Export(
         "all tables: a folder with a file each; to a name in .csv one tidy file",
@@ -91,14 +94,19 @@ EXPORTS = {
             lambda run, record: bool(record.timing or record.kernels or record.memory),
         ),
         is_folder=True,
+        of_files=True,
     ),
-    "md": Export("the whole report in Markdown", ".md", "report_document:write_markdown"),
+    "md": Export(
+        "the whole report in Markdown", ".md", "report_document:write_markdown", of_files=True
+    ),
     "json": Export(
         "the record: every number, with its unit in its key",
         ".json",
         "report_document:write_record",
+        of_files=True,
     ),
 }
+FILE_EXPORTS = tuple(kind for kind, export in EXPORTS.items() if export.of_files)
 
 
 def default_path(run: RunDirectory, kind: str, folder: Path | None = None) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sysbench.core.errors import SpecError
+from sysbench.core.export.exports import FILE_EXPORTS
 from sysbench.core.export.page_run_page import file_page, run_page
 from sysbench.core.export.text_formats import (
     escaped,
@@ -76,7 +77,6 @@ def write_record(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
 
 FILE_ORDER = tuple(dict.fromkeys(("findings", "kernels", "roofline", *INSPECTED)))
 """The tree is long and comes after both."""
-FILE_EXPORTS = ("html", "csv", "md", "json")
 
 
 def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str, list[Table]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sysbench.core.export.exports import EXPORTS, write_export
+from sysbench.core.export.exports import EXPORTS, FILE_EXPORTS, write_export
 from sysbench.core.runs.run_directory import find_run
 from sysbench.tui.commands.arguments import (
     add_file_choice,
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.description += (
         "\n\nInstead of a run you can name a file that `inspect` reads, to export its findings\n"
-        "and tables as html, csv, md or json."
+        f"and tables as {', '.join(FILE_EXPORTS)}."
     )
     parser.epilog = examples(
         ("sysbench-tui export last perfetto", ""),

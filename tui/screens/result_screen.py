@@ -48,7 +48,7 @@ class ResultScreen(TabbedScreen):
 
     def body(self) -> ComposeResult:
         yield Drawing(id="heading")
-        yield TabBar(USUAL_TABS)
+        yield TabBar(USUAL_TABS, order=tuple(TABS))
         yield Container(id="place")
         yield CommandLine()
 

@@ -225,9 +225,11 @@ class TabBar(Widget):
 
         name: str
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], order: Sequence[str] = ()) -> None:
+        """Show tabs; those of ``order`` have the key of their place in it, also if not all show."""
         super().__init__()
         self.names = names
+        self.order = order
 
     def _all_labels(self) -> list[tuple[str, str]]:
         """Every name with its label, with fewer blanks on a narrow bar."""
@@ -235,7 +237,8 @@ class TabBar(Widget):
         room = (self.size.width - letters) // max(1, len(self.names))
         space, joint = (" " if room >= cells else "" for cells in (4, 3))
         labels = []
-        for place, name in enumerate(self.names):
+        for name in self.names:
+            place = (self.order or self.names).index(name)
             label = f"{KEYS[place : place + 1]}{joint}{name.title()}"
             labels.append((name, f"[{label}]" if name == self.active else f" {label}{space}"))
         return labels

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from sysbench.tui.widgets.key_bar import KeyBar, ShownKey
+from sysbench.tui.widgets.key_bar import KeyBar, ShownKey, TabBar
 
 
 class Searching(Input):
@@ -154,3 +154,13 @@ async def test_a_click_presses_the_key_that_it_meets() -> None:
         await pilot.click(KeyBar, offset=(3, 0))
         await pilot.pause()
         assert app.saved == 1
+
+
+async def test_a_tab_has_the_key_of_its_place_though_those_before_it_are_not_shown() -> None:
+    class Tabs(App[None]):
+        def compose(self) -> ComposeResult:
+            yield TabBar(("first", "third"), order=("first", "second", "third"))
+
+    async with Tabs().run_test(size=(60, 3)) as pilot:
+        shown = str(pilot.app.query_one(TabBar).render())
+    assert "1 First" in shown and "3 Third" in shown
