@@ -262,14 +262,16 @@ def instants_of(allocations: AllocationHistory) -> dict[str, int]:
     }
 
 
-def history_columns(allocations: AllocationHistory, recording: Recording) -> Columns:
-    """Build the columns of every instant that the recording supports.
+def history_columns(
+    allocations: AllocationHistory, recording: Recording, instants: dict[str, int]
+) -> Columns:
+    """Build the columns of the instants that the recording supports.
 
     The residual is what the allocator's counters have and the replayed events do not explain.
     """
     columns = Columns({}, {}, {})
     counted, segments, readings = recording.blocks(), recording.segments, recording.readings
-    for name, instant in instants_of(allocations).items():
+    for name, instant in instants.items():
         rows = allocations.rows_at(instant)
         if name in counted:
             handed_out = int(allocations.live[instant]) - allocations.held_by_graphs(instant)
@@ -362,7 +364,7 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     first, last = allocations.span(step)
     instants = instants_of(allocations)
     peak = instants["peak"]
-    columns = history_columns(allocations, recording)
+    columns = history_columns(allocations, recording, instants)
     ledger, card = columns.ledger["peak"], columns.card.get("peak", [])
     peak_bytes = sum(row.bytes for row in ledger)
     live, tensors = allocations.live, allocations.without_library

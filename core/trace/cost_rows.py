@@ -151,9 +151,8 @@ class WorkCosts(msgspec.Struct, frozen=True, kw_only=True):
 def work_from_shapes(trace: Trace, ledger: TimeLedger) -> WorkCosts | None:
     if not trace.operands:
         return None
-    scopes = host_scopes(trace)
-    costs = costs_from_shapes(trace, scopes)
-    return work_costs(trace, scopes, ledger, costs, uncounted(trace, scopes, costs))
+    costs = costs_from_shapes(trace, ledger.scopes)
+    return work_costs(trace, ledger, costs, uncounted(trace, ledger.scopes, costs))
 
 
 def work_from_other_trace(
@@ -164,7 +163,7 @@ def work_from_other_trace(
     The k-th call of a name in a phase of each step gets the cost of the k-th such call of that
     step. Names whose number of calls differs have no cost.
     """
-    scopes, shape_scopes = host_scopes(trace), host_scopes(shapes)
+    scopes, shape_scopes = ledger.scopes, host_scopes(shapes)
     shape_costs = costs_from_shapes(shapes, shape_scopes, list_item_bytes)
     traced = _calls(trace, scopes, ledger.window)
     steps = ledger.window.steps
@@ -179,7 +178,7 @@ def work_from_other_trace(
             unlike.add(key[1])
     costs = EventCosts(costs=shape_costs.costs, cost=cost)
     left_out = uncounted(shapes, shape_scopes, shape_costs)
-    return work_costs(trace, scopes, ledger, costs, sorted({*left_out, *unlike}))
+    return work_costs(trace, ledger, costs, sorted({*left_out, *unlike}))
 
 
 def work_from_capture(joined: Joined, ledger: TimeLedger) -> WorkCosts | None:
@@ -216,7 +215,7 @@ def add_work(own: WorkCosts | None, other: WorkCosts | None) -> WorkCosts | None
 
 
 def work_costs(
-    trace: Trace, scopes: Scopes, ledger: TimeLedger, costs: EventCosts, left_out: list[str]
+    trace: Trace, ledger: TimeLedger, costs: EventCosts, left_out: list[str]
 ) -> WorkCosts:
     """Sum costs by row over the ledger's window; ``left_out`` names operators without a cost.
 
@@ -224,12 +223,13 @@ def work_costs(
     the longest that multiplies matrices. On the host it goes to the operator itself, or to the
     inner operator with most of the time over all such calls.
     """
+    scopes = ledger.scopes
     counting = costs.counting(scopes.parent)
     root = nearest(counting.cost != NONE, scopes.parent)
     if ledger.source == "kernels":
-        calls, roots = _kernels_of(trace, scopes, ledger, counting, root)
+        calls, roots = _kernels_of(trace, ledger, counting, root)
     else:
-        calls, roots = _carriers(scopes, ledger, root)
+        calls, roots = _carriers(ledger, root)
     placed = _placed(ledger, calls, counting, roots)
     products = _products(scopes, ledger.host_window or steps_window(trace), counting)
     placed_flops, all_flops = (sum(flops.values()) for flops in (placed.products, products))
@@ -320,13 +320,13 @@ def _keys(ledger: TimeLedger, pieces: Index) -> Iterator[RowKey]:
 
 
 def _kernels_of(
-    trace: Trace, scopes: Scopes, ledger: TimeLedger, costs: EventCosts, root: Index
+    trace: Trace, ledger: TimeLedger, costs: EventCosts, root: Index
 ) -> tuple[Index, Index]:
     work = ledger.work
     events = trace.device
     # `work.call` numbers the events of the ledger's device alone.
     events = events.take(np.isin(events.device, ledger.other_devices, invert=True))
-    launch = launches_of(events, scopes.events)[work.call]
+    launch = launches_of(events, ledger.scopes.events)[work.call]
     root_of_piece = follow_flow(launch, root)
     multiplies = _multiplies(ledger) & (events.kind[work.call] == Kind.KERNEL)
     # A root of -1 reads the last flag; it is left out.
@@ -351,7 +351,7 @@ def _longest_fitting(
     return _last_of_each(pieces[order], roots[order])
 
 
-def _carriers(scopes: Scopes, ledger: TimeLedger, root: Index) -> tuple[Index, Index]:
+def _carriers(ledger: TimeLedger, root: Index) -> tuple[Index, Index]:
     """Return one piece of work for each host operator with a cost, and the operators.
 
     The choice is by name over all calls: every ``aten::linear`` gives its cost to the same row,
@@ -362,7 +362,7 @@ def _carriers(scopes: Scopes, ledger: TimeLedger, root: Index) -> tuple[Index, I
     pieces = np.flatnonzero(root_of_piece != NONE)
     roots = root_of_piece[pieces]
     # One integer for each pair of names, the operator's and the piece's.
-    pair = scopes.events.name[roots] * len(ledger.names) + work.name[pieces]
+    pair = ledger.scopes.events.name[roots] * len(ledger.names) + work.name[pieces]
     pairs, which = np.unique(pair, return_inverse=True)
     time = sums_by(which, ledger.exclusive[pieces], len(pairs))
     # By root, then by the time of the pair; of one name in a call the first piece comes last.

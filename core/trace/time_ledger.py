@@ -33,7 +33,7 @@ from sysbench.core.trace.marked_steps import (
     rows_between,
 )
 from sysbench.core.trace.markers import find_steps
-from sysbench.core.trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, host_scopes
+from sysbench.core.trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, Scopes, host_scopes
 from sysbench.core.trace.trace_events import NONE, Trace
 
 
@@ -108,11 +108,13 @@ class TimeLedger:
     ``dropped`` those whose work the trace never shows, of which ``dropped_kernels`` and
     ``dropped_fills`` launched kernels and fills; ``captured`` those captured into a graph.
     ``device`` is None if the trace shows no device work; ``is_chosen`` if the caller chose it.
-    ``unread`` is as in `Trace`. ``marked`` are the steps of an imported file; if some are selected,
-    ``host_window`` spans their markers. ``late`` is idle time of the device caused by the host.
+    ``scopes`` are those of the host's events, ``unread`` is as in `Trace`. ``marked`` are the steps
+    of an imported file; if some are selected, ``host_window`` spans their markers. ``late`` is idle
+    time of the device caused by the host.
     """
 
     source: Literal["kernels", "operators"]
+    scopes: Scopes
     window: Window
     names: list[str]
     phases: list[str]
@@ -190,6 +192,7 @@ def time_ledger(
         launched = dropped
     return TimeLedger(
         source="kernels" if devices else "operators",
+        scopes=scopes,
         window=window,
         names=names,
         phases=scopes.phases,
