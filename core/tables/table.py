@@ -321,7 +321,7 @@ def fit_columns(
     """Choose columns and widths that fit, in the order of ``widths``.
 
     Drop columns until the others fit at their minimum, then narrow the widest texts. Columns
-    that always stay may exceed the width.
+    that always stay exceed the width if narrowing is not enough.
 
     Args:
         table: Its priorities decide which columns are dropped.
@@ -351,8 +351,14 @@ def fit_columns(
         rank = ranks.get(last, 0)
         if _row_width(least.values()) + (whole if rank >= EXTRA else 0) <= width:
             break
-        if not rank:
-            return {name: widths[name] for name in least}
+        if not rank:  # none may be dropped: short texts are narrowed where that is enough
+            least = {
+                name: size if name in numbers else min(size, MIN_TEXT)
+                for name, size in least.items()
+            }
+            if _row_width(least.values()) > width:
+                return {name: widths[name] for name in least}
+            break
         del least[last]
     fitted = {name: widths[name] for name in least}
     for _ in range(_row_width(fitted.values()) - width):

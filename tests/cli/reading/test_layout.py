@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -65,6 +65,7 @@ def test_where_nothing_is_cut_a_long_name_moves_its_own_row_only() -> None:
 
 
 @given(NAMES, st.integers(40, 120))
+@example("a name of 22 letters..", 40)
 def test_table_fits_its_width_whatever_the_name(name: str, width: int) -> None:
     lines = table_lines(table((name, 1.0), ("x", 20.0)), width)
     assert all(cell_len(text(line)) <= width for line in lines)
