@@ -21,7 +21,7 @@ ANSWER_SECONDS = 5.0
 """Timeout for the effects of a key; a removed widget never answers."""
 SETTLE_SECONDS = 0.01
 LAPS = 2
-"""Callbacks queued at each node: one after the key, one after the messages that the key posted."""
+"""Ways up to the app: a key goes up and acts there, then the messages of its action go up."""
 
 
 class KeyQueue:
@@ -41,7 +41,7 @@ class KeyQueue:
         self._since = monotonic()
         focused = self._app.focused or self._app.screen
         await handle(key)
-        self._follow([node for node in focused.ancestors_with_self for _ in range(LAPS)])
+        self._follow([*focused.ancestors_with_self] * LAPS)
 
     def _follow(self, nodes: list[MessagePump]) -> None:
         while nodes:

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.events import Event, Key
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList
+
+from sysbench.tui.keys import KeyQueue
+from tests.tui.conftest import until
 from tests.tui.emulated import Emulated
 
 TAB, ENTER, BACKSPACE = b"\t", b"\r", b"\x7f"
@@ -19,3 +31,48 @@ def test_a_list_takes_what_is_typed_while_it_opens(emulated: Emulated) -> None:
     emulated.wait_for("memory limit")
     emulated.program.press(ENTER + b"2.7" + ENTER)
     emulated.wait_for("$ sysbench-tui run cs336-2025/2.7B")
+
+
+class Slow(OptionList):
+    def action_select(self) -> None:
+        parent = self.parent
+        assert isinstance(parent, Vertical)
+        parent.call_next(asyncio.sleep, 0.1)  # the message about the choice has to wait there
+        super().action_select()
+
+
+class Question(ModalScreen[None]):
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Slow("yes")
+
+    def on_option_list_option_selected(self) -> None:
+        self.dismiss()
+
+
+class Asking(App[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("f8", "ask", "Ask")]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys = KeyQueue(self)
+
+    def compose(self) -> ComposeResult:
+        yield Input()
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, Key) and not event.is_forwarded:
+            await self.keys.pass_on(event, super().on_event)
+        else:
+            await super().on_event(event)
+
+    def action_ask(self) -> None:
+        self.push_screen(Question())
+
+
+async def test_a_key_after_a_dialog_is_for_the_screen_behind_it() -> None:
+    app = Asking()
+    async with app.run_test() as pilot:
+        for key in ("f8", "enter", "x"):
+            app.post_message(Key(key, key if key == "x" else None))
+        await until(pilot, lambda: app.screen_stack[0].query_one(Input).value == "x")
