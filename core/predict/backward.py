@@ -203,17 +203,22 @@ def _naive(tape: Tape, sizes: Sizes) -> None:
     tape.new("g quotients", sizes.scores)
     tape.free("g mixed")
     tape.release("v copy", "quotients cast" if cast else "quotients")
-    if cast:
+    softmax_back(tape, sizes)
+    tape.new("g q", sizes.x)
+    tape.new("g k", sizes.x)
+    tape.release("q copy", "k copy")
+    tape.free("g scores")
+
+
+def softmax_back(tape: Tape, sizes: Sizes) -> None:
+    """Turn the gradient of the quotients into that of the scores."""
+    if sizes.scores_soft != sizes.scores:
         tape.new("g quotients float", sizes.scores_soft)
         tape.free("g quotients")
     tape.spike(4 * sizes.scores_soft)  # both sides of the division
     tape.release("exponentials", "row sums")
     tape.free("g quotients", "g quotients float")
     tape.new("g scores", sizes.scores)
-    tape.new("g q", sizes.x)
-    tape.new("g k", sizes.x)
-    tape.release("q copy", "k copy")
-    tape.free("g scores")
 
 
 def _math(tape: Tape, sizes: Sizes) -> None:

@@ -21,7 +21,7 @@ import msgspec
 
 from sysbench.core.formatting import format_bytes, format_count
 from sysbench.core.machine.instructions import has_own_products
-from sysbench.core.predict.backward import GRADIENTS, replay_backward
+from sysbench.core.predict.backward import GRADIENTS, replay_backward, softmax_back
 from sysbench.core.predict.forward import (
     ACTIVATIONS,
     LOGITS,
@@ -143,13 +143,7 @@ def _naive_back(tape: Tape, sizes: Sizes, gradient: int) -> None:
     tape.new("g quotients", sizes.scores)
     tape.add(GRADIENTS, gradient)  # of v
     tape.release("quotients cast" if cast else "quotients", *casts[2:])
-    if cast:
-        tape.new("g quotients float", sizes.scores_soft)
-        tape.free("g quotients")
-    tape.spike(4 * sizes.scores_soft)  # both sides of the division
-    tape.release("exponentials", "row sums")
-    tape.free("g quotients", "g quotients float")
-    tape.new("g scores", sizes.scores)
+    softmax_back(tape, sizes)
     tape.add(GRADIENTS, 2 * gradient)  # of q and k
     tape.free("g scores")
     tape.release(*casts[:2])
