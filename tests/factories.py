@@ -10,6 +10,8 @@ import msgspec
 
 from sysbench.core.record.record import Compile, Record, Round, Spread, Timing
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.section_tables import tables_of
+from sysbench.core.tables.table import Table
 
 
 def spread(
@@ -113,3 +115,8 @@ def record_of_rounds(
     several = {"rounds": rounds(medians_ms, **fields), "interval_of": "rounds"}
     block = timing(spread(median), **(several if len(medians_ms) > 1 or fields else {}))
     return record(spec, timing=block, environment={"cpu": {"model": "one"}})
+
+
+def table_named(record: Record, name: str) -> Table:
+    """One of the record's tables."""
+    return next(table for table in tables_of(record) if table.name == name)

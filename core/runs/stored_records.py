@@ -12,13 +12,8 @@ from sysbench.core.runs.builder import RECORD_CHANGED, RecordBuilder, known_envi
 from sysbench.core.runs.run_directory import RunDirectory
 
 
-def replay_events(run: RunDirectory) -> Record:
-    """Rebuild the record from the events, ``running`` without an end; raises DamagedFileError."""
-    builder = _replay(run)
-    return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
-
-
-def _replay(run: RunDirectory) -> RecordBuilder:
+def replay_events(run: RunDirectory) -> RecordBuilder:
+    """Fold the events of a run; raises DamagedFileError."""
     builder = RecordBuilder(run, run.header(), known_environment(run))
     builder.take_in(run.tail())
     return builder
@@ -49,7 +44,7 @@ def load_record(run: RunDirectory) -> Record:
         if record.status != "running" or live:
             return record
     if live:
-        return _replay(run).record()
+        return replay_events(run).record()
     record = _rebuild(run)
     with suppress(OSError):  # the disk is full, or the run another user's: it is rebuilt next time
         run.write_record(record)
@@ -59,7 +54,7 @@ def load_record(run: RunDirectory) -> Record:
 def _rebuild(run: RunDirectory) -> Record:
     """Rebuild the record of a run without a supervisor; raises DamagedFileError."""
     try:
-        builder = _replay(run)
+        builder = replay_events(run)
         builder.abandon()
         return msgspec.structs.replace(builder.record(), ended_ns=builder.last_ns or None)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:

@@ -6,7 +6,6 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from sysbench.core.compare.comparison import BreakEven
-from sysbench.core.errors import NotFoundError
 from sysbench.core.record.record import Record
 from sysbench.core.tables.compile_tables import compile_tables
 from sysbench.core.tables.context import (
@@ -157,15 +156,3 @@ def tables_of(
 def _place(section: str, table: Table) -> int:
     names = [name for name in (table.name, section) if name in READING_ORDER]
     return READING_ORDER.index(names[0] if names else READING_ORDER[-1])
-
-
-def table_named(record: Record, name: str) -> Table:
-    """Return one table by name: ``timing``, ``kernels``, ``ledger``, …
-
-    Raises:
-        NotFoundError: The record has no such table; the message lists the tables it has.
-    """
-    tables = {table.name: table for table in tables_of(record)}
-    if name not in tables:
-        raise NotFoundError(f"run {record.id} has no table {name!r}; it has {', '.join(tables)}")
-    return tables[name]

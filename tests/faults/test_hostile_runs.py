@@ -284,7 +284,7 @@ def test_a_record_cannot_name_another_run(run: RunDirectory, name: str) -> None:
     assert load_record(run).id == run.id
     header = json.loads(run.header_path.read_bytes())
     run.header_path.write_text(json.dumps(header | {"id": name}))
-    assert replay_events(run).id == run.id
+    assert replay_events(run).record().id == run.id
     assert {entry.id for entry in Library().entries()} == {run.id, "20260101-000000-whole-0000"}
 
 

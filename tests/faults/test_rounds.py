@@ -108,7 +108,7 @@ def test_a_run_of_three_rounds_is_three_processes_and_their_medians(stored: Path
     record = load_record(run)
     assert record.status == "finished"
     assert [row.step_ms for row in record.passes] == [timing.step.median_ms]
-    assert replay_events(run) == record
+    assert replay_events(run).record() == record
 
 
 def test_a_round_is_added_to_a_finished_run_with_its_place(stored: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_round_with_another_torch_is_listed_and_does_not_count(stored: Path) -
     facts = event.facts | {"torch": event.facts["torch"] | {"version": "1.0"}}
     lines[second] = encode_event(msgspec.structs.replace(event, facts=facts))
     run.events_path.write_bytes(b"".join(lines))
-    record = replay_events(run)
+    record = replay_events(run).record()
     assert record.timing is not None
     assert [one.counts for one in record.timing.rounds] == [True, False, True]
     assert "measured with 1.0" in record.timing.rounds[1].disturbed

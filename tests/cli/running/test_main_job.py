@@ -12,9 +12,10 @@ import pytest
 
 from sysbench.core.export.exports import write_export
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.tables.section_tables import table_named, tables_of
+from sysbench.core.tables.section_tables import tables_of
 from sysbench.core.tables.table import to_frame
 from sysbench.tui.cli import main
+from tests.factories import table_named
 
 
 @pytest.fixture

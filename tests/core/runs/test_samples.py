@@ -70,7 +70,7 @@ def test_a_later_reader_takes_the_samples_of_the_device_that_was_measured(
 ) -> None:
     run = sampled_run(monkeypatch, "1")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")  # here cuda:0 is GPU 0
-    telemetry = replay_events(run).telemetry
+    telemetry = replay_events(run).record().telemetry
     assert telemetry is not None
     assert telemetry.series["device1.power_watts"]["median"] == 200.0
 

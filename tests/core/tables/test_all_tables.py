@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.errors import NotFoundError
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.kernel_tables import category_table, kernel_table, top_kernels
-from sysbench.core.tables.section_tables import table_named, tables_of
+from sysbench.core.tables.section_tables import tables_of
 from sysbench.core.tables.table import Table, folded, is_number, to_frame, with_total
 from sysbench.core.tables.trust import trust_lines
+from tests.factories import table_named
 
 
 def total(table: Table, column: str) -> float:
@@ -93,11 +93,6 @@ def test_unknown_value_is_null_with_its_reason_beside_it(gpu_run: RunDirectory) 
 def test_passes_show_what_watching_costs(gpu_run: RunDirectory) -> None:
     over = table_named(gpu_run.record(), "passes").column("over_bare")
     assert over == [pytest.approx(0), pytest.approx(0.05), pytest.approx(0.2)]
-
-
-def test_unknown_table_names_those_there_are(gpu_run: RunDirectory) -> None:
-    with pytest.raises(NotFoundError, match=r"no table 'kernel'; it has spec, .*kernels"):
-        table_named(gpu_run.record(), "kernel")
 
 
 def test_frame_keeps_columns_types_and_title(gpu_run: RunDirectory) -> None:

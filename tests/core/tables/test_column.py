@@ -15,7 +15,7 @@ from sysbench.core.record.record import KernelRow
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables import kernel_tables
 from sysbench.core.tables.cells import cells_as_text
-from sysbench.core.tables.section_tables import table_named, tables_of
+from sysbench.core.tables.section_tables import tables_of
 from sysbench.core.tables.table import (
     Cell,
     Column,
@@ -26,6 +26,7 @@ from sysbench.core.tables.table import (
     with_column,
 )
 from sysbench.tui.commands.layout import table_lines
+from tests.factories import table_named
 
 NAMES = st.lists(
     st.text(st.characters(codec="ascii", categories=["Ll"]), min_size=1, max_size=6),

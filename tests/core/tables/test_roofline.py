@@ -8,8 +8,9 @@ from sysbench.core.record.record import Kernels, Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.cells import cells_as_text
 from sysbench.core.tables.kernel_tables import flops_table, roof_words, roofline_table
-from sysbench.core.tables.section_tables import table_named, tables_of
+from sysbench.core.tables.section_tables import tables_of
 from sysbench.core.trace.roofline import with_roof
+from tests.factories import table_named
 
 ROOF = Roof(
     precision="fp32",

@@ -13,7 +13,6 @@ from sysbench.core.runs.library import entry_of
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.measures import MEASURES
-from sysbench.core.tables.section_tables import table_named
 from sysbench.core.tables.timing_tables import (
     interval_words,
     known_words,
@@ -22,6 +21,7 @@ from sysbench.core.tables.timing_tables import (
 )
 from sysbench.core.tables.trust import trust_lines
 from tests import factories
+from tests.factories import table_named
 
 
 def rounds(*medians: float, **of_last: object) -> Timing:

@@ -148,7 +148,7 @@ def test_a_peak_kept_beside_the_spec_makes_the_roof_and_leaves_the_identity(
     header: dict[str, Any] = msgspec.json.decode(copy.header_path.read_bytes())
     header["peak"] = {"tflops": 100.0, "gigabytes_per_second": 50.0}
     copy.header_path.write_bytes(msgspec.json.encode(header))
-    bare, given_peak = replay_events(tiny_run), replay_events(copy)
+    bare, given_peak = replay_events(tiny_run).record(), replay_events(copy).record()
     assert given_peak.identity == bare.identity
     assert bare.timing is not None and bare.timing.mfu is None
     assert bare.kernels is not None and "CPU" in bare.kernels.missing["roof"]

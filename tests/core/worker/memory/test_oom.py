@@ -109,7 +109,7 @@ class TestARealRefusal:
         assert (folder / "notes.json").is_file()
 
     def test_the_events_alone_tell_the_same(self, oom_run: RunDirectory, record: Record) -> None:
-        assert replay_events(oom_run).passes == record.passes
+        assert replay_events(oom_run).record().passes == record.passes
 
 
 UNDER_LIMITS = """

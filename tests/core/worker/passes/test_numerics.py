@@ -14,9 +14,9 @@ from sysbench.core.studies.schema import load_study
 from sysbench.core.studies.study_grid import expand, with_variant
 from sysbench.core.studies.study_table import fillings
 from sysbench.core.tables.cells import cells_as_text
-from sysbench.core.tables.section_tables import table_named
 from sysbench.core.tables.table import Table
 from sysbench.core.worker.passes.numerics_pass import autocast_dtypes
+from tests.factories import table_named
 
 SIX = ("parameters", "fc1 output", "LayerNorm output", "logits", "loss", "gradients")
 
