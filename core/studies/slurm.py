@@ -270,7 +270,7 @@ def _submitit() -> Any:
             raise ClusterError(f"{program} is not on this machine: submit from a node of a cluster")
     try:
         import submitit  # lazy: optional dependency
-        import submitit.helpers
+        import submitit.helpers  # lazy: optional dependency
     except ImportError as error:
         raise ClusterError(
             f"submitit is not installed for {sys.executable}: pip install 'sysbench-tui[slurm]'"

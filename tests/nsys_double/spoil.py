@@ -1,8 +1,7 @@
-"""Spoils exports, each time in another way, and reads them: ``python spoil.py FOLDER
-NUMBER SEED``.
+"""Spoils exports, each time in another way, and reads them.
 
-Runs in a process of its own with a limit on memory. Prints how many were read, how many
-refused, and each error that was of no type of ours.
+``python spoil.py FOLDER NUMBER SEED`` runs in a process of its own with a limit on memory. Prints
+how many were read, how many refused, and each error that was of no type of ours.
 """
 
 from __future__ import annotations
