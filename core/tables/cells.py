@@ -15,6 +15,7 @@ from typing import cast
 from sysbench.core.formatting import UNKNOWN, format_bytes, format_count, percent, signed_percent
 from sysbench.core.spec.fields import FIELDS
 from sysbench.core.tables.table import QUANTITY, Cell, Row, Table, is_number
+from sysbench.core.trace.kernel_names import short_kernel_names
 
 DASH = "–"
 KEYED = ("spec", "environment")
@@ -107,6 +108,14 @@ def cells_as_text(table: Table) -> list[list[str]]:
     """Format all rows. Numbers of one unit share their decimals; in a table of quantities each row
     has its own unit."""
     return [*map(row_writer(table), table.rows)]
+
+
+def short_texts(table: Table, column: str) -> dict[str, str]:
+    """Return the short form of each kernel name of a column; empty for other columns."""
+    if not table.look(column).is_kernel:
+        return {}
+    names = [literal(cell) for cell in table.column(column) if isinstance(cell, str)]
+    return short_kernel_names(names)
 
 
 @dataclass(frozen=True, eq=False)

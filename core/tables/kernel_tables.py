@@ -48,7 +48,7 @@ KERNEL_COLUMNS = columns_for(
     Column("category", priority=3),
     Column("fused", in_detail=True),
     Column("phase", priority=7),
-    Column("name", priority=4, is_flexible=True),
+    Column("name", priority=4, is_flexible=True, is_kernel=True),
     Column("module", priority=5),
     Column("op", priority=8, about="operator that launched it"),
     Column("total_ns", priority=12),

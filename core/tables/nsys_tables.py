@@ -102,7 +102,7 @@ def summary_table(rows: Sequence[KernelSummary], *, name: str, title: str) -> Ta
             Column("min_ns", priority=7),
             Column("max_ns", priority=8),
             Column("std_ns", priority=9),
-            Column("name", priority=4, is_flexible=True),
+            Column("name", priority=4, is_flexible=True, is_kernel=True),
         ),
         name=name,
         title=title,

@@ -31,11 +31,13 @@ class ColumnLook(msgspec.Struct, frozen=True, kw_only=True):
         priority: Columns with the highest number are dropped first; zero stays.
         is_flexible: True for the text column that gets the remaining width.
         in_detail: True if screens show it only for the selected row.
+        is_kernel: True for names of kernels, which reports and screens shorten.
     """
 
     priority: int = 0
     is_flexible: bool = False
     in_detail: bool = False
+    is_kernel: bool = False
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +204,7 @@ class Column(Generic[Source]):
         unit: Such as ``bytes``, ``ns``, ``share``; default: the end of ``name``.
         format: Number format such as ``{:.4f}``; default: by the unit.
         is_optional: Leave the column out if all its cells are empty.
-        priority, is_flexible, in_detail: See `ColumnLook`.
+        priority, is_flexible, in_detail, is_kernel: See `ColumnLook`.
         about: A sentence for `?` and the reference, without a full stop; default: of `MEANINGS`.
     """
 
@@ -215,6 +217,7 @@ class Column(Generic[Source]):
     priority: int = 0
     is_flexible: bool = False
     in_detail: bool = False
+    is_kernel: bool = False
     about: str = ""
 
     @property
@@ -228,7 +231,10 @@ class Column(Generic[Source]):
     @property
     def look(self) -> ColumnLook:
         return ColumnLook(
-            priority=self.priority, is_flexible=self.is_flexible, in_detail=self.in_detail
+            priority=self.priority,
+            is_flexible=self.is_flexible,
+            in_detail=self.in_detail,
+            is_kernel=self.is_kernel,
         )
 
 

@@ -7,7 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from sysbench.core.tables.cells import cells_as_text, columns_of, heading_of, is_numeric
+from sysbench.core.tables.cells import (
+    cells_as_text,
+    columns_of,
+    heading_of,
+    is_numeric,
+    short_texts,
+)
 from sysbench.core.tables.table import GAP, Table, fit_columns
 from sysbench.core.tables.trust import mark_perturbed
 from sysbench.tui.commands.output import UNCUT
@@ -97,12 +103,15 @@ def table_lines(
     chosen = list(columns) or _known_columns(table)
     by_column = zip(*cells_as_text(table), strict=True) if table.rows else [()] * len(table.columns)
     cells = dict(zip(table.columns, by_column, strict=True))
+    cut = width < UNCUT
+    for name in chosen if cut else ():
+        if short := short_texts(table, name):
+            cells[name] = tuple(short.get(text, text) for text in cells[name])
     for name in perturbed:
         cells[name] = tuple(mark_perturbed(text) for text in cells[name])
     numeric = {name for name in chosen if is_numeric(table, name)}
     heads = {name: heading_of(table, name) for name in chosen}
     natural = {name: max(map(cell_len, (heads[name], *cells[name]))) for name in chosen}
-    cut = width < UNCUT
     if cut:
         widths = fit_columns(
             table, natural, width, numbers=numeric, flexible=table.flexible, drop=drop

@@ -21,6 +21,7 @@ from sysbench.core.tables.cells import (
     heading_of,
     literal,
     row_writer,
+    short_texts,
 )
 from sysbench.core.tables.table import FLEXIBLE_SHARE, Cell, Row, Table, fit_columns
 from sysbench.core.tables.trust import PERTURBED_MARK, mark_perturbed
@@ -100,6 +101,8 @@ class TableView(VirtualRows):
         self._haystack: list[str] = []
         """Text of each row for the filter, made on first use."""
         self._matching: Sequence[int] = ()
+        self._kernels: dict[str, dict[str, str]] = {}
+        """Short forms of kernel names, by column."""
         self._shape: list[tuple[str, int]] = []
         self._short: dict[str, str] = {}
         """Truncated texts of the flexible column."""
@@ -125,6 +128,9 @@ class TableView(VirtualRows):
         self.sort_column, self.descending = sort, descending
         self._contents = columns_of(table)
         self._write, self._haystack = row_writer(table, self._contents), []
+        self._kernels = {
+            name: short for name in table.columns if (short := short_texts(table, name))
+        }
         self._numeric = {
             name
             for name, contents in self._contents.items()
@@ -214,7 +220,7 @@ class TableView(VirtualRows):
             sample = chosen
         widest = dict.fromkeys(self.table.columns, 0)
         for place in sample:
-            for name, text in zip(self.table.columns, self._write(rows[place]), strict=True):
+            for name, text in self._shown_texts(rows[place]).items():
                 widest[name] = max(widest[name], len(text))
         return widest
 
@@ -269,7 +275,7 @@ class TableView(VirtualRows):
     def get_row_at(self, place: int) -> list[Text]:
         assert self.table is not None
         index = self._matching[place]
-        texts = dict(zip(self.table.columns, self._write(self.table.rows[index]), strict=True))
+        texts = self._shown_texts(self.table.rows[index])
         cells = []
         for name, width in self._shape:
             text = texts[name]
@@ -288,14 +294,23 @@ class TableView(VirtualRows):
         if self.table is None or width is None:
             return {}
         if len(self._matching) <= MAX_DISTINCT:
-            place = self.table.index(self._flexible)
-            texts = [self._write(self.table.rows[index])[place] for index in self._matching]
+            rows = (self.table.rows[index] for index in self._matching)
+            texts = [self._shown_texts(row)[self._flexible] for row in rows]
         else:
             cells = set(self._contents[self._flexible].cells)
-            texts = [literal(cell) for cell in cells if isinstance(cell, str)]
+            short = self._kernels.get(self._flexible, {})
+            texts = [short.get(cell, literal(cell)) for cell in cells if isinstance(cell, str)]
         if len(texts) > MAX_DISTINCT:
             return {}
         return dict(zip(texts, truncate_distinct(texts, width), strict=True))
+
+    def _shown_texts(self, row: Row) -> dict[str, str]:
+        """The formatted cells of a row by column, kernels by their short names."""
+        assert self.table is not None
+        texts = dict(zip(self.table.columns, self._write(row), strict=True))
+        for name, short in self._kernels.items():
+            texts[name] = short.get(texts[name], texts[name])
+        return texts
 
     def _note_width(self, name: str, text: str) -> None:
         """Widen the column after this paint if a number does not fit: numbers are never cut."""
