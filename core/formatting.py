@@ -87,6 +87,17 @@ def milliseconds(value: float | None) -> str:
     return UNKNOWN if value is None else f"{significant(value)} ms"
 
 
+def format_duration(ns: float) -> str:
+    """Format nanoseconds with three digits and a unit: ``14 ns``, ``8.86 ms``, ``4 min 16 s``."""
+    if ns >= 120e9:
+        minutes, seconds = divmod(round(ns / 1e9), 60)
+        return f"{minutes:,} min {seconds} s"
+    for unit, factor in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if ns >= 0.9995 * factor:
+            return f"{significant(ns / factor, 3)} {unit}"
+    return f"{ns:.0f} ns"
+
+
 def shortened(name: str, most: int = MAX_NAME_CHARS) -> str:
     """Shorten a name to ``most`` characters, cut in the middle: both ends identify it."""
     if len(name) <= most:

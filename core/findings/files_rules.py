@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from math import fsum
 
-from sysbench.core.findings.kernels_rules import IDLE_LIMIT
-from sysbench.core.formatting import counted, percent
-from sysbench.core.record.record import Finding, Kernels
-from sysbench.core.record.steps import MarkedSteps, StepRow
+from sysbench.core.findings.kernels_rules import IDLE_LIMIT, heavy_category
+from sysbench.core.formatting import counted, format_bytes, format_duration, percent
+from sysbench.core.record.record import Finding, KernelRow, Kernels
+from sysbench.core.record.steps import HostRange, MarkedSteps, StepRow
 from sysbench.core.trace.idle_causes import (
     BETWEEN,
     HOST_LATE,
@@ -24,8 +24,30 @@ from sysbench.core.trace.idle_causes import (
     SYNC,
     idle_label,
 )
+from sysbench.core.trace.kernel_names import short_kernel_name
+from sysbench.core.trace.scopes import LOADS_DATA
 
 MAX_EXPOSED_SHARE = 0.10
+COPY_LIMIT = 0.20
+"""Share of busy time. Copies do not count as computation."""
+LOADER_LIMIT = 0.05
+SMALL_NS, MANY_CALLS, SMALL_CALLS, SMALL_SHARE = 5_000, 100, 0.5, 0.2
+"""Mean time of a small kernel; their least count, share of the calls, and share of the span."""
+MIN_CALLS, ODD_SHARE, ODD_OF_WHOLE = 5, 0.5, 0.05
+"""Calls of a row, and the share of the row and of the span that one of them exceeds."""
+
+DIRECTIONS = {
+    "HtoD": "from the CPU to the GPU",
+    "DtoH": "from the GPU to the CPU",
+    "DtoD": "within the GPU",
+    "PtoP": "between GPUs",
+}
+COPY_REMEDIES = {
+    ("HtoD", "pageable"): "Pin the memory (pin_memory=True) and copy with non_blocking=True.",
+    ("HtoD", ""): "Keep this data on the GPU, or copy it on another stream while kernels run.",
+    ("DtoH", ""): "Read fewer results back, and less often; copy into pinned memory.",
+    ("DtoD", ""): "Avoid contiguous(), cat and clone: write into the target directly.",
+}
 MAIN_CAUSE_SHARE = 0.5
 """Share of the idle time above which one cause is the reason."""
 
@@ -60,7 +82,9 @@ FileRule = Callable[[Kernels], Finding | None]
 
 
 def findings_of_file(kernels: Kernels) -> list[Finding]:
-    return [finding for rule in RULES if (finding := rule(kernels)) is not None]
+    """The findings of all rules, the costliest first."""
+    findings = [finding for rule in RULES if (finding := rule(kernels)) is not None]
+    return sorted(findings, key=lambda finding: -finding.cost)
 
 
 def device_idle(kernels: Kernels) -> Finding | None:
@@ -86,6 +110,8 @@ def device_idle(kernels: Kernels) -> Finding | None:
         "the CPU, not the kernels: the share may be lower without it.",
         next=remedy,
         numbers={"idle": idle_ns / whole_ns, "cause": longest.cause, "cause_ns": longest.ns},
+        # The wait for the loader has a finding of its own.
+        cost=(idle_ns - _loader_ns(kernels)) / whole_ns,
     )
 
 
@@ -139,7 +165,12 @@ def exposed_communication(kernels: Kernels) -> Finding | None:
     """Communication without overlapping computation takes much of the span."""
     whole_ns = kernels.step_ms * 1e6
     rows = [row for row in kernels.rows if row.category == "communication"]
-    exposed_ns, all_ns = fsum(row.exclusive_ns for row in rows), fsum(row.total_ns for row in rows)
+    odd = _odd_row(kernels)
+    one_call_ns = odd.max_ns / kernels.steps if odd in rows and odd else 0.0
+    exposed_ns, all_ns = (
+        max(0.0, fsum(values) - one_call_ns)
+        for values in ((row.exclusive_ns for row in rows), (row.total_ns for row in rows))
+    )
     if kernels.source != "kernels" or not whole_ns or exposed_ns < MAX_EXPOSED_SHARE * whole_ns:
         return None
     return Finding(
@@ -153,7 +184,136 @@ def exposed_communication(kernels: Kernels) -> Finding | None:
         next="Compare the files of all ranks first. Larger buckets, or starting collectives "
         "earlier, increase the overlap.",
         numbers={"exposed": exposed_ns / whole_ns, "limit": MAX_EXPOSED_SHARE},
+        cost=exposed_ns / whole_ns,
     )
+
+
+def copies(kernels: Kernels) -> Finding | None:
+    """Copies take much of the time in which the device is busy."""
+    busy_ns, whole_ns = kernels.busy_ns * kernels.steps, kernels.step_ms * 1e6 * kernels.steps
+    exposed_ns = sum(row.exposed_ns for row in kernels.copies)
+    if not kernels.copies or not busy_ns or exposed_ns < COPY_LIMIT * busy_ns:
+        return None
+    main = max(kernels.copies, key=lambda row: row.exposed_ns)
+    way = DIRECTIONS.get(main.direction, main.direction)
+    rate = f"{main.gbs:,.1f} GB/s" if main.gbs is not None else ""
+    facts = ", ".join(filter(None, (f"{main.memory} memory" if main.memory else "", rate)))
+    ranges = kernels.host.annotations if kernels.host else []
+    around = [row for row in ranges if row.own_ns >= MAIN_CAUSE_SHARE * exposed_ns]
+    where = f" Most are launched in the annotation {around[0].name}." if around else ""
+    size = f" of {format_bytes(main.bytes)}" if main.bytes else ""
+    return Finding(
+        rule="file-copies",
+        severity="warning",
+        verdict=f"{percent(exposed_ns / busy_ns, 0)} of the GPU's busy time is copies, mostly "
+        f"{way}{f' ({facts})' if facts else ''}.",
+        why=f"{main.calls:,} calls{size} {way}; kernels take "
+        f"{percent(1 - exposed_ns / busy_ns)} of the busy time.{where}",
+        next=COPY_REMEDIES.get((main.direction, main.memory))
+        or COPY_REMEDIES.get((main.direction, ""), "See --section copies."),
+        numbers={"share": exposed_ns / busy_ns, "limit": COPY_LIMIT},
+        cost=exposed_ns / whole_ns,
+    )
+
+
+def category(kernels: Kernels) -> Finding | None:
+    found = heavy_category(kernels)
+    is_known = found is not None and found.numbers["category"] == "copy" and copies(kernels)
+    return None if is_known else found
+
+
+def data_loader(kernels: Kernels) -> Finding | None:
+    """The loop waits for the next batch."""
+    whole_ns, waiting_ns = kernels.step_ms * 1e6 * kernels.steps, _loader_ns(kernels)
+    if not whole_ns or waiting_ns < LOADER_LIMIT * whole_ns:
+        return None
+    who = "GPU" if kernels.source == "kernels" else "loop"
+    rows = _loader_ranges(kernels)
+    calls, open_ns = sum(row.calls for row in rows), sum(row.host_ns for row in rows)
+    return Finding(
+        rule="file-data-loader",
+        severity="warning",
+        verdict=f"The {who} waits {waiting_ns / 1e6:.4g} of {whole_ns / 1e6:.4g} ms "
+        f"({percent(waiting_ns / whole_ns, 0)}) for the data loader.",
+        why=f"{counted(calls, 'call')} of {rows[0].name} take {open_ns / 1e6:.4g} ms on the CPU.",
+        next="Raise num_workers and prefetch_factor, set pin_memory=True, or move work out of "
+        "__getitem__ and collate_fn.",
+        numbers={"share": waiting_ns / whole_ns, "limit": LOADER_LIMIT},
+        cost=waiting_ns / whole_ns,
+    )
+
+
+def _loader_ranges(kernels: Kernels) -> list[HostRange]:
+    ranges = kernels.host.annotations if kernels.host else []
+    return [row for row in ranges if row.name.startswith(LOADS_DATA)]
+
+
+def _loader_ns(kernels: Kernels) -> float:
+    """Time that the loop, or an idle device, waits for the data loader."""
+    on_device = kernels.source == "kernels"
+    return fsum(row.late_ns if on_device else row.host_ns for row in _loader_ranges(kernels))
+
+
+def small_kernels(kernels: Kernels) -> Finding | None:
+    """Most kernels are so short that launching them takes as long as running them."""
+    whole_ns = kernels.step_ms * 1e6
+    rows = [row for row in kernels.rows if row.category != "copy"]
+    small = [row for row in rows if row.mean_ns < SMALL_NS]
+    calls, small_calls = fsum(row.calls for row in rows), fsum(row.calls for row in small)
+    small_ns = fsum(row.exclusive_ns for row in small)
+    if kernels.source != "kernels" or small_calls < max(MANY_CALLS, SMALL_CALLS * calls):
+        return None
+    if small_ns < SMALL_SHARE * whole_ns:
+        return None
+    return Finding(
+        rule="file-small-kernels",
+        severity="note",
+        verdict=f"{small_calls:,.0f} of {calls:,.0f} kernels run for less than "
+        f"{SMALL_NS / 1e3:.0f} µs; together they take {percent(small_ns / whole_ns, 0)} of the "
+        f"{kernels.whole}.",
+        why="Kernels this short do not fill a GPU, and a launch takes the CPU about as long.",
+        next="Fuse them with torch.compile, use a larger batch, or replay them with CUDA graphs.",
+        numbers={"calls": small_calls, "share": small_ns / whole_ns, "limit": SMALL_SHARE},
+        cost=small_ns / whole_ns,
+    )
+
+
+def odd_call(kernels: Kernels) -> Finding | None:
+    """One call of a kernel takes longer than all its other calls together."""
+    row = _odd_row(kernels)
+    if row is None:
+        return None
+    calls, whole_ns = row.calls * kernels.steps, kernels.step_ms * 1e6 * kernels.steps
+    rest_ns = (row.total_ns * kernels.steps - row.max_ns) / (calls - 1)
+    waits = (
+        "A first collective waits until the other ranks reach it."
+        if row.category == "communication"
+        else "A first call often waits for code to load or for a library to choose a kernel."
+    )
+    return Finding(
+        rule="file-odd-call",
+        severity="warning",
+        verdict=f"One of {calls:,.0f} calls of {short_kernel_name(row.name)} takes "
+        f"{format_duration(row.max_ns)}, {percent(row.max_ns / whole_ns, 0)} of the {kernels.whole}; "
+        f"the others take {format_duration(rest_ns)} each.",
+        why=f"It is {percent(row.max_ns / (row.total_ns * kernels.steps))} of its row. {waits}",
+        next="Leave it out: trace later steps, or select steps with --steps.",
+        numbers={"call_ns": row.max_ns, "others_ns": rest_ns},
+        cost=row.max_ns / whole_ns,
+    )
+
+
+def _odd_row(kernels: Kernels) -> KernelRow | None:
+    """The row with the longest call that outweighs all other calls of the row, if it matters."""
+    whole_ns = kernels.step_ms * 1e6 * kernels.steps
+    odd = [
+        row
+        for row in kernels.rows
+        if row.calls * kernels.steps >= MIN_CALLS
+        and row.max_ns > ODD_SHARE * row.total_ns * kernels.steps
+        and row.max_ns > ODD_OF_WHOLE * whole_ns
+    ]
+    return max(odd, key=lambda row: row.max_ns, default=None)
 
 
 def odd_step(kernels: Kernels) -> Finding | None:
@@ -195,4 +355,7 @@ def _median(marked: MarkedSteps, row: StepRow, of: Callable[[StepRow], float]) -
     return statistics.median(of(other) for other in marked.rows if other.kind == row.kind)
 
 
-RULES: tuple[FileRule, ...] = (device_idle, exposed_communication, odd_step)
+RULES: tuple[FileRule, ...] = (
+    *(odd_call, copies, data_loader, device_idle, exposed_communication),
+    *(category, small_kernels, odd_step),
+)

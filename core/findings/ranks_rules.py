@@ -51,6 +51,7 @@ def straggler(record: Record) -> Finding | None:
             **{"rank": last.rank, "waiting_share": share, "last_share": last.last_share},
             **({"clock_error_ms": error_ms} if block.hosts else {}),
         },
+        cost=share,
     )
 
 
@@ -77,6 +78,7 @@ def exposed(record: Record) -> Finding | None:
         f"with {percent(hidden, 0)} of the communication.",
         next="Try parallel = bucketed or ddp, or a larger batch on each rank.",
         numbers={"transfer_share": share, "hidden_share": hidden},
+        cost=share,
     )
 
 

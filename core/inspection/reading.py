@@ -32,6 +32,7 @@ from sysbench.core.trace.attention_kernels import precision_from_kernel_names
 from sysbench.core.trace.captures import join_replays, with_captured
 from sysbench.core.trace.collective_kernels import collective_rows
 from sysbench.core.trace.columns import BEGIN_CAPTURE
+from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.cost_rows import add_work, with_costs, work_from_capture, work_from_shapes
 from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_rows
@@ -193,7 +194,9 @@ def _read_trace(
     folded = with_known_share(under_file_roof(table, name))
     rows = collective_rows(ledger, trace.collectives)
     calls = _runtime_calls(trace, ledger)
-    folded = msgspec.structs.replace(folded, collectives=rows, host=host_side(trace, ledger, calls))
+    folded = msgspec.structs.replace(
+        folded, collectives=rows, copies=copy_rows(ledger), host=host_side(trace, ledger, calls)
+    )
     layers = with_costs(kernel_rows(ledger, by_layer=True), work)
     rank = None
     if steps is None:

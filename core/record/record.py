@@ -34,7 +34,7 @@ from sysbench.core.record.memory import LedgerRow as LedgerRow
 from sysbench.core.record.memory import Timeline as Timeline
 from sysbench.core.record.nsys import NsysFacts
 from sysbench.core.record.numerics import Numerics as Numerics
-from sysbench.core.record.steps import HostSide, MarkedSteps, TracedCollective
+from sysbench.core.record.steps import HostSide, MarkedSteps, TracedCollective, TracedCopy
 from sysbench.core.record.timing import Round as Round
 from sysbench.core.record.timing import Spread as Spread
 from sysbench.core.record.timing import Timing as Timing
@@ -138,8 +138,8 @@ class Kernels(Block, frozen=True):
     ``counted_flops`` are the FLOPs of matrix products by phase, from the shapes that ran; null if
     no shapes were recorded. ``roof`` is the reference of the rows' ``of_roof``. ``generated`` are
     the kernels of compiled graphs, decoded. ``device`` is the number of the rows' device, null for
-    rows of the host; ``other_devices`` also ran something and are left out. ``collectives`` and
-    ``host`` are of an imported file.
+    rows of the host; ``other_devices`` also ran something and are left out. ``collectives``,
+    ``copies`` and ``host`` are of an imported file.
     """
 
     source: Literal["kernels", "operators"]
@@ -159,6 +159,7 @@ class Kernels(Block, frozen=True):
     generated: list[GeneratedKernel] = []
     marked_steps: MarkedSteps | None = None
     collectives: list[TracedCollective] = []
+    copies: list[TracedCopy] = []
     host: HostSide | None = None
     device: int | None = None
     other_devices: list[int] = []
@@ -309,7 +310,11 @@ class Telemetry(Block, frozen=True):
 
 
 class Finding(Block, frozen=True):
-    """Verdict, why and next of one rule, with the numbers it used."""
+    """Verdict, why and next of one rule, with the numbers it used.
+
+    ``cost`` is the share of the step (of the span, in an imported file) that it explains, 0 for
+    findings that are not about time.
+    """
 
     rule: str
     severity: Literal["good", "note", "warning", "problem"]
@@ -317,6 +322,7 @@ class Finding(Block, frozen=True):
     why: str
     next: str
     numbers: dict[str, float | int | str] = {}
+    cost: float = 0.0
 
 
 class PassRecord(Block, frozen=True):

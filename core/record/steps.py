@@ -92,6 +92,23 @@ class TracedCollective(msgspec.Struct, frozen=True, kw_only=True):
     best_bus_gbs: float | None = None
 
 
+class TracedCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """All copies of one direction and kind of host memory, over the tables' window.
+
+    ``memory`` is ``pageable`` or ``pinned``, empty if it is unknown or no host takes part.
+    ``exposed_ns`` is the part in which nothing computed or communicated. ``bytes`` and ``gbs``
+    (GB/s, over the summed time) are null if the file does not contain them.
+    """
+
+    direction: str
+    memory: str
+    calls: int
+    total_ns: int
+    exposed_ns: int
+    bytes: int | None = None
+    gbs: float | None = None
+
+
 class HostRange(msgspec.Struct, frozen=True, kw_only=True):
     """All calls of one range of the host, by its name without call numbers.
 

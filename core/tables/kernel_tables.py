@@ -12,7 +12,7 @@ import msgspec
 from sysbench.core.formatting import format_count
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import KernelRow, Kernels, Record
-from sysbench.core.record.steps import TracedCollective
+from sysbench.core.record.steps import TracedCollective, TracedCopy
 from sysbench.core.tables.table import (
     Cell,
     Column,
@@ -331,6 +331,25 @@ COLLECTIVES_NOTE = (
     "one file does not separate waiting for other ranks from moving data: bandwidths are lower "
     "bounds"
 )
+
+
+def copies_table(rows: Sequence[TracedCopy]) -> Table:
+    """Copies by direction and host memory, longest first. Times are over the whole window."""
+    return tabulate(
+        rows,
+        columns_for(
+            TracedCopy,
+            Column("total_ns", about="sum of the copies' times"),
+            Column("exposed_ns", about="part in which nothing computed or communicated"),
+            "calls",
+            Column("bytes", about="bytes of all calls"),
+            Column("gbs", heading="GB/s", format="{:.1f}", about="bytes over their time"),
+            Column("direction", about="from the host, the device or a peer to another"),
+            Column("memory", about="pageable or pinned memory of the host, if recorded"),
+        ),
+        name="copies",
+        title="Copies by direction and host memory",
+    )
 
 
 def collectives_table(rows: Sequence[TracedCollective]) -> Table:

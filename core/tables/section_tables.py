@@ -24,6 +24,7 @@ from sysbench.core.tables.host_tables import (
 from sysbench.core.tables.kernel_tables import (
     category_table,
     collectives_table,
+    copies_table,
     flops_table,
     kernel_table,
     question_table,
@@ -49,8 +50,18 @@ MIN_TREE_SHARE = 0.005
 
 READING_ORDER = (
     *("findings", "passes", "oom", "timing", "rounds", "questions", "steps", "categories"),
-    *("collectives", "annotations", "tree", "kernels", "roofline", "python", "api", "memory"),
-    *("nsys", "numerics", "compile", "distributed", "telemetry", "environment"),
+    *(
+        "collectives",
+        "copies",
+        "annotations",
+        "tree",
+        "kernels",
+        "roofline",
+        "python",
+        "api",
+        "memory",
+    ),
+    *("memory", "nsys", "numerics", "compile", "distributed", "telemetry", "environment"),
 )
 """Sections in reading order, and tables that are read apart from their section. Unlisted sections
 come before the last."""
@@ -93,6 +104,8 @@ def make_tables(section: str, source: SectionSource) -> Iterator[Table]:
             yield steps_table(kernels.marked_steps)
         case "collectives" if kernels:
             yield collectives_table(kernels.collectives)
+        case "copies" if kernels:
+            yield copies_table(kernels.copies)
         case "annotations" if kernels and side:
             yield annotations_table(kernels, side)
         case "python" if kernels and side:

@@ -24,6 +24,7 @@ SECTIONS = {
     "kernels": Section("kernels", of_files=True),
     "steps": Section("kernels", of_files=True),
     "collectives": Section("kernels", of_files=True),
+    "copies": Section("kernels", of_files=True),
     "annotations": Section("kernels", of_files=True),
     "python": Section("kernels", of_files=True),
     "api": Section("kernels", of_files=True),

@@ -38,7 +38,8 @@ class Activities(EventColumns):
     concurrent pieces an instant counts for: computation, then communication, then copies. ``call``
     numbers the call that contains a piece. ``launched`` and ``returned`` are the begin and end of
     the launch call on the host, -1 if not recorded. ``in_graph`` marks pieces launched by a CUDA
-    graph. ``collective`` is as in `DeviceEvents`.
+    graph. ``collective`` and ``bytes`` are as in
+    `DeviceEvents`.
     """
 
     name: Index
@@ -51,6 +52,7 @@ class Activities(EventColumns):
     returned: Times
     in_graph: NDArray[np.bool_]
     collective: Index
+    bytes: Index
 
     @property
     def linked(self) -> NDArray[np.bool_]:
@@ -83,6 +85,7 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
         returned=follow_flow(launch, scopes.events.end),
         in_graph=follow_flow(launch, is_graph_launch.astype(np.int64), 0) == 1,
         collective=events.collective,
+        bytes=events.bytes,
     )
 
 
@@ -132,6 +135,7 @@ def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities
         returned=end,
         in_graph=np.zeros(len(owner), dtype=bool),
         collective=np.full(len(owner), NONE),
+        bytes=np.full(len(owner), NONE),
     )
 
 

@@ -279,6 +279,7 @@ class Collector:
                 end=end[size:],
                 correlation=correlation[size:],
                 collective=self._collectives_of(of_device),
+                bytes=integers([arg.copied for arg in of_device]),
             )
         )
         # The dictionary first, whatever the length of the chunk: most files have no such name.

@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cache
+from typing import NamedTuple
 
 from sysbench.core.trace.classify import CAMEL, FUSED, classify
 
@@ -51,7 +52,7 @@ MANGLED = re.compile(r"^_ZN?K?")
 COPY = re.compile(
     r"^\[?(?:cuda |hip )?mem(cpy|set)\]? ?(host|device|peer|[hdp])?"
     r"(?:to|-to-)?(host|device|peer|[hdp])?"
-    r"(?:\W+(pageable|pinned))?",
+    r"(?:.*?(pageable|pinned))?",
     re.IGNORECASE,
 )
 
@@ -104,13 +105,27 @@ def short_kernel_name(name: str) -> str:
     return f"{plain_base} {TYPES[of_type[1]]}" if of_type else plain_base
 
 
-def _copy(name: str) -> str:
+class CopyKind(NamedTuple):
+    """``HtoD`` and ``pageable``; empty if the name does not have them."""
+
+    direction: str
+    memory: str
+
+
+def copy_kind(name: str) -> CopyKind | None:
+    """Return what the name of a memcpy says; None for other names."""
     match = COPY.match(name)
-    if match is None:
-        return name
+    if match is None or match[1].lower() != "cpy":
+        return None
     ends = [end[0].upper() for end in match.group(2, 3) if end]
-    pageable = (match[4] or "").lower()
-    return " ".join(filter(None, (f"mem{match[1].lower()}", "to".join(ends), pageable)))
+    return CopyKind("to".join(ends), (match[4] or "").lower())
+
+
+def _copy(name: str) -> str:
+    kind = copy_kind(name)
+    if kind is None:
+        return "memset" if COPY.match(name) else name
+    return " ".join(filter(None, ("memcpy", *kind)))
 
 
 def _template(name: str) -> tuple[str, str]:

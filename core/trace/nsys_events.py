@@ -41,6 +41,8 @@ COPY_KINDS = (
     *("Host-to-Host", "Peer-to-Peer"),
 )
 """By ``copyKind``, as ENUM_CUDA_MEMCPY_OPER labels them."""
+HOST_MEMORY = {0: "Pageable", 1: "Pinned"}
+"""By ``srcKind`` and ``dstKind``, as ENUM_CUDA_MEM_KIND labels them."""
 UNKNOWN_COPY = COPY_KINDS[0]
 FILL_NAME, GRAPH_NAME = "[CUDA memset]", "[CUDA graph]"
 CALL_VERSION = re.compile(r"(_ptsz|_ptds)?_v\d+$")
@@ -147,12 +149,12 @@ class _Reader:
         return self._made(Kind.KERNEL, rows, self._named(rows["demangledName"]), short)
 
     def copies(self) -> NsysWork:
-        rows = self._work(COPY, ("copyKind",))
-        labels = [
-            f"[CUDA memcpy {COPY_KINDS[kind] if 0 <= kind < len(COPY_KINDS) else UNKNOWN_COPY}]"
-            for kind in rows["copyKind"].tolist()
-        ]
-        return self._made(Kind.COPY, rows, self.names.of(labels))
+        rows = self._work(COPY, ("copyKind", "bytes"), ("srcKind", "dstKind"))
+        ends = zip(*(rows[key].tolist() for key in ("copyKind", "srcKind", "dstKind")), strict=True)
+        labels = [(_copy_label(kind), _host_memory(kind, *memory)) for kind, *memory in ends]
+        short = self.names.of([label for label, _ in labels])
+        names = self.names.of([f"{label}{memory}" for label, memory in labels])
+        return self._made(Kind.COPY, rows, names, short)
 
     def fills(self) -> NsysWork:
         rows = self._work(FILL, ())
@@ -219,9 +221,11 @@ class _Reader:
             names[row] = strings.get(int(ids[row]), names[row])
         return names
 
-    def _work(self, table: str, more: Sequence[str]) -> dict[str, Integers]:
+    def _work(
+        self, table: str, more: Sequence[str], optional: Sequence[str] = ()
+    ) -> dict[str, Integers]:
         return self.file.integers(
-            table, ("start", "end", "deviceId", *more), ("correlationId", "globalPid")
+            table, ("start", "end", "deviceId", *more), ("correlationId", "globalPid", *optional)
         )
 
     def _made(
@@ -237,6 +241,7 @@ class _Reader:
             end=np.maximum(start, rows["end"]),
             correlation=_launch(self._process(rows["globalPid"]), rows["correlationId"]),
             collective=np.full(len(start), NONE),
+            bytes=rows.get("bytes", np.full(len(start), NONE)),
         )
 
     def _process(self, global_id: Integers) -> Integers:
@@ -248,6 +253,19 @@ class _Reader:
         unique, index = np.unique(ids, return_inverse=True)
         texts = [strings.get(key, f"[no name, string {key}]") for key in unique.tolist()]
         return self.names.of(texts)[index]
+
+
+def _copy_label(kind: int) -> str:
+    known = COPY_KINDS[kind] if 0 <= kind < len(COPY_KINDS) else UNKNOWN_COPY
+    return f"[CUDA memcpy {known}]"
+
+
+def _host_memory(kind: int, source: int, target: int) -> str:
+    """Return `` (Pageable)`` or `` (Pinned)`` for a copy from or to the host, if known."""
+    memory = {"Host-to-Device": source, "Device-to-Host": target}.get(
+        COPY_KINDS[kind] if 0 <= kind < len(COPY_KINDS) else "", NULL
+    )
+    return f" ({HOST_MEMORY[memory]})" if memory in HOST_MEMORY else ""
 
 
 def _range_facts(text: str) -> tuple[str, Kind, int]:

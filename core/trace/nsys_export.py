@@ -12,6 +12,7 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.record.nsys import NsysFacts
 from sysbench.core.record.record import Kernels, Nsys
 from sysbench.core.trace.collective_kernels import collective_rows
+from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.nsys_events import NsysEvents, read_nsys_events
@@ -105,6 +106,7 @@ def export_of(
         folded=msgspec.structs.replace(
             _without_unknowns(kernel_rows(ledger), missing),
             collectives=collective_rows(ledger, trace.collectives),
+            copies=copy_rows(ledger),
             host=host_side(trace, ledger, []),
         ),
         rank=rank,

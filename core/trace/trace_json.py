@@ -60,6 +60,7 @@ class Args(msgspec.Struct, gc=False):
     ranks: Any = msgspec.field(name="Process Group Ranks", default="")
     position: Any = msgspec.field(name="Seq", default=NONE)
     bytes: Any = msgspec.field(name="Bytes", default=0)
+    copied: Any = msgspec.field(name="bytes", default=NONE)
     address: Any = msgspec.field(name="Addr", default=0)
     device_type: Any = msgspec.field(name="Device Type", default=NONE)
     device_id: Any = msgspec.field(name="Device Id", default=NONE)

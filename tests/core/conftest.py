@@ -116,6 +116,7 @@ class TraceWriter:
         stream: int = 7,
         device: int = 0,
         cat: str = "kernel",
+        **args: Any,
     ) -> None:
         """A launch of 2 ns at one time, and what it launched."""
         self.call("cudaLaunchKernel", at, 2, tid=tid)
@@ -127,6 +128,7 @@ class TraceWriter:
             device=device,
             cat=cat,
             correlation=self.correlations,
+            **args,
         )
 
     def work(
@@ -139,6 +141,7 @@ class TraceWriter:
         stream: int = 7,
         device: int = 0,
         cat: str = "kernel",
+        **args: Any,
     ) -> None:
         """A kernel, copy or fill."""
         self.add(
@@ -150,6 +153,7 @@ class TraceWriter:
             device=device,
             stream=stream,
             correlation=correlation,
+            **args,
         )
 
     def text(self) -> str:

@@ -10,6 +10,7 @@ from sysbench.core.formatting import (
     BINARY_UNITS,
     format_bytes,
     format_count,
+    format_duration,
     milliseconds,
     parse_bytes,
     parse_ratio,
@@ -181,3 +182,18 @@ def test_a_short_path_contains_no_home(path: str, short: str) -> None:
 
 def test_unknown_numbers_are_not_zero() -> None:
     assert milliseconds(None) == percent(None) == signed_percent(None) == "n/a"
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 ns"),
+        (999.4, "999 ns"),
+        (999.6, "1.00 µs"),
+        (8_855_000, "8.86 ms"),
+        (999_600_000, "1.00 s"),
+        (256_545_000_000, "4 min 17 s"),
+    ],
+)
+def test_durations_have_three_digits_and_a_unit(ns: float, text: str) -> None:
+    assert format_duration(ns) == text

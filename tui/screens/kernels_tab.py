@@ -376,7 +376,7 @@ def _file_view(table: Table) -> View:
 def _file_tables(record: Record) -> Iterator[Table]:
     """Tables that only imported files have."""
     source = SectionSource(record=record)
-    for section in ("steps", "collectives", "annotations", "python", "api"):
+    for section in ("steps", "collectives", "copies", "annotations", "python", "api"):
         yield from tables_in(section, source)
 
 

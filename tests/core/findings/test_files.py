@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sysbench.core.findings.files_rules import findings_of_file
 from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.record.record import Finding
 from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
@@ -122,3 +125,78 @@ def test_findings_of_a_real_training(shared_data: Path, inspected: Inspected) ->
         "The GPU is idle for 42 % of the span, mostly waiting for the CPU to launch.",
         "21 % of the span is exposed communication.",
     ]
+
+
+def findings(writer: Any, inspected: Inspected) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in inspected(writer.write()).findings}
+
+
+def test_copies_do_not_count_as_computation(writer: Any, inspected: Inspected) -> None:
+    writer.launch(0, GEMM, 10, 10)
+    writer.launch(1, "Memcpy HtoD (Pinned -> Device)", 20, 90, cat="gpu_memcpy", bytes=2_000)
+    found = findings(writer, inspected)["file-copies"]
+    assert found.verdict == (
+        "90 % of the GPU's busy time is copies, mostly from the CPU to the GPU "
+        "(pinned memory, 22.2 GB/s)."
+    )
+    assert "kernels take 10.0 % of the busy time" in found.why
+    assert found.cost == pytest.approx(0.9)
+
+
+def test_pageable_copies_are_to_be_pinned(writer: Any, inspected: Inspected) -> None:
+    writer.launch(0, GEMM, 10, 10)
+    writer.launch(1, "Memcpy HtoD (Pageable -> Device)", 20, 90, cat="gpu_memcpy")
+    found = findings(writer, inspected)["file-copies"]
+    assert "GB/s" not in found.verdict  # the file has no bytes
+    assert "pin_memory" in found.next
+
+
+def test_waiting_for_the_loader_has_a_finding_of_its_own(writer: Any, inspected: Inspected) -> None:
+    writer.launch(0, GEMM, 10, 100_000_000)
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    writer.add("user_annotation", loader, 100_000_010, 60_000_000)
+    writer.launch(160_000_020, GEMM, 160_000_030, 100_000_000)
+    found = findings(writer, inspected)
+    assert found["file-data-loader"].verdict == (
+        "The GPU waits 60 of 260 ms (23 %) for the data loader."
+    )
+    assert found["file-device-idle"].cost < 0.01  # the loader explains the rest
+
+
+def test_many_small_kernels(writer: Any, inspected: Inspected) -> None:
+    for number in range(200):
+        writer.launch(number * 5, "small_kernel", 10 + number * 5, 4)
+    found = findings(writer, inspected)["file-small-kernels"]
+    assert found.verdict == (
+        "200 of 200 kernels run for less than 5 µs; together they take 80 % of the span."
+    )
+
+
+def test_one_call_does_not_make_a_row(writer: Any, inspected: Inspected) -> None:
+    for number in range(20):
+        writer.launch(1000 + number, NCCL, 1010 + number * 1000, 14)
+        writer.launch(1001 + number, GEMM, 1024 + number * 1000, 986)
+    writer.launch(0, NCCL, 5, 900_000)
+    found = findings(writer, inspected)
+    assert found["file-odd-call"].verdict == (
+        f"One of 21 calls of {NCCL} takes 900 µs, 100 % of the span; the others take 14 ns each."
+    )
+    assert "file-exposed-communication" not in found
+
+
+def test_a_real_export_says_what_the_gpu_waits_for(shared_data: Path, inspected: Inspected) -> None:
+    """NVIDIA's ``cuda_gpu_mem_time_sum`` of the same export: 920,872,841 of 940,490,264 ns."""
+    first = inspected(shared_data / "nsys/h100_2gpu_1s.sqlite").findings[0]
+    assert first.rule == "file-copies"
+    assert first.verdict == (
+        "98 % of the GPU's busy time is copies, mostly from the CPU to the GPU "
+        "(pinned memory, 27.7 GB/s)."
+    )
+
+
+def test_a_real_trace_says_that_elementwise_kernels_dominate(
+    shared_data: Path, inspected: Inspected
+) -> None:
+    first = inspected(shared_data / "traces/qwen15_0.5b_h100_fwd.json.gz").findings[0]
+    assert first.verdict == "Elementwise ops take 54 % of busy time."
+    assert first.cost == pytest.approx(24.817 / 49.653, abs=1e-3)

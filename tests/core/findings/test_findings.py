@@ -13,6 +13,7 @@ from sysbench.core.findings.findings_rules import findings_of
 from sysbench.core.formatting import format_bytes
 from sysbench.core.memory.predicted import COPIES
 from sysbench.core.predict.closed_form import predict
+from sysbench.core.record.environment import Roof
 from sysbench.core.record.events import Neighbour
 from sysbench.core.record.memory import LARGER_BLOCKS
 from sysbench.core.record.record import (
@@ -42,7 +43,14 @@ def quiet(tiny_run: RunDirectory) -> Record:
     assert record.kernels is not None
     assert record.memory is not None
     samples = [10.0, 10.01, 9.99, 10.02, 9.98] * 8
-    timing = bent(record.timing, step=spread(samples), samples_ms=samples, settled=True)
+    phases = {"forward": spread([3.0] * 9), "backward": spread([6.0] * 9)}
+    timing = bent(
+        record.timing,
+        step=spread(samples),
+        samples_ms=samples,
+        settled=True,
+        phases=phases | {"optimizer": spread([1.0] * 9)},
+    )
     made: Record = bent(
         record,
         spec=record.spec | {"steps": 0},
@@ -81,8 +89,10 @@ def rules(record: Record) -> list[str]:
 
 
 def only(record: Record) -> Finding:
-    (finding,) = findings_of(record)
-    return finding
+    """The one finding, beside that the measurement is trustworthy."""
+    first, *others = findings_of(record)
+    assert {finding.rule for finding in others} <= {"trustworthy"}
+    return first
 
 
 def test_a_quiet_run_is_called_trustworthy(quiet: Record) -> None:
@@ -341,3 +351,23 @@ def test_few_steps_far_apart_are_not_called_trustworthy(quiet: Record) -> None:
     assert quiet.timing is not None
     timing = bent(quiet.timing, step=spread([10.0, 30.0, 20.0]), settled=False)
     assert rules(bent(quiet, timing=timing, spec=quiet.spec | {"steps": 3})) == ["not-settled"]
+
+
+def test_an_optimizer_that_takes_much_of_the_step_names_its_bound(quiet: Record) -> None:
+    assert quiet.timing is not None
+    assert quiet.memory is not None
+    roof = Roof(precision="fp32", peak_flops=1e12, peak_source="test", bandwidth=1e12)
+    phases = quiet.timing.phases | {"optimizer": spread([4.8] * 9)}
+    timing = bent(quiet.timing, phases=phases, roof=roof)
+    record = bent(quiet, timing=timing, spec=quiet.spec | {"optimizer": "adamw-loop"})
+    finding = only(record)
+    assert finding.rule == "heavy-optimizer"
+    assert finding.verdict.startswith("The optimizer takes 48 % of the step: adamw-loop runs ")
+    assert finding.cost == pytest.approx(0.48)
+    rows = {row.name: row.bytes for row in quiet.memory.columns["steady end"]}
+    moved = 3 * rows["parameters"] + 2 * rows["optimizer state"]
+    assert finding.numbers["least_ms"] == pytest.approx(moved / 1e9)
+    assert "adamw-fused" in finding.next
+    assert "save up to" in finding.next
+    fused = bent(record, spec=quiet.spec | {"optimizer": "adamw-fused"})
+    assert "adamw-fused" not in only(fused).next
