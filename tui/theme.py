@@ -246,6 +246,14 @@ def swatch(position: int) -> Swatch:
 
 IDLE = swatch_of("idle")
 
+SEVERITY_COLOURS = {
+    "problem": "$error",
+    "warning": "$warning",
+    "note": "$secondary",
+    "good": "$success",
+}
+"""Colours of a finding."""
+
 
 def rich_colour(app: App[Any], colour: str) -> str:
     """Return a swatch's colour in the current theme as ``#rrggbb``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from sysbench.core.colours import HUES, look_of
 from sysbench.core.compare.rounds import inside, middle
 from sysbench.core.export.page_charts import memory_chart, steps_chart
 from sysbench.core.export.page_document import branch, document, section, table, tag, text
@@ -12,12 +13,14 @@ from sysbench.core.formatting import format_bytes, milliseconds, percent
 from sysbench.core.record.record import Finding, Memory, ModuleMemory, Record
 from sysbench.core.tables.context import headline
 from sysbench.core.tables.kernel_tables import top_kernels
+from sysbench.core.tables.overview import Role, overview, overview_lines
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.timing_tables import known_words
 from sysbench.core.tables.trust import trust_lines
 from sysbench.core.trace.module_tree import TreeNode
 
 KERNEL_ROWS = 200
+OVERVIEW_WIDTH = 120
 OPEN_LEVELS = 3
 INSIDE = ("findings", "modules", "tree")
 """Tables that the page shows in another form."""
@@ -63,6 +66,7 @@ def file_page(
 def _sections(
     record: Record, tables: Sequence[Table], tree: TreeNode | None
 ) -> Iterator[tuple[str, str]]:
+    yield "overview", section("Overview", _overview(record), anchor="overview")
     yield "findings", section("What was found", *map(_finding, record.findings), anchor="findings")
     lines = [
         tag("p", tag("b", text(name)), " ", text(statement))
@@ -87,6 +91,21 @@ def _sections(
             if content.name == "kernels" and record.kernels:
                 content = top_kernels(record.kernels, KERNEL_ROWS, placed=not record.spec)
             yield content.name, section(content.title, table(content), anchor=content.name)
+
+
+def _overview(record: Record) -> str:
+    lines = (
+        "".join(_span(*span) for span in line)
+        for line in overview_lines(overview(record), OVERVIEW_WIDTH)
+    )
+    return tag("pre", "\n".join(lines), class_="overview")
+
+
+def _span(words: str, role: Role, look: str) -> str:
+    if role == "bar":
+        hue = HUES[look_of(look).hue]
+        return tag("span", text(words), style=f"color:light-dark({hue.light}, {hue.dark})")
+    return tag("span", text(words), class_=role) if role else text(words)
 
 
 def _finding(finding: Finding) -> str:

@@ -11,6 +11,7 @@ from sysbench.core.export.page_run_page import file_page, run_page
 from sysbench.core.export.text_formats import (
     escaped,
     findings_as_markdown,
+    overview_as_markdown,
     record_as_markdown,
     report_tables,
     table_as_csv,
@@ -99,6 +100,8 @@ def _markdown(inspection: Inspection, tables: Sequence[Table]) -> Iterator[str]:
     yield f"# {escaped(Path(inspection.file).name)}"
     yield ""
     yield f"- {escaped(_about(inspection))}"
+    yield ""
+    yield from overview_as_markdown(inspection.as_record())
     yield from findings_as_markdown(inspection.findings)
     yield from report_tables(tables, inspection.as_record())
 

@@ -12,6 +12,7 @@ from sysbench.core.record.record import Finding, Record
 from sysbench.core.tables.cells import cells_as_text, heading_of, is_numeric, literal
 from sysbench.core.tables.context import headline
 from sysbench.core.tables.kernel_tables import top_kernels
+from sysbench.core.tables.overview import overview_text
 from sysbench.core.tables.section_tables import tables_of
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.trust import trust_lines
@@ -56,6 +57,7 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 _KERNEL_ROWS = 50
+OVERVIEW_WIDTH = 100
 
 
 def record_as_markdown(
@@ -81,11 +83,19 @@ def _lines(record: Record, others: Sequence[Record], worth: BreakEven | None) ->
     first, *further = headline(record)
     yield f"# {escaped(first)}"
     yield ""
+    yield from overview_as_markdown(record)
+    yield ""
     yield from (f"- {escaped(line)}" for line in further)
     yield from findings_as_markdown(record.findings)
     yield from ("", "## Trust", "")
     yield from (f"- {escaped(name)}: {escaped(text)}" for name, text in trust_lines(record))
     yield from report_tables(tables_of(record, others, worth), record)
+
+
+def overview_as_markdown(record: Record) -> Iterator[str]:
+    """Yield the overview as a block of code, which keeps its columns."""
+    text = overview_text(record, OVERVIEW_WIDTH).replace("```", "'''")
+    yield from ("```text", *text.splitlines(), "```")
 
 
 def report_tables(tables: Iterable[Table], record: Record) -> Iterator[str]:

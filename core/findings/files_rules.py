@@ -294,7 +294,8 @@ def odd_call(kernels: Kernels) -> Finding | None:
         rule="file-odd-call",
         severity="warning",
         verdict=f"One of {calls:,.0f} calls of {short_kernel_name(row.name)} takes "
-        f"{format_duration(row.max_ns)}, {percent(row.max_ns / whole_ns, 0)} of the {kernels.whole}; "
+        f"{format_duration(row.max_ns)}, {percent(row.max_ns / whole_ns, 0)} of the "
+        f"{kernels.whole}; "
         f"the others take {format_duration(rest_ns)} each.",
         why=f"It is {percent(row.max_ns / (row.total_ns * kernels.steps))} of its row. {waits}",
         next="Leave it out: trace later steps, or select steps with --steps.",

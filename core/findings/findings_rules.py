@@ -21,6 +21,19 @@ RULES: tuple[Rule, ...] = (
     *ranks.RULES,
 )
 
+DISTURBANCES = {
+    "not-settled": "noisy",
+    "drifting": "drift",
+    "lost-rounds": "excluded rounds",
+    "other-tenants": "other processes on the device",
+    "busy-machine": "other processes on the CPU",
+    "clock-held": "clock limited",
+    "tracing-perturbed": "tracing changed the step",
+    "low-coverage": "incomplete trace",
+    "clocks-disagree": "clocks differ",
+}
+"""Rules on what disturbed the measurement, in a few words; their findings are shown together."""
+
 TIME_RULES: frozenset[Rule] = frozenset(
     {
         *(measuring.not_settled, measuring.drifting, measuring.clock_held),

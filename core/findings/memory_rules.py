@@ -9,7 +9,7 @@ import msgspec
 from sysbench.core.formatting import format_bytes, percent, signed_percent
 from sysbench.core.memory.predicted import COPIES, predicted_amount
 from sysbench.core.predict.closed_form import predict, why_not_predicted
-from sysbench.core.record.environment import compute_capability
+from sysbench.core.record.environment import capacity_bytes, compute_capability
 from sysbench.core.record.memory import RESIDUAL
 from sysbench.core.record.record import Finding, Memory, Record
 from sysbench.core.spec.spec import RunSpec
@@ -238,7 +238,7 @@ def spilled_to_the_host(record: Record) -> Finding | None:
 
 def _too_much_in_use(record: Record) -> Iterator[str]:
     memory = record.memory
-    capacity = _bytes_of(record, "device", "memory_total_bytes")
+    capacity = capacity_bytes(record.environment, record.spec)
     used = max(memory.peak_reserved_bytes or 0, memory.driver_used_bytes or 0) if memory else 0
     if capacity and used > capacity:
         yield f"{format_bytes(used)} in use on a GPU with {format_bytes(capacity)}"
@@ -259,15 +259,7 @@ def _used_and_limit(record: Record) -> tuple[int | None, int | None]:
         return None, None
     if spec.get("memory_limit"):
         return memory.peak_reserved_bytes or memory.peak_allocated_bytes, spec["memory_limit"]
-    if spec["device"] == "cpu":
-        return memory.driver_used_bytes, _bytes_of(record, "memory", "capacity_bytes")
-    return memory.driver_used_bytes, _bytes_of(record, "device", "memory_total_bytes")
-
-
-def _bytes_of(record: Record, group: str, key: str) -> int | None:
-    values = record.environment.get(group)
-    value = values.get(key) if isinstance(values, dict) else None
-    return value if isinstance(value, int) else None
+    return memory.driver_used_bytes, capacity_bytes(record.environment, spec)
 
 
 RULES = (

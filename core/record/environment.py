@@ -89,6 +89,15 @@ def machine(environment: Environment) -> dict[str, str | int | None]:
     }
 
 
+def capacity_bytes(environment: Environment, spec: Mapping[str, Any]) -> int | None:
+    """Return the memory of the run's device, or of the host for a run on the CPU, if known."""
+    groups = {"cpu": ("memory", "capacity_bytes")}
+    group, key = groups.get(str(spec.get("device")), ("device", "memory_total_bytes"))
+    values = environment.get(group)
+    value = values.get(key) if isinstance(values, dict) else None
+    return value if isinstance(value, int) else None
+
+
 def other_facts(environment: Environment) -> dict[str, str]:
     """Return all other facts that stay the same between two runs, as text by dotted name."""
     named = {"device.name", "torch.version", "packages.torch", "settings.threads"}

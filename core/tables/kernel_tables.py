@@ -344,8 +344,13 @@ def copies_table(rows: Sequence[TracedCopy]) -> Table:
             "calls",
             Column("bytes", about="bytes of all calls"),
             Column("gbs", heading="GB/s", format="{:.1f}", about="bytes over their time"),
-            Column("direction", about="from the host, the device or a peer to another"),
-            Column("memory", about="pageable or pinned memory of the host, if recorded"),
+            Column(
+                "name",
+                lambda row: f"{row.direction} {row.memory}".strip(),
+                heading="direction",
+                about="from the host (H), the device (D) or a peer (P) to another; the host's "
+                "memory, if recorded",
+            ),
         ),
         name="copies",
         title="Copies by direction and host memory",

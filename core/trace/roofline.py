@@ -19,6 +19,7 @@ from sysbench.core.trace.attention_kernels import is_product
 from sysbench.core.trace.module_tree import group_by
 from sysbench.core.trace.operators import COUNTED_CATEGORIES
 
+MIN_KNOWN = 0.5
 ATTENTION_PRODUCTS = "attention products"
 
 Bound = Literal["compute", "memory"]
@@ -156,6 +157,17 @@ def nsys_under_roof(
         return None
     kernels = under_roof(nsys.kernels, timing, roof, no_roof)
     return msgspec.structs.replace(nsys, kernels=kernels)
+
+
+def memory_bound_share(kernels: Kernels) -> float | None:
+    """Share of the rows' time that memory bandwidth limits; None if most bounds are unknown."""
+    roof = kernels.roof
+    all_ns = fsum(row.exclusive_ns for row in kernels.rows)
+    bounds = [(row, _row_at_roof(row, roof)) for row in kernels.rows] if roof else []
+    known_ns = fsum(row.exclusive_ns for row, best in bounds if best)
+    if not all_ns or known_ns < MIN_KNOWN * all_ns:
+        return None
+    return fsum(row.exclusive_ns for row, best in bounds if best and best[1] == "memory") / all_ns
 
 
 def group_of(row: KernelRow) -> str:

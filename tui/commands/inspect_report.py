@@ -23,6 +23,7 @@ from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.kernel_tables import top_kernels
 from sysbench.core.tables.memory_tables import largest_alike_table
+from sysbench.core.tables.overview import overview
 from sysbench.core.tables.ranks_tables import ranks_notes, ranks_tables
 from sysbench.core.tables.section_tables import SectionSource, tables_in
 from sysbench.core.tables.sections import SECTIONS
@@ -33,6 +34,7 @@ from sysbench.tui.commands.inspect import NEEDS, OF_FOLDERS, RANKS
 from sysbench.tui.commands.layout import (
     INDENT,
     Line,
+    blank,
     indented,
     note,
     prose,
@@ -59,6 +61,7 @@ from sysbench.tui.commands.run_report import (
     kernel_warnings,
     memory_section,
     nsys_section,
+    overview_section,
 )
 from sysbench.tui.text import KIND_WORDS, file_text, folder_text
 
@@ -66,7 +69,10 @@ from sysbench.tui.text import KIND_WORDS, file_text, folder_text
 def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
     yield [(literal(inspection.file), "bold")]  # not truncated, so that it can be copied
     yield from prose(file_text(inspection), width)
-    yield from findings_lines(inspection.findings, width)
+    yield blank()
+    answer = overview(inspection.as_record())
+    yield from overview_section(answer, width)
+    yield from findings_lines((*answer.further, *answer.warnings), width)
     if kernels := inspection.kernels:
         if kernels.marked_steps:
             yield from steps_section(kernels.marked_steps, width)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from rich.cells import cell_len
 
+from sysbench.core.colours import HUES, look_of
 from sysbench.core.export.exports import EXPORTS
 from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record, Timing
 from sysbench.core.runs.run_directory import RunDirectory
@@ -24,6 +25,7 @@ from sysbench.core.tables.memory_tables import (
 )
 from sysbench.core.tables.nsys_tables import clock_table, range_table
 from sysbench.core.tables.numerics_tables import numerics_tables
+from sysbench.core.tables.overview import Overview, Role, overview, overview_lines
 from sysbench.core.tables.table import Cell, Table, is_number, select, with_column, with_total
 from sysbench.core.tables.timing_tables import rounds_table, timing_table
 from sysbench.core.tables.trust import (
@@ -38,6 +40,7 @@ from sysbench.tui.commands.layout import (
     flowing,
     labelled,
     note,
+    picture_line,
     prose,
     shorten_line,
     table_lines,
@@ -83,13 +86,17 @@ SEVERITY_STYLES = {
     "warning": "bold yellow",
     "problem": "bold red",
 }
+OVERVIEW_WIDTH = 160
 _MAX_BAR, _MIN_BAR = 20, 6
 _LABELS = 12
 
 
 def report_lines(record: Record, width: int) -> Iterator[Line]:
+    shown = overview(record)
+    yield from overview_section(shown, width)
+    yield blank()
     yield from _headline(record, width)
-    yield from findings_lines(record.findings, width)
+    yield from findings_lines(shown.further, width)
     yield from _unfinished(record, width)
     trust = [
         line
@@ -118,6 +125,21 @@ def report_lines(record: Record, width: int) -> Iterator[Line]:
         for table in (compile_table(record.compile), gaps_table(record.compile)):
             if table.rows:
                 yield from full_table(table, width)
+
+
+def overview_section(shown: Overview, width: int) -> Iterator[Line]:
+    """The number, where time and memory go, and the main finding."""
+    more = "details: --section findings"
+    for spans in overview_lines(shown, min(width, OVERVIEW_WIDTH), more):
+        line = [(picture_line(text), _span_style(role, look)) for text, role, look in spans]
+        # Trailing blanks would show as a bar's colour.
+        yield [(text, style) for text, style in line if text]
+
+
+def _span_style(role: Role, look: str) -> str:
+    if role == "bar":
+        return HUES[look_of(look).hue].dark
+    return {"strong": "bold", "quiet": "dim", "": ""}.get(role) or SEVERITY_STYLES.get(role, "")
 
 
 def full_table(table: Table, width: int, drop: Sequence[str] = ()) -> Iterator[Line]:

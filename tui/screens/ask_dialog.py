@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -129,14 +129,33 @@ class TextScreen(Dialog[None]):
     ]
     HEADING: ClassVar[str] = ""
 
+    @property
+    def heading(self) -> str:
+        return self.HEADING
+
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as dialog:
-            dialog.border_title = self.HEADING
+            dialog.border_title = Content(self.heading)
             dialog.border_subtitle = "esc closes"
             yield Folding(wrap_lines(self.lines), id="text")
 
     def lines(self, width: int) -> Iterator[Content]:
         raise NotImplementedError
+
+
+class NotesScreen(TextScreen):
+    """Shows lines under a title."""
+
+    def __init__(self, title: str, lines: Callable[[int], Iterable[Content]]) -> None:
+        super().__init__()
+        self._heading, self._lines = title, lines
+
+    @property
+    def heading(self) -> str:
+        return self._heading
+
+    def lines(self, width: int) -> Iterator[Content]:
+        yield from self._lines(width)
 
 
 class ExplainScreen(TextScreen):

@@ -44,7 +44,7 @@ INSPECTED = tuple(
         key=lambda tab: tab.name != "findings",
     )
 )
-"""Tabs that an inspection can have, findings first."""
+"""Tabs that an inspection can have, the one with the overview first."""
 
 INTRODUCTION = (
     f"Type a path and press enter: {READABLE}, from any program and machine. The format is "
@@ -244,7 +244,7 @@ class InspectScreen(TabbedScreen):
     async def _show_tables(self, decoding: Decoding, inspection: Inspection) -> None:
         self._run, self.record = decoding.entry.as_run, inspection.as_record()
         self.bar.names = tuple(
-            tab.name for tab in INSPECTED if getattr(inspection, tab.block) not in (None, [])
+            tab.name for tab in INSPECTED if getattr(inspection, tab.block) is not None
         )
         self._head(
             file_text(inspection),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.content import Content
 
 from sysbench.core.export.text_formats import findings_as_markdown, record_as_markdown
@@ -15,48 +17,62 @@ from sysbench.core.record.blocks import PASSES, why_left_out
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Finding, Numerics, Record
 from sysbench.core.tables.cells import cells_as_text, literal
-from sysbench.core.tables.context import environment_table
+from sysbench.core.tables.context import environment_table, headline
 from sysbench.core.tables.numerics_tables import dtypes_table, tensor_columns
-from sysbench.core.tables.timing_tables import known_words
+from sysbench.core.tables.overview import overview
 from sysbench.core.tables.trust import trust_lines
+from sysbench.tui.screens.ask_dialog import NotesScreen
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import (
     amount,
-    interval,
-    milliseconds,
     outcome_glyph,
     outcome_text,
-    percent,
-    signed_percent,
 )
-from sysbench.tui.widgets.drawing import Facts, Folding, Pair, hanging, wrap_lines
+from sysbench.tui.theme import SEVERITY_COLOURS
+from sysbench.tui.widgets.drawing import Facts, Folding, Pair, hanging, pair_lines, wrap_lines
+from sysbench.tui.widgets.overview_panel import OverviewPanel
 
-SEVERITY = {
-    "problem": ("✗", "$error"),
-    "warning": ("!", "$warning"),
-    "note": ("·", "$secondary"),
-    "good": ("✓", "$success"),
-}
+GLYPHS = {"problem": "✗", "warning": "!", "note": "·", "good": "✓"}
 MAX_FACTS = 14
 MAX_TENSORS = 6
 """Number of tensors whose dtypes are shown."""
 
 
 class SummaryTab(ResultTab[Record]):
-    """Findings, key figures, passes, trust, machine."""
+    """The overview, then findings, passes and trust."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "w", "warnings", "Warnings", id="summary.warnings", tooltip="What disturbed measuring"
+        ),
+        Binding("i", "about", "Machine", id="summary.about", tooltip="Settings and machine"),
+    ]
 
     def content(self, record: Record) -> ComposeResult:
+        self.shown = overview(record)
         with VerticalScroll():
-            yield Folding(wrap_lines(partial(finding_contents, record)), id="findings")
+            yield OverviewPanel(self.shown, more="w", id="overview")
+            if self.shown.further:
+                yield findings_in_full(self.shown.further)
             if pass_and_oom := out_of_memory(record):
                 yield Facts("Out of memory", refusal_text(pass_and_oom[1]), id="refusal")
-            with Horizontal(classes="side"):
-                yield Facts("Figures", figures(record), id="figures")
-                with Vertical(id="right"):
-                    yield Facts("Passes", passes(record))
-                    if trust := list(trust_lines(record)):
-                        yield Facts("Trust", trust)
-            yield Facts("Machine", machine_facts(record))
+            if record.numerics is not None:
+                yield Facts("Figures", _numerics(record.numerics))
+            yield Facts("Passes", passes(record))
+            if trust := list(trust_lines(record)):
+                yield Facts("Trust", trust)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "warnings" or bool(self.shown.warnings)
+
+    def action_warnings(self) -> None:
+        lines = wrap_findings(self.shown.warnings)
+        self.app.push_screen(NotesScreen("What disturbed measuring", lines))
+
+    def action_about(self) -> None:
+        pairs = [("settings", line) for line in headline(self.record)]
+        facts = [*pairs[:1], *(("", line) for _, line in pairs[1:]), *machine_facts(self.record)]
+        self.app.push_screen(NotesScreen("Settings and machine", partial(pair_lines, facts)))
 
     def copyable(self) -> tuple[str, str]:
         return "the report as Markdown", record_as_markdown(self.record)
@@ -64,21 +80,27 @@ class SummaryTab(ResultTab[Record]):
 
 def findings_in_full(findings: Sequence[Finding]) -> Folding:
     """All findings in full, the most severe first."""
+    return Folding(wrap_lines(wrap_findings(findings)), id="findings")
 
+
+def wrap_findings(findings: Sequence[Finding]) -> Callable[[int], Iterator[Content]]:
     def lines(width: int) -> Iterator[Content]:
         for finding in findings:
             yield from _lines_in_full(finding, width)
             yield Content("")
 
-    return Folding(wrap_lines(lines), id="findings")
+    return lines
 
 
 class FindingsTab(ResultTab[list[Finding]]):
     """Findings of an imported file, then what its numbers include."""
 
     def content(self, findings: list[Finding]) -> ComposeResult:
+        shown = overview(self.record)
         with VerticalScroll():
-            yield findings_in_full(findings)
+            yield OverviewPanel(shown, id="overview")
+            if others := [*shown.further, *shown.warnings]:
+                yield findings_in_full(others)
             if trust := [(name, literal(text)) for name, text in trust_lines(self.record)]:
                 yield Facts("What the numbers include", trust)
 
@@ -88,53 +110,13 @@ class FindingsTab(ResultTab[list[Finding]]):
 
 def _lines_in_full(finding: Finding, width: int) -> Iterator[Content]:
     """Verdict, Why and Next of a finding, with a bar in the colour of its severity."""
-    glyph, colour = SEVERITY[finding.severity]
+    glyph, colour = GLYPHS[finding.severity], SEVERITY_COLOURS[finding.severity]
     verdict = f"{glyph} {literal(finding.verdict)}"
     rows = (("", verdict, "bold"), ("Why", literal(finding.why), ""))
     for name, text, style in (*rows, ("Next", literal(finding.next), "")):
         prefix = Content.styled(f"{name:<6}" if name else "", "$foreground 60%")
         for line in hanging(prefix, text, width - 2, style):
             yield Content.styled("▌ ", colour) + line
-
-
-def finding_contents(record: Record, width: int) -> Iterator[Content]:
-    """Verdict, Why and Next of the first finding; verdict and Next of the others."""
-    if not record.findings:
-        if record.status == "running":
-            yield Content.styled("Findings appear after a pass has ended.", "$foreground 80%")
-            return
-        yield Content.styled("✓ No findings for this run.", "$foreground 80%")
-        return
-    first, *others = record.findings
-    yield from _lines_in_full(first, width)
-    for finding in others:
-        glyph, colour = SEVERITY[finding.severity]
-        prefix = Content.styled(f"  {glyph} ", colour)
-        yield from hanging(prefix, f"{finding.verdict} {finding.next}", width)
-
-
-def figures(record: Record) -> Iterator[Pair]:
-    timing, memory = record.timing, record.memory
-    if timing is not None:
-        width = f"{interval(timing.step.half_width)} {known_words(timing)}"
-        yield "step", f"{milliseconds(timing.step.median_ms)} {width}"
-        for name, spread in timing.phases.items():
-            yield f"  {name}", milliseconds(spread.median_ms)
-        if timing.tokens_per_second is not None:
-            yield "tokens/s", f"{timing.tokens_per_second:,.0f}"
-        if timing.tflops is not None:
-            mfu = f"MFU {percent(timing.mfu)}"
-            yield "TFLOP/s", f"{timing.tflops:.3g}, {mfu}"
-        yield "first step", milliseconds(timing.first_step_ms)
-    if memory is not None:
-        yield "peak memory", f"{amount(memory.peak_allocated_bytes)} in {memory.peak_phase}"
-        if memory.predicted_peak_bytes and memory.prediction_error is not None:
-            error = signed_percent(memory.prediction_error)
-            yield "  predicted", f"{amount(memory.predicted_peak_bytes)} ({error})"
-    if record.numerics is not None:
-        yield from _numerics(record.numerics)
-    else:
-        yield "parameters", f"{record.parameters:,}"
 
 
 def refusal_text(oom: Oom) -> Iterator[Pair]:

@@ -22,7 +22,7 @@ def run(oom_run: RunDirectory, sysbench_home: object) -> str:
 
 
 def test_the_report_begins_with_it(run: str, capsys: pytest.CaptureFixture[str]) -> None:
-    head = printed(capsys, "show", run).partition("Artifacts")[0]
+    head = printed(capsys, "show", run).partition("Artifacts")[0].replace("▌ ", "")
     problem = "Problem: The memory pass ran out of memory: tried to allocate 128 MiB in forward"
     assert problem in " ".join(head.split())
     assert "batch 7 (not 32) or context 182 (not 512) fits into 300 MiB" in " ".join(head.split())

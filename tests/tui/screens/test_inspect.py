@@ -112,15 +112,19 @@ async def test_a_trace_opens_as_the_kernels_of_a_result(
 ) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await opened(pilot, app, tiny_run.trace_path)
-        await until(pilot, lambda: screen.tab)
-        assert isinstance(screen.tab, KernelsTab)
+        await until(pilot, lambda: isinstance(screen.tab, FindingsTab))
         assert "chrome trace" in text_of(screen, "#heading")
-        assert screen.bar.names == ("kernels",)
+        assert screen.bar.names == ("findings", "kernels")
+        assert "traced step" in text_of(screen, "#overview")
+        await pilot.press("2")
+        await until(pilot, lambda: isinstance(screen.tab, KernelsTab))
+        tab = screen.tab
+        assert isinstance(tab, KernelsTab)
         kernels = tiny_run.record().kernels
         assert kernels is not None
         rows = group_by_name(kernels).rows
-        assert len(screen.tab.table.matching) == len(rows) + len(kernels.idle) + 1
-        table = screen.tab.table
+        table = tab.table
+        assert len(table.matching) == len(rows) + len(kernels.idle) + 1
         await until(pilot, lambda: table.has_focus)
         assert screen.command().endswith(f"inspect {shlex.quote(str(tiny_run.trace_path))}")
 
@@ -142,8 +146,9 @@ async def test_another_file_follows(
         await pilot.press("o")
         box.value = str(path)
         await pilot.press("enter")
+        await until(pilot, lambda: screen.bar.names == ("findings", "memory"))
+        await pilot.press("2")
         await until(pilot, lambda: isinstance(screen.tab, MemoryTab))
-        assert screen.bar.names == ("memory",)
         # Only runs can be held against each other.
         assert "against" not in [one.binding.action for one in screen.active_bindings.values()]
 
@@ -154,8 +159,8 @@ async def test_an_export_has_a_tab_of_what_only_nsys_knows(
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await opened(pilot, app, nsys_export)
         await until(pilot, lambda: screen.tab)
-        assert screen.bar.names == ("kernels", "nsys")
-        await pilot.press("2")
+        assert screen.bar.names == ("findings", "kernels", "nsys")
+        await pilot.press("3")
         await until(pilot, lambda: screen.bar.active == "nsys")
         tab = screen.tab
         assert isinstance(tab, NsysTab)
@@ -179,6 +184,8 @@ async def test_every_view_of_a_foreign_trace_can_be_shown(
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await opened(pilot, app, tiny_run.trace_path)
         await until(pilot, lambda: screen.tab)
+        await pilot.press("2")
+        await until(pilot, lambda: isinstance(screen.tab, KernelsTab))
         tab = screen.tab
         assert isinstance(tab, KernelsTab)
         seen = [tab.view]
@@ -287,10 +294,10 @@ async def test_findings_come_first_and_a_key_chooses_steps(
         screen = await opened(pilot, app, path)
         await until(pilot, lambda: screen.tab)
         assert isinstance(screen.tab, FindingsTab)
-        await until(pilot, lambda: "Next" in text_of(screen, "#findings"))
-        found = text_of(screen, "#findings")
+        await until(pilot, lambda: "launch" in text_of(screen, "#overview"))
+        found = text_of(screen, "#overview")
         assert "The GPU is idle for 14 % of the span, mostly waiting for the CPU" in found
-        assert "Why" in found and "Of 0.28 ms: waiting for the CPU to launch 0.03 ms" in found
+        assert "Of 0.28 ms: waiting for the CPU to launch 0.03 ms" in found
         await pilot.press("2")
         await until(pilot, lambda: isinstance(screen.tab, KernelsTab))
         tab = screen.tab

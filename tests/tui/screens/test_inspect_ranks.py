@@ -13,7 +13,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
 from sysbench.tui.screens.inspect_ranks import RanksPanel
 from sysbench.tui.screens.inspect_screen import InspectScreen
-from sysbench.tui.screens.kernels_tab import KernelsTab
+from sysbench.tui.screens.summary_tab import FindingsTab
 from tests.tui.conftest import until
 from tests.tui.screens.test_inspect import opened, text_of
 
@@ -40,7 +40,7 @@ async def test_the_ranks_of_a_folder_and_the_file_of_each(app: SysbenchApp) -> N
         assert set(screen.explanations()) <= EXPLANATIONS.keys() and screen.explanations()
         assert screen.command() == f"sysbench-tui inspect {RECORDED}"
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(screen.tab, KernelsTab) and screen.bar.display)
+        await until(pilot, lambda: isinstance(screen.tab, FindingsTab) and screen.bar.display)
         assert screen.command().endswith("rank1.json.gz")
         await pilot.press("u")
         await until(pilot, lambda: panel_of(screen) and screen.bar.active == "findings")

@@ -7,10 +7,11 @@ import pytest
 from textual.screen import Screen
 from textual.widgets import Input, Log, Static
 
-from sysbench.core.record.record import PassRecord
+from sysbench.core.formatting import milliseconds
+from sysbench.core.record.record import Finding, PassRecord
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
-from sysbench.tui.screens.ask_dialog import ExplainScreen
+from sysbench.tui.screens.ask_dialog import ExplainScreen, NotesScreen
 from sysbench.tui.screens.kernels_tab import KernelsTab
 from sysbench.tui.screens.memory_tab import MemoryTab, cursor_text
 from sysbench.tui.screens.result_registry import USUAL_TABS
@@ -39,16 +40,36 @@ def numbers(table: TableView, column: str) -> list[float]:
     return [float(values[row] or 0) for row in table.matching]
 
 
-async def test_the_summary_begins_with_the_worst_finding(
-    app: SysbenchApp, own_run: RunDirectory
-) -> None:
+async def test_the_summary_begins_with_the_answer(app: SysbenchApp, own_run: RunDirectory) -> None:
     async with app.run_test(size=(100, 40)) as pilot:
         tab = await open_tab(pilot, app, own_run, "summary")
         record = tab.record
-        text = str(tab.query_one("#findings", Folding).render())
-        verdict = record.findings[0].verdict if record.findings else "No findings"
-        assert " ".join(verdict.split()[:4]) in text
+        assert record.timing is not None
+        lines = str(tab.query_one("#overview", Folding).render()).splitlines()
+        assert lines[0].startswith(f"{milliseconds(record.timing.step.median_ms)} ")
+        assert "tokens/s" in lines[0]
+        text = "\n".join(lines)
+        assert text.index("backward") < text.index("blocks.*.") < text.index("memory  ")
         assert tab.copyable() is not None
+        await pilot.press("i")
+        await until(pilot, lambda: isinstance(app.screen, NotesScreen))
+        assert "system os" in str(app.screen.query_one("#text", Folding).render())
+
+
+async def test_a_key_opens_what_disturbed_measuring(
+    app: SysbenchApp, own_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noisy = Finding("not-settled", "warning", "Noisy: ±9 %.", "few steps", "Free the machine.")
+    record = msgspec.structs.replace(own_run.record(), findings=[noisy])
+    monkeypatch.setattr("sysbench.tui.screens.result_screen.load_record", lambda run: record)
+    async with app.run_test(size=(80, 24)) as pilot:
+        tab = await open_tab(pilot, app, own_run, "summary")
+        text = str(tab.query_one("#overview", Folding).render())
+        assert "! 1 warning: noisy (w)" in text
+        assert "few steps" not in text
+        await pilot.press("w")
+        await until(pilot, lambda: isinstance(app.screen, NotesScreen))
+        assert "few steps" in str(app.screen.query_one("#text", Folding).render())
 
 
 async def test_a_tab_that_is_shown_again_is_laid_out_once(
