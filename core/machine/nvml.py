@@ -116,6 +116,11 @@ class Nvml:
     def facts(self) -> list[dict[str, Any]]:
         return [gpu.facts() for gpu in self._gpus]
 
+    @property
+    def gpus(self) -> list[NvmlGpu]:
+        """The GPUs in the order of `read`."""
+        return self._gpus
+
 
 class _Lost(Exception):
     pass
@@ -139,6 +144,7 @@ class NvmlGpu:
             library.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
         }
         self._handle: Any = None
+        self._refused: dict[str, str] = {}
         self._gpm: Gpm | None = None
         self._slow: DeviceSample | None = None
         self._base = DeviceSample(index=index, name=f"GPU {index}")
@@ -169,9 +175,38 @@ class NvmlGpu:
         """Whether the driver lets this user query the GPU; also true for a lost GPU."""
         return self._handle is not None or self._base.lost
 
+    @property
+    def has_gpm(self) -> bool:
+        return self._gpm is not None
+
     def close(self) -> None:
         if self._gpm is not None:
             self._gpm.close()
+
+    def query(self, name: str, *arguments: object) -> Any:
+        """Return the answer of one function of `pynvml`; None if it has none."""
+        try:
+            return None if self._base.lost else self._first((name,), *arguments)
+        except _Lost:
+            self._lose()
+            return None
+
+    def query_slice(self, handle: Any, name: str, *arguments: object) -> Any:
+        """Return the answer of one function about a MIG device of this GPU; None if refused."""
+        with suppress(self._library.NVMLError):
+            return getattr(self._library, name)(handle, *arguments)
+
+    def slice_memory(self, handle: Any) -> tuple[int | None, int | None]:
+        """Return used and total bytes of a MIG device."""
+        version = self._library.nvmlMemory_v2
+        memory = self.query_slice(handle, "nvmlDeviceGetMemoryInfo", version)
+        return (None, None) if memory is None else (memory.used, memory.total - memory.reserved)
+
+    def reason(self, *names: str) -> str:
+        """Return why the last of these functions of `pynvml` that were asked had no answer."""
+        refused = [self._refused[name] for name in names if name in self._refused]
+        absent = [name for name in names if not hasattr(self._library, name)]
+        return (refused or [f"pynvml has no {name}" for name in absent] or [""])[-1]
 
     def read(self, slow: bool) -> DeviceSample:
         """Take a sample; a lost GPU stays lost and is not queried again.
@@ -305,6 +340,7 @@ class NvmlGpu:
                 raise _Lost from error
             if error.value in self._permanent:
                 self._never.add(question)
+            self._refused[function.__name__] = f"NVML: {error}"
             return None
 
 

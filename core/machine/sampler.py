@@ -19,16 +19,16 @@ class Probe:
     """Devices and host, open inside a ``with`` block. Not thread-safe."""
 
     def __init__(self, *, gpm: bool = True) -> None:
-        self._nvml = Nvml(gpm=gpm)
+        self.nvml = Nvml(gpm=gpm)
         self._host = Host()
         self._slow_due = 0.0
 
     def __enter__(self) -> Probe:
-        self._nvml.__enter__()
+        self.nvml.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._nvml.__exit__()
+        self.nvml.__exit__()
 
     def take(self) -> Sample:
         """Take a sample. The host's CPU share and GPM activity need an earlier one."""
@@ -37,9 +37,9 @@ class Probe:
         if slow:
             self._slow_due = now + SLOW_INTERVAL_SECONDS
         return Sample(
-            devices=self._nvml.read(slow),
+            devices=self.nvml.read(slow),
             host=self._host.read(),
-            no_devices=self._nvml.unavailable,
+            no_devices=self.nvml.unavailable,
         )
 
 

@@ -10,6 +10,8 @@
  *   NVML_STUB_CAPPED=1:450              power limit of GPU 1 in W, which holds its clock (none)
  *   NVML_STUB_HELD=74:250000,269:7       nanoseconds that counter fields grow by at each reading
  *   NVML_STUB_PROCESSES=4211:1024,77:-   pid and bytes on GPU 0; - is "not available"
+ *   NVML_STUB_GRAPHICS=4211:1024         the same of processes with a graphics context
+ *   NVML_STUB_BUSY=4211:35               pid and its share of GPU 0's time, %
  *   NVML_STUB_CUDA=12040                 CUDA version of the driver (13000)
  *   NVML_STUB_LOG=FILE                   one line for each call on a GPU: its name and index
  * Compiled with -DOLD_DRIVER it lacks the functions that came with newer drivers.
@@ -21,8 +23,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, TOO_SMALL = 7, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, TOO_SMALL = 7, GPU_IS_LOST = 15 };
 enum { LARGEST = 8 };
 typedef unsigned long long u64;
 typedef struct { unsigned index, calls, locked_mhz, held_readings; u64 millijoules; } Gpu;
@@ -130,7 +133,7 @@ int nvmlDeviceGetUUID(Gpu *gpu, char *text, unsigned size) {
 int nvmlDeviceGetUtilizationRates(Gpu *gpu, unsigned rates[2]) {
     ENTER(gpu);
     if (in_mig_mode(gpu)) return NOT_SUPPORTED;
-    rates[0] = 40 + 10 * gpu->index;
+    rates[0] = gpu->index < 6 ? 40 + 10 * gpu->index : 100;
     rates[1] = 20;
     return SUCCESS;
 }
@@ -139,6 +142,7 @@ typedef struct { unsigned version; u64 total, reserved, free, used; } Memory;
 int nvmlDeviceGetMemoryInfo_v2(Gpu *gpu, Memory *memory) {
     ENTER(gpu);
     if (memory->version != 0x02000028) return 25;
+    if (gpu->index == LARGEST + 1) return NO_PERMISSION;
     memory->total = 80ull << 30;
     memory->reserved = 1ull << 30;
     memory->used = (10ull + gpu->index) << 30;
@@ -248,6 +252,45 @@ int nvmlDeviceGetCudaComputeCapability(Gpu *gpu, int *major, int *minor) {
     return SUCCESS;
 }
 
+int nvmlDeviceGetPerformanceState(Gpu *gpu, unsigned *state) {
+    ENTER(gpu);
+    *state = 0;
+    return SUCCESS;
+}
+int nvmlDeviceGetFanSpeed(Gpu *gpu, unsigned *percent) {
+    ENTER(gpu);
+    (void)percent;
+    return NOT_SUPPORTED;
+}
+int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int type, int counter, u64 *count) {
+    ENTER(gpu);
+    (void)type, (void)counter;
+    *count = 0;
+    return SUCCESS;
+}
+
+/* MIG: two instances of a GPU in that mode, the second of which this user may not query */
+
+static Gpu slices[2];
+
+int nvmlDeviceGetMaxMigDeviceCount(Gpu *gpu, unsigned *count) {
+    ENTER(gpu);
+    *count = in_mig_mode(gpu) ? 7 : 0;
+    return SUCCESS;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(Gpu *gpu, unsigned index, Gpu **slice) {
+    ENTER(gpu);
+    if (index >= 2) return NOT_FOUND;
+    slices[index].index = LARGEST + index;
+    *slice = &slices[index];
+    return SUCCESS;
+}
+int nvmlDeviceGetGpuInstanceId(Gpu *slice, unsigned *id) {
+    if (slice->index < LARGEST) return INVALID;
+    *id = slice->index - LARGEST + 1;
+    return SUCCESS;
+}
+
 /* Processes */
 
 typedef struct { unsigned pid; u64 bytes; unsigned gpu_instance, compute_instance; } Process;
@@ -262,10 +305,8 @@ static const char *next_process(const char *at, Process *process) {
     return at && at[1] ? at + 1 : NULL;
 }
 
-int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *processes) {
-    const char *at = gpu->index == 0 ? getenv("NVML_STUB_PROCESSES") : NULL;
+static int list_processes(const char *at, unsigned *count, Process *processes) {
     unsigned found = 0, room = processes ? *count : 0;
-    ENTER(gpu);
     while (at && *at) {
         Process process;
         at = next_process(at, &process);
@@ -275,11 +316,34 @@ int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *
     *count = found;
     return found > room ? TOO_SMALL : SUCCESS;
 }
+int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *processes) {
+    ENTER(gpu);
+    return list_processes(gpu->index ? NULL : getenv("NVML_STUB_PROCESSES"), count, processes);
+}
 int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *processes) {
     ENTER(gpu);
-    (void)processes;
-    *count = 0;
-    return SUCCESS;
+    return list_processes(gpu->index ? NULL : getenv("NVML_STUB_GRAPHICS"), count, processes);
+}
+
+/* One sample of each process in NVML_STUB_BUSY: an old one with 99 %, and one of now. */
+typedef struct { unsigned pid; u64 t_us; unsigned sm, memory, encoder, decoder; } Utilization;
+
+int nvmlDeviceGetProcessUtilization(Gpu *gpu, Utilization *rows, unsigned *count, u64 since) {
+    const char *at = gpu->index ? NULL : getenv("NVML_STUB_BUSY");
+    u64 now_us = (u64)time(NULL) * 1000000;
+    unsigned found = 0, room = rows ? *count : 0;
+    ENTER(gpu);
+    (void)since;
+    while (at && *at) {
+        Process process;
+        at = next_process(at, &process);
+        for (int old = 1; old >= 0; old--, found++)
+            if (found < room)
+                rows[found] = (Utilization){process.pid, old ? now_us - 60000000 : now_us,
+                                            old ? 99 : (unsigned)process.bytes, 0, 0, 0};
+    }
+    *count = found;
+    return found > room ? TOO_SMALL : found ? SUCCESS : NOT_FOUND;
 }
 
 /* What torch asks for: c10/cuda/driver_api.h, torch/cuda/__init__.py and our memory pass */
