@@ -8,6 +8,15 @@ from typing import Any
 
 import msgspec
 
+from sysbench.core.machine.machine_state import (
+    DiskUse,
+    GpuProcess,
+    GpuState,
+    HostState,
+    MachineState,
+    ProcessState,
+)
+from sysbench.core.machine.sample import DeviceSample
 from sysbench.core.record.record import Compile, Record, Round, Spread, Timing
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.section_tables import tables_of
@@ -120,3 +129,83 @@ def record_of_rounds(
 def table_named(record: Record, name: str) -> Table:
     """One of the record's tables."""
     return next(table for table in tables_of(record) if table.name == name)
+
+
+def host_state(**fields: Any) -> HostState:
+    """A host of four cores; one of its folders cannot be read."""
+    values: dict[str, Any] = {
+        "cores": 4,
+        "cpu": 0.5,
+        "core_shares": [1.0, 0.5, 0.25, None],
+        "load_average": [1.5, 1.0, 0.5],
+        "memory_used_bytes": 2**33,
+        "memory_total_bytes": 2**34,
+        "swap_used_bytes": 0,
+        "swap_total_bytes": 0,
+        "disks": {
+            "library": DiskUse(path="/data", free_bytes=2**37, total_bytes=2**38),
+            "temporary": DiskUse(path="/tmp", missing="Permission denied"),
+        },
+        "uptime_seconds": 90_000.0,
+    }
+    return HostState(**values | fields)
+
+
+def machine_state(gpus: int, *, busy: float = 0.4, lost: int | None = None) -> MachineState:
+    """A machine with GPUs, a process on the last one, and three processes of the host."""
+    states = [
+        GpuState(
+            sample=DeviceSample(
+                index=index,
+                name="NVIDIA H100 80GB HBM3",
+                lost=index == lost,
+                utilization=busy,
+                sm_active=0.37,
+                memory_used_bytes=(10 + index) * 2**30,
+                memory_total_bytes=79 * 2**30,
+                power_watts=612.0,
+                power_limit_watts=700.0,
+                sm_clock_mhz=1755,
+                temperature_celsius=61,
+                clock_reasons=["power cap", "software thermal"],
+            ),
+            performance_state="P0",
+        )
+        for index in range(gpus)
+    ]
+    on_gpu = GpuProcess(
+        pid=4211,
+        name="python",
+        user="ada",
+        command="python train.py --lr 3e-4",
+        cores=1.5,
+        memory_bytes=2**31,
+        age_seconds=12_240,
+        gpu=gpus - 1,
+        kind="compute",
+        gpu_memory_bytes=9 * 2**30,
+        sm_share=0.35,
+    )
+    others = [
+        ProcessState(
+            pid=pid,
+            name=name,
+            user="root",
+            command=name,
+            cores=cores,
+            memory_bytes=2**26,
+            age_seconds=90.0,
+        )
+        for pid, name, cores in ((77, "stress", 3.0), (78, "sshd", 0.02), (79, "cron", 0.0))
+    ]
+    return MachineState(
+        t_ns=1,
+        gpus=states,
+        no_gpus="" if gpus else "no NVIDIA driver: libnvidia-ml.so.1 was not found",
+        driver="580.95.05" if gpus else None,
+        cuda="13.0" if gpus else None,
+        gpu_processes=[on_gpu] if gpus else [],
+        processes=others,
+        process_count=3,
+        host=host_state(),
+    )

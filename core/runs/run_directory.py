@@ -288,6 +288,20 @@ def newest_run(root: Path | None = None) -> RunDirectory | None:
     return newest
 
 
+def newest_record(root: Path | None = None) -> Record | None:
+    """Return the record of the newest of the last `MAX_LOOKED_AT` runs that measured something."""
+    for run in list_runs(root)[:MAX_LOOKED_AT]:
+        try:
+            record = run.record()
+        except DamagedFileError:  # it is live, or unreadable
+            continue
+        if record.telemetry is not None or record.pass_named("timing") is not None:
+            return record
+    return None
+
+
+MAX_LOOKED_AT = 10
+
 CLOCKS_APART_SECONDS = 26 * 3600
 """Largest difference of local times between any two time zones."""
 
