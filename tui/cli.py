@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _settle_streams()
     words = sys.argv[1:] if argv is None else argv
     try:
-        code = _run(words) if words else _open_workstation()
+        code = _run(words) if words else open_workstation()
     except KeyboardInterrupt:
         code = _explain("interrupted", INTERRUPTED)
     except SysbenchError as error:
@@ -47,7 +47,7 @@ def _run(words: Sequence[str]) -> int:
 
     arguments = parse_arguments(words)
     if arguments.command is None:
-        return _open_workstation()
+        return open_workstation()
     if python := getattr(arguments, "python", None):
         from sysbench.core.machine.interpreter import named_python, use_python  # lazy: as above
 
@@ -55,8 +55,12 @@ def _run(words: Sequence[str]) -> int:
     return COMMANDS[arguments.command].run(arguments)
 
 
-def _open_workstation() -> int:
-    """Open the workstation; return 0, or 128 + N after signal N."""
+def open_workstation(mode: str = "") -> int:
+    """Open the workstation; return 0, or 128 + N after signal N.
+
+    Args:
+        mode: Mode that it opens and stays in, also if a run is live.
+    """
     # `web` starts it without a terminal, with Textual's web driver.
     is_in_browser = "TEXTUAL_DRIVER" in os.environ
     if not (is_in_browser or (sys.stdin.isatty() and sys.stdout.isatty())):
@@ -71,7 +75,7 @@ def _open_workstation() -> int:
     os.environ.setdefault("TEXTUAL_FPS", "120")
     from sysbench.tui.app import SysbenchApp  # lazy: commands need no textual
 
-    app = SysbenchApp()
+    app = SysbenchApp(mode=mode)
     app.run()
     return app.return_code or 0
 

@@ -130,6 +130,11 @@ COMMANDS = {
         Command("stop", "stop a live run; finished passes are kept"),
         Command("rm", "move runs to the trash; --restore brings them back"),
         Command(
+            "top",
+            "show GPUs, processes and the host now, and what ran beside the last run",
+            main="machine_report:show_machine",
+        ),
+        Command(
             "doctor",
             "check the environment and explain what is missing",
             has_workers=True,
