@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -50,6 +50,23 @@ REDRAW_SECONDS = 0.2
 """Delay of the full repaint after the last resize."""
 
 
+def _mode_bindings() -> Iterator[Binding]:
+    """Bind the keys of each mode, and then those of the mode that is shown instead of it.
+
+    Of two bindings of a key Textual takes the first whose action is allowed.
+    """
+    for mode in modes.MODES.values():
+        action, about = f"mode('{mode.name}')", mode.tooltip
+        is_shown = not mode.instead_of
+        name = f"mode.{mode.name}"
+        yield Binding(mode.keys, action, mode.title, id=name, tooltip=about, show=is_shown)
+        for other in modes.MODES.values():
+            if other.instead_of == mode.name:
+                action, about = f"mode('{other.name}')", other.tooltip
+                name = f"mode.{other.name}.instead"
+                yield Binding(mode.keys, action, other.title, id=name, tooltip=about)
+
+
 class SysbenchApp(FrameDiffApp[None]):
     """Textual app with the modes of `modes.MODES`."""
 
@@ -61,16 +78,7 @@ class SysbenchApp(FrameDiffApp[None]):
     HORIZONTAL_BREAKPOINTS = dialog.WIDTHS  # screens of modes have their own
     BINDING_GROUP_TITLE = "Everywhere"
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(
-            Binding(
-                mode.keys,
-                f"mode('{mode.name}')",
-                mode.title,
-                id=f"mode.{mode.name}",
-                tooltip=mode.tooltip,
-            )
-            for mode in modes.MODES.values()
-        ),
+        *_mode_bindings(),
         Binding("f1", "help", "Help", id="help", tooltip="Every key of this screen"),
         Binding(
             "f12",
@@ -100,8 +108,14 @@ class SysbenchApp(FrameDiffApp[None]):
         Binding("q", "quit", "Quit", id="quit", show=False, tooltip="Quit; asks if a run is live"),
     ]
 
-    def __init__(self, sampler: StripSampler | None = None) -> None:
+    def __init__(self, sampler: StripSampler | None = None, *, mode: str = "") -> None:
+        """
+        Args:
+            sampler: Source of the strip's samples while no run is live.
+            mode: Mode to begin with and to stay in; "" for Run, or Live if a run is live.
+        """
         super().__init__()
+        self._first_mode = mode
         self.session = Session(sampler or StripSampler())
         self.keys = KeyQueue(self)
         self.shown: RunDirectory | None = None
@@ -194,7 +208,11 @@ class SysbenchApp(FrameDiffApp[None]):
         """Show a run or experiment that is still live from an earlier session."""
         pair = self.session.find_live_pair()
         run = self.session.find_live_run()
-        if pair is not None:
+        if self._first_mode:
+            self.switch_mode(self._first_mode)
+            if run is not None:
+                self.session.follow(run)
+        elif pair is not None:
             self.open_comparison(pair)
             self.notify(
                 "This experiment is live. Press x to stop it; it continues if you quit.",
@@ -203,7 +221,7 @@ class SysbenchApp(FrameDiffApp[None]):
         elif run is not None:
             self.follow(run)
             self.notify(f"{run.id} is live. Press x to stop it, d to detach.", markup=False)
-        elif self.shown is None:
+        if run is None and pair is None and self.shown is None:
             self.shown = newest_run()
             self.refresh_bindings()
 

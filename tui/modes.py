@@ -30,6 +30,7 @@ class Mode:
         about: For the help.
         shown_by: ``module:Class`` of its screen, relative to ``sysbench.tui``.
         needs: Attribute of the app that must be set to open it; "" for none.
+        instead_of: Mode whose keys open this one where that one is shown or cannot be opened.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Mode:
     about: str
     shown_by: str
     needs: str = ""
+    instead_of: str = ""
 
     @property
     def title(self) -> str:
@@ -102,6 +104,14 @@ MODES = {
             tooltip="Open a trace, memory snapshot or nsys export",
             about="open a Chrome trace, CUDA memory snapshot or nsys export",
             shown_by="screens.inspect_screen:InspectScreen",
+        ),
+        Mode(
+            name="machine",
+            keys="f9",
+            tooltip="GPUs, processes and the host now",
+            about="GPUs, processes and the host now; what ran beside the last run",
+            shown_by="screens.machine_screen:MachineScreen",
+            instead_of="live",
         ),
     )
 }

@@ -18,7 +18,15 @@ from textual.widgets import Static
 from sysbench.tui.live.sensors import StripState
 from sysbench.tui.text import elapsed
 
-SPARE = ("mode('inspect')", "mode('studies')", "explain", "copy", "unfold", "mode('result')")
+SPARE = (
+    "mode('machine')",
+    "mode('inspect')",
+    "mode('studies')",
+    "explain",
+    "copy",
+    "unfold",
+    "mode('result')",
+)
 """Actions whose keys are dropped first, in this order; F1 lists them all."""
 PALETTE = "command_palette"
 LAST = ("help", PALETTE)
