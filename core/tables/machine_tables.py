@@ -196,10 +196,11 @@ def gpu_processes_table(processes: Sequence[ProcessState]) -> Table:
                 about="number of the GPU, and of the MIG instance after a slash",
             ),
             Column("pid", format="{:d}", about="process id"),
-            Column("user", lambda row: row.user or UNKNOWN, priority=3, about="its user"),
+            Column("user", lambda row: row.user or UNKNOWN, priority=1, about="its user"),
             Column(
                 "gpu_memory_bytes",
                 lambda row: of_gpu(row, "gpu_memory_bytes"),
+                heading="GPU mem",
                 about="memory on this GPU",
             ),
             Column(
@@ -215,7 +216,7 @@ def gpu_processes_table(processes: Sequence[ProcessState]) -> Table:
                 priority=8,
                 about="compute, graphics or both",
             ),
-            Column("cores", format="{:.2f}", priority=1, about="average cores that it kept busy"),
+            Column("cores", format="{:.2f}", priority=3, about="average cores that it kept busy"),
             Column("memory_bytes", heading="RSS", priority=5, about="resident memory"),
             Column(
                 "age",

@@ -252,6 +252,19 @@ int nvmlDeviceGetCudaComputeCapability(Gpu *gpu, int *major, int *minor) {
     return SUCCESS;
 }
 
+typedef struct {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char text[32];
+} Pci;
+
+int nvmlDeviceGetPciInfo_v3(Gpu *gpu, Pci *pci) {
+    ENTER(gpu);
+    *pci = (Pci){.bus = gpu->index};
+    snprintf(pci->legacy, sizeof pci->legacy, "0000:%02X:00.0", gpu->index);
+    snprintf(pci->text, sizeof pci->text, "00000000:%02X:00.0", gpu->index);
+    return SUCCESS;
+}
 int nvmlDeviceGetPerformanceState(Gpu *gpu, unsigned *state) {
     ENTER(gpu);
     *state = 0;

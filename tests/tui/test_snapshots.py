@@ -23,9 +23,11 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.pair_watch import Pair, pair_of
 from sysbench.tui.screens.compare_rows import RowsView
 from sysbench.tui.screens.compare_screen import CompareScreen
+from sysbench.tui.screens.machine_screen import MachineScreen
 from sysbench.tui.screens.result_registry import USUAL_TABS
 from sysbench.tui.screens.run_screen import RunScreen
 from sysbench.tui.widgets.drawing import Drawing
+from tests.factories import machine_state
 from tests.tui.conftest import CannedSampler, open_tab, until
 from tests.tui.experiments import begun, disturb, with_fixed_names, write_rounds
 
@@ -212,3 +214,26 @@ def changed_pair(run: RunDirectory) -> Pair:
         msgspec.structs.replace(record, kernels=msgspec.structs.replace(kernels, perturbation=1.03))
     )
     return Pair(run, other)
+
+
+@at_both_sizes
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_machine_screen(
+    snap_compare: Compare,
+    frozen_run: RunDirectory,
+    size: tuple[int, int],
+    gpus: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sysbench.tui.live.machine_watch.MachineWatch.start", lambda watch: None)
+    app = SysbenchApp(CannedSampler(), mode="machine")
+
+    async def look(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: isinstance(app.screen, MachineScreen))
+        screen = app.screen
+        assert isinstance(screen, MachineScreen)
+        screen.show(machine_state(gpus))
+        await until(pilot, lambda: screen.last and app.session.strip.latest)
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=look)

@@ -94,9 +94,19 @@ def _first_lines(gpus: Sequence[GpuState], history: History, width: int) -> list
         if left > 0:
             style = DIM if limits in (UNLIMITED, UNKNOWN) else "$warning"
             words = {UNLIMITED: "no limit", UNKNOWN: f"limits {UNKNOWN}"}.get(limits, limits)
-            line += Content.styled(f"  {truncate(words, left)}", style)
+            line += Content.styled(f"  {truncate(_fitted(words, left), left)}", style)
         lines.append(line)
     return lines
+
+
+def _fitted(reasons: str, width: int) -> str:
+    """The reasons that fit and the number of the others: ``power cap +1``."""
+    names = reasons.split(", ")
+    texts = [
+        ", ".join(names[:shown]) + (f" +{len(names) - shown}" if shown < len(names) else "")
+        for shown in range(len(names), 0, -1)
+    ]
+    return next((text for text in texts if len(text) <= width), texts[-1])
 
 
 def _memory_text(gpu: GpuState) -> str:
