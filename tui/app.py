@@ -114,6 +114,8 @@ class SysbenchApp(FrameDiffApp[None]):
             sampler: Source of the strip's samples while no run is live.
             mode: Mode to begin with and to stay in; "" for Run, or Live if a run is live.
         """
+        if mode:
+            self.DEFAULT_MODE = mode  # type: ignore[misc]
         super().__init__()
         self._first_mode = mode
         self.session = Session(sampler or StripSampler())
@@ -209,7 +211,7 @@ class SysbenchApp(FrameDiffApp[None]):
         pair = self.session.find_live_pair()
         run = self.session.find_live_run()
         if self._first_mode:
-            self.switch_mode(self._first_mode)
+            self.compared = pair
             if run is not None:
                 self.session.follow(run)
         elif pair is not None:
