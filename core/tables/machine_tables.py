@@ -224,7 +224,7 @@ def gpu_processes_table(processes: Sequence[ProcessState]) -> Table:
                 priority=2,
                 about="time since its start",
             ),
-            Column("command", _command, is_flexible=True, about="arguments without secrets"),
+            Column("command", command_words, is_flexible=True, about="arguments without secrets"),
         ),
         name="gpu_processes",
         title="Processes on GPUs",
@@ -247,7 +247,7 @@ def processes_table(processes: Sequence[ProcessState]) -> Table:
                 priority=2,
                 about="time since its start",
             ),
-            Column("command", _command, is_flexible=True, about="arguments without secrets"),
+            Column("command", command_words, is_flexible=True, about="arguments without secrets"),
         ),
         name="processes",
         title="Busiest processes of the host",
@@ -265,7 +265,8 @@ def gpu_place(process: GpuProcess) -> str:
     return str(process.gpu) if instance is None else f"{process.gpu}/{instance}"
 
 
-def _command(process: ProcessState) -> str:
+def command_words(process: ProcessState) -> str:
+    """The command, or the name and why there is none."""
     if process.command is not None:
         return f"{process.command} ({process.missing})" if process.missing else process.command
     name = f"{process.name} " if process.name else ""

@@ -14,7 +14,11 @@ from textual.events import Resize, ScreenResume
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.machine.machine_state import GpuProcess, MachineState, ProcessState
-from sysbench.core.tables.machine_tables import gpu_processes_table, processes_table
+from sysbench.core.tables.machine_tables import (
+    command_words,
+    gpu_processes_table,
+    processes_table,
+)
 from sysbench.tui.live.machine_watch import LastRun, MachineWatch, last_run
 from sysbench.tui.screens.machine_text import (
     PAST,
@@ -150,7 +154,7 @@ class MachineScreen(WorkScreen):
 
     def subject(self) -> str:
         place = self.table.selected
-        return "" if place is None else (self._shown[place].command or "")
+        return "" if place is None else command_words(self._shown[place])
 
 
 def _key(process: ProcessState) -> tuple[int, int | None]:

@@ -60,7 +60,7 @@ def panel_height(state: MachineState, lines_free: int) -> int:
 
 def _first_lines(gpus: Sequence[GpuState], history: History, width: int) -> list[Content]:
     """``0 ████░░ 40 %  ██░░░░ 10.0/79.0 GiB  612/700 W  1755 MHz  61 °C  power cap``"""
-    bar = 6 if width < NARROW else 10
+    bar = 5 if width < NARROW else 10
     columns = [
         [_memory_text(gpu) for gpu in gpus],
         [of_limit(gpu.sample.power_watts, gpu.sample.power_limit_watts) for gpu in gpus],
@@ -123,7 +123,7 @@ def _bar(share: float | None, width: int) -> Content:
 
 
 def _second_line(gpu: GpuState, width: int) -> Content:
-    """``  SM 92 %  tensor 61 %  …``: what is known; the reasons for the rest come last."""
+    """``  SM 92 %  tensor 61 %  …``: those that fit of what is known, and why load is not."""
     sample = gpu.sample
     shares = {
         "SM": sample.sm_active,
@@ -132,7 +132,12 @@ def _second_line(gpu: GpuState, width: int) -> Content:
         "memory busy": gpu.memory_busy,
         "fan": gpu.fan_share,
     }
-    parts = [f"{name} {percent(value, 0)}" for name, value in shares.items() if value is not None]
+    parts = [
+        f"{name} {UNKNOWN}: {gpu.missing[name]}"
+        for name in ("utilization", "processes")
+        if name in gpu.missing
+    ]
+    parts += [f"{name} {percent(value, 0)}" for name, value in shares.items() if value is not None]
     if gpu.performance_state:
         parts.append(gpu.performance_state)
     if sample.memory_clock_mhz is not None:
@@ -141,12 +146,13 @@ def _second_line(gpu: GpuState, width: int) -> Content:
         parts.append(f"{gpu.ecc_errors} uncorrected memory errors")
     if sample.clock_reasons and "idle" in sample.clock_reasons:
         parts.append("idle")
-    for name in ("utilization", "processes"):
-        if name in gpu.missing:
-            parts.append(f"{name} {UNKNOWN}: {gpu.missing[name]}")
     if gpu.bus_id:
         parts.append(gpu.bus_id)
-    return Content.styled(truncate("  " + "  ".join(parts), width), DIM)
+    line = ""
+    for part in parts:
+        if not line or len(line) + 2 + len(part) <= width:
+            line += f"  {part}"
+    return Content.styled(truncate(line, width), DIM)
 
 
 def _mig_lines(gpu: GpuState, width: int) -> list[Content]:
