@@ -304,9 +304,7 @@ class ProcessReader:
     def _hidden(self, pid: int) -> ProcessState:
         # The driver lists it again although it is not here, so it did not end between the two.
         why = "of another container, or hidden by the system"
-        return ProcessState(
-            pid=pid, missing=why if pid in self._unseen else f"ended meanwhile, {why}"
-        )
+        return ProcessState(pid=pid, missing=why if pid in self._unseen else f"just ended, {why}")
 
 
 def describe_process(process: psutil.Process, cores: float | None) -> ProcessState:

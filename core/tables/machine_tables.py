@@ -365,19 +365,3 @@ def disturbed_words(record: Record) -> str:
     if record.telemetry is None:
         return f"its record has no telemetry.{lost}"
     return f"its record names no other process.{lost}"
-
-
-def others_table(record: Record) -> Table:
-    """Other programs that the record of a run names."""
-    return tabulate(
-        others_of(record),
-        (
-            Column("name", is_flexible=True),
-            Column("pid", format="{:d}", is_optional=True, about="process id"),
-            Column("gpu_memory_bytes", is_optional=True, about="largest memory on the run's GPU"),
-            Column("cores", format="{:.1f}", about="average cores during the timing pass"),
-            Column("cores_share", about="share of all cores"),
-        ),
-        name="last_run_others",
-        title="Beside the last run",
-    )

@@ -63,7 +63,11 @@ def machine_document(state: MachineState, last: LastRun | None, limit: int | Non
         "gpu_processes": _listed(document["gpu_processes"], len(state.gpu_processes)),
         "processes": _listed(msgspec.to_builtins(shown), state.process_count),
         "host": document["host"],
-        "last_run": None if last is None else last._asdict(),
+        "last_run": last
+        and {
+            **last._asdict(),
+            "others": _listed([each._asdict() for each in last.others], len(last.others)),
+        },
     }
 
 

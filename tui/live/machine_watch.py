@@ -12,7 +12,7 @@ from sysbench.core.machine.machine_reader import MachineReader
 from sysbench.core.machine.machine_state import MachineState
 from sysbench.core.runs.run_directory import newest_record
 from sysbench.core.storage import home
-from sysbench.core.tables.machine_tables import disturbed_words
+from sysbench.core.tables.machine_tables import OtherProcess, disturbed_words, others_of
 
 FIRST_SECONDS = 0.5
 INTERVAL_SECONDS = 2.0
@@ -21,11 +21,12 @@ LIVE_INTERVAL_SECONDS = 5.0
 
 
 class LastRun(NamedTuple):
-    """The newest run that measured something, and a sentence about what ran beside it."""
+    """The newest run that measured something, and what its record names beside it."""
 
     id: str
     ended_ns: int | None
     words: str
+    others: list[OtherProcess]
 
 
 def machine_reader() -> MachineReader:
@@ -37,7 +38,7 @@ def last_run() -> LastRun | None:
     record = newest_record()
     if record is None:
         return None
-    return LastRun(record.id, record.ended_ns, disturbed_words(record))
+    return LastRun(record.id, record.ended_ns, disturbed_words(record), others_of(record))
 
 
 class MachineWatch:

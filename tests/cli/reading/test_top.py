@@ -27,7 +27,9 @@ def test_the_document_has_the_host_and_its_processes(
     assert document["gpus"]["total"] == len(document["gpus"]["rows"])
     assert bool(document["gpus"]["rows"]) != bool(document["no_gpus"])
     assert document["host"]["cores"] == os.cpu_count()
-    assert document["last_run"]["id"] == tiny_run.id
+    last = document["last_run"]
+    assert last["id"] == tiny_run.id and last["words"]
+    assert last["others"]["total"] == len(last["others"]["rows"])
 
 
 def test_in_a_pipe_it_prints_once(capsys: pytest.CaptureFixture[str]) -> None:

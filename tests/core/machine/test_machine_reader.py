@@ -96,7 +96,7 @@ def test_a_process_on_a_gpu_has_owner_command_memory_and_age(
 def test_a_process_that_is_not_in_this_container_is_shown_as_such(on_stub: RunPython) -> None:
     states = on_stub(LOOK_TWICE, NVML_STUB_PROCESSES=f"{ABSENT}:{GIB}")
     first, second = (state["gpu_processes"][0] for state in states)
-    assert first["missing"] == "ended meanwhile, of another container, or hidden by the system"
+    assert first["missing"] == "just ended, of another container, or hidden by the system"
     assert second["missing"] == "of another container, or hidden by the system"
     assert (second["gpu_memory_bytes"], second["user"], second["command"]) == (GIB, None, None)
 

@@ -20,7 +20,7 @@ from sysbench.core.tables.machine_tables import (
     gpu_processes_table,
     gpus_table,
     host_table,
-    others_table,
+    others_of,
 )
 from tests.factories import host_state, record
 
@@ -122,7 +122,7 @@ def test_what_disturbed_a_run_is_named() -> None:
     assert disturbed_words(disturbed) == (
         "disturbed by python (pid 4211) on the GPU, 2.00 GiB; stress on 3.4 cores, 84 % of all."
     )
-    assert others_table(disturbed).column("name") == ["python", "stress"]
+    assert [other.name for other in others_of(disturbed)] == ["python", "stress"]
 
 
 def test_a_process_that_no_finding_blames_is_only_named() -> None:
