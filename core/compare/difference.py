@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,7 +21,7 @@ from sysbench.core.compare.nodes import (
 )
 from sysbench.core.compare.times import levels_of, time_difference
 from sysbench.core.formatting import counted, format_bytes, shortened, signed_percent
-from sysbench.core.record.memory import Origin
+from sysbench.core.memory.stack_pairs import OriginPair, pair_origins, stack_of
 from sysbench.core.record.record import Kernels, Memory, Record
 from sysbench.core.trace.classify import fused_operators
 from sysbench.core.trace.module_tree import UNLINKED, group_by
@@ -207,14 +206,12 @@ def signed_bytes(count: int) -> str:
     return f"{'+' if count >= 0 else ''}{format_bytes(count)}"
 
 
-LINE = re.compile(r":\d+(?= |$)")
 UNLISTED = "smaller allocations, and those without a stack"
 UNACCOUNTED = "not in the ledger"
 NO_PHASE = "outside of all phases"
 NO_STACK = "stack not recorded"
 FRAMES_SHOWN = 2
 
-Sides = tuple[list[Origin], list[Origin]]
 Sizes = tuple[int | None, int | None]
 """Bytes of A and of B; None on a side that has no such row."""
 
@@ -223,9 +220,8 @@ def memory_difference_tree(a: Memory, b: Memory) -> ByteNode:
     """Compare the peak of B with A's, in bytes.
 
     Categories are the rows of the two ledgers, including rounding to the allocator's blocks; below
-    are the phases in which the memory was requested, and the stacks. Stacks are matched frame by
-    frame, then without line numbers. Bytes of a category outside its listed stacks are a separate
-    row, so that every level adds up.
+    are the phases in which the memory was requested, and the stacks, matched by `pair_origins`.
+    Bytes of a category outside its listed stacks are a separate row, so that every level adds up.
     """
     ledger_a, ledger_b = (
         {row.name: row.bytes for row in side.ledger if row.bytes} for side in (a, b)
@@ -249,17 +245,16 @@ def _rest(name: str, sizes: Sizes, children: Sequence[ByteNode]) -> list[ByteNod
     return [_node("rest", name, (a_rest, b_rest))] if a_rest or b_rest else []
 
 
-def _phase(name: str, sides: Sides) -> ByteNode:
+def _phase(name: str, sides: OriginPair) -> ByteNode:
     stacks = []
-    for pair in _stack_pairs(*sides):
-        frames = [side[0].stack if side else [] for side in pair]
-        stack = frames[1] if pair[1] else frames[0]
-        node = _node("stack", stack_name(stack), _sizes(pair), pair, a_name=stack_name(frames[0]))
+    for pair in pair_origins(*sides):
+        stack = stack_of(pair)
+        node = _node("stack", stack_name(stack), _sizes(pair), pair)
         stacks.append(msgspec.structs.replace(node, stack=stack))
     return _node("phase", name, _sizes(sides), sides, children=stacks)
 
 
-def _sizes(sides: Sides) -> Sizes:
+def _sizes(sides: OriginPair) -> Sizes:
     a, b = (sum(origin.bytes for origin in side) if side else None for side in sides)
     return a, b
 
@@ -268,52 +263,25 @@ def _node(
     kind: Kind,
     name: str,
     sizes: Sizes,
-    sides: Sides | None = None,
+    sides: OriginPair | None = None,
     *,
-    a_name: str = "",
     children: Sequence[ByteNode] = (),
 ) -> ByteNode:
     a_bytes, b_bytes = sizes
-    name, state, a_name = name_sides(
-        None if a_bytes is None else a_name or name, None if b_bytes is None else name
+    name, state, _ = name_sides(
+        None if a_bytes is None else name, None if b_bytes is None else name
     )
     blocks = [sum(origin.blocks for origin in side) for side in sides] if sides else [None, None]
     return ByteNode(
         kind=kind,
         name=name,
         state=state,
-        a_name=a_name,
         a_bytes=a_bytes or 0,
         b_bytes=b_bytes or 0,
         a_blocks=blocks[0],
         b_blocks=blocks[1],
         children=in_order(children),
     )
-
-
-def _stack_pairs(a: Sequence[Origin], b: Sequence[Origin]) -> list[Sides]:
-    """Pair origins by their stack; the others if only line numbers differ and the match is
-    unique."""
-    exact = pair_by(a, b, _stack)
-    pairs = [pair for pair in exact.values() if all(pair)]
-    left = [pair for pair in exact.values() if not all(pair)]
-    without_lines = pair_by(
-        [origin for pair in left for origin in pair[0]],
-        [origin for pair in left for origin in pair[1]],
-        lambda origin: tuple(LINE.sub("", frame) for frame in origin.stack),
-    )
-    for pair in without_lines.values():
-        stacks = [group_by(side, _stack) for side in pair]
-        if len(stacks[0]) == len(stacks[1]) == 1:
-            pairs.append(pair)
-        else:
-            pairs += [(origins, []) for origins in stacks[0].values()]
-            pairs += [([], origins) for origins in stacks[1].values()]
-    return pairs
-
-
-def _stack(origin: Origin) -> tuple[str, ...]:
-    return tuple(origin.stack)
 
 
 def stack_name(stack: Sequence[str]) -> str:

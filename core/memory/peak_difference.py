@@ -7,7 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
+from sysbench.core.memory.stack_pairs import pair_origins, stack_of
 from sysbench.core.record.record import Memory
+from sysbench.core.trace.module_tree import group_by
 
 KINDS = ("parameter_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
 
@@ -68,24 +70,29 @@ def _modules(memory: Memory) -> dict[tuple[str, str], int]:
 
 
 def _origins(a: Memory, b: Memory) -> list[OriginChange]:
-    by_stack = [
-        {(origin.category, origin.phase, tuple(origin.stack)): origin for origin in memory.origins}
+    groups = [
+        group_by(memory.origins, lambda origin: (origin.category, origin.phase))
         for memory in (a, b)
     ]
-    sizes = [{key: origin.bytes for key, origin in origins.items()} for origins in by_stack]
-    blocks = [{key: origin.blocks for key, origin in origins.items()} for origins in by_stack]
-    return [
-        OriginChange(
-            category=key[0],
-            phase=key[1],
-            stack=list(key[2]),
-            a_bytes=before,
-            b_bytes=after,
-            a_blocks=blocks[0].get(key, 0),
-            b_blocks=blocks[1].get(key, 0),
-        )
-        for key, before, after in _changed(*sizes)
-    ]
+    changes = []
+    for category, phase in dict.fromkeys([*groups[0], *groups[1]]):
+        key = category, phase
+        for pair in pair_origins(*(group.get(key, []) for group in groups)):
+            a_bytes, b_bytes = (sum(origin.bytes for origin in side) for side in pair)
+            a_blocks, b_blocks = (sum(origin.blocks for origin in side) for side in pair)
+            if a_bytes != b_bytes:
+                changes.append(
+                    OriginChange(
+                        category=category,
+                        phase=phase,
+                        stack=stack_of(pair),
+                        a_bytes=a_bytes,
+                        b_bytes=b_bytes,
+                        a_blocks=a_blocks,
+                        b_blocks=b_blocks,
+                    )
+                )
+    return sorted(changes, key=lambda change: -abs(change.b_bytes - change.a_bytes))
 
 
 def _changed(a: Mapping[Key, int], b: Mapping[Key, int]) -> Iterable[tuple[Key, int, int]]:
