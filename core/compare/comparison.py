@@ -58,6 +58,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         memory: Differences at the peaks, null without two memory passes.
         difference: The change of the traced step and of the peak, row by row; null unless
             requested.
+        of_files: True if a side is an imported file, which has no settings.
     """
 
     a: str
@@ -75,13 +76,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     procedure: list[Factor]
     memory: MemoryDifference | None = None
     difference: Difference | None = None
+    of_files: bool = False
 
 
 def compare(
     a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = MIN_EFFECT
 ) -> Comparison:
     """Judge run B against run A. Imported files have no settings that could differ."""
-    differences = differing(a, b) if a.spec and b.spec else []
+    of_files = not (a.spec and b.spec)
+    differences = [] if of_files else differing(a, b)
     step = verdict_of(a, b, known, smallest=smallest)
     return Comparison(
         a=a.id,
@@ -98,6 +101,7 @@ def compare(
         factors=[factor for factor in differences if factor.name not in _PROCEDURE],
         procedure=[factor for factor in differences if factor.name in _PROCEDURE],
         memory=memory_difference(a.memory, b.memory) if a.memory and b.memory else None,
+        of_files=of_files,
     )
 
 

@@ -12,6 +12,7 @@ from sysbench.core.compare.nodes import (
     ByteNode,
     Difference,
     Kind,
+    StepChange,
     TimeNode,
     differs,
     in_order,
@@ -20,9 +21,11 @@ from sysbench.core.compare.nodes import (
     walk_nodes,
 )
 from sysbench.core.compare.times import levels_of, time_difference
+from sysbench.core.compare.verdict import Verdict, headline
 from sysbench.core.formatting import counted, format_bytes, shortened, signed_percent
 from sysbench.core.memory.stack_pairs import OriginPair, pair_origins, stack_of
 from sysbench.core.record.record import Kernels, Memory, Record
+from sysbench.core.record.steps import StepRow
 from sysbench.core.trace.classify import fused_operators
 from sysbench.core.trace.module_tree import UNLINKED, group_by
 
@@ -33,6 +36,7 @@ OPPOSING = 0.1
 NAMES_SHOWN = 2
 LONGEST_NAME = 48
 NOT_TESTED = "One traced process each: not tested."
+UNTRACED = "the rows are of the traced step; the untraced one changed by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +323,81 @@ def difference(a: DifferenceSide, b: DifferenceSide) -> Difference:
         summary.append(memory_summary(memory))
     else:
         missing["memory"] = _without("memory pass", a, a.record.memory, b.record.memory)
-    return Difference(summary=summary, time=time, memory=memory, notes=notes, missing=missing)
+    return Difference(
+        summary=summary,
+        time=time,
+        memory=memory,
+        notes=notes,
+        missing=missing,
+        steps=_steps(a.kernels, b.kernels),
+    )
+
+
+def under_verdict(difference: Difference, a: Record, b: Record, verdict: Verdict) -> Difference:
+    """Let the summary start with the reason why the rows explain no change, if there is one."""
+    sentence = unexplained(difference.time, a, b, verdict)
+    if not sentence:
+        return difference
+    of_memory = difference.summary[-1:] if difference.memory else []
+    return msgspec.structs.replace(
+        difference,
+        summary=[sentence, *of_memory],
+        notes=[note for note in difference.notes if not note.startswith(UNTRACED)],
+        unexplained=sentence,
+    )
+
+
+def unexplained(time: TimeNode | None, a: Record, b: Record, verdict: Verdict) -> str:
+    """Say that the traced step does not explain the change of the untraced one, or return "".
+
+    It does not if that has the opposite sign, or if the verdict has an interval and no difference.
+    """
+    if time is None or a.timing is None or b.timing is None:
+        return ""
+    untraced_ms = b.timing.step.median_ms - a.timing.step.median_ms
+    changes = f"Traced {signed(time.change)}, untraced {untraced_ms:+.3f} ms"
+    if verdict.verdict in ("same", "not decidable") and verdict.low is not None:
+        return f"{changes} ({headline(verdict)}): there is no change that these rows could explain."
+    if time.change * untraced_ms < 0:
+        return f"{changes}: the trace does not explain this change."
+    return ""
+
+
+def _steps(a: Kernels | None, b: Kernels | None) -> list[StepChange]:
+    a_rows, b_rows = (
+        side.marked_steps.rows if side and side.marked_steps else [] for side in (a, b)
+    )
+    if not a_rows or not b_rows:
+        return []
+    changes = []
+    for kind, sides in pair_by(a_rows, b_rows, lambda row: row.kind).items():
+        a_steps, b_steps = _by_number(*sides)
+        for key in sorted(a_steps.keys() | b_steps.keys()):
+            changes.append(_step(kind, a_steps.get(key), b_steps.get(key)))
+    return changes
+
+
+def _by_number(a: list[StepRow], b: list[StepRow]) -> list[dict[int, StepRow]]:
+    """Steps by their number, or by their place if no number is on both sides."""
+    numbered = [{row.number or 0: row for row in side} for side in (a, b)]
+    is_unique = all(map(lambda rows, side: len(rows) == len(side), numbered, (a, b)))
+    if is_unique and not numbered[0].keys().isdisjoint(numbered[1]):
+        return numbered
+    return [dict(enumerate(side)) for side in (a, b)]
+
+
+def _step(kind: str, a: StepRow | None, b: StepRow | None) -> StepChange:
+    return StepChange(
+        kind=kind,
+        a_number=a.number if a else None,
+        b_number=b.number if b else None,
+        a_ns=a.ns if a else None,
+        b_ns=b.ns if b else None,
+        a_busy_ns=a.busy_ns if a else None,
+        b_busy_ns=b.busy_ns if b else None,
+        a_kernels=a.kernels if a else None,
+        b_kernels=b.kernels if b else None,
+    )
 
 
 def _without(what: str, side: DifferenceSide, a: object, b: object) -> str:
@@ -346,4 +424,4 @@ def _notes(a: Kernels, b: Kernels, *records: Record) -> Iterator[str]:
     medians = [record.timing.step.median_ms for record in records if record.timing]
     if len(medians) == len(records):
         change_ms = medians[1] - medians[0]
-        yield f"the rows are of the traced step; the untraced one changed by {change_ms:+.3f} ms"
+        yield f"{UNTRACED} {change_ms:+.3f} ms"

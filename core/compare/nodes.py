@@ -134,15 +134,37 @@ class ByteNode(DifferenceNode, frozen=True, kw_only=True):
         )
 
 
+class StepChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One marked step of both sides, or of one: null is a step that the side does not have.
+
+    Steps of a kind are matched by number, or by their place if no number is on both sides. ``ns``
+    is the step's time, ``busy_ns`` the part in which anything ran, ``kernels`` what began in it.
+    """
+
+    kind: str
+    a_number: int | None = None
+    b_number: int | None = None
+    a_ns: int | None = None
+    b_ns: int | None = None
+    a_busy_ns: int | None = None
+    b_busy_ns: int | None = None
+    a_kernels: int | None = None
+    b_kernels: int | None = None
+
+
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """B against A, row by row.
 
     Attributes:
-        summary: Three lines on the time, then one on memory, if both sides have them.
+        summary: Three lines on the time, or ``unexplained`` in their place, then one on memory, if
+            both sides have them.
         time: The traced step; null if a side has no table of kernels.
         memory: The peak; null if a side has no ledger.
         notes: Reservations to read before the rows.
         missing: Reasons for a null.
+        steps: Marked steps, if both sides mark some.
+        unexplained: Why the traced step does not explain the change of the untraced one; else
+            empty.
     """
 
     summary: list[str]
@@ -150,6 +172,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     memory: ByteNode | None
     notes: list[str]
     missing: dict[str, str]
+    steps: list[StepChange] = []
+    unexplained: str = ""
 
 
 AnyNode = TypeVar("AnyNode", TimeNode, ByteNode)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from sysbench.core.colours import HUES, Look, look_of, place_look
+from sysbench.core.compare.verdict import Verdict
 from sysbench.core.export.page_document import tag, text
-from sysbench.core.formatting import format_bytes
+from sysbench.core.formatting import format_bytes, percent, signed_percent
 from sysbench.core.record.record import Timeline
 from sysbench.core.tables.cells import heading
 from sysbench.core.tables.timing_tables import Figure, Series
@@ -248,3 +249,56 @@ def _line_tooltip(figure: Figure, drawn: Sequence[Series], x: float) -> str:
         f"{series.name} {figure.words(dict(series.points).get(x))}".strip() for series in drawn
     )
     return f"{heading(figure.axis)} {figure.mark(x)}: {' · '.join(values)}"
+
+
+AXIS_HEIGHT = 74
+AXIS_Y = 30
+
+
+def interval_chart(verdict: Verdict) -> str:
+    """Draw the change of the step time with its interval and the smallest difference that matters.
+
+    Empty without a change; without an interval only the change is drawn.
+    """
+    if verdict.change is None:
+        return ""
+    ends = [end for end in (verdict.change, verdict.low, verdict.high) if end is not None]
+    reach = 1.15 * max(2 * verdict.smallest, *map(abs, ends))
+
+    def x(share: float) -> float:
+        return round(WIDTH / 2 + share / reach * (WIDTH / 2 - RIGHT), 1)
+
+    low, high = x(-verdict.smallest), x(verdict.smallest)
+    parts = [
+        tag("rect", x=low, y=AXIS_Y - 16, width=round(high - low, 1), height=32, class_="band"),
+        tag("line", x1=RIGHT, x2=WIDTH - RIGHT, y1=AXIS_Y, y2=AXIS_Y, class_="axis"),
+        tag("line", x1=x(0), x2=x(0), y1=AXIS_Y - 20, y2=AXIS_Y + 20, class_="axis"),
+        tag("text", "0", x=x(0), y=AXIS_Y + 36, text_anchor="middle"),
+    ]
+    if verdict.low is not None and verdict.high is not None:
+        parts.append(
+            tag(
+                "line",
+                x1=x(verdict.low),
+                x2=x(verdict.high),
+                y1=AXIS_Y,
+                y2=AXIS_Y,
+                class_="interval",
+            )
+        )
+        for end, anchor in ((verdict.low, "end"), (verdict.high, "start")):
+            side = -6 if anchor == "end" else 6
+            label = text(signed_percent(end))
+            parts.append(tag("text", label, x=x(end) + side, y=AXIS_Y + 4, text_anchor=anchor))
+    parts.append(tag("circle", cx=x(verdict.change), cy=AXIS_Y, r=6, class_="step"))
+    label = text(signed_percent(verdict.change))
+    parts.append(tag("text", label, x=x(verdict.change), y=AXIS_Y - 20, text_anchor="middle"))
+    words = "95 % interval" if verdict.low is not None else "no interval"
+    note = (
+        f"Change of the step time, B against A, {words}; the band is ±{percent(verdict.smallest)}."
+    )
+    return tag(
+        "figure",
+        tag("svg", *parts, viewBox=f"0 0 {WIDTH} {AXIS_HEIGHT}", role="img", aria_label=note),
+        tag("figcaption", text(note)),
+    )

@@ -6,11 +6,12 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.resources import files
 
 from sysbench.core.tables.cells import cells_as_text, heading_of, is_numeric, literal
 from sysbench.core.tables.table import Table
+from sysbench.core.tables.trust import mark_perturbed
 
 HEADING = re.compile(r"<h2>(.*?)</h2>")
 BREAK = re.compile(r"[:;,] ")
@@ -31,20 +32,33 @@ def tag(name: str, *inside: str, **attributes: object) -> str:
     return f"<{name}{given}>{''.join(inside)}</{name}>"
 
 
+def with_code_tags(value: str) -> str:
+    """Escape untrusted text; what stands between backticks becomes code."""
+    parts = value.split("`")
+    if len(parts) % 2 == 0:
+        return text(value)
+    return "".join(tag("code", text(part)) if n % 2 else text(part) for n, part in enumerate(parts))
+
+
 def section(title: str, *inside: str, anchor: str) -> str:
     return tag("section", tag("h2", text(title)), *inside, id=anchor)
 
 
-def table(content: Table) -> str:
+def table(content: Table, perturbed: Collection[str] = ()) -> str:
+    """Make a table; ``perturbed`` are columns whose numbers are marked."""
     looks = ["number" if is_numeric(content, name) else "words" for name in content.columns]
     head = [
         tag("th", text(heading_of(content, name)), class_=look)
         for name, look in zip(content.columns, looks, strict=True)
     ]
+    marks = [mark_perturbed if name in perturbed else str for name in content.columns]
     rows = [
         tag(
             "tr",
-            *(tag("td", text(cell), class_=look) for cell, look in zip(row, looks, strict=True)),
+            *(
+                tag("td", text(mark(cell)), class_=look)
+                for cell, look, mark in zip(row, looks, marks, strict=True)
+            ),
         )
         for row in cells_as_text(content)
     ]

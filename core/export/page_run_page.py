@@ -29,7 +29,7 @@ INSIDE = ("findings", "modules", "tree")
 def run_page(record: Record, tables: Sequence[Table], tree: TreeNode | None = None) -> str:
     """Make a self-contained page of a run; the tree has folded layers."""
     first, *further = headline(record)
-    figures = " · ".join(_figures(record))
+    figures = " · ".join(run_figures(record))
     stamp = time.strftime("%Y-%m-%d %H:%M", time.gmtime(record.created_ns / 1e9))
     began = tag("time", text(f"{stamp} UTC"), datetime=f"{stamp.replace(' ', 'T')}Z")
     head = "".join(
@@ -46,7 +46,7 @@ def run_page(record: Record, tables: Sequence[Table], tree: TreeNode | None = No
     return document(title, head, dict(_sections(record, tables, tree)), about)
 
 
-def _figures(record: Record) -> Iterator[str]:
+def run_figures(record: Record) -> Iterator[str]:
     timing, memory = record.timing, record.memory
     if timing is not None:
         width = f" ±{percent(timing.step.half_width)}" if timing.step.half_width else ""

@@ -124,7 +124,7 @@ def escaped(text: str) -> str:
     return shown
 
 
-_MARKS = {
+VERDICT_MARKS = {
     "faster": "🟢",
     "slower": "🔴",
     "same": "⚪",
@@ -149,8 +149,8 @@ def verdict_as_markdown(
         folded: Tables that are collapsed, such as the conditions.
     """
     text = describe_verdict(verdict)
-    lines = [f"### {_MARKS[verdict.verdict]} Step time: {escaped(text.headline)}", ""]
-    lines += [f"- {_with_code(line)}" for line in (*text.reasons, *facts) if line]
+    lines = [f"### {VERDICT_MARKS[verdict.verdict]} Step time: {escaped(text.headline)}", ""]
+    lines += [f"- {with_code(line)}" for line in (*text.reasons, *facts) if line]
     for table in tables:
         lines += ["", f"**{escaped(table.title)}**", "", table_as_markdown(table)]
     for table in folded:
@@ -162,7 +162,7 @@ def verdict_as_markdown(
     return "\n".join(lines) + "\n"
 
 
-def _with_code(text: str) -> str:
+def with_code(text: str) -> str:
     """Escape text except for commands between backticks."""
     parts = text.split("`")
     if len(parts) % 2 == 0:

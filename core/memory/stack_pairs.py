@@ -30,8 +30,7 @@ def pair_origins(a: Sequence[Origin], b: Sequence[Origin]) -> list[OriginPair]:
     """Pair origins by the functions on their stacks, since lines move when code is edited.
 
     Stacks of the same functions are paired first, then those with the most innermost functions in
-    common: another script may call the same code. Callers alone, and stacks without Python frames,
-    whose innermost frame is the allocator's, are no reason to pair.
+    common, down to the Python function that allocates: another script may call the same code.
     """
     pairs: list[OriginPair] = []
     left = (list(a), list(b))
@@ -46,8 +45,10 @@ def pair_origins(a: Sequence[Origin], b: Sequence[Origin]) -> list[OriginPair]:
 
 def _functions_to(depth: int) -> Callable[[Origin], tuple[str, ...]]:
     def functions(origin: Origin) -> tuple[str, ...]:
-        is_python = bool(origin.stack and PYTHON.search(origin.stack[0]))
-        return without_lines(origin.stack[:depth] if is_python else origin.stack)
+        # In front of it are operators or, without Python frames, the allocator itself.
+        python = (place for place, frame in enumerate(origin.stack) if PYTHON.search(frame))
+        least = next(python, len(origin.stack)) + 1
+        return without_lines(origin.stack[: max(depth, least)])
 
     return functions
 

@@ -104,6 +104,12 @@ def unit_of(table: Table, column: str) -> str:
     return table.units.get(column) or _unit(column)
 
 
+def known_columns(table: Table) -> list[str]:
+    """Return the shown columns that have a value in some row."""
+    contents = columns_of(table)
+    return [name for name in table.shown if not contents[name].is_blank(unknown=True)]
+
+
 def cells_as_text(table: Table) -> list[list[str]]:
     """Format all rows. Numbers of one unit share their decimals; in a table of quantities each row
     has its own unit."""

@@ -24,6 +24,7 @@ from sysbench.core.record.memory import (
     WouldFit,
 )
 from sysbench.core.record.record import Memory, ModuleMemory, Record
+from sysbench.core.tables.cells import SIGNED
 from sysbench.core.tables.meanings import MEANINGS
 from sysbench.core.tables.table import Cell, Column, Table, attributes, columns_for, facts, tabulate
 
@@ -360,9 +361,9 @@ def module_table(memory: Memory) -> Table:
 
 CHANGE_COLUMNS = columns_for(
     RowChange,
-    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
-    "a_bytes",
-    "b_bytes",
+    Column("change_bytes", lambda row: row.b_bytes - row.a_bytes, unit=f"{SIGNED}bytes"),
+    Column("a_bytes", heading="A"),
+    Column("b_bytes", heading="B"),
 )
 
 
@@ -389,14 +390,16 @@ def difference_tables(difference: MemoryDifference) -> list[Table]:
             difference.origins,
             columns_for(
                 OriginChange,
-                Column("change_bytes", lambda row: row.b_bytes - row.a_bytes),
-                "a_bytes",
-                "b_bytes",
-                "a_blocks",
-                "b_blocks",
+                Column(
+                    "change_bytes", lambda row: row.b_bytes - row.a_bytes, unit=f"{SIGNED}bytes"
+                ),
+                Column("a_bytes", heading="A"),
+                Column("b_bytes", heading="B"),
+                Column("a_blocks", heading="A blocks", priority=12),
+                Column("b_blocks", heading="B blocks", priority=11),
                 "category",
-                "phase",
-                Column("stack", lambda row: " < ".join(row.stack)),
+                Column("phase", priority=10),
+                Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
             ),
             name="stack-difference",
             title="Stacks at the two peaks: what differs",

@@ -87,6 +87,7 @@ def factor_table(
     factors: Sequence[Factor],
     procedure: Sequence[Factor] | None = None,
     *,
+    name: str = "factors",
     title: str = "What differs",
     names: tuple[str, str] = ("A", "B"),
 ) -> Table:
@@ -105,9 +106,7 @@ def factor_table(
         columns = (*columns, "what")
         what = [CAUSE] * len(factors) + [PROCEDURE] * len(procedure)
         rows = [(*row, kind) for row, kind in zip(rows, what, strict=True)]
-    return Table(
-        name="factors", title=title, columns=columns, rows=tuple(rows), about=FACTOR_COLUMNS
-    )
+    return Table(name=name, title=title, columns=columns, rows=tuple(rows), about=FACTOR_COLUMNS)
 
 
 def conditions_table(conditions: Sequence[Condition]) -> Table:

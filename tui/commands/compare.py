@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("sysbench-tui compare 1204 1211 --depth 4 --min 0.1%", "down to the kernels"),
         ("sysbench-tui compare before.json.gz after.json.gz", "two imported traces"),
         ("sysbench-tui compare 1204 trace.json.gz --json | jq .difference.summary", ""),
+        ("sysbench-tui compare 1204 1211 -o difference.html", "one page that can be sent"),
         ("sysbench-tui compare 1204 1211 --gate 3%", "for scripts: is B more than 3 % slower?"),
     )
     a = parser.add_argument("a", metavar="A", help=f"{RUN_HELP}; or a file")
@@ -38,6 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     complete_with(a, "run")
     complete_with(b, "run")
     add_table_formats(parser)
+    output = parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write the report to a file: .html a page for any browser, .svg a picture of this "
+        "text, .md Markdown",
+    )
+    complete_with(output, "file")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     add_no_pager(parser)
     parser.add_argument(
         "--depth",

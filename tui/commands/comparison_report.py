@@ -1,34 +1,27 @@
-"""Compare two runs or files: verdict, factors, figures of both, and rows that changed."""
+"""Compare two runs or files: print the report, or write it as a page or a picture."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from sysbench.core.compare.compared_records import NOTHING_KNOWN
-from sysbench.core.compare.comparison import Comparison, compare, describe_factors
-from sysbench.core.compare.difference import DifferenceSide, difference
+from sysbench.core.compare.comparison import Comparison
+from sysbench.core.compare.difference import DifferenceSide
 from sysbench.core.compare.gate_rule import gate_line, gate_of
-from sysbench.core.compare.nodes import Difference
-from sysbench.core.compare.verdict import MIN_EFFECT, Verdict, describe_verdict
-from sysbench.core.errors import NotFoundError, SpecError
-from sysbench.core.experiments.experiment_report import shared_experiment
-from sysbench.core.experiments.known import known_noise
-from sysbench.core.export.text_formats import tables_as_csv, tables_as_markdown
-from sysbench.core.inspection.decoding import Decoding
-from sysbench.core.runs.artifacts import layer_rows
-from sysbench.core.runs.run_directory import find_run
-from sysbench.core.runs.stored_records import load_record
-from sysbench.core.tables.cells import columns_of, literal
-from sysbench.core.tables.difference_rows_tree import Cut, change_tables
-from sysbench.core.tables.memory_tables import difference_tables
+from sysbench.core.compare.verdict import Verdict, describe_verdict
+from sysbench.core.errors import SpecError
+from sysbench.core.export.comparison_document import comparison_as_markdown, comparison_page
+from sysbench.core.export.text_formats import tables_as_csv
+from sysbench.core.export.written_files import refuse_existing, write
+from sysbench.core.inspection.compared_sides import compare_sides, find_source, read_sides
+from sysbench.core.tables.cells import known_columns, literal
+from sysbench.core.tables.comparison_passages import Passage, passages, verdict_text
+from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
 from sysbench.core.tables.table import Table
-from sysbench.core.tables.trust import is_perturbed
-from sysbench.core.tables.verdict_sides import factor_table
 from sysbench.tui.commands.compare import DEPTH, MIN_SHARE
 from sysbench.tui.commands.layout import (
     INDENT,
@@ -41,12 +34,17 @@ from sysbench.tui.commands.layout import (
     table_lines,
     titled,
 )
-from sysbench.tui.commands.output import page_width, print_json, print_paged, say, write_text
+from sysbench.tui.commands.output import (
+    lines_as_svg,
+    page_width,
+    print_answer,
+    print_json,
+    print_paged,
+    say,
+    write_text,
+)
 from sysbench.tui.commands.progress import decoding_progress
 
-LARGEST_CHANGES = 10
-LEDGERS = "ledger-difference"
-"""Left out, since the tree of rows contains it."""
 STYLES = {
     "faster": "bold green",
     "slower": "bold red",
@@ -54,12 +52,13 @@ STYLES = {
     "not decidable": "bold yellow",
     "not the same computation": "bold yellow",
 }
-TIMES = ("change_ns", "a_ns", "b_ns")
 NARROW = 120
 """Below this width counts and phases are left out."""
 KERNEL_DEPTH = 4
 """Levels down to the kernels; fusions go deeper."""
 DEEPER = f"--depth {KERNEL_DEPTH} goes down to the kernels, --min 0 shows every row that changed"
+SUFFIXES = (".html", ".svg", ".md")
+PICTURE_WIDTH = 120
 DROPPED = ("b_blocks", "a_blocks", "phase", "b_calls", "a_calls")
 
 
@@ -76,126 +75,124 @@ def verdict_lines(
         yield [(f"  {picture_line(text.picture)}", style)]
 
 
-def comparison_lines(comparison: Comparison, width: int, *, of_files: bool) -> Iterator[Line]:
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A comparison with what its printers need."""
+
+    comparison: Comparison
+    a: DifferenceSide
+    b: DifferenceSide
+    cut: Cut
+
+    @property
+    def passages(self) -> Iterator[Passage]:
+        return passages(self.comparison, self.a.record, self.b.record, self.cut)
+
+
+def report_lines(report: Report, width: int) -> Iterator[Line]:
+    comparison = report.comparison
     yield [(f"A  {literal(comparison.a)}", "")]  # not truncated, so that they can be copied
     yield [(f"B  {literal(comparison.b)}", "")]
     yield blank()
-    if comparison.a == comparison.b:
-        yield from prose(
-            f"Nothing differs: A and B are the same {'file' if of_files else 'run'}.", width
-        )
-        return
-    has_peaks = None not in (comparison.a_peak_bytes, comparison.b_peak_bytes)
-    if of_files:
-        yield from prose("No verdict: a file has no timing pass.", width)
+    if comparison.of_files or comparison.a == comparison.b:
+        yield from prose(verdict_text(comparison).headline, width)
     else:
         yield from verdict_lines(comparison.step, width)
-        yield blank()
-        style = "bold yellow" if len(comparison.factors) > 1 else ""
-        yield from prose(literal(describe_factors(comparison.factors)), width, style=style)
-        for title, factors in (
-            ("What differs", comparison.factors),
-            ("Measured differently", comparison.procedure),
-        ):
-            if factors:
-                yield from titled(title, table_lines(factor_table(factors), width))
-        if comparison.phases:
-            yield from titled("Medians", table_lines(_phases(comparison), width))
-    if has_peaks or not of_files:
-        yield from titled("Peak allocated", table_lines(_peaks(comparison), width))
-
-
-def difference_lines(
-    difference: Difference, cut: Cut, width: int, *, perturbed: bool
-) -> Iterator[Line]:
-    """Yield the summary, its notes, and the rows that changed.
-
-    Args:
-        perturbed: Whether tracing changed a side's step too much to trust its times.
-    """
-    texts = [prose(literal(text), width - INDENT, hang=2) for text in difference.summary]
-    if texts:
-        yield from titled("What changed", indented(chain.from_iterable(texts)))
-    yield from note(map(literal, difference.notes), width)
-    yield from note(map(literal, difference.missing.values()), width)
-    tables = change_tables(difference, cut)
-    for table in tables:
-        marked = TIMES if perturbed and "change_ns" in table.columns else ()
-        contents = columns_of(table)
-        columns = [name for name in table.shown if not contents[name].is_blank(unknown=True)]
-        drop = DROPPED if width < NARROW else ()
-        lines = table_lines(table, width, columns=columns, drop=drop, perturbed=marked)
-        yield from titled(literal(table.title), lines)
-    if tables and (cut.least or (cut.depth is not None and cut.depth < KERNEL_DEPTH)):
+    for passage in report.passages:
+        yield from _passage_lines(passage, report, width)
+    cut, difference = report.cut, comparison.difference
+    is_cut = cut.least or (cut.depth is not None and cut.depth < KERNEL_DEPTH)
+    if is_cut and difference is not None and change_tables(difference, cut):
         yield from note([DEEPER], width)
 
 
-def memory_lines(comparison: Comparison, width: int) -> Iterator[Line]:
-    for table in difference_tables(comparison.memory) if comparison.memory else ():
-        if table.name != LEDGERS and table.rows:
-            shown = msgspec.structs.replace(table, rows=table.rows[:LARGEST_CHANGES])
-            more = len(table.rows) - len(shown.rows)
-            title = f"{table.title}; {more} smaller ones omitted" if more else table.title
-            yield from titled(title, table_lines(shown, width))
+def _passage_lines(passage: Passage, report: Report, width: int) -> Iterator[Line]:
+    style = ""
+    if passage.name == "factors" and len(report.comparison.factors) > 1:
+        style = "bold yellow"
+    lines: list[Line] = []
+    for text in passage.sentences:
+        lines += indented(prose(literal(text), width - INDENT, hang=2, style=style))
+    lines += note(map(literal, passage.notes), width)
+    if passage.table is not None:
+        lines += _table_lines(passage, passage.table, width)
+    yield from titled(literal(passage.title), lines)
 
 
-def _phases(comparison: Comparison) -> Table:
-    rows = tuple(
-        (phase.name, phase.a_ms, phase.b_ms, *_change(phase.a_ms, phase.b_ms))
-        for phase in comparison.phases
-    )
-    columns = ("phase", "A_ms", "B_ms", "change_ms", "over_a")
-    return Table(name="phases", title="Medians", columns=columns, rows=rows)
+def _table_lines(passage: Passage, table: Table, width: int) -> list[Line]:
+    if table.name not in TREES:
+        return table_lines(table, width)
+    drop = DROPPED if width < NARROW else ()
+    columns = known_columns(table)
+    return table_lines(table, width, columns=columns, drop=drop, perturbed=passage.perturbed)
 
 
-def _peaks(comparison: Comparison) -> Table:
-    a, b = comparison.a_peak_bytes, comparison.b_peak_bytes
-    columns = ("A_bytes", "B_bytes", "change_bytes", "over_a")
-    return Table(
-        name="peaks", title="Peak allocated", columns=columns, rows=((a, b, *_change(a, b)),)
-    )
+def check_output(path: Path, *, force: bool) -> None:
+    """
+    Raises:
+        SpecError: Another suffix, or the file exists and ``force`` is false.
+    """
+    if path.suffix not in SUFFIXES:
+        raise SpecError("output", str(path), f"a name that ends in {', '.join(SUFFIXES)}")
+    refuse_existing([path], force=force)
 
 
-def _change(a: float | None, b: float | None) -> tuple[float | None, float | None]:
-    """Return the change in absolute terms and relative to A."""
-    if a is None or b is None:
-        return None, None
-    return b - a, b / a - 1 if a else None
+def write_report(report: Report, path: Path, *, force: bool = False) -> Path:
+    """Write the report in the format of the path's suffix.
+
+    Raises:
+        SpecError: Another suffix, or the file cannot be written.
+    """
+    check_output(path, force=force)
+    if path.suffix == ".html":
+        sides = report.a.record, report.b.record
+        written = comparison_page(report.comparison, *sides, report.passages)
+    elif path.suffix == ".svg":
+        title = f"compare {report.comparison.a} {report.comparison.b}"
+        written = lines_as_svg(report_lines(report, PICTURE_WIDTH), PICTURE_WIDTH, title)
+    else:
+        written = comparison_as_markdown(report.comparison, report.passages)
+    return write(path, written.encode())
 
 
 def print_comparison(arguments: argparse.Namespace) -> int:
     """Return the gate's exit code, or 0 if both sides could be read."""
-    (a, a_is_file), (b, b_is_file) = _read_side(arguments.a), _read_side(arguments.b)
-    of_files = a_is_file or b_is_file
-    change = difference(a, b)
-    known = NOTHING_KNOWN if of_files else known_noise(a.record, b.record)
-    experiment = shared_experiment(a.record, b.record)
-    smallest = arguments.smallest or (
-        experiment.experiment().smallest if experiment else MIN_EFFECT
-    )
-    comparison = compare(a.record, b.record, known, smallest=smallest)
-    comparison = msgspec.structs.replace(comparison, difference=change)
+    out = Path(arguments.output) if arguments.output else None
+    if out is not None:
+        if arguments.csv or arguments.md:
+            raise SpecError("output", str(out), "without --csv and --md: its suffix is the format")
+        check_output(out, force=arguments.force)
+    sources = find_source(arguments.a), find_source(arguments.b)
+    with decoding_progress() as progress:
+        a, b = read_sides(*sources, progress.show)
+    comparison, known = compare_sides(a, b, smallest=arguments.smallest)
     gate = None
     if arguments.gate is not None:
-        if of_files:
+        if comparison.of_files:
             raise SpecError("--gate", arguments.gate, "for two runs: a file has no rounds to judge")
         if a.record.id == b.record.id:
             raise SpecError("B", b.record.id, "another run than A: a gate judges B against A")
         gate = gate_of(a.record, b.record, comparison.step, arguments.gate, known)
-    depth, least = (None, 0.0) if arguments.csv or arguments.md else (DEPTH, MIN_SHARE)
+    is_full = arguments.csv or arguments.md or (out is not None and out.suffix == ".md")
+    depth, least = (None, 0.0) if is_full else (DEPTH, MIN_SHARE)
     cut = Cut(
         depth=depth if arguments.depth is None else arguments.depth,
         least=least if arguments.min is None else arguments.min,
     )
-    if arguments.json:
-        print_json({**msgspec.to_builtins(comparison), "gate": gate})
+    report = Report(comparison, a, b, cut)
+    document = {**msgspec.to_builtins(comparison), "gate": gate}
+    if out is not None:
+        write_report(report, out, force=arguments.force)
+        print_answer({**document, "paths": [str(out)]}, out, json=arguments.json)
+    elif arguments.json:
+        print_json(document)
     elif arguments.md:
-        write_text(tables_as_markdown(change_tables(change, cut)))
+        write_text(comparison_as_markdown(comparison, report.passages))
     elif arguments.csv:
-        write_text(tables_as_csv(change_tables(change, cut)).decode())
+        tables = change_tables(comparison.difference, cut) if comparison.difference else []
+        write_text(tables_as_csv(tables).decode())
     else:
-        lines = _lines(comparison, (a, b), cut, page_width(), of_files=of_files)
-        print_paged(lines, page=not arguments.no_pager)
+        print_paged(report_lines(report, page_width()), page=not arguments.no_pager)
     if gate is None:
         return 0
     if not arguments.json:
@@ -205,43 +202,3 @@ def print_comparison(arguments: argparse.Namespace) -> int:
         else:
             write_text(f"\n{gate_line(gate)}\n")
     return gate.exit_code
-
-
-def _read_side(text: str) -> tuple[DifferenceSide, bool]:
-    """Read a run or a file; return also whether it is a file.
-
-    The record of a file has an empty spec and the path as its id.
-
-    Raises:
-        NotFoundError: Neither a run nor a file.
-        ForeignFileError: The file cannot be read.
-    """
-    path = Path(text)
-    if path.is_file():
-        decoding = Decoding(path)
-        with decoding_progress() as progress:
-            inspection = decoding.run(progress.show)
-        record = msgspec.structs.replace(inspection.as_record(), id=text)
-        return DifferenceSide(record, layer_rows(decoding.entry.as_run, record)), True
-    try:
-        run = find_run(text)
-    except NotFoundError as error:
-        raise NotFoundError(f"{error}; no file has that name") from None
-    record = load_record(run)
-    return DifferenceSide(record, layer_rows(run, record)), False
-
-
-def _lines(
-    comparison: Comparison,
-    sides: tuple[DifferenceSide, DifferenceSide],
-    cut: Cut,
-    width: int,
-    *,
-    of_files: bool,
-) -> Iterator[Line]:
-
-    yield from comparison_lines(comparison, width, of_files=of_files)
-    if comparison.a != comparison.b and comparison.difference is not None:
-        perturbed = any(side.kernels and is_perturbed(side.kernels) for side in sides)
-        yield from difference_lines(comparison.difference, cut, width, perturbed=perturbed)
-        yield from memory_lines(comparison, width)

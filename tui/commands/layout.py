@@ -9,9 +9,9 @@ from rich.cells import cell_len, set_cell_size
 
 from sysbench.core.tables.cells import (
     cells_as_text,
-    columns_of,
     heading_of,
     is_numeric,
+    known_columns,
     short_texts,
 )
 from sysbench.core.tables.table import GAP, Table, fit_columns
@@ -130,10 +130,7 @@ def table_lines(
 
 def _known_columns(table: Table) -> list[str]:
     """Return the default columns; blank ones are omitted if the table has priorities."""
-    if not table.has_priorities:
-        return table.shown
-    contents = columns_of(table)
-    return [name for name in table.shown if not contents[name].is_blank(unknown=True)]
+    return known_columns(table) if table.has_priorities else table.shown
 
 
 def _row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -187,6 +188,29 @@ def _console() -> Console:
     from rich.console import Console  # lazy: rich takes 30 ms
 
     return Console(highlight=False, markup=False, emoji=False)
+
+
+WEB_FONT = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+"""Rich's pictures load fonts from the network; without them the reader's monospace font is used."""
+
+
+def lines_as_svg(lines: Iterable[Line], width: int, title: str) -> str:
+    """Draw lines as a picture of a terminal, without requests to the network."""
+    from rich.console import Console  # lazy: rich takes 30 ms
+
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        console = Console(
+            file=nowhere,
+            width=width,
+            record=True,
+            force_terminal=True,
+            color_system="truecolor",
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+        _print_styled(console, lines)
+    return WEB_FONT.sub("", console.export_svg(title=literal(title)))
 
 
 def _print_styled(console: Console, lines: Iterable[Line]) -> None:

@@ -54,6 +54,16 @@ CASES: dict[str, tuple[Places, Places, list[tuple[list[str], list[str]]]]] = {
         {("m.py:30 g", RUN_21): 10},
         [([], ["m.py:30 g"]), (["m.py:14 f"], [])],
     ),
+    "operators stand before the function": (
+        {("aten::add", "m.py:14 f", "train.py:3 <module>"): 10},
+        {("aten::add", "m.py:17 f", "main.py:8 run"): 10},
+        [(["aten::add"], ["aten::add"])],
+    ),
+    "the operator alone is no reason": (
+        {("aten::add", "m.py:14 f"): 10},
+        {("aten::add", "m.py:17 g"): 10},
+        [([], ["aten::add"]), (["aten::add"], [])],
+    ),
     "nor is the allocator, in stacks without Python": (
         {("allocator.cpp:5 malloc", "matmul.cpp:7 mm"): 10},
         {("allocator.cpp:5 malloc", "softmax.cpp:9 softmax"): 10},

@@ -1,0 +1,176 @@
+"""A comparison as passages: sentences and a table each, the same for every printer and page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from sysbench.core.compare.comparison import Comparison, describe_factors
+from sysbench.core.compare.difference import DifferenceSide
+from sysbench.core.compare.nodes import Difference
+from sysbench.core.compare.verdict import VerdictText, describe_verdict
+from sysbench.core.formatting import format_bytes, milliseconds
+from sysbench.core.record.record import Record
+from sysbench.core.tables.difference_rows_tree import Cut, change_tables, step_tables
+from sysbench.core.tables.memory_tables import difference_tables
+from sysbench.core.tables.table import Table
+from sysbench.core.tables.trust import is_perturbed
+from sysbench.core.tables.verdict_sides import factor_table
+
+LARGEST_CHANGES = 10
+"""Rows of a short report's tables that are not a tree."""
+LEDGERS = "ledger-difference"
+"""Left out, since the tree of rows contains it."""
+TIMES = ("change_ns", "a_ns", "b_ns")
+NO_VERDICT = "No verdict: a file has no timing pass."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """One part of a comparison.
+
+    Attributes:
+        name: Unique in the comparison.
+        notes: Reservations, after the sentences.
+        perturbed: Columns whose times tracing changed too much to trust them.
+    """
+
+    name: str
+    title: str
+    sentences: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    table: Table | None = None
+    perturbed: tuple[str, ...] = ()
+
+
+def verdict_text(comparison: Comparison) -> VerdictText:
+    """Return the verdict, or the reason why there is none."""
+    if comparison.a == comparison.b:
+        what = "file" if comparison.of_files else "run"
+        return VerdictText("=", f"Nothing differs: A and B are the same {what}.", (), "")
+    if comparison.of_files:
+        return VerdictText("?", NO_VERDICT, (), "")
+    return describe_verdict(comparison.step)
+
+
+def passages(
+    comparison: Comparison, a: Record, b: Record, cut: Cut | None = None
+) -> Iterator[Passage]:
+    """Yield all below the verdict; nothing for a run compared with itself.
+
+    Args:
+        cut: Rows of trees; with a ``least`` other tables are short, too.
+    """
+    if comparison.a == comparison.b:
+        return
+    if not comparison.of_files:
+        factors, procedure = comparison.factors, comparison.procedure
+        yield Passage(
+            name="factors",
+            title="What differs",
+            sentences=(describe_factors(factors),),
+            table=factor_table(factors) if factors else None,
+        )
+        if procedure:
+            yield _of_table(factor_table(procedure, name="procedure", title="Measured differently"))
+    if comparison.phases:
+        yield _of_table(_medians(comparison))
+    if None not in (comparison.a_peak_bytes, comparison.b_peak_bytes):
+        yield _of_table(_peaks(comparison))
+    if any(_reasons(record) for record in (a, b)):
+        sentences = tuple(f"{side}: {_contents(record)}" for side, record in (("A", a), ("B", b)))
+        yield Passage(name="contents", title="What each side has", sentences=sentences)
+    if comparison.difference is not None:
+        kernels = (DifferenceSide(record).kernels for record in (a, b))
+        is_slowed = any(side is not None and is_perturbed(side) for side in kernels)
+        yield from _of_difference(comparison.difference, cut or Cut(), is_slowed=is_slowed)
+    for table in difference_tables(comparison.memory) if comparison.memory else ():
+        if table.name != LEDGERS and table.rows:
+            yield _of_table(_shortened(table, cut))
+
+
+def _of_difference(difference: Difference, cut: Cut, *, is_slowed: bool) -> Iterator[Passage]:
+    if difference.summary:
+        yield Passage(
+            name="changes",
+            title="What changed",
+            sentences=tuple(difference.summary),
+            notes=tuple(difference.notes),
+        )
+    for table in step_tables(difference.steps):
+        yield _of_table(_shortened(table, cut))
+    for table in change_tables(difference, cut):
+        marked = TIMES if is_slowed and table.name == "time-difference" else ()
+        yield replace(_of_table(table), perturbed=marked)
+
+
+def _of_table(table: Table) -> Passage:
+    return Passage(name=table.name, title=table.title, table=table)
+
+
+def _shortened(table: Table, cut: Cut | None) -> Table:
+    more = len(table.rows) - LARGEST_CHANGES
+    if cut is None or not cut.least or more <= 0:
+        return table
+    is_ranked = table.name != "step-difference"
+    words = f"{more} smaller ones omitted" if is_ranked else f"the first {LARGEST_CHANGES}"
+    return msgspec.structs.replace(
+        table, rows=table.rows[:LARGEST_CHANGES], title=f"{table.title}; {words}"
+    )
+
+
+def _medians(comparison: Comparison) -> Table:
+    rows = tuple(
+        (phase.name, phase.a_ms, phase.b_ms, *_change(phase.a_ms, phase.b_ms))
+        for phase in comparison.phases
+    )
+    columns = ("phase", "A_ms", "B_ms", "change_ms", "over_a")
+    return Table(name="phases", title="Medians", columns=columns, rows=rows)
+
+
+def _peaks(comparison: Comparison) -> Table:
+    a, b = comparison.a_peak_bytes, comparison.b_peak_bytes
+    columns = ("A_bytes", "B_bytes", "change_bytes", "over_a")
+    return Table(
+        name="peaks", title="Peak allocated", columns=columns, rows=((a, b, *_change(a, b)),)
+    )
+
+
+def _change(a: float | None, b: float | None) -> tuple[float | None, float | None]:
+    """Return the change in absolute terms and relative to A."""
+    if a is None or b is None:
+        return None, None
+    return b - a, b / a - 1 if a else None
+
+
+def _contents(record: Record) -> str:
+    """``step 73.33 ms; no memory: this run has no memory pass``."""
+    kernels = DifferenceSide(record).kernels
+    texts = []
+    if record.timing:
+        texts.append(f"untraced step {milliseconds(record.timing.step.median_ms)}")
+    if kernels:
+        marked = len(kernels.marked_steps.rows) if kernels.marked_steps else 0
+        words = f" ({marked} marked steps)" if marked else ""
+        texts.append(f"traced {kernels.whole} {milliseconds(kernels.step_ms)}{words}")
+    if record.memory:
+        texts.append(f"peak {format_bytes(record.memory.peak_allocated_bytes)}")
+    return "; ".join([*texts, *_reasons(record)]) + "."
+
+
+def _reasons(record: Record) -> list[str]:
+    """What a record lacks for a comparison, each with its reason if it has one."""
+    has = {
+        "timing": record.timing,
+        "kernels": DifferenceSide(record).kernels,
+        "memory": record.memory,
+    }
+    of_file = {} if record.spec else {"timing": "a file has no timing pass"}
+    missing = {**record.missing, **of_file}
+    return [
+        f"no {block}: {missing[block]}" if missing.get(block) else f"no {block}"
+        for block, content in has.items()
+        if content is None
+    ]
