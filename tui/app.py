@@ -142,6 +142,22 @@ class SysbenchApp(FrameDiffApp[None]):
         fields = {"field": theme.panel or theme.primary, "field-focus": f"{theme.primary} 25%"}
         return fields | hue_variables(DARK if theme.dark else LIGHT, self.depth)
 
+    def save_picture(self) -> None:
+        """Write an SVG of the screen into the current folder and report its path."""
+        from sysbench.core.export.written_files import (  # lazy: not for the first screen
+            new_path,
+            write,
+        )
+        from sysbench.tui.commands.output import without_web_fonts  # lazy: as above
+
+        picture = without_web_fonts(self.export_screenshot())
+        try:
+            path = write(new_path(f"sysbench-tui-{self.current_mode}", ".svg"), picture.encode())
+        except (SysbenchError, OSError) as error:
+            self.notify(str(error), title="Not written", severity="error", markup=False)
+            return
+        self.notify(f"Wrote {path}", markup=False)
+
     def choose_theme(self, name: str) -> None:
         self.theme = name
         try:

@@ -51,7 +51,11 @@ class WorkstationCommands(Provider):
         for theme in sorted(app.available_themes):
             if theme != app.theme:
                 yield f"theme: Use {theme}", "", partial(app.choose_theme, theme)
-        yield "app: Save screenshot", "an SVG of this screen", app.deliver_screenshot
+        yield (
+            "app: Save screenshot",
+            "an SVG of this screen, in the current folder",
+            app.save_picture,
+        )
         yield "app: Quit", "you can leave a live run running", app.action_quit
 
 

@@ -14,7 +14,7 @@ from typing import IO, cast
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.runs.run_directory import RunDirectory
-from sysbench.core.storage import open_regular
+from sysbench.core.storage import home, make_folder, open_regular
 
 
 def refuse_existing(paths: list[Path], *, force: bool) -> None:
@@ -26,6 +26,20 @@ def refuse_existing(paths: list[Path], *, force: bool) -> None:
             raise SpecError("output", str(path), "is not a regular file and is not replaced")
         if os.path.lexists(path) and not force:  # also true for a broken link
             raise SpecError("output", str(path), "exists already; --force replaces it")
+
+
+def new_path(stem: str, suffix: str) -> Path:
+    """Return an unused path in the current folder, or in the data folder if that is read-only."""
+    folder = Path.cwd()
+    if not os.access(folder, os.W_OK):
+        folder = home()
+        make_folder(folder)
+    path = folder / f"{stem}{suffix}"
+    number = 1
+    while os.path.lexists(path):
+        number += 1
+        path = folder / f"{stem}-{number}{suffix}"
+    return path
 
 
 @contextmanager

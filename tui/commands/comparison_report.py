@@ -17,7 +17,7 @@ from sysbench.core.errors import SpecError
 from sysbench.core.export.comparison_document import comparison_as_markdown, comparison_page
 from sysbench.core.export.text_formats import tables_as_csv
 from sysbench.core.export.written_files import refuse_existing, write
-from sysbench.core.inspection.compared_sides import compare_sides, find_source, read_sides
+from sysbench.core.inspection.compared_sides import Source, compare_sides, find_source, read_sides
 from sysbench.core.tables.cells import known_columns, literal
 from sysbench.core.tables.comparison_passages import Passage, passages, verdict_text
 from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
@@ -125,6 +125,13 @@ def _table_lines(passage: Passage, table: Table, width: int) -> list[Line]:
     drop = DROPPED if width < NARROW else ()
     columns = known_columns(table)
     return table_lines(table, width, columns=columns, drop=drop, perturbed=passage.perturbed)
+
+
+def read_report(a: Source, b: Source) -> Report:
+    """Compare two sides as `compare` does by default."""
+    sides = read_sides(a, b)
+    comparison, _ = compare_sides(*sides)
+    return Report(comparison, *sides, Cut(depth=DEPTH, least=MIN_SHARE))
 
 
 def check_output(path: Path, *, force: bool) -> None:

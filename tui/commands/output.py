@@ -210,7 +210,11 @@ def lines_as_svg(lines: Iterable[Line], width: int, title: str) -> str:
             emoji=False,
         )
         _print_styled(console, lines)
-    return WEB_FONT.sub("", console.export_svg(title=literal(title)))
+    return without_web_fonts(console.export_svg(title=literal(title)))
+
+
+def without_web_fonts(picture: str) -> str:
+    return WEB_FONT.sub("", picture)
 
 
 def _print_styled(console: Console, lines: Iterable[Line]) -> None:

@@ -1,4 +1,4 @@
-"""Follow two compared runs, and the experiment that measures them, on disk."""
+"""Follow two compared runs or files, and the experiment that measures the runs, on disk."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 from sysbench.core.compare.compared_records import round_blocks
 from sysbench.core.compare.comparison import Comparison, compare
 from sysbench.core.compare.conditions import Condition, conditions_of
+from sysbench.core.compare.difference import DifferenceSide
 from sysbench.core.compare.interval import Interval, RoundBlock, interleaved
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import DamagedFileError
@@ -22,6 +23,7 @@ from sysbench.core.experiments.experiment_report import (
     shared_experiment,
 )
 from sysbench.core.experiments.known import known_noise
+from sysbench.core.inspection.compared_sides import Source, compare_sides, read_sides
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
 from sysbench.core.runs.run_directory import RunDirectory
@@ -37,22 +39,36 @@ MAX_RECENT = 20
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two runs to compare, and the experiment that measures them, if just started."""
+    """Two runs or files to compare, and the experiment that measures the runs, if just started."""
 
-    a: RunDirectory
-    b: RunDirectory
+    a: Source
+    b: Source
     experiment: ExperimentDirectory | None = None
 
     @property
     def experiment_id(self) -> str:
         return self.experiment.id if self.experiment else ""
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """Ids of runs, paths of files."""
+        a, b = (x.id if isinstance(x, RunDirectory) else str(x) for x in (self.a, self.b))
+        return a, b
+
+    @property
+    def runs(self) -> tuple[RunDirectory, RunDirectory] | None:
+        """Both runs; None if a side is a file."""
+        if isinstance(self.a, RunDirectory) and isinstance(self.b, RunDirectory):
+            return self.a, self.b
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Both runs as they are on disk, and the comparison of B with A.
+    """Both sides as they are on disk, and the comparison of B with A.
 
     Attributes:
+        sides: Both with their rows by layer; null for two runs, whose rows are read later.
         directory: The experiment that measured both, or None.
         report: Its report, with the sides of the pair.
         can_go_on: Whether `ab --resume` can add rounds; not for those of the noise doctor.
@@ -72,6 +88,7 @@ class Reading:
     rounds_b: Sequence[Round]
     blocks: Sequence[RoundBlock]
     conditions: Sequence[Condition]
+    sides: tuple[DifferenceSide, DifferenceSide] | None = None
 
     @property
     def looks(self) -> list[Interval]:
@@ -97,7 +114,10 @@ class PairWatch:
 
     def has_changed(self) -> bool:
         """Whether files or the experiment's process changed since the last call."""
-        files = [run.record_path for run in (self.pair.a, self.pair.b)]
+        files = [
+            source.record_path if isinstance(source, RunDirectory) else source
+            for source in (self.pair.a, self.pair.b)
+        ]
         if self.directory is not None:
             files += [self.directory.path / name for name in ("experiment.json", "ending.json")]
         stamp = (*map(file_stamp, files), self.is_live)
@@ -106,9 +126,10 @@ class PairWatch:
 
     def live_side(self) -> str:
         """Return the side that is being measured, or an empty string between rounds."""
-        if not self.is_live:
+        runs = self.pair.runs
+        if not self.is_live or runs is None:
             return ""
-        return "A" if self.pair.a.is_live() else "B" if self.pair.b.is_live() else ""
+        return "A" if runs[0].is_live() else "B" if runs[1].is_live() else ""
 
     def began_seconds(self) -> float | None:
         """Start of the experiment's live process, in seconds since the epoch."""
@@ -120,13 +141,15 @@ class PairWatch:
             return None
 
     def read(self) -> Reading:
-        """Read and compare both runs.
+        """Read and compare both sides.
 
         Raises:
-            SysbenchError: A record or the experiment cannot be read.
+            SysbenchError: A record, a file or the experiment cannot be read.
         """
-        a, b = load_record(self.pair.a), load_record(self.pair.b)
-        root = self.pair.a.path.parent.parent
+        if self.pair.runs is None:
+            return self._read_files()
+        a, b = map(load_record, self.pair.runs)
+        root = self.pair.runs[0].path.parent.parent
         directory = self.directory or shared_experiment(a, b, root)
         rounds_a, rounds_b = watched_rounds(a), watched_rounds(b)
         blocks = round_blocks(rounds_a, rounds_b)
@@ -160,6 +183,24 @@ class PairWatch:
             rounds_b=rounds_b,
             blocks=blocks,
             conditions=conditions,
+        )
+
+    def _read_files(self) -> Reading:
+        sides = read_sides(self.pair.a, self.pair.b)
+        comparison, _ = compare_sides(*sides)
+        return Reading(
+            a=sides[0].record,
+            b=sides[1].record,
+            directory=None,
+            report=None,
+            can_go_on=False,
+            comparison=comparison,
+            verdict=comparison.step,
+            rounds_a=(),
+            rounds_b=(),
+            blocks=(),
+            conditions=(),
+            sides=sides,
         )
 
 

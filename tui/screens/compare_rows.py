@@ -42,6 +42,7 @@ class RowsView(Filtered):
         self.details: list[str] = []
         self.notes: list[str] = []
         self._awaits_rows = False
+        self._root: TimeNode | ByteNode | None = None
 
     def compose(self) -> ComposeResult:
         yield Folding(id="summary")
@@ -75,11 +76,12 @@ class RowsView(Filtered):
         self.table.display = root is not None
         if root is None:
             self.sentences = [f"{why[:1].upper()}{why[1:]}.", *self.sentences]
-        else:
+        elif root is not self._root:  # else the sentences alone changed
             self.table.border_title = f"{self._title} · rows add up to {change_words(root)}"
             self.table.show_difference(root, perturbed=perturbed)
             if self._awaits_rows and self.display:
                 self.start_focus()
+        self._root = root
         self.query_one("#summary", Folding).show(self._summary)
 
     def on_mount(self) -> None:

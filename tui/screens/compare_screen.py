@@ -1,10 +1,11 @@
-"""Compare: the verdict on two runs, then their time and memory row by row."""
+"""Compare: the verdict on two runs or files, then their time and memory row by row."""
 
 from __future__ import annotations
 
 import shlex
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import getters, on, work
@@ -16,19 +17,23 @@ from textual.events import Resize
 from textual.widgets import Static
 
 from sysbench.core.compare.comparison import Factor, PhaseChange
-from sysbench.core.compare.difference import DifferenceSide, difference
+from sysbench.core.compare.difference import DifferenceSide, difference, under_verdict
 from sysbench.core.compare.nodes import Difference
 from sysbench.core.compare.power import ROUNDS_A_BLOCK
 from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.experiment_report import ExperimentReport
+from sysbench.core.export.written_files import new_path
 from sysbench.core.runs.artifacts import layer_rows
+from sysbench.core.tables.cells import literal
 from sysbench.core.tables.trust import is_perturbed
+from sysbench.tui.commands.comparison_report import read_report, write_report
 from sysbench.tui.keys import give_focus
-from sysbench.tui.live.pair_watch import PairWatch, Reading
+from sysbench.tui.live.pair_watch import Pair, PairWatch, Reading
 from sysbench.tui.screens.ask_dialog import ask_before_stopping
 from sysbench.tui.screens.compare_rows import NOT_TESTED, RowsView, show_difference
 from sysbench.tui.screens.compare_text import (
     DiffersView,
+    StepsView,
     ask_to_measure,
     ended_line,
     side_lines,
@@ -46,12 +51,16 @@ VIEWS = {
     "time": "the traced step of both runs, row by row",
     "memory": "the peak of both runs, row by row",
     "differs": "settings and machine facts that differ",
+    "steps": "marked steps of both sides, one by one",
 }
+STEPS = "steps"
+"""Shown only if both sides mark steps."""
 EXPLAINS = {
     "verdict": ("compare.verdict", "compare.interval", "compare.conditions"),
     "time": ("compare.rows",),
     "memory": ("compare.rows", "memory.peak"),
     "differs": ("compare.factors",),
+    "steps": ("compare.rows",),
 }
 
 
@@ -65,6 +74,9 @@ class CompareScreen(WorkScreen):
         *tab_bindings("compare", "view", VIEWS),
         unfold_binding(is_shown=True),
         Binding("b", "measure", "A/B", id="compare.measure", tooltip="Run an A/B test"),
+        Binding(
+            "e", "export", "Export", id="compare.export", tooltip="Write this comparison as a page"
+        ),
         Binding("x", "stop", "Stop", id="compare.stop", tooltip="Stop the experiment; asks first"),
         Binding("g", "go_on", "Resume", id="compare.resume", tooltip="Resume the experiment"),
     ]
@@ -77,12 +89,14 @@ class CompareScreen(WorkScreen):
         self.reading: Reading | None = None
         self.is_reading = False
         self._matched: tuple[object, ...] = ()
+        self._difference: Difference | None = None
+        self._is_perturbed = False
 
     def body(self) -> ComposeResult:
         yield Drawing(id="heading")
         yield Drawing(id="sides")
         yield Static(id="state", markup=False)
-        yield TabBar(tuple(VIEWS))
+        yield TabBar([name for name in VIEWS if name != STEPS], tuple(VIEWS))
         with Container(id="place"):
             yield VerdictView(id="verdict")
             yield RowsView(f"Time · {NOT_TESTED}", TIME_COLUMNS, id="time")
@@ -90,6 +104,7 @@ class CompareScreen(WorkScreen):
                 f"Memory · {NOT_TESTED.replace('traced ', '')}", BYTE_COLUMNS, id="memory"
             )
             yield DiffersView(id="differs")
+            yield StepsView(id=STEPS)
         yield CommandLine()
 
     def on_mount(self) -> None:
@@ -105,7 +120,9 @@ class CompareScreen(WorkScreen):
         if pair is None or not self.is_outdated:
             return
         self.pair_watch, self.reading, self._matched = PairWatch(pair), None, ()
-        ids = Content(f"A {pair.a.id}\nB {pair.b.id}")
+        self._difference = None
+        a, b = map(literal, pair.names)
+        ids = Content(f"A {a}\nB {b}")
         self.query_one("#heading", Drawing).show(lambda width, height: Content(""))
         self.query_one("#sides", Drawing).show(lambda width, height: ids)
         self.query_one("#state", Static).display = False
@@ -141,14 +158,17 @@ class CompareScreen(WorkScreen):
         self.reading = reading
         watch.directory = reading.directory
         self._show(reading)
+        self._show_difference()
         self._match()
         self._paint_state()
         self.refresh_bindings()
 
     def _show(self, reading: Reading) -> None:
         factors = known_factors(reading)
+        # A run against a file has no settings in common.
+        of = reading.b if reading.comparison.of_files and reading.a.spec else reading.a
         self.query_one("#heading", Drawing).show(
-            lambda width, height: subject_line(reading.a, factors, width)
+            lambda width, height: subject_line(of, factors, width)
         )
         self.query_one("#sides", Drawing).show(partial(side_lines, reading.a, reading.b))
         self.query_one(VerdictView).show(reading)
@@ -168,17 +188,25 @@ class CompareScreen(WorkScreen):
 
     @work(thread=True, group="compare.rows")
     def _read_rows(self, watch: PairWatch, reading: Reading) -> None:
-        pairs = ((watch.pair.a, reading.a), (watch.pair.b, reading.b))
+        runs = watch.pair.runs
         try:
-            a, b = (DifferenceSide(record, layer_rows(run, record)) for run, record in pairs)
+            if runs is not None:
+                a, b = map(
+                    DifferenceSide,
+                    (reading.a, reading.b),
+                    map(layer_rows, runs, (reading.a, reading.b)),
+                )
+            else:
+                assert reading.sides is not None
+                a, b = reading.sides
             matched = difference(a, b)
         except SysbenchError as error:
-            self.call_later(self._show_rows, watch, None, problem=str(error))
+            self.call_later(self._take_rows, watch, None, problem=str(error))
             return
         perturbed = any(side.kernels and is_perturbed(side.kernels) for side in (a, b))
-        self.call_later(self._show_rows, watch, matched, perturbed=perturbed)
+        self.call_later(self._take_rows, watch, matched, perturbed=perturbed)
 
-    def _show_rows(
+    def _take_rows(
         self,
         watch: PairWatch,
         matched: Difference | None,
@@ -188,13 +216,26 @@ class CompareScreen(WorkScreen):
     ) -> None:
         if watch is not self.pair_watch or self.reading is None:
             return
-        time, memory = self.query_one("#time", RowsView), self.query_one("#memory", RowsView)
+        self._difference, self._is_perturbed = matched, perturbed
         if matched is None:
-            for view in (time, memory):
-                view.show(None, [], [], why=problem)
+            for name in ("time", "memory"):
+                self.query_one(f"#{name}", RowsView).show(None, [], [], why=problem)
             return
-        phases = phase_words(self.reading.comparison.phases)
-        show_difference(time, memory, matched, perturbed=perturbed, phases=phases)
+        self._show_difference()
+
+    def _show_difference(self) -> None:
+        """Show the rows with what the verdict says of them, which changes with each round."""
+        reading, matched = self.reading, self._difference
+        if reading is None or matched is None:
+            return
+        rows = under_verdict(matched, reading.a, reading.b, reading.verdict)
+        time, memory = self.query_one("#time", RowsView), self.query_one("#memory", RowsView)
+        phases = phase_words(reading.comparison.phases)
+        show_difference(time, memory, rows, perturbed=self._is_perturbed, phases=phases)
+        self.query_one(VerdictView).show_difference(rows)
+        self.query_one(StepsView).show(rows.steps)
+        self.bar.names = [name for name in VIEWS if name != STEPS or rows.steps]
+        self.bar.refresh()
 
     def _paint_state(self) -> None:
         line, reading, watch = self.query_one("#state", Static), self.reading, self.pair_watch
@@ -225,11 +266,13 @@ class CompareScreen(WorkScreen):
         return Content.assemble(("● ", "$accent"), " · ".join(words))
 
     def action_view(self, name: str) -> None:
+        if name not in self.bar.names:
+            return
         for other in VIEWS:
             self.query_one(f"#{other}").display = other == name
         self.bar.active = name
         view = self.query_one(f"#{name}")
-        if isinstance(view, RowsView | DiffersView):
+        if isinstance(view, RowsView | DiffersView | StepsView):
             view.start_focus()
         else:
             give_focus(view)
@@ -244,7 +287,11 @@ class CompareScreen(WorkScreen):
         if action == "go_on":
             return self.can_go_on
         if action == "measure":
-            return self.reading is not None and not (self.pair_watch and self.pair_watch.is_live)
+            watch = self.pair_watch
+            is_of_runs = watch is not None and watch.pair.runs is not None and not watch.is_live
+            return self.reading is not None and is_of_runs
+        if action == "export":
+            return self.reading is not None
         return super().check_action(action, parameters)
 
     @property
@@ -264,9 +311,25 @@ class CompareScreen(WorkScreen):
         self.query_one(VerdictView).paint()
 
     def action_measure(self) -> None:
+        runs = self.pair_watch.pair.runs if self.pair_watch is not None else None
+        if runs is not None:
+            ask_to_measure(self.app, runs[0].header(), runs[1].header())
+
+    def action_export(self) -> None:
         if self.pair_watch is not None:
-            pair = self.pair_watch.pair
-            ask_to_measure(self.app, pair.a.header(), pair.b.header())
+            self._export(self.pair_watch.pair)
+
+    @work(thread=True, group="compare.export", exit_on_error=False)
+    def _export(self, pair: Pair) -> None:
+        try:
+            names = "-".join(Path(name).name for name in pair.names)
+            path = write_report(read_report(pair.a, pair.b), new_path(f"compare-{names}", ".html"))
+        except (SysbenchError, OSError) as error:
+            self.app.call_from_thread(
+                self.notify, str(error), title="Not written", severity="error", markup=False
+            )
+            return
+        self.app.call_from_thread(self.notify, f"Wrote {path}", markup=False)
 
     def action_stop(self) -> None:
         directory = self.pair_watch.directory if self.pair_watch else None
@@ -296,13 +359,16 @@ class CompareScreen(WorkScreen):
         if self.pair_watch is None:
             return super().command()
         pair, reading = self.pair_watch.pair, self.reading
-        words = ["sysbench-tui", "compare", pair.a.id, pair.b.id]
+        words = ["sysbench-tui", "compare", *pair.names]
         if reading is not None and reading.report is not None:
             return reading.report.repeat
         return shlex.join(words)
 
     def palette_commands(self) -> list[tuple[str, str, Any]]:
         commands: list[tuple[str, str, Any]] = []
+        if self.reading is not None:
+            about = "one page that can be sent"
+            commands.append(("compare: Export as a page", about, self.action_export))
         if self.check_action("measure", ()):
             about = "interleaved runs in fresh processes (ABBA)"
             commands.append(("compare: Run an A/B test", about, self.action_measure))
@@ -314,7 +380,7 @@ class CompareScreen(WorkScreen):
         commands += [
             (f"compare: Show {name}", about, partial(self.action_view, name))
             for name, about in VIEWS.items()
-            if name != self.bar.active
+            if name != self.bar.active and name in self.bar.names
         ]
         return [*commands, *super().palette_commands()]
 

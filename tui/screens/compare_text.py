@@ -14,6 +14,8 @@ from textual.widgets import Static
 
 from sysbench.core.compare.comparison import Comparison, Factor, describe_factors
 from sysbench.core.compare.conditions import Condition
+from sysbench.core.compare.difference import DifferenceSide
+from sysbench.core.compare.nodes import StepChange
 from sysbench.core.compare.verdict import GLYPHS, Verdict, describe_verdict
 from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.experiment import create_experiment
@@ -22,6 +24,8 @@ from sysbench.core.formatting import counted, shortened
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import Header
 from sysbench.core.tables.cells import literal, one_figure
+from sysbench.core.tables.comparison_passages import verdict_text
+from sysbench.core.tables.difference_rows_tree import step_tables
 from sysbench.core.tables.verdict_sides import factor_table
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import pair_of
@@ -78,6 +82,11 @@ def side_lines(a: Record, b: Record, width: int, height: int) -> Content:
 
 def _median(record: Record) -> Content:
     timing = record.timing
+    if not record.spec:
+        kernels = DifferenceSide(record).kernels
+        if kernels:
+            return Content.styled(f"traced {kernels.whole} {milliseconds(kernels.step_ms)}", QUIET)
+        return Content.styled("" if record.memory else "no trace, no memory", QUIET)
     if timing is None:
         ended = "" if record.status == "running" else f"{outcome_text(record.status)}, "
         return Content.styled(f"{outcome_glyph(record.status)} {ended}no timing", QUIET)
@@ -102,6 +111,8 @@ def brief_sides(a: Record, b: Record) -> Content:
         # A common scope is shown once, after B.
         if of and (letter == "B" or len(set(scopes)) > 1):
             line += Content.styled(f" {of}", QUIET)
+        if record.memory is not None and not record.spec:
+            line += Content.styled(f" peak {amount(record.memory.peak_allocated_bytes)}", QUIET)
         line += Content("   ")
     return line
 
@@ -116,6 +127,8 @@ def factor_words(factors: Sequence[Factor]) -> str:
 
 def subject_line(a: Record, factors: Sequence[Factor], width: int) -> Content:
     """A's settings, as many as fit, and those in which B differs."""
+    if not a.spec:
+        return Content.styled("A file has no settings and no timing pass", QUIET)
     how, what = "  B has ", literal(factor_words(factors))
     if not factors:
         how, what = "  B is the same spec", ""
@@ -163,8 +176,29 @@ class DiffersView(Vertical):
         self.table.show(factor_table(comparison.factors, comparison.procedure))
         words = describe_factors(comparison.factors)
         if comparison.a == comparison.b:
-            words = "A and B are the same run."
+            words = verdict_text(comparison).headline
+        elif comparison.of_files:
+            words = "A file has no settings to compare."
         self.query_one("#causes", Static).update(Content.styled(literal(words), QUIET))
+
+    def start_focus(self) -> None:
+        give_focus(self.table)
+
+
+class StepsView(Vertical):
+    """Medians of the marked steps by kind, then each step of both sides."""
+
+    table = getters.query_one("#each", TableView)
+
+    def compose(self) -> ComposeResult:
+        yield TableView(title="Medians of each side, not tested", id="medians")
+        yield TableView(title="Marked steps", id="each")
+
+    def show(self, steps: Sequence[StepChange]) -> None:
+        tables = step_tables(steps)
+        if tables:
+            for name, table in zip(("medians", "each"), tables, strict=True):
+                self.query_one(f"#{name}", TableView).show(table)
 
     def start_focus(self) -> None:
         give_focus(self.table)

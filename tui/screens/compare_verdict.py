@@ -13,11 +13,17 @@ from textual.widgets import Static
 
 from sysbench.core.compare.bounds import FIRST_LOOK
 from sysbench.core.compare.gate_rule import gate_line
+from sysbench.core.compare.nodes import Difference
 from sysbench.core.formatting import counted
 from sysbench.core.record.environment import is_simulated
 from sysbench.core.record.timing import Round
-from sysbench.core.tables.cells import literal
+from sysbench.core.tables.cells import known_columns, literal
+from sysbench.core.tables.comparison_passages import verdict_text
+from sysbench.core.tables.difference_rows_tree import Cut, change_tables
+from sysbench.tui.commands.comparison_report import DROPPED
+from sysbench.tui.commands.layout import table_lines
 from sysbench.tui.live.pair_watch import Reading, block_changes
+from sysbench.tui.screens.compare_rows import READING
 from sysbench.tui.screens.compare_text import (
     QUIET,
     STYLES,
@@ -53,6 +59,8 @@ DOTS_HIGH = 3
 ADVICE = "b: run an A/B test"
 """Next step if no experiment measured both."""
 CHANGE = "Change of the step time, B vs A"
+MIN_CHANGE = 0.02
+"""Share of all changes below which rows are summed."""
 FOLDED_ROUNDS = 5
 """Rows of the rounds' plot on a short screen, so that it fits below the change."""
 
@@ -87,6 +95,8 @@ class Words(Painted):
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
         verdict, report = reading.verdict, reading.report
+        if reading.comparison.of_files:
+            return hanging(Content(""), verdict_text(reading.comparison).headline, width, "bold")
         has_times = not any(is_simulated(run.environment) for run in (reading.a, reading.b))
         if report is None and verdict.verdict == "not decidable" and has_times:
             verdict = msgspec.structs.replace(verdict, next=ADVICE)
@@ -177,6 +187,31 @@ class RoundsPanel(Painted):
         return [*lines, Content.styled(" · ".join(words), QUIET)]
 
 
+class ChangesPanel(Painted):
+    """The rows that changed most, beside the verdict."""
+
+    difference: Difference | None = None
+
+    def show_difference(self, difference: Difference) -> None:
+        self.difference = difference
+        self.paint()
+
+    def lines(self, reading: Reading, width: int) -> list[Content]:
+        rows = self.difference
+        if rows is None:
+            return [Content.styled(READING, QUIET)]
+        lines = []
+        for text in rows.summary:
+            lines += hanging(Content(""), literal(text), width)
+        # Rows that explain nothing stay in their own tab.
+        shown = msgspec.structs.replace(rows, time=None if rows.unexplained else rows.time)
+        for table in change_tables(shown, Cut(depth=1, least=MIN_CHANGE)):
+            lines += [Content(""), Content.styled(table.title, "bold")]
+            cells = table_lines(table, width, columns=known_columns(table), drop=DROPPED)
+            lines += [Content.assemble(*line) for line in cells]
+        return lines or [Content.styled("; ".join(rows.missing.values()), QUIET)]
+
+
 class ConditionsPanel(Painted):
     """Machine conditions during the rounds."""
 
@@ -195,6 +230,7 @@ class VerdictView(VerticalScroll, can_focus=True):
         with Horizontal(id="evidence"):
             with Vertical(id="left"):
                 yield ChangePanel(CHANGE, id="change")
+                yield ChangesPanel("What changed · one traced process each", id="changes")
             with Vertical(id="right"):
                 yield RoundsPanel("Rounds", id="rounds")
                 yield ConditionsPanel("Conditions", id="conditions")
@@ -202,6 +238,13 @@ class VerdictView(VerticalScroll, can_focus=True):
     def show(self, reading: Reading) -> None:
         for panel in self.query(Painted):
             panel.show(reading)
+        of_files = reading.comparison.of_files
+        self.set_class(of_files, "-files")
+        for name in ("#change", "#right"):
+            self.query_one(name).display = not of_files
+
+    def show_difference(self, difference: Difference) -> None:
+        self.query_one(ChangesPanel).show_difference(difference)
 
     def paint(self) -> None:
         for panel in self.query(Painted):

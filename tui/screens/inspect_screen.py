@@ -21,6 +21,7 @@ from textual.content import Content
 from textual.widgets import Input, ProgressBar, Static
 
 from sysbench.core.errors import SpecError, SysbenchError
+from sysbench.core.inspection.compared_sides import find_source
 from sysbench.core.inspection.decoding import Decoding
 from sysbench.core.inspection.inspection import Inspection, Progressed
 from sysbench.core.inspection.kinds import READABLE
@@ -29,10 +30,12 @@ from sysbench.core.inspection.ranks_reading import FolderDecoding
 from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import literal
 from sysbench.tui.keys import give_focus
+from sysbench.tui.live.pair_watch import Pair
 from sysbench.tui.screens.result_registry import STYLES, TABS
 from sysbench.tui.screens.result_views import TabbedScreen
 from sysbench.tui.text import decoding_text, file_text, folder_text
 from sysbench.tui.widgets.choice import Completer, complete_path
+from sysbench.tui.widgets.dialog import InputDialog
 from sysbench.tui.widgets.key_bar import CommandLine, TabBar
 
 if TYPE_CHECKING:
@@ -92,6 +95,9 @@ class InspectScreen(TabbedScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("o", "choose", "Open", show=False, id="inspect.open", tooltip="Open another file"),
         Binding("t", "step", "Step", id="inspect.step", tooltip="Show only some steps"),
+        Binding(
+            "c", "compare", "Compare", id="inspect.compare", tooltip="Compare with a file or run"
+        ),
         Binding("u", "ranks", "Ranks", id="inspect.ranks", tooltip="Back to the folder's ranks"),
         Binding("escape", "cancel", "Cancel", id="inspect.cancel", tooltip="Stop decoding"),
         Binding("escape", "back", "Back", show=False, id="inspect.back"),
@@ -278,6 +284,8 @@ class InspectScreen(TabbedScreen):
         if action == "step":
             kernels = self.record.kernels if self.record and self.tab is not None else None
             return bool(kernels and kernels.marked_steps)
+        if action == "compare":
+            return self._decoding is None and self._panel is None and self.tab is not None
         if action == "back":
             return self._decoding is None and (self._panel or self.tab) is not None
         if action == "number":
@@ -310,6 +318,22 @@ class InspectScreen(TabbedScreen):
             self._panel.turn_to(self._panel.name_shown)
         elif self.tab is not None:
             self.tab.start_focus()
+
+    def action_compare(self) -> None:
+        """Ask for B; the file in view is A."""
+
+        def open_both(text: str) -> str:
+            pair = Pair(Path(self._path), find_source(os.path.expanduser(text)))
+            self.app.call_later(self.app.open_comparison, pair)  # after the dialog is gone
+            return ""
+
+        box = Input(
+            placeholder="a file, or the id of a run",
+            compact=True,
+            suggester=Completer(complete_path),
+        )
+        title = f"Compare {literal(Path(self._path).name)} (A) with B"
+        self.app.push_screen(InputDialog(title, "compares", box, open_both))
 
     async def action_ranks(self) -> None:
         if self._folder is not None:
@@ -351,6 +375,9 @@ class InspectScreen(TabbedScreen):
                 self.action_choose,
             )
         ]
+        if self.check_action("compare", ()):
+            about = "a file, or a run of the library"
+            commands.append(("inspect: Compare with", about, self.action_compare))
         if self._decoding is not None:
             commands.append(("inspect: Cancel decoding", "", self.action_cancel))
         return [*commands, *super().palette_commands()]
