@@ -89,7 +89,9 @@ class CompareScreen(WorkScreen):
         self.reading: Reading | None = None
         self.is_reading = False
         self._matched: tuple[object, ...] = ()
-        self._difference: Difference | None = None
+        self.difference: Difference | None = None
+        """The rows in view, under the verdict in view."""
+        self._matched_rows: Difference | None = None
         self._is_perturbed = False
 
     def body(self) -> ComposeResult:
@@ -120,7 +122,7 @@ class CompareScreen(WorkScreen):
         if pair is None or not self.is_outdated:
             return
         self.pair_watch, self.reading, self._matched = PairWatch(pair), None, ()
-        self._difference = None
+        self.difference = self._matched_rows = None
         a, b = map(literal, pair.names)
         ids = Content(f"A {a}\nB {b}")
         self.query_one("#heading", Drawing).show(lambda width, height: Content(""))
@@ -216,7 +218,7 @@ class CompareScreen(WorkScreen):
     ) -> None:
         if watch is not self.pair_watch or self.reading is None:
             return
-        self._difference, self._is_perturbed = matched, perturbed
+        self._matched_rows, self._is_perturbed = matched, perturbed
         if matched is None:
             for name in ("time", "memory"):
                 self.query_one(f"#{name}", RowsView).show(None, [], [], why=problem)
@@ -225,10 +227,10 @@ class CompareScreen(WorkScreen):
 
     def _show_difference(self) -> None:
         """Show the rows with what the verdict says of them, which changes with each round."""
-        reading, matched = self.reading, self._difference
+        reading, matched = self.reading, self._matched_rows
         if reading is None or matched is None:
             return
-        rows = under_verdict(matched, reading.a, reading.b, reading.verdict)
+        self.difference = rows = under_verdict(matched, reading.a, reading.b, reading.verdict)
         time, memory = self.query_one("#time", RowsView), self.query_one("#memory", RowsView)
         phases = phase_words(reading.comparison.phases)
         show_difference(time, memory, rows, perturbed=self._is_perturbed, phases=phases)

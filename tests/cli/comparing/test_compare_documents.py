@@ -60,7 +60,9 @@ def test_a_file_has_the_rows_that_the_command_prints(
     for line in ("Inconclusive: +20.0 %", "Peak allocated", "Same settings, same machine."):
         assert line in printed
         assert line in shown
-    for row in re.findall(r"^  (?:step|forward|backward) .*", printed, re.MULTILINE):
+    rows = re.findall(r"^  (?:step|forward|backward) .*", printed, re.MULTILINE)
+    assert len(rows) == 3
+    for row in rows:
         assert " ".join(row.split()) in shown
     assert not re.findall(r"(?:src|url)\W+https?:", page)
     assert page.count("http") <= 3  # names of formats and of Rich's maker, none is requested

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sysbench.core.compare.difference import under_verdict, unexplained
+from sysbench.core.compare.nodes import ByteNode, Difference, TimeNode
 from sysbench.core.compare.verdict import (
     CELLS,
     Verdict,
@@ -15,6 +17,7 @@ from sysbench.core.compare.verdict import (
     interval_line,
 )
 from sysbench.tui.glyphs import to_ascii
+from tests.factories import record_of_rounds
 
 shares = st.floats(-0.9, 9)
 
@@ -86,3 +89,36 @@ def test_an_interval_beyond_zero_is_drawn_beyond_it(low: float, width: float) ->
     axis = interval_line(verdict(low + width / 2, low, low + width))
     zero = axis.find("│")
     assert zero < 0 or axis.find("●") > zero  # a mark nearer than a cell covers the zero
+
+
+TRACED = TimeNode(kind="step", name="step", state="both", a_ns=10_000_000, b_ns=40_000_000)
+BEGINNINGS = {
+    # Untraced change in ms, verdict, ends of its interval: what is said of +30 ms of the trace.
+    (-18.0, "faster", -0.3, -0.1): "Traced +30.000 ms, untraced -18.000 ms: the trace does not",
+    (-18.0, "not decidable", None, None): "Traced +30.000 ms, untraced -18.000 ms: the trace does",
+    (2.0, "not decidable", -0.1, 0.2): "Traced +30.000 ms, untraced +2.000 ms (inconclusive: ",
+    (0.2, "same", 0.001, 0.004): "Traced +30.000 ms, untraced +0.200 ms (same within 1.0 %: ",
+    (18.0, "slower", 0.1, 0.3): "",
+    (18.0, "not decidable", None, None): "",
+}
+
+
+@pytest.mark.parametrize("case", BEGINNINGS)
+def test_rows_explain_no_change_of_the_other_sign_and_none_that_is_noise(
+    case: tuple[float, Word, float | None, float | None],
+) -> None:
+    change_ms, word, low, high = case
+    a, b = (record_of_rounds([ms]) for ms in (100.0, 100.0 + change_ms))
+    judged = Verdict(verdict=word, why="", change=change_ms / 100, low=low, high=high)
+    sentence = unexplained(TRACED, a, b, judged)
+    assert sentence.startswith(BEGINNINGS[case]) and bool(sentence) == bool(BEGINNINGS[case])
+    assert not unexplained(None, a, b, judged)
+    rows = Difference(
+        summary=["Traced step +30 ms.", "Peak +1 MiB."],
+        time=TRACED,
+        memory=ByteNode(kind="peak", name="peak", state="both", a_bytes=0, b_bytes=1),
+        notes=[],
+        missing={},
+    )
+    said = under_verdict(rows, a, b, judged)
+    assert said.summary == ([sentence, "Peak +1 MiB."] if sentence else rows.summary)
