@@ -350,7 +350,8 @@ def under_verdict(difference: Difference, a: Record, b: Record, verdict: Verdict
 def unexplained(time: TimeNode | None, a: Record, b: Record, verdict: Verdict) -> str:
     """Say that the traced step does not explain the change of the untraced one, or return "".
 
-    It does not if that has the opposite sign, or if the verdict has an interval and no difference.
+    It does not if that is zero or has the opposite sign, or if the verdict has an interval and no
+    difference.
     """
     if time is None or a.timing is None or b.timing is None:
         return ""
@@ -358,7 +359,7 @@ def unexplained(time: TimeNode | None, a: Record, b: Record, verdict: Verdict) -
     changes = f"Traced {signed(time.change)}, untraced {untraced_ms:+.3f} ms"
     if verdict.verdict in ("same", "not decidable") and verdict.low is not None:
         return f"{changes} ({headline(verdict)}): there is no change that these rows could explain."
-    if time.change * untraced_ms < 0:
+    if time.change and time.change * untraced_ms <= 0:
         return f"{changes}: the trace does not explain this change."
     return ""
 

@@ -151,6 +151,15 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     a_kernels: int | None = None
     b_kernels: int | None = None
 
+    @property
+    def change_ns(self) -> int | None:
+        return None if self.a_ns is None or self.b_ns is None else self.b_ns - self.a_ns
+
+    @property
+    def change_busy_ns(self) -> int | None:
+        a, b = self.a_busy_ns, self.b_busy_ns
+        return None if a is None or b is None else b - a
+
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """B against A, row by row.

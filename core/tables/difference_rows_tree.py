@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Generic
@@ -21,7 +21,7 @@ from sysbench.core.compare.nodes import (
     walk_nodes,
 )
 from sysbench.core.tables.cells import SIGNED
-from sysbench.core.tables.table import Column, Source, Table, columns_for, tabulate
+from sysbench.core.tables.table import Column, Table, columns_for, tabulate
 from sysbench.core.trace.module_tree import group_by
 
 TREES = ("time-difference", "memory-difference")
@@ -128,20 +128,40 @@ def change_tables(difference: Difference, cut: Cut | None = None) -> list[Table]
     return tables
 
 
+STEP_COLUMNS = columns_for(
+    StepChange,
+    Column("a_ns", heading="A ms", about="time of A's step"),
+    Column("b_ns", heading="B ms", about="time of B's step"),
+    Column("change_ns", heading="change ms", unit=f"{SIGNED}ns", about="B minus A"),
+    Column("a_busy_ns", heading="A busy ms", about="time in which anything ran in A's step"),
+    Column("b_busy_ns", heading="B busy ms", about="time in which anything ran in B's step"),
+    Column("change_busy_ns", heading="change busy ms", unit=f"{SIGNED}ns", about="busy: B minus A"),
+)
+
+
 def step_tables(steps: Sequence[StepChange]) -> list[Table]:
     """Medians of the marked steps by kind, then each step; no row is a test."""
     if not steps:
         return []
-    kinds = [_StepKind(kind, rows) for kind, rows in group_by(steps, lambda row: row.kind).items()]
+    kinds = group_by(steps, lambda row: row.kind)
     medians = tabulate(
-        kinds,
+        [_medians(kind, rows) for kind, rows in kinds.items()],
         columns_for(
-            _StepKind,
+            StepChange,
             Column("kind", is_optional=True),
-            Column("a_steps", heading="A steps", about="steps of A"),
-            Column("b_steps", heading="B steps", about="steps of B"),
-            *_change_columns("ns", lambda row, side: row.median("ns", side)),
-            *_change_columns("busy_ns", lambda row, side: row.median("busy_ns", side)),
+            Column(
+                "a_steps",
+                lambda row: sum(step.a_ns is not None for step in kinds[row.kind]),
+                heading="A steps",
+                about="steps of A",
+            ),
+            Column(
+                "b_steps",
+                lambda row: sum(step.b_ns is not None for step in kinds[row.kind]),
+                heading="B steps",
+                about="steps of B",
+            ),
+            *STEP_COLUMNS,
         ),
         name="step-medians",
         title="Marked steps: medians of each side, not tested",
@@ -152,8 +172,7 @@ def step_tables(steps: Sequence[StepChange]) -> list[Table]:
             StepChange,
             Column("step", _step_label),
             Column("kind", is_optional=True),
-            *_change_columns("ns", lambda row, side: getattr(row, f"{side}_ns")),
-            *_change_columns("busy_ns", lambda row, side: getattr(row, f"{side}_busy_ns")),
+            *STEP_COLUMNS,
             Column("a_kernels", heading="A kernels", about="kernels of A that began in the step"),
             Column("b_kernels", heading="B kernels", about="kernels of B that began in the step"),
         ),
@@ -163,23 +182,17 @@ def step_tables(steps: Sequence[StepChange]) -> list[Table]:
     return [medians, each]
 
 
-@dataclass(frozen=True, slots=True)
-class _StepKind:
-    kind: str
-    rows: Sequence[StepChange]
-
-    @property
-    def a_steps(self) -> int:
-        return sum(row.a_ns is not None for row in self.rows)
-
-    @property
-    def b_steps(self) -> int:
-        return sum(row.b_ns is not None for row in self.rows)
-
-    def median(self, what: str, side: str) -> float | None:
-        values = (getattr(row, f"{side}_{what}") for row in self.rows)
-        known = [value for value in values if value is not None]
-        return median(known) if known else None
+def _medians(kind: str, rows: Sequence[StepChange]) -> StepChange:
+    names = ("a_ns", "b_ns", "a_busy_ns", "b_busy_ns")
+    known = {name: [getattr(row, name) for row in rows] for name in names}
+    return StepChange(
+        kind=kind,
+        **{
+            name: round(median(value for value in values if value is not None))
+            for name, values in known.items()
+            if any(value is not None for value in values)
+        },
+    )
 
 
 def _step_label(row: StepChange) -> str:
@@ -187,38 +200,6 @@ def _step_label(row: StepChange) -> str:
     if a is None or b is None or a == b:
         return str(a if b is None else b)
     return f"{a} → {b}"
-
-
-def _change_columns(
-    what: str, amount: Callable[[Source, str], float | None]
-) -> Iterator[Column[Source]]:
-    """The amounts of A and of B, and B minus A."""
-
-    def change(row: Source) -> float | None:
-        a, b = amount(row, "a"), amount(row, "b")
-        return None if a is None or b is None else b - a
-
-    words, of = ("", "time") if what == "ns" else (" busy", "time in which anything ran")
-    for side in "ab":
-        yield Column(
-            f"{side}_{what}",
-            _of_side(amount, side),
-            heading=f"{side.upper()}{words} ms",
-            about=f"{of} in a step of {side.upper()}",
-        )
-    yield Column(
-        f"change_{what}",
-        change,
-        heading=f"change{words} ms",
-        unit=f"{SIGNED}ns",
-        about="B minus A",
-    )
-
-
-def _of_side(
-    amount: Callable[[Source, str], float | None], side: str
-) -> Callable[[Source], float | None]:
-    return lambda row: amount(row, side)
 
 
 def _rows(root: AnyNode, cut: Cut) -> list[PlacedDifference[AnyNode]]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import partial
+from pathlib import Path
 
+import pytest
 from rich.cells import cell_len
 from textual.command import Command, CommandList
 from textual.events import Click, Key
+from textual.notifications import Notification
 
+from sysbench.core.export.written_files import new_path
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.explanations import EXPLANATIONS
@@ -57,6 +62,45 @@ async def test_the_palette_runs_a_command(app: SysbenchApp, own_run: RunDirector
         await until(pilot, lambda: "Show memory" in chosen(app))
         await pilot.press("enter")
         await until(pilot, lambda: is_shown(result, "memory"))
+
+
+async def test_a_screenshot_is_written_where_the_program_was_started(
+    app: SysbenchApp, own_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await open_result(pilot, app, own_run)
+        await pilot.press("ctrl+p", *"screenshot")
+        await until(pilot, lambda: "Save screenshot" in chosen(app))
+        await pilot.press("enter")
+        written = here / "sysbench-tui-result.svg"
+        await until(pilot, written.exists)
+        picture = written.read_text()
+        assert "Library" in picture
+        assert "Save screenshot" not in picture, "the palette is gone by then"
+        assert "font-face" not in picture, "it would ask the network for a font"
+        await until(pilot, lambda: any(str(written) in note.message for note in notices(app)))
+        # In front of a dialog, too; a second picture is another file.
+        await pilot.press("f1")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        app.save_picture()
+        assert written.with_name("sysbench-tui-result-2.svg").exists()
+
+
+def notices(app: SysbenchApp) -> list[Notification]:
+    return [*app._notifications]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_write_permission_is_passed_over(
+    sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir(mode=0o500)
+    monkeypatch.chdir(here)
+    assert new_path("x", ".svg") == sysbench_home / "x.svg"
 
 
 async def test_every_tab_explains_itself(app: SysbenchApp, own_run: RunDirectory) -> None:

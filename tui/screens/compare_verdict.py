@@ -194,6 +194,7 @@ class ChangesPanel(Painted):
 
     def show_difference(self, difference: Difference) -> None:
         self.difference = difference
+        self.display = bool(difference.summary)
         self.paint()
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
@@ -209,7 +210,7 @@ class ChangesPanel(Painted):
             lines += [Content(""), Content.styled(table.title, "bold")]
             cells = table_lines(table, width, columns=known_columns(table), drop=DROPPED)
             lines += [Content.assemble(*line) for line in cells]
-        return lines or [Content.styled("; ".join(rows.missing.values()), QUIET)]
+        return lines
 
 
 class ConditionsPanel(Painted):
