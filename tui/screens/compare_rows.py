@@ -130,6 +130,7 @@ def show_difference(
     on_time = difference.summary[: -1 if difference.memory else None]
     on_memory = difference.summary[-1:] if difference.memory else []
     missing = difference.missing
+    time.set_class(bool(difference.unexplained), "-unexplained")
     time.show(
         difference.time,
         on_time,

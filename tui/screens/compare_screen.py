@@ -234,7 +234,7 @@ class CompareScreen(WorkScreen):
         time, memory = self.query_one("#time", RowsView), self.query_one("#memory", RowsView)
         phases = phase_words(reading.comparison.phases)
         show_difference(time, memory, rows, perturbed=self._is_perturbed, phases=phases)
-        self.query_one(VerdictView).show_difference(rows)
+        self.query_one(VerdictView).show_difference(rows, perturbed=self._is_perturbed)
         self.query_one(StepsView).show(rows.steps)
         self.bar.names = [name for name in VIEWS if name != STEPS or rows.steps]
         self.bar.refresh()

@@ -18,8 +18,8 @@ from sysbench.core.formatting import counted
 from sysbench.core.record.environment import is_simulated
 from sysbench.core.record.timing import Round
 from sysbench.core.tables.cells import known_columns, literal
-from sysbench.core.tables.comparison_passages import verdict_text
-from sysbench.core.tables.difference_rows_tree import Cut, change_tables
+from sysbench.core.tables.comparison_passages import TIMES, verdict_text
+from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
 from sysbench.tui.commands.comparison_report import DROPPED
 from sysbench.tui.commands.layout import table_lines
 from sysbench.tui.live.pair_watch import Reading, block_changes
@@ -191,9 +191,10 @@ class ChangesPanel(Painted):
     """The rows that changed most, beside the verdict."""
 
     difference: Difference | None = None
+    is_perturbed = False
 
-    def show_difference(self, difference: Difference) -> None:
-        self.difference = difference
+    def show_difference(self, difference: Difference, *, perturbed: bool) -> None:
+        self.difference, self.is_perturbed = difference, perturbed
         self.display = bool(difference.summary)
         self.paint()
 
@@ -208,7 +209,10 @@ class ChangesPanel(Painted):
         shown = msgspec.structs.replace(rows, time=None if rows.unexplained else rows.time)
         for table in change_tables(shown, Cut(depth=1, least=MIN_CHANGE)):
             lines += [Content(""), Content.styled(table.title, "bold")]
-            cells = table_lines(table, width, columns=known_columns(table), drop=DROPPED)
+            marked = TIMES if self.is_perturbed and table.name == TREES[0] else ()
+            cells = table_lines(
+                table, width, columns=known_columns(table), drop=DROPPED, perturbed=marked
+            )
             lines += [Content.assemble(*line) for line in cells]
         return lines
 
@@ -244,8 +248,8 @@ class VerdictView(VerticalScroll, can_focus=True):
         for name in ("#change", "#right"):
             self.query_one(name).display = not of_files
 
-    def show_difference(self, difference: Difference) -> None:
-        self.query_one(ChangesPanel).show_difference(difference)
+    def show_difference(self, difference: Difference, *, perturbed: bool) -> None:
+        self.query_one(ChangesPanel).show_difference(difference, perturbed=perturbed)
 
     def paint(self) -> None:
         for panel in self.query(Painted):
