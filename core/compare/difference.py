@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -364,6 +364,17 @@ def unexplained(time: TimeNode | None, a: Record, b: Record, verdict: Verdict) -
     return ""
 
 
+def _kinds(side: Kernels) -> dict[str, int]:
+    """Number of marked steps by kind; empty if no kind is known or the rows are not per step."""
+    rows = side.marked_steps.rows if side.marked_steps else []
+    kinds = {kind: len(steps) for kind, steps in group_by(rows, lambda row: row.kind).items()}
+    return kinds if any(kinds) and side.whole == "step" else {}
+
+
+def _shares(kinds: Mapping[str, int]) -> dict[str, float]:
+    return {kind: count / sum(kinds.values()) for kind, count in kinds.items()}
+
+
 def _steps(a: Kernels | None, b: Kernels | None) -> list[StepChange]:
     a_rows, b_rows = (
         side.marked_steps.rows if side and side.marked_steps else [] for side in (a, b)
@@ -415,6 +426,13 @@ def _notes(a: Kernels, b: Kernels, *records: Record) -> Iterator[str]:
         yield f"A is a {a.whole}, B a {b.whole}, with an unknown number of steps"
     elif a.whole == "span":
         yield "both are spans with an unknown number of steps"
+    kinds_a, kinds_b = _kinds(a), _kinds(b)
+    if kinds_a and kinds_b and _shares(kinds_a) != _shares(kinds_b):
+        a_words, b_words = (
+            ", ".join(f"{count} {kind or 'other'}" for kind, count in kinds.items())
+            for kinds in (kinds_a, kinds_b)
+        )
+        yield f"A is the mean of {a_words}, B of {b_words}: the rows compare unlike steps"
     slowed = [
         f"{name} by {signed_percent(kernels.perturbation - 1)}"
         for name, kernels in (("A", a), ("B", b))

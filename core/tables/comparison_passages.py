@@ -11,7 +11,7 @@ from sysbench.core.compare.comparison import Comparison, describe_factors
 from sysbench.core.compare.difference import DifferenceSide
 from sysbench.core.compare.nodes import Difference
 from sysbench.core.compare.verdict import VerdictText, describe_verdict
-from sysbench.core.formatting import format_bytes, milliseconds
+from sysbench.core.formatting import counted, format_bytes, milliseconds
 from sysbench.core.record.record import Record
 from sysbench.core.tables.difference_rows_tree import Cut, change_tables, step_tables
 from sysbench.core.tables.memory_tables import difference_tables
@@ -153,7 +153,7 @@ def _contents(record: Record) -> str:
         texts.append(f"untraced step {milliseconds(record.timing.step.median_ms)}")
     if kernels:
         marked = len(kernels.marked_steps.rows) if kernels.marked_steps else 0
-        words = f" ({marked} marked steps)" if marked else ""
+        words = f" ({counted(marked, 'marked step')})" if marked else ""
         texts.append(f"traced {kernels.whole} {milliseconds(kernels.step_ms)}{words}")
     if record.memory:
         texts.append(f"peak {format_bytes(record.memory.peak_allocated_bytes)}")
@@ -163,14 +163,14 @@ def _contents(record: Record) -> str:
 def _reasons(record: Record) -> list[str]:
     """What a record lacks for a comparison, each with its reason if it has one."""
     has = {
-        "timing": record.timing,
+        # That a file has no timing is the verdict's reason.
+        "timing": record.timing or not record.spec,
         "kernels": DifferenceSide(record).kernels,
         "memory": record.memory,
     }
-    of_file = {} if record.spec else {"timing": "a file has no timing pass"}
-    missing = {**record.missing, **of_file}
+    missing = record.missing
     return [
         f"no {block}: {missing[block]}" if missing.get(block) else f"no {block}"
         for block, content in has.items()
-        if content is None
+        if not content
     ]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sysbench.core.compare.difference import under_verdict, unexplained
+from sysbench.core.compare.difference import (
+    DifferenceSide,
+    difference,
+    under_verdict,
+    unexplained,
+)
 from sysbench.core.compare.nodes import ByteNode, Difference, TimeNode
 from sysbench.core.compare.verdict import (
     CELLS,
@@ -16,8 +22,10 @@ from sysbench.core.compare.verdict import (
     headline,
     interval_line,
 )
+from sysbench.core.record.steps import MarkedSteps, StepRow
 from sysbench.tui.glyphs import to_ascii
-from tests.factories import record_of_rounds
+from tests.conftest import KERNELS
+from tests.factories import record, record_of_rounds
 
 shares = st.floats(-0.9, 9)
 
@@ -122,3 +130,30 @@ def test_rows_explain_no_change_of_the_other_sign_and_none_that_is_noise(
     )
     said = under_verdict(rows, a, b, judged)
     assert said.summary == ([sentence, "Peak +1 MiB."] if sentence else rows.summary)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "is_noted"),
+    [
+        ("prefill", "decode", True),
+        ("prefill decode", "prefill decode decode", True),
+        ("prefill decode", "decode prefill prefill decode", False),
+        ("decode", "decode decode", False),
+    ],
+)
+def test_means_over_unlike_steps_are_noted(a: str, b: str, is_noted: bool) -> None:
+    def side(kinds: str) -> DifferenceSide:
+        rows = [StepRow(number=n, name="", kind=kind) for n, kind in enumerate(kinds.split())]
+        marked = MarkedSteps(
+            family="vLLM",
+            clock="device",
+            span_ns=1,
+            rows=rows,
+            outside=StepRow(number=None, name=""),
+            chosen=(0, len(rows) - 1),
+        )
+        kernels = msgspec.structs.replace(KERNELS, marked_steps=marked)
+        return DifferenceSide(record(kernels=kernels))
+
+    notes = difference(side(a), side(b)).notes
+    assert any("unlike steps" in note for note in notes) == is_noted
