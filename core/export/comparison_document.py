@@ -29,7 +29,7 @@ from sysbench.core.tables.comparison_passages import Passage, verdict_text
 from sysbench.core.tables.context import headline
 from sysbench.core.tables.table import select
 
-LOOKS = {"faster": "good", "slower": "bad"}
+VERDICT_CLASSES = {"faster": "good", "slower": "bad"}
 """Classes of the page for verdicts; only a difference has a colour."""
 
 
@@ -62,7 +62,7 @@ def comparison_page(
 ) -> str:
     """Make a self-contained page: the verdict, the sides, charts, then the passages."""
     found = verdict_text(comparison)
-    look = "" if comparison.of_files else LOOKS.get(comparison.verdict, "")
+    look = "" if comparison.of_files else VERDICT_CLASSES.get(comparison.verdict, "")
     chart = "" if comparison.of_files else interval_chart(comparison.step)
     head = "".join(
         (

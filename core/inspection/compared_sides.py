@@ -20,11 +20,11 @@ from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.core.runs.stored_records import load_record
 
-Source = RunDirectory | Path
+ComparedSource = RunDirectory | Path
 """A run, or a file that `inspect` reads."""
 
 
-def find_source(text: str) -> Source:
+def find_source(text: str) -> ComparedSource:
     """Return the file of this path, or the run of this name.
 
     Raises:
@@ -40,7 +40,7 @@ def find_source(text: str) -> Source:
 
 
 def read_sides(
-    a: Source, b: Source, show: Callable[[Progressed], None] = lambda _: None
+    a: ComparedSource, b: ComparedSource, show: Callable[[Progressed], None] = lambda _: None
 ) -> tuple[DifferenceSide, DifferenceSide]:
     """Read both sides. The record of a file has an empty spec, and its path as the id.
 
@@ -73,7 +73,7 @@ def _marked_range(side: DifferenceSide) -> tuple[int, int] | None:
 
 
 def _read(
-    source: Source, show: Callable[[Progressed], None], steps: tuple[int, int] | None = None
+    source: ComparedSource, show: Callable[[Progressed], None], steps: tuple[int, int] | None = None
 ) -> DifferenceSide:
     if isinstance(source, RunDirectory):
         record = load_record(source)

@@ -9,7 +9,7 @@ from sysbench.core.record.memory import Origin
 from sysbench.core.trace.module_tree import group_by
 
 LINE = re.compile(r":(\d+)(?= |$)")
-PYTHON = re.compile(r"\.py:\d+ ")
+PYTHON_FRAME = re.compile(r"\.py:\d+ ")
 
 OriginPair = tuple[list[Origin], list[Origin]]
 """Origins of A and of B at one place; one of them may be empty."""
@@ -46,7 +46,7 @@ def pair_origins(a: Sequence[Origin], b: Sequence[Origin]) -> list[OriginPair]:
 def _functions_to(depth: int) -> Callable[[Origin], tuple[str, ...]]:
     def functions(origin: Origin) -> tuple[str, ...]:
         # In front of it are operators or, without Python frames, the allocator itself.
-        python = (place for place, frame in enumerate(origin.stack) if PYTHON.search(frame))
+        python = (place for place, frame in enumerate(origin.stack) if PYTHON_FRAME.search(frame))
         least = next(python, len(origin.stack)) + 1
         return without_lines(origin.stack[: max(depth, least)])
 

@@ -23,7 +23,7 @@ LARGEST_CHANGES = 10
 """Rows of a short report's tables that are not a tree."""
 LEDGERS = "ledger-difference"
 """Left out, since the tree of rows contains it."""
-TIMES = ("change_ns", "a_ns", "b_ns")
+CHANGE_TIMES = ("change_ns", "a_ns", "b_ns")
 NO_VERDICT = "No verdict: a file has no timing pass."
 
 
@@ -102,7 +102,7 @@ def _of_difference(difference: Difference, cut: Cut, *, is_slowed: bool) -> Iter
     for table in step_tables(difference.steps):
         yield _of_table(_shortened(table, cut))
     for table in change_tables(difference, cut):
-        marked = TIMES if is_slowed and table.name == "time-difference" else ()
+        marked = CHANGE_TIMES if is_slowed and table.name == "time-difference" else ()
         yield replace(_of_table(table), perturbed=marked)
 
 

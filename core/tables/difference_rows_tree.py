@@ -128,7 +128,7 @@ def change_tables(difference: Difference, cut: Cut | None = None) -> list[Table]
     return tables
 
 
-STEP_COLUMNS = columns_for(
+STEP_CHANGE_COLUMNS = columns_for(
     StepChange,
     Column("a_ns", heading="A ms", about="time of A's step"),
     Column("b_ns", heading="B ms", about="time of B's step"),
@@ -161,10 +161,10 @@ def step_tables(steps: Sequence[StepChange]) -> list[Table]:
                 heading="B steps",
                 about="steps of B",
             ),
-            *STEP_COLUMNS,
+            *STEP_CHANGE_COLUMNS,
         ),
         name="step-medians",
-        title="Marked steps: medians of each side, not tested",
+        title="Medians of the marked steps, not tested",
     )
     each = tabulate(
         steps,
@@ -172,7 +172,7 @@ def step_tables(steps: Sequence[StepChange]) -> list[Table]:
             StepChange,
             Column("step", _step_label),
             Column("kind", is_optional=True),
-            *STEP_COLUMNS,
+            *STEP_CHANGE_COLUMNS,
             Column("a_kernels", heading="A kernels", about="kernels of A that began in the step"),
             Column("b_kernels", heading="B kernels", about="kernels of B that began in the step"),
         ),

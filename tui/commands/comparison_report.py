@@ -17,7 +17,12 @@ from sysbench.core.errors import SpecError
 from sysbench.core.export.comparison_document import comparison_as_markdown, comparison_page
 from sysbench.core.export.text_formats import tables_as_csv
 from sysbench.core.export.written_files import refuse_existing, write
-from sysbench.core.inspection.compared_sides import Source, compare_sides, find_source, read_sides
+from sysbench.core.inspection.compared_sides import (
+    ComparedSource,
+    compare_sides,
+    find_source,
+    read_sides,
+)
 from sysbench.core.tables.cells import known_columns, literal
 from sysbench.core.tables.comparison_passages import Passage, passages, verdict_text
 from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
@@ -57,7 +62,7 @@ NARROW = 120
 KERNEL_DEPTH = 4
 """Levels down to the kernels; fusions go deeper."""
 DEEPER = f"--depth {KERNEL_DEPTH} goes down to the kernels, --min 0 shows every row that changed"
-SUFFIXES = (".html", ".svg", ".md")
+REPORT_SUFFIXES = (".html", ".svg", ".md")
 PICTURE_WIDTH = 120
 DROPPED = ("b_blocks", "a_blocks", "phase", "b_calls", "a_calls")
 
@@ -76,7 +81,7 @@ def verdict_lines(
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ComparisonReport:
     """A comparison with what its printers need."""
 
     comparison: Comparison
@@ -89,7 +94,7 @@ class Report:
         return passages(self.comparison, self.a.record, self.b.record, self.cut)
 
 
-def report_lines(report: Report, width: int) -> Iterator[Line]:
+def comparison_lines(report: ComparisonReport, width: int) -> Iterator[Line]:
     comparison = report.comparison
     yield [(f"A  {literal(comparison.a)}", "")]  # not truncated, so that they can be copied
     yield [(f"B  {literal(comparison.b)}", "")]
@@ -106,7 +111,7 @@ def report_lines(report: Report, width: int) -> Iterator[Line]:
         yield from note([DEEPER], width)
 
 
-def _passage_lines(passage: Passage, report: Report, width: int) -> Iterator[Line]:
+def _passage_lines(passage: Passage, report: ComparisonReport, width: int) -> Iterator[Line]:
     style = ""
     if passage.name == "factors" and len(report.comparison.factors) > 1:
         style = "bold yellow"
@@ -127,11 +132,11 @@ def _table_lines(passage: Passage, table: Table, width: int) -> list[Line]:
     return table_lines(table, width, columns=columns, drop=drop, perturbed=passage.perturbed)
 
 
-def read_report(a: Source, b: Source) -> Report:
+def read_report(a: ComparedSource, b: ComparedSource) -> ComparisonReport:
     """Compare two sides as `compare` does by default."""
     sides = read_sides(a, b)
     comparison, _ = compare_sides(*sides)
-    return Report(comparison, *sides, Cut(depth=DEPTH, least=MIN_SHARE))
+    return ComparisonReport(comparison, *sides, Cut(depth=DEPTH, least=MIN_SHARE))
 
 
 def check_output(path: Path, *, force: bool) -> None:
@@ -139,12 +144,12 @@ def check_output(path: Path, *, force: bool) -> None:
     Raises:
         SpecError: Another suffix, or the file exists and ``force`` is false.
     """
-    if path.suffix not in SUFFIXES:
-        raise SpecError("output", str(path), f"a name that ends in {', '.join(SUFFIXES)}")
+    if path.suffix not in REPORT_SUFFIXES:
+        raise SpecError("output", str(path), f"a name that ends in {', '.join(REPORT_SUFFIXES)}")
     refuse_existing([path], force=force)
 
 
-def write_report(report: Report, path: Path, *, force: bool = False) -> Path:
+def write_report(report: ComparisonReport, path: Path, *, force: bool = False) -> Path:
     """Write the report in the format of the path's suffix.
 
     Raises:
@@ -156,7 +161,7 @@ def write_report(report: Report, path: Path, *, force: bool = False) -> Path:
         written = comparison_page(report.comparison, *sides, report.passages)
     elif path.suffix == ".svg":
         title = f"compare {report.comparison.a} {report.comparison.b}"
-        written = lines_as_svg(report_lines(report, PICTURE_WIDTH), PICTURE_WIDTH, title)
+        written = lines_as_svg([*comparison_lines(report, PICTURE_WIDTH)], title)
     else:
         written = comparison_as_markdown(report.comparison, report.passages)
     return write(path, written.encode())
@@ -186,7 +191,7 @@ def print_comparison(arguments: argparse.Namespace) -> int:
         depth=depth if arguments.depth is None else arguments.depth,
         least=least if arguments.min is None else arguments.min,
     )
-    report = Report(comparison, a, b, cut)
+    report = ComparisonReport(comparison, a, b, cut)
     document = {**msgspec.to_builtins(comparison), "gate": gate}
     if out is not None:
         write_report(report, out, force=arguments.force)
@@ -199,7 +204,7 @@ def print_comparison(arguments: argparse.Namespace) -> int:
         tables = change_tables(comparison.difference, cut) if comparison.difference else []
         write_text(tables_as_csv(tables).decode())
     else:
-        print_paged(report_lines(report, page_width()), page=not arguments.no_pager)
+        print_paged(comparison_lines(report, page_width()), page=not arguments.no_pager)
     if gate is None:
         return 0
     if not arguments.json:

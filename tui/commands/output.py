@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -194,10 +194,12 @@ WEB_FONT = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 """Rich's pictures load fonts from the network; without them the reader's monospace font is used."""
 
 
-def lines_as_svg(lines: Iterable[Line], width: int, title: str) -> str:
-    """Draw lines as a picture of a terminal, without requests to the network."""
+def lines_as_svg(lines: Sequence[Line], title: str) -> str:
+    """Draw lines as a picture of a terminal, as wide as the longest, without network requests."""
+    from rich.cells import cell_len  # lazy: rich takes 30 ms
     from rich.console import Console  # lazy: rich takes 30 ms
 
+    width = max((sum(cell_len(literal(text)) for text, _ in line) for line in lines), default=1)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         console = Console(
             file=nowhere,

@@ -23,7 +23,7 @@ from sysbench.core.experiments.experiment_report import (
     shared_experiment,
 )
 from sysbench.core.experiments.known import known_noise
-from sysbench.core.inspection.compared_sides import Source, compare_sides, read_sides
+from sysbench.core.inspection.compared_sides import ComparedSource, compare_sides, read_sides
 from sysbench.core.record.record import Record
 from sysbench.core.record.timing import Round
 from sysbench.core.runs.run_directory import RunDirectory
@@ -41,8 +41,8 @@ MAX_RECENT = 20
 class Pair:
     """Two runs or files to compare, and the experiment that measures the runs, if just started."""
 
-    a: Source
-    b: Source
+    a: ComparedSource
+    b: ComparedSource
     experiment: ExperimentDirectory | None = None
 
     @property

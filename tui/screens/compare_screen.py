@@ -46,15 +46,15 @@ from sysbench.tui.widgets.difference_view import BYTE_COLUMNS, TIME_COLUMNS
 from sysbench.tui.widgets.drawing import Drawing
 from sysbench.tui.widgets.key_bar import CommandLine, TabBar, tab_bindings
 
+STEPS_VIEW = "steps"
+"""Shown only if both sides mark steps."""
 VIEWS = {
     "verdict": "the verdict, its interval, rounds and conditions",
     "time": "the traced step of both runs, row by row",
     "memory": "the peak of both runs, row by row",
     "differs": "settings and machine facts that differ",
-    "steps": "marked steps of both sides, one by one",
+    STEPS_VIEW: "marked steps of both sides, one by one",
 }
-STEPS = "steps"
-"""Shown only if both sides mark steps."""
 EXPLAINS = {
     "verdict": ("compare.verdict", "compare.interval", "compare.conditions"),
     "time": ("compare.rows",),
@@ -98,7 +98,7 @@ class CompareScreen(WorkScreen):
         yield Drawing(id="heading")
         yield Drawing(id="sides")
         yield Static(id="state", markup=False)
-        yield TabBar([name for name in VIEWS if name != STEPS], tuple(VIEWS))
+        yield TabBar([name for name in VIEWS if name != STEPS_VIEW], tuple(VIEWS))
         with Container(id="place"):
             yield VerdictView(id="verdict")
             yield RowsView(f"Time · {NOT_TESTED}", TIME_COLUMNS, id="time")
@@ -106,7 +106,7 @@ class CompareScreen(WorkScreen):
                 f"Memory · {NOT_TESTED.replace('traced ', '')}", BYTE_COLUMNS, id="memory"
             )
             yield DiffersView(id="differs")
-            yield StepsView(id=STEPS)
+            yield StepsView(id=STEPS_VIEW)
         yield CommandLine()
 
     def on_mount(self) -> None:
@@ -236,7 +236,7 @@ class CompareScreen(WorkScreen):
         show_difference(time, memory, rows, perturbed=self._is_perturbed, phases=phases)
         self.query_one(VerdictView).show_difference(rows, perturbed=self._is_perturbed)
         self.query_one(StepsView).show(rows.steps)
-        self.bar.names = [name for name in VIEWS if name != STEPS or rows.steps]
+        self.bar.names = [name for name in VIEWS if name != STEPS_VIEW or rows.steps]
         self.bar.refresh()
 
     def _paint_state(self) -> None:

@@ -18,7 +18,7 @@ from sysbench.core.formatting import counted
 from sysbench.core.record.environment import is_simulated
 from sysbench.core.record.timing import Round
 from sysbench.core.tables.cells import known_columns, literal
-from sysbench.core.tables.comparison_passages import TIMES, verdict_text
+from sysbench.core.tables.comparison_passages import CHANGE_TIMES, verdict_text
 from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
 from sysbench.tui.commands.comparison_report import DROPPED
 from sysbench.tui.commands.layout import table_lines
@@ -209,7 +209,7 @@ class ChangesPanel(Painted):
         shown = msgspec.structs.replace(rows, time=None if rows.unexplained else rows.time)
         for table in change_tables(shown, Cut(depth=1, least=MIN_CHANGE)):
             lines += [Content(""), Content.styled(table.title, "bold")]
-            marked = TIMES if self.is_perturbed and table.name == TREES[0] else ()
+            marked = CHANGE_TIMES if self.is_perturbed and table.name == TREES[0] else ()
             cells = table_lines(
                 table, width, columns=known_columns(table), drop=DROPPED, perturbed=marked
             )

@@ -13,7 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from sysbench.core.experiments.experiment import create_experiment
-from sysbench.core.inspection.compared_sides import Source
+from sysbench.core.inspection.compared_sides import ComparedSource
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.table import Row
 from sysbench.tui.app import SysbenchApp
@@ -47,7 +47,7 @@ def with_rows(run: RunDirectory, times: float) -> RunDirectory:
     return run
 
 
-def pairs(folder: Path) -> dict[str, tuple[Source, Source]]:
+def pairs(folder: Path) -> dict[str, tuple[ComparedSource, ComparedSource]]:
     """Two sides of each kind; the traced step of the runs changes against the untraced one."""
     experiment = create_experiment(SPEC, OTHER, seed=1)
     write_rounds(experiment, SLOW, FAST)
