@@ -414,7 +414,9 @@ def _step(kind: str, a: StepRow | None, b: StepRow | None) -> StepChange:
 
 def _without(what: str, side: DifferenceSide, a: object, b: object) -> str:
     if a is None and b is None:
-        return f"neither {'run' if side.record.spec else 'file'} has a {what}"
+        if side.record.spec:
+            return f"neither run has a {what}"
+        return f"neither file has {'kernels' if what == 'trace pass' else 'memory requests'}"
     return f"{'A' if a is None else 'B'} has no {what}"
 
 

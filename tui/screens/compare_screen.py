@@ -128,6 +128,7 @@ class CompareScreen(WorkScreen):
         self.query_one("#heading", Drawing).show(lambda width, height: Content(""))
         self.query_one("#sides", Drawing).show(lambda width, height: ids)
         self.query_one("#state", Static).display = False
+        self.query_one(VerdictView).show_difference(None)
         self.action_view("verdict")
         self.paint()
 

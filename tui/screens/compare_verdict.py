@@ -193,9 +193,9 @@ class ChangesPanel(Painted):
     difference: Difference | None = None
     is_perturbed = False
 
-    def show_difference(self, difference: Difference, *, perturbed: bool) -> None:
+    def show_difference(self, difference: Difference | None, *, perturbed: bool) -> None:
         self.difference, self.is_perturbed = difference, perturbed
-        self.display = bool(difference.summary)
+        self.display = difference is None or bool(difference.summary)
         self.paint()
 
     def lines(self, reading: Reading, width: int) -> list[Content]:
@@ -248,7 +248,7 @@ class VerdictView(VerticalScroll, can_focus=True):
         for name in ("#change", "#right"):
             self.query_one(name).display = not of_files
 
-    def show_difference(self, difference: Difference, *, perturbed: bool) -> None:
+    def show_difference(self, difference: Difference | None, *, perturbed: bool = False) -> None:
         self.query_one(ChangesPanel).show_difference(difference, perturbed=perturbed)
 
     def paint(self) -> None:
