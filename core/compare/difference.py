@@ -353,12 +353,14 @@ def unexplained(time: TimeNode | None, a: Record, b: Record, verdict: Verdict) -
     It does not if that is zero or has the opposite sign, or if the verdict has an interval and no
     difference.
     """
-    if time is None or a.timing is None or b.timing is None:
+    if time is None or a.timing is None or b.timing is None or verdict.change is None:
         return ""
     untraced_ms = b.timing.step.median_ms - a.timing.step.median_ms
     changes = f"Traced {signed(time.change)}, untraced {untraced_ms:+.3f} ms"
     if verdict.verdict in ("same", "not decidable") and verdict.low is not None:
-        return f"{changes} ({headline(verdict)}): there is no change that these rows could explain."
+        return (
+            f"{changes} ({headline(verdict)}): no change was found that these rows could explain."
+        )
     if time.change and time.change * untraced_ms <= 0:
         return f"{changes}: the trace does not explain this change."
     return ""

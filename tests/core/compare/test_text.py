@@ -121,6 +121,8 @@ def test_rows_explain_no_change_of_the_other_sign_and_none_that_is_noise(
     sentence = unexplained(TRACED, a, b, judged)
     assert sentence.startswith(BEGINNINGS[case]) and bool(sentence) == bool(BEGINNINGS[case])
     assert not unexplained(None, a, b, judged)
+    untimed = Verdict(verdict="not decidable", why="times of a simulated GPU are not meaningful")
+    assert not unexplained(TRACED, a, b, untimed)
     rows = Difference(
         summary=["Traced step +30 ms.", "Peak +1 MiB."],
         time=TRACED,
