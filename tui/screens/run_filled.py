@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from sysbench.core.errors import SpecError
+from sysbench.core.errors import SpecError, SysbenchError
 from sysbench.core.formatting import parse_ratio
 from sysbench.core.machine.cards import known_cards
 from sysbench.core.record.blocks import DEFAULT_PASSES, PassName
+from sysbench.core.runs.run_directory import newest_run
 from sysbench.core.spec.command_line import as_typed
 from sysbench.core.spec.fields import FIELDS, field_named, unused_keys
 from sysbench.core.spec.models import CUSTOM
-from sysbench.core.spec.own_model import ARGUMENT, is_own, model_setting
+from sysbench.core.spec.own_model import ARGUMENT, OWN_MODEL, is_own, model_setting
 from sysbench.core.spec.passes import check_repeat
 from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
 from sysbench.tui.commands.arguments import WORDS
@@ -74,6 +75,23 @@ def field_texts(spec: RunSpec, card: str = HERE, rounds: int = 1) -> dict[str, s
         model = model_setting(spec.model, spec.model_file)
         texts |= {"model": model, "workload": RunSpec().workload, **places}
     return texts | {CARD: card, ROUNDS: str(rounds)}
+
+
+def first_state() -> FormState:
+    """The spec, passes and rounds of the newest run; the default spec's if the form cannot hold it.
+
+    A study's cell of another workload has keys without a field, and its passes may have no box.
+    """
+    default = RunSpec()
+    try:
+        header = run.header() if (run := newest_run()) else None
+    except SysbenchError:  # damaged, or of a later version
+        header = None
+    if header is None or header.spec.workload not in (default.workload, OWN_MODEL):
+        return FormState(texts=field_texts(default), passes=tuple(DEFAULT_PASSES))
+    passes = [name for name in DEFAULT_PASSES if name in header.passes] or DEFAULT_PASSES
+    texts = field_texts(header.spec, rounds=header.repeat)
+    return FormState(texts=texts, passes=tuple(passes))
 
 
 def fields_in_use(texts: dict[str, str]) -> list[str]:

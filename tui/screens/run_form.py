@@ -170,9 +170,10 @@ class SpecForm(VerticalScroll, can_focus=False):
     class Edited(Message):
         filled: FormContent
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, state: FormState) -> None:
         super().__init__()
-        self.texts = field_texts(spec)
+        self.texts = dict(state.texts)
+        self._first_passes = state.passes
         self._due = False
         self.is_read = False
         """Whether `latest` includes every edit."""
@@ -189,7 +190,8 @@ class SpecForm(VerticalScroll, can_focus=False):
 
     def _row(self, name: str) -> FieldRow:
         if name == "passes":
-            return FieldRow(name, Horizontal(*map(Tick, DEFAULT_PASSES)), PASSES_HELP)
+            ticks = (Tick(label, label in self._first_passes) for label in DEFAULT_PASSES)
+            return FieldRow(name, Horizontal(*ticks), PASSES_HELP)
         if name == CARD:
             card = Choice(CARD, [THIS_MACHINE], HERE, id=f"field-{CARD}")
             return FieldRow(name, card, CARD_HELP)

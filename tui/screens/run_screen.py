@@ -21,7 +21,13 @@ from sysbench.core.machine.children import PYTHON_VARIABLE
 from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.spec import RunSpec
-from sysbench.tui.screens.run_filled import FormContent, FormState, is_command, read_command
+from sysbench.tui.screens.run_filled import (
+    FormContent,
+    FormState,
+    first_state,
+    is_command,
+    read_command,
+)
 from sysbench.tui.screens.run_form import FieldRow, SpecForm
 from sysbench.tui.screens.run_prediction import (
     PredictionView,
@@ -93,7 +99,7 @@ class RunScreen(WorkScreen):
         self.query_one("#what").border_subtitle = words
 
     async def _build(self) -> None:
-        what = Vertical(SpecForm(RunSpec()), Static(id="hint", markup=False), id="what")
+        what = Vertical(SpecForm(first_state()), Static(id="hint", markup=False), id="what")
         what.border_title = "What to run"
         prediction = VerticalScroll(PredictionView(), id="prediction")
         prediction.border_title = "Prediction"

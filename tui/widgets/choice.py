@@ -221,9 +221,10 @@ class Tick(Widget, can_focus=True):
 
         tick: Tick
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, value: bool = True) -> None:
         super().__init__(id=f"tick-{label}")
         self.label = label
+        self.set_reactive(Tick.value, value)
 
     def render(self) -> Content:
         return Content.assemble(("[x] " if self.value else "[ ] ", "$accent"), self.label)

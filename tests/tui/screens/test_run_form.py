@@ -11,7 +11,7 @@ from textual.widgets import Button, Input, Static
 
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.predict.closed_form import predict
-from sysbench.core.runs.run_directory import create_run
+from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.model_source import locate
 from sysbench.core.spec.profiles import list_profiles, load_profile
 from sysbench.core.spec.spec import RunSpec
@@ -19,7 +19,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
 from sysbench.tui.screens.pick_model_dialog import PickModelScreen
 from sysbench.tui.screens.run_device_prediction import predict_on_device
-from sysbench.tui.screens.run_filled import field_texts, parse_form
+from sysbench.tui.screens.run_filled import field_texts, first_state, parse_form
 from sysbench.tui.screens.run_form import SpecForm
 from sysbench.tui.screens.run_prediction import PredictionView, prediction_lines
 from sysbench.tui.screens.run_screen import RunScreen
@@ -72,6 +72,35 @@ async def test_a_model_is_picked_by_letters_and_arrows_go_from_row_to_row(
         assert (texts["batch"], texts["context"]) == ("8", "64")
         await pilot.press("up", "up")
         assert app.focused is model
+
+
+async def test_the_form_starts_with_the_last_run(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
+    header = msgspec.structs.replace(own_run.header(), passes=["timing", "memory"], repeat=3)
+    own_run.write(own_run.header_path.name, header)
+    async with app.run_test(size=(120, 48)) as pilot:
+        await until(pilot, lambda: app.screen.query("#field-rounds"))
+        await until(pilot, lambda: screen_of(app).has_settled)
+        filled = screen_of(app).filled
+        assert (filled.spec, filled.passes, filled.repeat) == (
+            header.spec,
+            header.passes,
+            header.repeat,
+        )
+
+
+def test_the_form_starts_with_the_default_without_a_run_that_it_can_hold(
+    own_run: RunDirectory,
+) -> None:
+    default = field_texts(RunSpec())
+    header = own_run.header()
+    assert first_state().texts == field_texts(header.spec) != default
+    attention = RunSpec(workload="attention", d_model=64, heads=4)
+    own_run.write(own_run.header_path.name, msgspec.structs.replace(header, spec=attention))
+    assert first_state().texts == default
+    own_run.header_path.write_text("{}")
+    assert first_state().texts == default
 
 
 async def test_rounds_are_checked_in_the_form(app: SysbenchApp) -> None:
