@@ -235,7 +235,7 @@ FIELDS: tuple[Field, ...] = (
         Field(
             name="model",
             help="preset, or your own model",
-            allowed="the name of a preset, such as tiny or cs336-2025/large, or "
+            allowed="the name of a preset, such as tiny, cs336-2025/large or gpt2, or "
             "FILE.py:FACTORY, PACKAGE.MODULE:FACTORY, hf:PATH with model.NAME=VALUE",
             convert=as_text,
             valid=lambda value: len(value) <= 4096 if is_own(value) else len(value) <= 100,

@@ -19,7 +19,7 @@ from sysbench.core.machine.interpreter import (
     missing_libraries,
     probe_python,
 )
-from sysbench.core.spec.own_model import ModelSource, source_of
+from sysbench.core.spec.own_model import ModelSource, names_code, source_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import text_of
 
@@ -57,12 +57,13 @@ def locate(spec: RunSpec, python: str | None = None) -> RunSpec:
         return spec
     source = source_of(spec.model)
     python = chosen_python() if python is None else python
-    path = Path(spec.model_file) if spec.model_file else _path_of(source, python)
+    is_shipped = not names_code(spec.model)  # where another installation has it does not matter
+    path = _path_of(source, python) if is_shipped or not spec.model_file else Path(spec.model_file)
     if not path.is_file():
         raise SpecError("model", spec.model, f"there is no file {path}")
     _check_libraries(spec.model, source, path, python)
     digest = digest_of(source, path, python)
-    name = _short_name(source, path)
+    name = spec.model if is_shipped else _short_name(source, path)
     return spec.changed(model=name, model_file=str(path), model_source=digest)
 
 

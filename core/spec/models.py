@@ -1,4 +1,4 @@
-"""Model sizes: the five numbers that define a decoder-only transformer, and the shipped presets."""
+"""Models that ship: sizes of the built-in transformer, and configurations of published models."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import tomllib
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 import msgspec
 
@@ -77,6 +78,50 @@ def model_presets() -> dict[str, ModelPreset]:
     return presets
 
 
+class PublishedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that transformers builds from a shipped configuration, with random weights.
+
+    Attributes:
+        source: Repository on huggingface.co that has the configuration.
+        parameters: Published count, shared weights once.
+        note: What distinguishes the architecture.
+    """
+
+    source: str
+    parameters: int
+    note: str
+
+
+@cache
+def published_models() -> dict[str, PublishedModel]:
+    text = (_configurations() / "published.toml").read_text("utf-8")
+    return msgspec.convert(tomllib.loads(text), dict[str, PublishedModel])
+
+
+def configuration_path(name: str) -> Path:
+    """Return the file with the configuration of a published model."""
+    return _configurations() / f"{name}.json"
+
+
+def _configurations() -> Path:
+    # Workers read the files by path, so the package is a folder.
+    return Path(str(resources.files("sysbench.profiles"))) / "configurations"
+
+
+def parameters_of_models() -> dict[str, int]:
+    """Return the parameter count of every shipped model by its full name."""
+    sizes = {name: preset.dimensions.parameters for name, preset in model_presets().items()}
+    return sizes | {name: model.parameters for name, model in published_models().items()}
+
+
+def note_of(name: str) -> str:
+    """Return the remark on a shipped model, or an empty text."""
+    if published := published_models().get(name):
+        return f"{published.note}; {published.source}, needs transformers"
+    preset = model_presets().get(name)
+    return preset.note if preset else ""
+
+
 def find_model(name: str) -> ModelPreset:
     """Find a preset by full name, or by size if only one family has it; raises SpecError."""
     presets = model_presets()
@@ -91,6 +136,7 @@ def find_model(name: str) -> ModelPreset:
         )
         raise SpecError("model", name, f"ambiguous, did you mean {choices}?")
     sizes = [full.rpartition("/")[2] for full in presets]
-    close = difflib.get_close_matches(name, [*presets, *sizes], n=1, cutoff=0.5)
+    known = list(parameters_of_models())
+    close = difflib.get_close_matches(name.lower(), [*known, *sizes], n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise SpecError("model", name, f"no such preset; {hint}known: {', '.join(presets)}")
+    raise SpecError("model", name, f"no such preset; {hint}known: {', '.join(known)}")

@@ -1,6 +1,6 @@
-"""Names and arguments of users' models in a spec.
+"""Names and arguments of models from code or from a configuration, in a spec.
 
-No I/O: `sysbench.core.spec.model_source` finds the code behind a name.
+Reads only what ships: `sysbench.core.spec.model_source` finds the code behind a name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from sysbench.core.errors import SpecError
+from sysbench.core.spec.models import configuration_path, published_models
 
 Door = Literal["file", "module", "hf"]
 
@@ -44,12 +45,19 @@ class ModelSource(NamedTuple):
 
 
 def is_own(model: object) -> bool:
-    """Return whether the value of ``model`` names a user's model, not a preset."""
+    """Return whether the value of ``model`` names a user's or a published model, not a size."""
+    return isinstance(model, str) and (names_code(model) or model in published_models())
+
+
+def names_code(model: object) -> bool:
+    """Return whether the value of ``model`` names a user's code or configuration."""
     return isinstance(model, str) and ":" in model
 
 
 def source_of(model: str) -> ModelSource:
-    """Parse ``model``; raises SpecError if it names no user's model."""
+    """Parse ``model``; raises SpecError if it names neither a user's nor a published model."""
+    if model in published_models():
+        return ModelSource("hf", str(configuration_path(model)))
     if model.startswith(HF):
         if place := model.removeprefix(HF).strip():
             return ModelSource("hf", place)
@@ -128,7 +136,7 @@ def model_setting(model: str, file: str) -> str:
         file: Path of the code; empty if it was not located yet.
     """
     source = source_of(model)
-    if not file or source.door == "module":
+    if not file or source.door == "module" or not names_code(model):
         return model
     return f"{file}:{source.factory}" if source.door == "file" else f"{HF}{file}"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from sysbench.core.experiments.experiment_places import baselines_folder
 from sysbench.core.runs.run_directory import list_runs
 from sysbench.core.spec.fields import FIELDS
-from sysbench.core.spec.models import model_presets
+from sysbench.core.spec.models import parameters_of_models
 from sysbench.core.spec.profiles import list_profiles
 from sysbench.core.studies.study_places import begun_studies, study_files
 from sysbench.tui.commands.arguments import examples
@@ -135,7 +135,7 @@ def _runs(begin: str) -> Iterator[str]:
 
 
 def _names_of_specs(begin: str) -> Iterator[str]:
-    yield from model_presets()
+    yield from parameters_of_models()
     yield from list_profiles()
 
 
@@ -146,7 +146,7 @@ def _settings(begin: str) -> Iterator[str]:
         if not equals and field.is_typed:
             yield f"{field.name}="
         elif field.name == key:
-            values = model_presets() if key == "model" else field.choices
+            values = parameters_of_models() if key == "model" else field.choices
             yield from (f"{key}={value}" for value in values)
 
 

@@ -9,7 +9,7 @@ from textwrap import wrap
 from sysbench.core.formatting import format_bytes
 from sysbench.core.machine.cards import known_cards
 from sysbench.core.predict.dry_run_client import Estimator
-from sysbench.core.spec.models import model_presets
+from sysbench.core.spec.models import note_of, parameters_of_models
 from sysbench.tui.commands.arguments import add_table_formats, examples
 from sysbench.tui.commands.spec_arguments import add_spec_arguments, names_own_model
 
@@ -101,7 +101,7 @@ def _cards() -> str:
 
 
 def _notes() -> str:
-    notes = {name: preset.note for name, preset in model_presets().items() if preset.note}
+    notes = {name: note for name in parameters_of_models() if (note := note_of(name))}
     lines = [
         "\n".join(wrap(note, 100, initial_indent=f"  {name:<19}", subsequent_indent=21 * " "))
         for name, note in notes.items()

@@ -31,7 +31,7 @@ from sysbench.core.predict.savings import Savings
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.memory import LIBRARY_WORKSPACE
 from sysbench.core.runs.prediction_errors import error_note, this_machine
-from sysbench.core.spec.models import model_presets
+from sysbench.core.spec.models import note_of
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.context import model_line, settings_line
 from sysbench.core.tables.estimate_tables import (
@@ -75,9 +75,8 @@ def answer_lines(answer: EstimateAnswer, width: int) -> Iterator[Line]:
     parameters = predicted.parameters if predicted else spec.dimensions.parameters
     model = model_line(settings, parameters)
     yield from prose(model, width, hang=2, style="bold")
-    preset = model_presets().get(spec.model)
-    if preset is not None and preset.note:
-        yield from prose(f"{preset.name}: {preset.note}", width, hang=2, style="dim")
+    if note := note_of(spec.model):
+        yield from prose(f"{spec.model}: {note}", width, hang=2, style="dim")
     device = f"{card.name} (--card)" if card.name else spec.device
     yield from prose(f"{settings_line(settings)} · {device}", width, hang=2)
     if predicted:

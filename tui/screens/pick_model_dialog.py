@@ -19,7 +19,7 @@ from sysbench.core.errors import SysbenchError
 from sysbench.core.runs.library import Library
 from sysbench.core.runs.run_directory import find_run
 from sysbench.core.spec.model_source import CONFIG, factories_in
-from sysbench.core.spec.own_model import HF, is_own, model_setting, source_of
+from sysbench.core.spec.own_model import HF, model_setting, names_code, source_of
 from sysbench.tui.widgets.choice import Options
 from sysbench.tui.widgets.dialog import Dialog
 
@@ -163,7 +163,7 @@ def recent_models() -> list[str]:
 
 def _models_run() -> Iterator[str]:
     for entry in Library().entries()[:MAX_RUNS]:
-        if not is_own(entry.model):
+        if not names_code(entry.model):
             continue
         try:
             spec = find_run(entry.id).header().spec

@@ -17,7 +17,7 @@ from sysbench.core.runs.run_directory import newest_run
 from sysbench.core.spec.command_line import as_typed
 from sysbench.core.spec.fields import FIELDS, field_named, unused_keys
 from sysbench.core.spec.models import CUSTOM
-from sysbench.core.spec.own_model import ARGUMENT, OWN_MODEL, is_own, model_setting
+from sysbench.core.spec.own_model import ARGUMENT, OWN_MODEL, model_setting
 from sysbench.core.spec.passes import check_repeat
 from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
 from sysbench.tui.commands.arguments import WORDS
@@ -98,13 +98,7 @@ def fields_in_use(texts: dict[str, str]) -> list[str]:
     """Names of the fields that decide the spec; the others keep their defaults."""
     custom = texts["model"] == CUSTOM
     unused = unused_keys(texts) | {CARD, ROUNDS} | ({"model"} if custom else set(DIMENSION_NAMES))
-    if is_own(texts["model"]) and _is_default(texts, "attention"):
-        unused.add("attention")  # not chosen by the user: the model has its own
     return [name for name in texts if name not in unused]
-
-
-def _is_default(texts: dict[str, str], name: str) -> bool:
-    return texts[name] == field_text(name, getattr(RunSpec(), name))
 
 
 def parse_form(texts: dict[str, str], passes: list[PassName]) -> FormContent:

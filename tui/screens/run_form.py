@@ -18,9 +18,10 @@ from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
 from sysbench.core.record.blocks import DEFAULT_PASSES, PassName
+from sysbench.core.spec.choices import OWN_ATTENTION
 from sysbench.core.spec.fields import Field, field_named, group_keys, unused_keys
-from sysbench.core.spec.models import CUSTOM, model_presets
-from sysbench.core.spec.own_model import WAYS, is_own
+from sysbench.core.spec.models import CUSTOM, model_presets, note_of, parameters_of_models
+from sysbench.core.spec.own_model import WAYS, is_own, names_code
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.run_filled import (
@@ -52,10 +53,13 @@ LATER: tuple[Group, ...] = (
 
 YOURS, CODE = "yours", "code"
 """Value of the choice "a model of yours", and the row of its code."""
+ARGUMENTS = "arguments"
+"""A model that takes arguments of its own: the user's, or a published one."""
 
 ON_DEMAND = {
     CUSTOM: ("model", DIMENSION_NAMES),
-    YOURS: ("model", (CODE, "model_args")),
+    ARGUMENTS: ("model", ("model_args",)),
+    YOURS: ("model", (CODE,)),
     "compile": ("compile", group_keys("compile")),
 }
 """Rows that appear below another field for some of its values."""
@@ -87,8 +91,8 @@ def _control(field: Field, text: str) -> Choice | Input:
     name = f"field-{field.name}"
     if field.name == "model":
         choices = [
-            (f"{model}  {short_count(preset.dimensions.parameters)}", model)
-            for model, preset in model_presets().items()
+            (f"{model}  {short_count(parameters)}", model)
+            for model, parameters in parameters_of_models().items()
         ]
         choices += [("a model of yours", YOURS), ("custom dimensions", CUSTOM)]
         return Choice("model", choices, _choice_of(text), id=name)
@@ -128,12 +132,11 @@ def _text_field(text: str, id: str, zero: str = "") -> TextField:
 
 
 def _model_help(model: str) -> str:
-    preset = model_presets().get(model)
-    return preset.note if preset and preset.note else field_named("model").help
+    return note_of(model) or field_named("model").help
 
 
 def _choice_of(model: str) -> str:
-    return YOURS if is_own(model) else model
+    return YOURS if names_code(model) else model
 
 
 class FieldRow(Horizontal):
@@ -155,7 +158,7 @@ class FieldRow(Horizontal):
 
 def _as_code(text: str) -> str:
     """Mark the text as a user model, even if it is incomplete."""
-    return text if is_own(text) else f"{text}:"
+    return text if names_code(text) else f"{text}:"
 
 
 class SpecForm(VerticalScroll, can_focus=False):
@@ -249,17 +252,22 @@ class SpecForm(VerticalScroll, can_focus=False):
     def _edited(self, event: Input.Changed | Choice.Changed) -> None:
         control = event.input if isinstance(event, Input.Changed) else event.choice
         name = str(control.id).removeprefix("field-")
+        before = self.texts["model"]
         if name == CODE:
-            if is_own(self.texts["model"]):
+            if names_code(before):
                 self.texts["model"] = _as_code(control.value)
         elif name == "model" and control.value == YOURS:
-            if not is_own(self.texts["model"]):
+            if not names_code(before):
                 code = self.query(f"#field-{CODE}").results(Input)
                 self.texts["model"] = _as_code(next((box.value for box in code), ""))
         else:
             self.texts[name] = control.value
-            if name == "model" and control.value != CUSTOM:
+            if name == "model" and control.value != before:
+                self._clear_arguments()
+            if name == "model" and control.value in model_presets():
                 self._take_dimensions(control.value)
+        if is_own(self.texts["model"]) != is_own(before):
+            self._take_attention()
         self._later()
 
     @on(Input.Submitted, f"#field-{CODE}")
@@ -278,7 +286,7 @@ class SpecForm(VerticalScroll, can_focus=False):
     @property
     def _code(self) -> str:
         model = self.texts["model"]
-        return model.removesuffix(":") if is_own(model) else ""
+        return model.removesuffix(":") if names_code(model) else ""
 
     def _take_dimensions(self, model: str) -> None:
         """Start custom dimensions from the preset's."""
@@ -287,6 +295,18 @@ class SpecForm(VerticalScroll, can_focus=False):
         for name in DIMENSION_NAMES:
             for box in self.query(f"#field-{name}").results(Input):
                 box.value = self.texts[name]
+
+    def _clear_arguments(self) -> None:
+        """Drop the arguments: another model has others."""
+        self.texts["model_args"] = ""
+        for box in self.query("#field-model_args").results(Input):
+            box.value = ""
+
+    def _take_attention(self) -> None:
+        """Choose the default attention of this kind of model."""
+        is_of_model = is_own(self.texts["model"])
+        self.texts["attention"] = OWN_ATTENTION if is_of_model else RunSpec().attention
+        self.query_one("#field-attention", Choice).value = self.texts["attention"]
 
     @on(Tick.Changed)
     def _later(self) -> None:
@@ -309,7 +329,8 @@ class SpecForm(VerticalScroll, can_focus=False):
             return  # the app exits and has already removed rows
         wanted = {
             CUSTOM: self.texts["model"] == CUSTOM,
-            YOURS: is_own(self.texts["model"]),
+            ARGUMENTS: is_own(self.texts["model"]),
+            YOURS: names_code(self.texts["model"]),
             "compile": self.texts["compile"] != "off",
         }
         for value, (owner, names) in ON_DEMAND.items():

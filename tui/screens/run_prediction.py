@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from sysbench.core.spec.command_line import command_line
+from sysbench.core.spec.models import published_models
 from sysbench.tui.fit_text import closed_form_error, is_sure, may_fit, nothing_fits
 from sysbench.tui.text import amount, operations, shape
 from sysbench.tui.theme import swatch_of
@@ -128,11 +129,15 @@ def _batch_lines(predicted: DevicePrediction) -> list[Content | str]:
 
 
 def _own_lines(predicted: DevicePrediction, width: int) -> list[Content | str]:
-    text = "Parameters, FLOPs and peak: use Predict exactly (^p), which runs this code"
-    lines = [*textwrap.wrap(text, max(20, width)), *flow(shape(predicted.spec), width)]
+    spec = predicted.spec
+    published = None if spec.model_args else published_models().get(spec.model)
+    unknown = "FLOPs and peak" if published else "Parameters, FLOPs and peak"
+    text = f"{unknown}: use Predict exactly (^p), which runs this code"
+    count = (f"{published.parameters:,}", "bold") if published else ""
     return [
         *_card_lines(predicted),
-        *map(Content, lines),
+        *([Content.assemble(count, " parameters")] if count else []),
+        *map(Content, [*textwrap.wrap(text, max(20, width)), *flow(shape(spec), width)]),
         *(Content(f"! {text}") for text in predicted.warnings),
     ]
 

@@ -25,7 +25,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from sysbench.core.spec.fields import FIELDS, field_named
-from sysbench.core.spec.models import model_presets
+from sysbench.core.spec.models import parameters_of_models
 from sysbench.tui.widgets.dialog import Dialog
 
 
@@ -192,7 +192,7 @@ def complete_setting(text: str) -> str | None:
     known = [field for field in FIELDS if field.name == key]
     if not known:
         return None
-    choices = list(model_presets()) if key == "model" else list(field_named(key).choices)
+    choices = list(parameters_of_models()) if key == "model" else list(field_named(key).choices)
     fitting = [choice for choice in choices if choice.startswith(begun)]
     return text + fitting[0][len(begun) :] if fitting else None
 

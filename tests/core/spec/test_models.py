@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
+import torch
 
 from sysbench.core.errors import SpecError
 from sysbench.core.formatting import format_count
-from sysbench.core.spec.models import find_model, model_presets
+from sysbench.core.spec.command_line import command_line
+from sysbench.core.spec.model_source import locate
+from sysbench.core.spec.models import (
+    configuration_path,
+    find_model,
+    model_presets,
+    parameters_of_models,
+    published_models,
+)
+from sysbench.core.spec.profiles import load_profile, save_profile
+from sysbench.core.spec.spec import RunSpec, parse_spec
 
 PUBLISHED = {
     "small": 128_625_408,
@@ -27,6 +40,39 @@ PUBLISHED = {
 )
 def test_parameter_counts_are_the_published_ones(name: str, parameters: int) -> None:
     assert find_model(name).dimensions.parameters == parameters
+
+
+@pytest.mark.parametrize("name", published_models())
+def test_a_published_model_has_its_published_number_of_parameters(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    values = json.loads(configuration_path(name).read_text("utf-8"))
+    config = transformers.CONFIG_MAPPING[values["model_type"]].from_dict(values)
+    with torch.device("meta"):
+        model = getattr(transformers, *values["architectures"])._from_config(config)
+    counted = sum(parameter.numel() for parameter in model.parameters())
+    assert counted == published_models()[name].parameters == parameters_of_models()[name]
+
+
+def test_a_published_model_keeps_its_name_wherever_it_is_installed(sysbench_home: Path) -> None:
+    pytest.importorskip("transformers")
+    spec = locate(parse_spec({"model": "gpt2", "model.n_layer": 2}), "")
+    assert (spec.model, spec.attention, spec.dimensions.parameters) == ("gpt2", "own", 0)
+    assert spec.settings() == {"model": "gpt2", "model.n_layer": "2"}
+    assert command_line(spec) == "sysbench-tui run gpt2 model.n_layer=2"
+    moved = spec.changed(model_file="/elsewhere/configurations/gpt2.json")
+    assert (locate(moved, ""), moved.identity) == (spec, spec.identity)
+    save_profile("small", spec)
+    assert locate(load_profile("small")[0], "") == spec
+
+
+def test_a_published_model_without_transformers_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "sysbench.core.spec.model_source.missing_libraries", lambda python, names: set(names)
+    )
+    with pytest.raises(SpecError, match=r"it imports transformers, which .* -m pip install"):
+        locate(RunSpec(model="qwen3-0.6b"), "")
 
 
 def test_all_presets_are_listed_with_the_small_one_first() -> None:
@@ -51,7 +97,8 @@ def test_an_ambiguous_size_is_refused_with_both_choices_and_their_counts() -> No
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("tinny", "tiny"), ("cs336-2025/lareg", "cs336-2025/large")]
+    ("typed", "meant"),
+    [("tinny", "tiny"), ("cs336-2025/lareg", "cs336-2025/large"), ("GPT2", "gpt2")],
 )
 def test_a_typo_is_answered_with_the_nearest_name(typed: str, meant: str) -> None:
     with pytest.raises(SpecError, match=re.escape(f"did you mean '{meant}'?")):
@@ -61,7 +108,7 @@ def test_a_typo_is_answered_with_the_nearest_name(typed: str, meant: str) -> Non
 def test_an_unknown_name_is_answered_with_all_names() -> None:
     with pytest.raises(SpecError) as caught:
         find_model("qqqqqqqqqqqqq")
-    assert all(name in str(caught.value) for name in model_presets())
+    assert all(name in str(caught.value) for name in parameters_of_models())
 
 
 @pytest.mark.parametrize("name", ["cs336-2025/2.7B", "cs336-2026/10B"])

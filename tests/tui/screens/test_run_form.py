@@ -74,9 +74,7 @@ async def test_a_model_is_picked_by_letters_and_arrows_go_from_row_to_row(
         assert app.focused is model
 
 
-async def test_the_form_starts_with_the_last_run(
-    app: SysbenchApp, own_run: RunDirectory
-) -> None:
+async def test_the_form_starts_with_the_last_run(app: SysbenchApp, own_run: RunDirectory) -> None:
     header = msgspec.structs.replace(own_run.header(), passes=["timing", "memory"], repeat=3)
     own_run.write(own_run.header_path.name, header)
     async with app.run_test(size=(120, 48)) as pilot:
@@ -180,6 +178,22 @@ async def test_a_model_of_the_user_s_is_typed_under_its_choice(app: SysbenchApp)
         model.value = "tiny"
         await until(pilot, lambda: screen_of(app).filled.spec == RunSpec())
         assert not app.screen.query_one("#row-code").display
+
+
+async def test_a_published_model_is_chosen_and_takes_arguments(app: SysbenchApp) -> None:
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("enter", *"qwen3-0", "enter")
+        await until(pilot, lambda: "596,049,920 parameters" in text_of(app))
+        assert screen_of(app).command() == "sysbench-tui run qwen3-0.6b"
+        assert not app.screen.query("#field-code")
+        app.screen.query_one("#field-model_args", Input).value = '{"num_hidden_layers": 2}'
+        command = "sysbench-tui run qwen3-0.6b model.num_hidden_layers=2"
+        await until(pilot, lambda: screen_of(app).command() == command)
+        app.screen.query_one("#field-model", Choice).value = "llama-3.1-8b"
+        await until(pilot, lambda: "8,030,261,248 parameters" in text_of(app))
+        assert screen_of(app).command() == "sysbench-tui run llama-3.1-8b"
+        app.screen.query_one("#field-model", Choice).value = "tiny"
+        await until(pilot, lambda: screen_of(app).filled.spec == RunSpec())
 
 
 async def test_the_code_is_picked_from_earlier_runs_and_from_files(
