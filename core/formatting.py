@@ -127,7 +127,7 @@ def short_path(path: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``did you mean 'batch'? `` for a name close to a known one, else an empty text."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}? " if close else ""
 
 

@@ -42,17 +42,21 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> None:
 
     Raises:
         FileExistsError: It exists already, unless ``exist_ok``.
-        NotADirectoryError: A parent is a file.
+        OSError: The data folder cannot be created; NotADirectoryError if a parent is a file.
     """
     data_folder = home()
     if path.is_relative_to(data_folder) and not data_folder.is_dir():
         try:
             data_folder.parent.mkdir(parents=True, exist_ok=True)
             data_folder.mkdir(mode=0o700, exist_ok=True)
-        except FileExistsError as error:
+        except OSError as error:
             # For an existing folder, callers draw another name.
-            raise NotADirectoryError(
-                errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(data_folder)
+            number = errno.ENOTDIR if error.errno == errno.EEXIST else error.errno or errno.EIO
+            raise OSError(
+                number,
+                f"cannot create the data folder ({os.strerror(number)}); set {HOME_VARIABLE} to "
+                "another",
+                str(data_folder),
             ) from error
     path.mkdir(parents=True, exist_ok=exist_ok)
 

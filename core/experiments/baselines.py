@@ -19,6 +19,7 @@ from sysbench.core.compare.compared_records import counted_ms
 from sysbench.core.compare.gate_rule import check_timed
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError, SysbenchError
 from sysbench.core.experiments.experiment_places import baselines_folder as baselines_folder
+from sysbench.core.formatting import did_you_mean
 from sysbench.core.record.environment import machine
 from sysbench.core.record.record import SCHEMA, Record
 from sysbench.core.spec.spec import RunSpec, parse_spec
@@ -187,7 +188,8 @@ def _digest(data: bytes) -> str:
 
 
 def _not_there(path: Path) -> NotFoundError:
+    hint = did_you_mean(path.stem, [file.stem for file in path.parent.glob("*.json")])
     return NotFoundError(
-        f"no baseline {path.stem!r}, there is no {path}; `sysbench-tui baseline list` shows all, "
-        "`baseline save` makes one"
+        f"no baseline {path.stem!r}, there is no {path}; {hint}"
+        "`sysbench-tui baseline list` shows all, `baseline save` makes one"
     )

@@ -5,13 +5,12 @@ Imports no torch and queries no device.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from functools import cache
 
 from sysbench.core.errors import SpecError
-from sysbench.core.formatting import BINARY_UNITS
+from sysbench.core.formatting import BINARY_UNITS, did_you_mean
 from sysbench.core.machine.peaks import VENDOR, gpus
 
 FAMILY = re.compile(r"^(GeForce|Tesla)\s+", re.IGNORECASE)
@@ -88,8 +87,7 @@ def _hint(wanted: str) -> str:
     rows = {_plain(name) for key, gpu in gpus().items() for name in (key, *gpu.names)}
     if wanted and any(row.startswith(wanted) for row in rows):
         return "the table has no GPU with that memory: set --capacity; "
-    close = difflib.get_close_matches(wanted, keys, n=1, cutoff=0.5)
-    return f"did you mean {keys[close[0]]!r}? " if close else ""
+    return did_you_mean(wanted, known_cards())
 
 
 def _plain(text: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.errors import DamagedFileError, SysbenchError
+from sysbench.core.formatting import did_you_mean
 from sysbench.core.machine.interpreter import ready_python, remember_python
 from sysbench.core.machine.node import device_lock
 from sysbench.core.machine.peaks import Peak
@@ -347,7 +348,8 @@ def find_run(text: str, root: Path | None = None) -> RunDirectory:
         if not _is_text(path.name):
             raise DamagedFileError(f"{str(path)!r} is not a run: its name is not UTF-8")
         return RunDirectory(path)
-    none = f"no run {text!r} under {runs_folder(root)}; `sysbench-tui list` shows all"
+    hint = did_you_mean(text, ["last"])
+    none = f"no run {text!r} under {runs_folder(root)}; {hint}`sysbench-tui list` shows all"
     return job_with_id(text, runs, none)
 
 

@@ -5,14 +5,13 @@ The form, ``--help``, the documentation and the checks all read this table.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sysbench.core.errors import SpecError
-from sysbench.core.formatting import parse_bytes, parse_ratio
+from sysbench.core.formatting import did_you_mean, parse_bytes, parse_ratio
 from sysbench.core.spec.choices import ATTENTIONS, PRECISIONS
 from sysbench.core.spec.own_model import OWN_MODEL, canonical_arguments, is_own
 
@@ -69,8 +68,8 @@ class Field:
 
     def _message(self, value: object) -> str:
         typed = value if isinstance(value, str) else ""
-        close = difflib.get_close_matches(typed, self.choices, n=1, cutoff=0.5)
-        return f"{self.allowed}; did you mean {close[0]!r}?" if close else self.allowed
+        hint = did_you_mean(typed, self.choices).strip()
+        return f"{self.allowed}; {hint}" if hint else self.allowed
 
 
 def as_text(value: Any) -> str:
@@ -175,9 +174,8 @@ def field_named(name: str, value: object = "…") -> Field:
     """Return the field of that name, or raise SpecError with the nearest name and ``value``."""
     if name in _BY_NAME:
         return _BY_NAME[name]
-    close = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise SpecError(name, value, f"no such key; {hint}known: {', '.join(typed_keys())}")
+    hint = did_you_mean(name, _BY_NAME).strip() or f"known: {', '.join(typed_keys())}"
+    raise SpecError(name, value, f"no such key; {hint}")
 
 
 def typed_keys() -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from functools import cache
 from importlib import resources
@@ -11,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.errors import SpecError
+from sysbench.core.formatting import did_you_mean
 
 
 class Dimensions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,6 +137,5 @@ def find_model(name: str) -> ModelPreset:
         raise SpecError("model", name, f"ambiguous, did you mean {choices}?")
     sizes = [full.rpartition("/")[2] for full in presets]
     known = list(parameters_of_models())
-    close = difflib.get_close_matches(name.lower(), [*known, *sizes], n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    hint = did_you_mean(name.lower(), [*known, *sizes])
     raise SpecError("model", name, f"no such preset; {hint}known: {', '.join(known)}")

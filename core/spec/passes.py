@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 
 from sysbench.core.errors import SpecError
+from sysbench.core.formatting import did_you_mean
 from sysbench.core.record.blocks import EVERY_PASS, PASSES, PassName
 from sysbench.core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 
@@ -53,7 +54,8 @@ def parse_passes(names: str | Sequence[str]) -> list[PassName]:
     wanted = {text.strip() for text in texts if text.strip()}
     unknown = sorted(wanted - set(EVERY_PASS))
     if unknown or not wanted:
-        allowed = f"any of {', '.join(EVERY_PASS)}"
+        hint = did_you_mean(unknown[0], EVERY_PASS) if unknown else ""
+        allowed = f"{hint}any of {', '.join(EVERY_PASS)}"
         raise SpecError("passes", unknown[0] if unknown else names, allowed)
     chosen = [row for row in PASSES.values() if row.name in wanted]
     for row in chosen:

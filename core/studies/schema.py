@@ -100,7 +100,8 @@ def find_study_file(name: str | Path) -> Path:
         return path
     files = study_files()
     if str(name) not in files:
-        raise NotFoundError(f"no study {str(name)!r}; known: {', '.join(files)}; or give a file")
+        known = f"{did_you_mean(str(name), files)}known: {', '.join(files)}"
+        raise NotFoundError(f"no study {str(name)!r}; {known}; or give a file")
     return files[str(name)]
 
 

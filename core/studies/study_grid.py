@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from sysbench.core.errors import SpecError
+from sysbench.core.formatting import did_you_mean
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.fields import field_named
@@ -122,8 +123,9 @@ def expand(
     study = with_overrides(study, overrides or {})
     for name in only or {}:
         if study.axis(name) is None:
-            names = ", ".join(axis.name for axis in study.axes)
-            raise SpecError("--only", name, f"an axis: one of {names}")
+            names = [axis.name for axis in study.axes]
+            listed = f"{did_you_mean(name, names)}one of {', '.join(names)}"
+            raise SpecError("--only", name, f"an axis: {listed}")
     chosen = [_kept(axis, (only or {}).get(axis.name)) for axis in study.axes]
     rounds = repeat or study.repeat
     if (count := rounds * prod(map(len, chosen))) > MOST_CELLS:
@@ -200,8 +202,10 @@ def _kept(axis: Axis, wanted: Sequence[str] | None) -> list[Point]:
     names = {full.get(name, name) for name in _join_labels(wanted, {*full, *full.values()})}
     unknown = names - set(axis.labels)
     if unknown:
-        value = f"{axis.name}={sorted(unknown)[0]}"
-        raise SpecError("--only", value, f"one of {', '.join(axis.labels)}")
+        label = sorted(unknown)[0]
+        hint = did_you_mean(label, [*full, *axis.labels])
+        allowed = f"{hint}one of {', '.join(axis.labels)}"
+        raise SpecError("--only", f"{axis.name}={label}", allowed)
     return [point for point in axis.points if point.label in names]
 
 

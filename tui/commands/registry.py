@@ -7,12 +7,13 @@ A command is a module of this folder with `add_arguments`, which imports what th
 from __future__ import annotations
 
 import argparse
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from sysbench.core.errors import InterpreterError
+from sysbench.core.formatting import did_you_mean
 from sysbench.tui.commands.arguments import (
     EXIT_CODES,
     GATE_CODES,
@@ -163,11 +164,38 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+class CommandParser(argparse.ArgumentParser):
+    """Reports a mistake in one line, with the closest known word, and exits with 2.
+
+    Attributes:
+        commands: Parsers of the commands by name.
+    """
+
+    commands: Mapping[str, CommandParser] = {}
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (usage: {self.prog} --help)\n")
+
+    def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
+        """Exit, naming the known option closest to the first word if it is one."""
+        option = words[0].partition("=")[0]
+        hint = did_you_mean(option, self._option_string_actions) if option[:1] == "-" else ""
+        self.error(f"unknown argument: {' '.join(words)}{'; ' if hint else ''}{hint.strip()}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        name = "/".join(action.option_strings) or action.metavar or action.dest
+        hint = did_you_mean(str(value), action.choices)
+        known = hint.strip() or f"known: {', '.join(map(str, action.choices))}"
+        raise argparse.ArgumentError(None, f"unknown {name} {value!r}; {known}")
+
+
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; ``command`` is None without one.
 
     Raises:
-        SystemExit: After ``--help``, ``--version`` or a mistake, as argparse does.
+        SystemExit: After ``--help``, ``--version`` or a mistake.
     """
     # No option before the command takes a value, so the first other word is the command.
     chosen = next((word for word in words if not word.startswith("-")), "")
@@ -176,13 +204,13 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     # argparse accepts words only up to the first option.
     later = [word for word in rest if not word.startswith("-") and hasattr(arguments, WORDS)]
     if unknown := [word for word in rest if word not in later]:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        parser.commands.get(chosen, parser).refuse_unknown(unknown)
     if later:
         setattr(arguments, WORDS, [*getattr(arguments, WORDS), *later])
     return arguments
 
 
-def whole_parser(*, is_brief: bool = False) -> argparse.ArgumentParser:
+def whole_parser(*, is_brief: bool = False) -> CommandParser:
     """Return the parser of all commands; this imports their modules.
 
     Args:
@@ -191,9 +219,9 @@ def whole_parser(*, is_brief: bool = False) -> argparse.ArgumentParser:
     return _parser(COMMANDS, is_brief)
 
 
-def _parser(chosen: Container[str], is_brief: bool = False) -> argparse.ArgumentParser:
+def _parser(chosen: Container[str], is_brief: bool = False) -> CommandParser:
     """Return the parser with all summaries, and the arguments of the chosen commands."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="sysbench-tui",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Show where a transformer's time and memory go on this machine.\n"
@@ -210,6 +238,7 @@ def _parser(chosen: Container[str], is_brief: bool = False) -> argparse.Argument
         "--version", action=_Version, nargs=0, help="print the versions of sysbench-tui and torch"
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    parser.commands = subparsers.choices
     for command in COMMANDS.values():
         subparser = subparsers.add_parser(
             command.name,

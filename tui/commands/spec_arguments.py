@@ -120,10 +120,19 @@ def _what(arguments: argparse.Namespace) -> tuple[str | None, list[str]]:
     settings = [word for word in words if SETTING.match(word)]
     names = [word for word in words if word not in settings]
     if len(names) > 1:
+        if script := next((name for name in names if name.endswith(".py")), None):
+            raise SpecError("spec", " ".join(names), _no_script(script))
         raise SpecError(
             "spec", " ".join(names), "expected one model, file or profile, then KEY=VALUE"
         )
     return (names[0] if names else None), settings
+
+
+def _no_script(file: str) -> str:
+    return (
+        f"scripts cannot be run: name the function that builds the model, {file}:make, or record "
+        "a trace in the script and open it with `sysbench-tui inspect`"
+    )
 
 
 def names_own_model(arguments: argparse.Namespace) -> bool:
@@ -179,11 +188,7 @@ def from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | 
     if is_model(name):
         return {"model": name}, None
     if name.endswith(".py"):
-        raise SpecError(
-            "spec",
-            name,
-            f"name the function that builds the model: {name}:make; scripts cannot be run",
-        )
+        raise SpecError("spec", name, _no_script(name))
     if name.endswith(".toml") or name.startswith((".", "/", "~")) or Path(name).is_file():
         return read_spec_file(Path(name))
     if name not in list_profiles():

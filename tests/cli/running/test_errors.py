@@ -142,6 +142,51 @@ def test_wrong_arguments_are_exit_code_2(
     assert "usage:" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("shwo last", "unknown COMMAND 'shwo'; did you mean 'show'?"),
+        ("zzz", "unknown COMMAND 'zzz'; known: run, estimate,"),
+        ("show last --section kernel", "show: unknown --section 'kernel'; did you mean 'kernels'?"),
+        ("export last jsn", "export: unknown KIND 'jsn'; did you mean 'json'?"),
+        ("baseline sav", "baseline: unknown ACTION 'sav'; did you mean 'save'?"),
+        ("study --format htm", "study: unknown --format 'htm'; did you mean 'html'?"),
+        ("show last --wdie", "show: unknown argument: --wdie; did you mean '--wide'?"),
+        ("compare last", "compare: the following arguments are required: B"),
+    ],
+)
+def test_an_unknown_word_is_one_line_with_the_closest_known(
+    arguments: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments.split())
+    text = capsys.readouterr().err
+    assert line in text
+    assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("run tiny --passes timming", "did you mean 'timing'? any of timing"),
+        ("run tiny contxt=128", "no such key; did you mean 'context'?\n"),
+        ("run tiny optimizer=sgdd", "did you mean 'sgd'?"),
+        ("estimate tiny --card h10", "did you mean h100?"),
+        ("estimate tiny --card rtx4091", "did you mean 'rtx4090'?"),
+        ("study precison --dry-run", "no study 'precison'; did you mean 'precision'?"),
+        ("study precision --only modle=xl --dry-run", "did you mean 'model'?"),
+        ("study precision --only model=lrge --dry-run", "did you mean 'large'?"),
+        ("show lsat", "did you mean 'last'?"),
+        ("run -- python train.py", "scripts cannot be run: name the function"),
+        ("run train.py", "train.py:make, or record a trace"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_closest(
+    sysbench_home: Path, capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    assert words in message(capsys, *arguments.split())
+
+
 def test_export_over_a_file_is_refused(
     gpu_run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +202,9 @@ def test_home_that_cannot_be_made_is_a_message(
 ) -> None:
     monkeypatch.setenv("SYSBENCH_HOME", "/dev/null/home")
     assert os.strerror(20) in message(capsys, "run", code=1)
+    monkeypatch.setenv("SYSBENCH_HOME", "/proc/x")
+    text = message(capsys, "run", code=1)
+    assert "/proc/x: cannot create the data folder" in text and "set SYSBENCH_HOME" in text
 
 
 @pytest.mark.parametrize(
