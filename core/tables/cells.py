@@ -21,6 +21,7 @@ DASH = "–"
 KEYED = ("spec", "environment")
 """Tables whose quantities keep the keys of the record and of ``--set``."""
 SERIES = "telemetry"
+CATEGORY = "category"
 SIGNED_SHARE = "signed share"
 """Unit of a share that is always written with its sign."""
 SIGNED = "signed "
@@ -47,6 +48,9 @@ _HEADINGS = {
     "algorithm_gigabytes_per_second": "algorithm GB/s",
     "bus_gigabytes_per_second": "bus GB/s",
 }
+
+_CATEGORIES = {"optimizer": "fused optimizer"}
+"""Categories of kernels whose stored name is also that of a phase."""
 
 UNKNOWN_KIND = type(None)
 NUMBERS = frozenset((int, float))
@@ -190,10 +194,23 @@ def row_writer(
     writers = [
         partial(_format_cell, written=written)
         if written
+        else _category_cell
+        if name == CATEGORY
         else _writer(unit, contents, largest[unit.removeprefix(SIGNED)])
-        for unit, contents, written in zip(units, columns.values(), formats, strict=True)
+        for name, unit, contents, written in zip(
+            table.columns, units, columns.values(), formats, strict=True
+        )
     ]
     return lambda row: [write(cell) for write, cell in zip(writers, row, strict=True)]
+
+
+def category_words(name: str) -> str:
+    """Return the category of a kernel for people."""
+    return _CATEGORIES.get(name, name)
+
+
+def _category_cell(cell: Cell) -> str:
+    return "" if cell is None else category_words(_word(cell))
 
 
 def _format_cell(cell: Cell, written: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Literal
+
 from sysbench.core.ranks.rank_rows import (
     FileRankRow,
     MatchedCollective,
@@ -9,11 +12,25 @@ from sysbench.core.ranks.rank_rows import (
     Ranks,
     RankStepRow,
 )
-from sysbench.core.tables.table import Column, Table, columns_for, tabulate
+from sysbench.core.tables.table import Cell, Column, Table, columns_for, tabulate
 
 RANKS_TITLE = (
     "Ranks: computing, waiting, transfer, undivided and idle add up to the span of each; ms"
 )
+
+
+def _divided(name: Literal["waiting_ns", "transfer_ns"]) -> Callable[[Any], Cell]:
+    """Return this part of exposed communication; unknown if no matched collective divides any of it."""
+
+    def part(row: FileRankRow | RankStepRow) -> int | None:
+        is_known = not row.exposed_ns or row.waiting_ns or row.transfer_ns
+        return getattr(row, name) if is_known else None
+
+    return part
+
+
+def _if_matched(row: FileRankRow, value: int) -> int | None:
+    return value if row.matched or not row.collectives else None
 
 
 def ranks_table(ranks: Ranks) -> Table:
@@ -27,8 +44,8 @@ def ranks_table(ranks: Ranks) -> Table:
             Column("device", is_optional=True),
             "span_ns",
             Column("compute_ns", about="time in which the rank computed or copied"),
-            "waiting_ns",
-            "transfer_ns",
+            Column("waiting_ns", _divided("waiting_ns")),
+            Column("transfer_ns", _divided("transfer_ns")),
             Column(
                 "undivided_ns",
                 lambda row: row.undivided_ns if has_undivided else None,
@@ -43,9 +60,21 @@ def ranks_table(ranks: Ranks) -> Table:
                 unit="share",
                 about="exposed communication over the span",
             ),
-            Column("last", about="collectives that this rank reached last"),
-            Column("late_ns", about="time in which others waited for this rank"),
-            Column("bounded_ns", about="part of it that is certain despite clock errors"),
+            Column(
+                "last",
+                lambda row: _if_matched(row, row.last),
+                about="collectives that this rank reached last",
+            ),
+            Column(
+                "late_ns",
+                lambda row: _if_matched(row, row.late_ns),
+                about="time in which others waited for this rank",
+            ),
+            Column(
+                "bounded_ns",
+                lambda row: _if_matched(row, row.bounded_ns),
+                about="part of it that is certain despite clock errors",
+            ),
             Column("collectives", about="collectives in the rank's file"),
             Column("matched", about="collectives that the other files contain as well"),
             Column("clock_ahead_ns", about="offset of the rank's clock from the reference rank"),
@@ -68,8 +97,8 @@ def rank_steps_table(ranks: Ranks) -> Table:
             "rank",
             Column("ns", about="time of the step"),
             "exposed_ns",
-            "waiting_ns",
-            "transfer_ns",
+            Column("waiting_ns", _divided("waiting_ns")),
+            Column("transfer_ns", _divided("transfer_ns")),
         ),
         name="steps",
         title="Steps by rank: exposed communication, of it waiting and transfer",

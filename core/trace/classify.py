@@ -191,6 +191,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "copy",
         (
+            r"(?:direct|float\d\w*)_copy_kernel_cuda",
             r"catarray|chunk_cat|split_with_sizes_copy|(?<!masked)fill(functor|op)",
             r"copy_blocks|swap_blocks",
         ),

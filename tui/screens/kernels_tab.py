@@ -19,7 +19,7 @@ from sysbench.core.export.text_formats import table_as_markdown
 from sysbench.core.record.record import Kernels, Record
 from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.related import runs_with_other_steps
-from sysbench.core.tables.cells import literal
+from sysbench.core.tables.cells import category_words, literal
 from sysbench.core.tables.kernel_tables import (
     category_table,
     group_by_name,
@@ -79,7 +79,10 @@ def category_parts(kernels: Kernels, looks: Mapping[str, Swatch]) -> list[BarPar
             text = f"{significant(ns / 1e6, 3)} ms"
             parts.append(
                 BarPart(
-                    name, ns, mark_perturbed(text) if is_perturbed(kernels) else text, looks[name]
+                    category_words(name),
+                    ns,
+                    mark_perturbed(text) if is_perturbed(kernels) else text,
+                    looks[name],
                 )
             )
     return parts

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.ranks.ranks_block import ranks_block
 from sysbench.core.record.record import Finding
+from sysbench.core.tables.ranks_tables import ranks_tables
 from sysbench.core.trace.nsys_export import read_export
 from sysbench.core.trace.rank_summary import RankTrace, decode_rank, encode_rank, rank_trace
 from sysbench.core.trace.time_ledger import time_ledger
@@ -81,6 +82,21 @@ def test_waiting_ends_with_the_last_arrival_and_transfer_begins(make_rank: MakeR
     assert (row.calls, row.ranks, row.waiting_ns, row.transfer_ns) == (2, 2, 10, 10)
     assert row.most_waiting_ns == 40
     assert row.bus_gbs is None  # 10 ns of transfer, on clocks known to 10 ns
+
+
+def test_communication_that_no_file_divides_is_unknown_and_not_zero(make_rank: MakeRank) -> None:
+    kinds = (["all-reduce"], ["broadcast"])
+    found = block(
+        *(make_rank([(100, 150)], [(0, 90)], kinds=kind, parts=[(1, 0, 150)]) for kind in kinds)
+    )
+    ranks, steps = ranks_tables(found)["ranks"][0], ranks_tables(found)["steps"][-1]
+    for table in (ranks, steps):
+        for row in table.mappings():
+            assert row["exposed_ns"] == 50
+            assert (row["waiting_ns"], row["transfer_ns"]) == (None, None)
+    for row in ranks.mappings():
+        assert (row["undivided_ns"], row["matched"]) == (50, 0)
+        assert (row["last"], row["late_ns"], row["bounded_ns"]) == (None, None, None)
 
 
 def late(make_rank: MakeRank, work: list[tuple[int, int]], **more: Any) -> Ranks:

@@ -28,6 +28,12 @@ def test_series_have_words_and_their_unit() -> None:
     assert row[0] == "host CPU busy, %"
 
 
+def test_a_category_is_not_called_as_the_phase_is() -> None:
+    rows: tuple[tuple[Cell, ...], ...] = (("optimizer", 1.0), ("gemm", 2.0))
+    table = Table(name="categories", title="", columns=("category", "share"), rows=rows)
+    assert [row[0] for row in cells_as_text(table)] == ["fused optimizer", "gemm"]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [

@@ -78,7 +78,6 @@ KERNELS = {
     """,
     "elementwise": """
         void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(...)
-        void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(...)>
         void at::native::triu_tril_kernel<bool, int, false, 1, false>(...)
         void vllm::rotary_embedding_kernel<c10::BFloat16, true>(...)
         void vllm::act_and_mul_kernel<c10::BFloat16>(...)
@@ -117,6 +116,9 @@ KERNELS = {
     """,
     "copy": """
         Memcpy HtoD (Pageable -> Device)
+        void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(...)>
+        void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda>
+        void at::native::elementwise_kernel<128, 4, at::native::float8_copy_kernel_cuda(...)>
         [CUDA memset]
         CopyDeviceToHost
         __amd_rocclr_fillBufferAligned
