@@ -21,6 +21,10 @@ def limiting_reasons(reasons: Iterable[str]) -> list[str]:
     return [reason for reason in dict.fromkeys(reasons) if reason not in STATES]
 
 
+AUTO_WARMUP = (5, 20)
+"""Least and most warm-up steps of ``warmup = auto``."""
+
+
 class Spread(msgspec.Struct, frozen=True):
     """Statistics of one series of samples, in milliseconds.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sysbench.core.errors import DamagedFileError
+from sysbench.core.errors import DamagedFileError, SysbenchError
 from sysbench.core.machine.devices import device_capacity
 from sysbench.core.predict.closed_form import predict, why_not_predicted
 from sysbench.core.predict.fit_grid import (
@@ -21,6 +21,8 @@ from sysbench.core.predict.fit_grid import (
     card_here,
     closed_form_fits,
 )
+from sysbench.core.runs.library import Entry, Library
+from sysbench.core.runs.run_directory import find_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.details import score_matrices_bytes
 from sysbench.core.studies.study_directory import (
@@ -36,6 +38,8 @@ MAX_SCALE = 8.0
 UNSETTLED_STEPS = 30
 """Estimated steps of a stop rule by precision, without warm-up."""
 OTHER_STEPS = 5
+LONG_STUDY_SECONDS = 600.0
+"""Forecast from which on a study asks before it starts."""
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,22 +103,51 @@ class Forecaster:
         )
         if forecast.fits is False and not (spec.on_cuda or spec.memory_limit):
             return msgspec.structs.replace(forecast, seconds=0.0, is_run=False)
-        seconds = self._seconds(spec, cell.passes, facts)
+        seconds = self._seconds(spec, cell.passes, facts, may_end=forecast.fits is not False)
         return msgspec.structs.replace(forecast, seconds=seconds)
 
-    def _seconds(self, spec: RunSpec, passes: Sequence[str], facts: _Facts) -> float | None:
-        """Scale the median time of finished cells of this kind and of similar work."""
-        alike = [
-            entry
-            for entry in self._entries.get((facts.kind, *passes), ())
-            if 1 / MAX_SCALE <= facts.work / entry.work <= MAX_SCALE
-        ]
+    def step_ms(self, spec: RunSpec) -> float | None:
+        """Forecast a step from timed cells of its kind and of similar work; None without any."""
+        facts = _facts_of(spec, None)
+        entries = [entry for rows in self._entries.values() for entry in rows]
+        alike = _closest(
+            facts,
+            (
+                entry
+                for entry in entries
+                if entry.kind == facts.kind and entry.median_ms is not None
+            ),
+        )
+        steps = [entry.median_ms / entry.work for entry in alike if entry.median_ms is not None]
+        return facts.work * statistics.median(steps) if steps else None
+
+    def _seconds(
+        self, spec: RunSpec, passes: Sequence[str], facts: _Facts, *, may_end: bool
+    ) -> float | None:
+        """Scale the median time of cells of this kind and of the most similar work.
+
+        Args:
+            may_end: Whether the cell may have the memory for its steps. If so, cells that ended
+                early are no evidence.
+        """
+        known = self._entries.get((facts.kind, *passes), ())
+        usable = (entry for entry in known if entry.status == "finished" or not may_end)
+        alike = _closest(facts, usable)
         if not alike:
             return None
         steps = [entry.median_ms / entry.work for entry in alike if entry.median_ms is not None]
         start = statistics.median(entry.start_seconds or 0.0 for entry in alike)
         step_ms = facts.work * statistics.median(steps) if steps else 0.0
         return start * len(passes) + steps_seconds(spec, passes, step_ms)
+
+
+def _closest(facts: _Facts, entries: Iterable[CellEntry]) -> list[CellEntry]:
+    """Return the entries whose work differs least, by `MAX_SCALE` at most."""
+    by_scale: dict[float, list[CellEntry]] = {}
+    for entry in entries:
+        by_scale.setdefault(abs(math.log(facts.work / entry.work)), []).append(entry)
+    closest = min(by_scale, default=math.inf)
+    return by_scale[closest] if closest <= math.log(MAX_SCALE) else []
 
 
 def total_seconds(forecasts: Iterable[Forecast]) -> tuple[float | None, bool]:
@@ -133,11 +166,43 @@ def past_entries(root: Path | None = None) -> list[CellEntry]:
     return entries
 
 
+MAX_RUNS = 50
+"""Newest runs of the library to learn from."""
+
+
+def expected_step_ms(spec: RunSpec, root: Path | None = None) -> float | None:
+    """Forecast a step from the runs and studies of a home; None if none did similar work."""
+    runs = [entry for entry in Library(root).entries()[:MAX_RUNS] if entry.median_ms]
+    for entry in runs:
+        if entry.identity == spec.identity:
+            return entry.median_ms
+    entries = past_entries(root)
+    for entry in runs:
+        if (entry.device, entry.precision) != (spec.device, spec.precision):
+            continue
+        with suppress(SysbenchError):  # the run is damaged, or of a later version
+            entries.append(_entry_of_run(entry, find_run(entry.id, root).header().spec))
+    return Forecaster(entries).step_ms(spec)
+
+
+def _entry_of_run(entry: Entry, spec: RunSpec) -> CellEntry:
+    return CellEntry(
+        cell=entry.id,
+        status="finished",
+        median_ms=entry.median_ms,
+        kind=cell_kind(spec),
+        work=work_of(spec),
+        start_seconds=0.0,
+    )
+
+
 def cell_kind(spec: RunSpec) -> str:
     """Return a key of specs whose times differ only by their work."""
     compiled = "compiled" if spec.compile != "off" else "eager"
     parallel = f"{spec.parallel} x{spec.ranks}"
-    return "|".join((spec.device, spec.workload, spec.precision, compiled, parallel))
+    # The work of these is unknown, so that any other setting is another kind.
+    unknown = (spec.identity,) if spec.is_own or spec.workload == "all-reduce" else ()
+    return "|".join((spec.device, spec.workload, spec.precision, compiled, parallel, *unknown))
 
 
 def work_of(spec: RunSpec) -> float:
@@ -151,7 +216,8 @@ def steps_seconds(spec: RunSpec, passes: Sequence[str], step_ms: float) -> float
     seconds = 0.0
     for name in passes:
         steps = (spec.steps or UNSETTLED_STEPS) if name == "timing" else OTHER_STEPS
-        limit = math.inf if spec.steps else spec.max_seconds
+        # A step that begins within the limit is finished.
+        limit = math.inf if spec.steps else spec.max_seconds + step_ms / 1e3
         seconds += min(steps * step_ms / 1e3, limit) + warmup * step_ms / 1e3
     return seconds
 

@@ -20,7 +20,7 @@ RANKS_TITLE = (
 
 
 def _divided(name: Literal["waiting_ns", "transfer_ns"]) -> Callable[[Any], Cell]:
-    """Return this part of exposed communication; unknown if no matched collective divides any of it."""
+    """Return this part of exposed communication; unknown if no matched collective divides it."""
 
     def part(row: FileRankRow | RankStepRow) -> int | None:
         is_known = not row.exposed_ns or row.waiting_ns or row.transfer_ns

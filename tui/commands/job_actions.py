@@ -8,20 +8,26 @@ from collections.abc import Iterator
 
 from sysbench.core.experiments.experiment import experiment_meant
 from sysbench.core.machine.peaks import parse_peak
+from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.events import AnyEvent, RunEnded
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.runs.run_directory import RunDirectory, create_run, find_run
 from sysbench.core.runs.supervisor import supervise
+from sysbench.core.spec.spec import RunSpec
+from sysbench.core.studies.forecast import expected_step_ms
 from sysbench.tui.commands.ab_report import attach_to
-from sysbench.tui.commands.output import cancelled_by_signals, print_started
-from sysbench.tui.commands.progress import RunFold, show_events
+from sysbench.tui.commands.output import cancelled_by_signals, print_started, say
+from sysbench.tui.commands.progress import SLOW_STEP_MS, RunFold, show_events
 from sysbench.tui.commands.run_report import print_ending
 from sysbench.tui.commands.spec_arguments import (
     chosen_passes,
     chosen_spec,
 )
+from sysbench.tui.text import elapsed, operations
 
 POLL_SECONDS = 0.2
+SLOW_STEP_FLOPS = 1e12
+"""Work of a step that may take seconds on a CPU."""
 
 
 def run_spec(arguments: argparse.Namespace) -> int:
@@ -32,11 +38,30 @@ def run_spec(arguments: argparse.Namespace) -> int:
     run = create_run(spec, passes, peak=peak, repeat=arguments.repeat)
     if arguments.detach:
         return print_started(run, run.start(), json=arguments.json)
+    if text := step_forecast(spec):
+        say(text, to_stderr=True)
     cancel = Cancellation()
     with cancelled_by_signals(cancel):
         events = supervise(run, wait=not arguments.no_wait, cancel=cancel)
         show_events(RunFold(), events, json=arguments.json)
     return print_ending(run, json=arguments.json)
+
+
+def step_forecast(spec: RunSpec) -> str:
+    """Say how long a slow step will take, or why that is unknown; empty for other steps."""
+    step_ms = expected_step_ms(spec)
+    if step_ms is not None:
+        is_slow = step_ms >= SLOW_STEP_MS
+        return f"about {elapsed(step_ms / 1e3)} a step here, by earlier runs" if is_slow else ""
+    if spec.workload != "transformer" or spec.on_cuda:
+        return ""
+    flops = predict(spec).step_flops
+    if flops < SLOW_STEP_FLOPS:
+        return ""
+    return (
+        f"{operations(flops)} a step on the CPU, and no similar run here: how long that takes is "
+        "known after the first step"
+    )
 
 
 def attach(arguments: argparse.Namespace) -> int:

@@ -31,9 +31,10 @@ from sysbench.core.record.events import (
     StepsTimed,
     TelemetrySampled,
     WarmupSettled,
+    WarmupStepTimed,
     WorkStepped,
 )
-from sysbench.core.record.timing import Round
+from sysbench.core.record.timing import AUTO_WARMUP, Round
 from sysbench.core.studies.study_runner import (
     CellEnded,
     CellsElsewhere,
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 
 E = TypeVar("E")
 
+SLOW_STEP_MS = 2000.0
+"""A step from which on warm-up is silent for long."""
 REPAINT_SECONDS = 0.5
 QUIET_SECONDS = 2.0
 """Minimum seconds between two lines about steps."""
@@ -184,6 +187,8 @@ class RunFold(Fold[AnyEvent]):
         if not isinstance(event, TelemetrySampled):
             view.take(event)
         text = describe(event)
+        if isinstance(event, FirstStepTimed):
+            text += self._warmup_ahead(event.step_ms)
         if isinstance(event, StepsTimed):
             if event.t_ns - self._printed_ns < QUIET_SECONDS * 1e9:
                 return ""
@@ -194,6 +199,15 @@ class RunFold(Fold[AnyEvent]):
             return ""
         self._last_text = text
         return f"{view.current or 'run':<7} {text}"
+
+    def _warmup_ahead(self, step_ms: float) -> str:
+        """Say how long a warm-up of slow steps takes, unless the first one compiled."""
+        spec = self._view.spec
+        if step_ms < SLOW_STEP_MS or not spec or spec["compile"] != "off":
+            return ""
+        least, most = AUTO_WARMUP if spec["warmup"] == "auto" else (spec["warmup"],) * 2
+        ahead = forecast_text((least - 1) * step_ms / 1e3, is_least=least < most)
+        return f"; warm-up takes {ahead} more" if least > 1 else ""
 
     def scrolls(self, _: AnyEvent) -> bool:
         return False
@@ -245,6 +259,8 @@ def describe(event: AnyEvent) -> str:
             return f"started, process {event.pid}"
         case FirstStepTimed():
             return f"first step {milliseconds(event.step_ms)}"
+        case WarmupStepTimed() if event.index and event.step_ms >= SLOW_STEP_MS:
+            return f"warm-up step {event.index + 1}: {milliseconds(event.step_ms)}"
         case WarmupSettled():
             state = "settled" if event.settled else "did not settle"
             return f"warm-up {state} after {event.steps} steps"
@@ -358,8 +374,10 @@ class StudyFold(Fold[StudyEvent]):
         match event:
             case StudyStarted():
                 text = f"{event.done} of {counted(event.total, 'cell')} done"
-                if event.seconds is None or event.done == event.total:
+                if event.done == event.total:
                     return text
+                if event.seconds is None:
+                    return f"{text}; time left unknown, no similar cell ran here"
                 return f"{text}; {forecast_text(event.seconds, is_least=event.is_least)} left"
             case CellsElsewhere():
                 return f"{counted(event.count, 'cell')}: {event.words}"

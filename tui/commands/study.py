@@ -60,6 +60,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--retry", action="store_true", help="run failed cells once more")
     parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="start a study of more than 10 minutes without asking; a pipe is never asked",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="show the cells and a forecast, run nothing"
     )
     parser.add_argument("--format", choices=FORMATS, default="", help="output format of show")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,12 @@ from sysbench.core.machine.devices import resolve_device
 from sysbench.core.runs.job_directory import Cancellation
 from sysbench.core.spec.passes import MAX_ROUNDS
 from sysbench.core.studies.cluster_runner import adopt_ended, run_on
-from sysbench.core.studies.forecast import Forecaster, past_entries, total_seconds
+from sysbench.core.studies.forecast import (
+    LONG_STUDY_SECONDS,
+    Forecaster,
+    past_entries,
+    total_seconds,
+)
 from sysbench.core.studies.ratios import ways_in
 from sysbench.core.studies.schema import load_study, study_files
 from sysbench.core.studies.slurm import Slurm, parse_options, placed
@@ -28,12 +34,19 @@ from sysbench.core.studies.study_directory import (
     list_studies,
     open_study,
     progress_in,
+    unique,
 )
 from sysbench.core.studies.study_exports import study_as, study_as_json
 from sysbench.core.studies.study_file import Study
 from sysbench.core.studies.study_grid import Cell, expand, with_overrides, with_variant
 from sysbench.core.studies.study_report import StudyReport, study_report
-from sysbench.core.studies.study_runner import StudyEnded, StudyEvent, keep_python, run_study
+from sysbench.core.studies.study_runner import (
+    StudyEnded,
+    StudyEvent,
+    cells_to_run,
+    keep_python,
+    run_study,
+)
 from sysbench.core.studies.study_text import cautions_of
 from sysbench.core.tables.table import Row, Table, is_number
 from sysbench.tui.commands.layout import Line, blank, prose, table_lines, titled
@@ -179,6 +192,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _forecast(study, cells, as_json=arguments.json)
     directory = open_study(study)
+    if not _is_wanted(arguments, directory, cells):
+        return CANCELLED
     cancel, reason = Cancellation(), "finished"
     with cancelled_by_signals(cancel), Progress(StudyFold(), json=arguments.json) as progress:
         for event in _events(arguments, directory, cells, cancel):
@@ -193,6 +208,24 @@ def _run(arguments: argparse.Namespace) -> int:
     if reason == "finished" and all(cell.refused for cell in cells):
         return UNFILLED  # the tables are empty
     return {"finished": 0, "cancelled": CANCELLED}.get(reason, UNFILLED)
+
+
+def _is_wanted(
+    arguments: argparse.Namespace, directory: StudyDirectory, cells: Sequence[Cell]
+) -> bool:
+    """Ask in a terminal before a study that is forecast to take long; else return True."""
+    is_limited = arguments.max_minutes is not None or arguments.slurm is not None
+    if arguments.yes or is_limited or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    todo = cells_to_run(directory, unique(cells), retry=arguments.retry)
+    forecaster = Forecaster(past_entries(directory.root))
+    seconds, is_least = total_seconds(map(forecaster.forecast, todo))
+    if seconds is None or seconds <= LONG_STUDY_SECONDS:
+        return True
+    takes = forecast_text(seconds, is_least=is_least)
+    question = f"{counted(len(todo), 'cell')}, {takes}. Start? [y/N] "
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _events(

@@ -97,6 +97,15 @@ def ask_before_queueing() -> AskScreen:
     return AskScreen("A run is live", text, answers)
 
 
+def ask_before_long(takes: str) -> AskScreen:
+    """Ask whether to start a study that takes this long; dismisses with ``start`` or ``stay``."""
+    answers = (
+        DialogAnswer("start", "Start", "y"),
+        DialogAnswer("stay", "Do not start", "escape"),
+    )
+    return AskScreen("Start a long study?", f"The empty cells take {takes}.", answers)
+
+
 def ask_before_stopping(
     screen: Screen[Any], title: str, text: str, stop: Callable[[], bool], over: str
 ) -> None:

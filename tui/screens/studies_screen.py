@@ -14,6 +14,11 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from sysbench.core.errors import SysbenchError
+from sysbench.core.studies.forecast import (
+    LONG_STUDY_SECONDS,
+    total_seconds,
+    waiting_forecasts,
+)
 from sysbench.core.studies.study_grid import Cell, with_variant
 from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.studies.study_text import study_command
@@ -33,6 +38,7 @@ from sysbench.tui.screens.studies_text import (
     suggested_variant,
 )
 from sysbench.tui.screens.work_screen import WorkScreen
+from sysbench.tui.text import forecast_text
 from sysbench.tui.widgets.choice import Options
 from sysbench.tui.widgets.key_bar import CommandLine, next_name
 
@@ -255,6 +261,20 @@ class StudiesScreen(WorkScreen):
         if self.app.session.live:
             text = "Another run is live. Press F3 to watch or stop it."
             self.notify(text, title="Not started", severity="warning", markup=False)
+            return
+        forecasts = waiting_forecasts(watch.progress, self.report.forecasts) if self.report else ()
+        seconds, is_least = total_seconds(forecasts)
+        if seconds is None or seconds <= LONG_STUDY_SECONDS:
+            self._start("start")
+            return
+        from sysbench.tui.screens.ask_dialog import ask_before_long  # lazy: first frame
+
+        takes = forecast_text(seconds, is_least=is_least)
+        self.app.push_screen(ask_before_long(takes), self._start)
+
+    def _start(self, answer: str | None) -> None:
+        watch = self.followed
+        if answer != "start" or watch is None:
             return
         try:
             watch.start()

@@ -23,6 +23,7 @@ from sysbench.core.record.events import (
     WarmupStepTimed,
 )
 from sysbench.core.record.record import Timing
+from sysbench.core.record.timing import AUTO_WARMUP
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.apply import describe_compilation
@@ -34,7 +35,6 @@ from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 
 BATCH_SECONDS = 0.25
-WARMUP_LEAST, WARMUP_MOST = 5, 20
 
 
 class Steppable(Protocol):
@@ -137,7 +137,8 @@ def _warm_enough(wanted: int | str, times: list[float]) -> bool:
     if isinstance(wanted, int):
         return len(times) >= wanted
     # The first step pays for things once and never counts towards agreement.
-    return len(times) >= WARMUP_MOST or (len(times) >= WARMUP_LEAST and settled(times[1:]))
+    least, most = AUTO_WARMUP
+    return len(times) >= most or (len(times) >= least and settled(times[1:]))
 
 
 def _measure_steps(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from sysbench.core.record.events import (
@@ -16,8 +18,11 @@ from sysbench.core.record.events import (
     StepsTimed,
     TelemetrySampled,
     WarmupSettled,
+    WarmupStepTimed,
     WorkStepped,
 )
+from sysbench.core.spec.spec import RunSpec
+from sysbench.tui.commands.job_actions import step_forecast
 from sysbench.tui.commands.progress import Progress, RunFold
 
 SECOND_NS = 1_000_000_000
@@ -58,6 +63,32 @@ def test_each_line_names_its_pass_and_its_fact(capsys: pytest.CaptureFixture[str
         "timing  finished, 1.2 s",
         "trace   started, process 8",
     ]
+
+
+def test_slow_steps_say_how_long_the_warm_up_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = msgspec.to_builtins(RunSpec())
+    started = RunStarted(run="x", identity="", spec=spec, passes=["timing"], pid=6)
+    slow: list[AnyEvent] = [
+        PassStarted(name="timing", pid=7),
+        FirstStepTimed(step_ms=75_000.0),
+        WarmupStepTimed(index=0, step_ms=75_000.0),
+        WarmupStepTimed(index=1, step_ms=70_000.0),
+    ]
+    assert lines_of(capsys, started, *slow)[2:] == [
+        "timing  first step 75,000 ms; warm-up takes at least 5:00 more",
+        "timing  warm-up step 2: 70,000 ms",
+    ]
+    fixed = msgspec.structs.replace(started, spec=spec | {"warmup": 3})
+    assert "about 2:30 more" in lines_of(capsys, fixed, *slow)[2]
+    compiled = msgspec.structs.replace(started, spec=spec | {"compile": "default"})
+    assert lines_of(capsys, compiled, *slow)[2] == "timing  first step 75,000 ms"
+
+
+def test_a_slow_step_is_announced_before_it_runs(sysbench_home: Path) -> None:
+    large = RunSpec(model="cs336-2025/large", context=512, device="cpu")
+    assert "12.3 TFLOP a step on the CPU, and no similar run" in step_forecast(large)
+    assert step_forecast(RunSpec(device="cpu")) == ""
+    assert step_forecast(large.changed(device="cuda:0")) == ""
 
 
 def test_rounds_are_counted_where_there_are_several(capsys: pytest.CaptureFixture[str]) -> None:

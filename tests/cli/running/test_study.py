@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from sysbench.core.studies.study_runner import StudyEvent
 from sysbench.tui.cli import main
+from sysbench.tui.commands import study_actions
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +111,42 @@ def test_a_file_with_a_mistake_is_left_out_of_the_list(
     assert "precision" in output.out
     assert "not listed: wrong: " in output.err
     assert "tables" in output.err
+
+
+class Terminal(io.TextIOWrapper):
+    def __init__(self, typed: str = "") -> None:
+        super().__init__(io.BytesIO(typed.encode()), write_through=True)
+
+    def isatty(self) -> bool:
+        return True
+
+    def written(self) -> str:
+        assert isinstance(self.buffer, io.BytesIO)
+        return self.buffer.getvalue().decode()
+
+
+@pytest.mark.parametrize(("answer", "is_started"), [("n\n", False), ("\n", False), ("y\n", True)])
+def test_a_long_study_asks_in_a_terminal(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch, answer: str, is_started: bool
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr(study_actions, "total_seconds", lambda _: (14_294.0, False))
+    begun: list[object] = []
+
+    def begin(*arguments: object, **_: object) -> list[StudyEvent]:
+        begun.append(arguments)
+        return []
+
+    monkeypatch.setattr(study_actions, "run_study", begin)
+    words = ("study", "precision", "--only", "model=small")
+    code = main(words)
+    assert "cells, about 3:58:14. Start? [y/N]" in screen.written()
+    assert (code != 130, bool(begun)) == (is_started, is_started)
+    asked = screen.written().count("Start?")
+    main((*words, "--yes"))
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    main(words)
+    assert screen.written().count("Start?") == asked
+    assert len(begun) == 2 + is_started

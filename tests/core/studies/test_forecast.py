@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,10 +12,12 @@ from hypothesis import strategies as st
 
 from sysbench.core.machine.devices import DeviceCapacity
 from sysbench.core.predict.closed_form import predict
+from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.studies.forecast import (
     Forecaster,
     cell_kind,
+    expected_step_ms,
     steps_seconds,
     work_of,
 )
@@ -61,6 +66,36 @@ def test_of_several_rounds_it_is_the_median() -> None:
 def test_a_cell_without_a_timing_pass_takes_what_the_one_before_took() -> None:
     entry = msgspec.structs.replace(entry_of(SPEC, 1.0, 2.5), median_ms=None)
     assert Forecaster([entry]).forecast(cell_of(SPEC)).seconds == 2.5
+
+
+def test_cells_that_ended_early_do_not_forecast_one_that_may_finish() -> None:
+    early = msgspec.structs.replace(entry_of(SPEC, 1.0, 3.0), status="oom", median_ms=None)
+    assert Forecaster([early]).forecast(cell_of(SPEC)).seconds is None
+    tight = SPEC.changed(memory_limit=2**20)
+    limited = msgspec.structs.replace(early, kind=cell_kind(tight), work=work_of(tight))
+    assert Forecaster([limited]).forecast(cell_of(tight)).seconds == 3.0
+
+
+def test_a_cell_of_the_same_work_outweighs_others() -> None:
+    others = [entry_of(SPEC.changed(batch=batch), 900.0, 0.0) for batch in (1, 2, 8)]
+    learnt = Forecaster([*others, entry_of(SPEC, 10.0, 0.0)])
+    expected = steps_seconds(SPEC, ("timing",), 10.0)
+    assert learnt.forecast(cell_of(SPEC)).seconds == pytest.approx(expected)
+    assert learnt.step_ms(SPEC) == pytest.approx(10.0)
+    assert learnt.step_ms(SPEC.changed(precision="bf16")) is None
+
+
+def test_a_run_forecasts_its_own_spec_and_similar_ones(
+    tiny_run: RunDirectory, sysbench_home: Path
+) -> None:
+    shutil.copytree(tiny_run.path, sysbench_home / "runs" / tiny_run.id)
+    record, spec = tiny_run.record(), tiny_run.header().spec
+    assert record.timing is not None
+    assert expected_step_ms(spec) == record.timing.step.median_ms
+    similar = expected_step_ms(spec.changed(batch=2 * spec.batch))
+    assert similar == pytest.approx(2 * record.timing.step.median_ms, rel=0.1)
+    assert expected_step_ms(spec.changed(precision="bf16")) is None
+    assert expected_step_ms(spec.changed(model="cs336-2025/small")) is None
 
 
 def test_steps_of_similar_work_are_in_proportion_to_it() -> None:
