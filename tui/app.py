@@ -106,6 +106,14 @@ class SysbenchApp(FrameDiffApp[None]):
             tooltip="Repaint the whole screen",
         ),
         Binding("q", "quit", "Quit", id="quit", show=False, tooltip="Quit; asks if a run is live"),
+        Binding(
+            "ctrl+q",
+            "quit",
+            "Quit",
+            id="quit.anywhere",
+            priority=True,
+            tooltip="Quit; asks if a run is live; also while typing",
+        ),
     ]
 
     def __init__(self, sampler: StripSampler | None = None, *, mode: str = "") -> None:

@@ -76,7 +76,7 @@ async def measure(pilot: Pilot[None]) -> dict[str, float]:
         await pilot.pause()
 
     async def sort() -> None:
-        view.action_sort_next()
+        view.sort_by_column(1)
         await pilot.pause()
 
     async def textual() -> None:

@@ -366,7 +366,7 @@ class KernelsTab(ViewsTab[Kernels]):
             commands += [
                 ("kernels: Show next phase", f"now: {self.phase}", self.action_phase),
                 ("kernels: Group or split by module", "", self.action_group),
-                ("kernels: Sort by next column", "", self.table.action_sort_next),
+                ("kernels: Sort", "choose the column", self.table.action_sort),
             ]
         return commands
 

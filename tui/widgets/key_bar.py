@@ -29,8 +29,8 @@ SPARE = (
 )
 """Actions whose keys are dropped first, in this order; F1 lists them all."""
 PALETTE = "command_palette"
-LAST = ("help", PALETTE)
-"""Actions whose keys are never dropped: they lead to all others."""
+LAST = ("help", "quit", PALETTE)
+"""Actions whose keys are never dropped: help and the palette lead to all others."""
 EDGE = "▏"
 """Mark before the palette's key at the right end."""
 
@@ -146,9 +146,9 @@ class KeyBar(Widget, can_focus=False):
 
 
 def _keys_of(screen: Screen[Any]) -> Iterator[ShownKey]:
-    """The first key of each shown action, the palette's last."""
+    """The first key of each shown action; those of `LAST` at the end."""
     seen: set[str] = set()
-    palette = None
+    last: dict[str, ShownKey] = {}
     for active in screen.active_bindings.values():
         binding = active.binding
         action = binding.action.removeprefix("app.")
@@ -163,12 +163,11 @@ def _keys_of(screen: Screen[Any]) -> Iterator[ShownKey]:
             active.enabled,
             active.tooltip or binding.tooltip or binding.description,
         )
-        if action == PALETTE:
-            palette = key
+        if action in LAST:
+            last[action] = key
         else:
             yield key
-    if palette is not None:
-        yield palette
+    yield from (last[action] for action in LAST if action in last)
 
 
 def fit_keys(

@@ -28,6 +28,7 @@ from sysbench.core.tables.trust import PERTURBED_MARK, mark_perturbed
 from sysbench.tui.keys import give_focus
 from sysbench.tui.text import truncate, truncate_distinct
 from sysbench.tui.theme import Swatch, rich_colour
+from sysbench.tui.widgets.choice import ChoiceScreen
 from sysbench.tui.widgets.virtual_rows import VirtualRows
 
 MAX_MEASURED = 1000
@@ -53,9 +54,7 @@ class TableView(VirtualRows):
     """Shows a `Table`. Cells are literal text; rows are indices of ``table.rows``."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "s", "sort_next", "Sort", show=False, id="table.sort", tooltip="Sort by the next column"
-        ),
+        Binding("s", "sort", "Sort", id="table.sort", tooltip="Choose the column to sort by"),
         Binding("S", "sort_turn", "Reverse", show=False, id="table.reverse"),
     ]
     FLEXIBLE_SHARE: ClassVar[float] = FLEXIBLE_SHARE
@@ -263,14 +262,23 @@ class TableView(VirtualRows):
         self._short = self._truncate_distinct()
         columns = [(self._heading(name), width) for name, width in self._shape]
         cursor = self._matching.index(select) if select in self._matching else 0
-        self.border_subtitle = Content(self.note)
+        self.border_subtitle = Content(" · ".join(filter(None, (self.note, self._hidden_order()))))
         self.set_rows(columns, len(self._matching), cursor)
+
+    def _hidden_order(self) -> str:
+        """Name the column that the rows are sorted by if it is not in view."""
+        name = self.sort_column
+        if self.table is None or name not in self.table.columns or name in self.columns_in_view:
+            return ""
+        return f"sorted by {heading_of(self.table, name)}{self._arrow(name)}"
 
     def _heading(self, name: str) -> Text:
         assert self.table is not None
-        arrow = ("▼" if self.descending else "▲") if name == self.sort_column else ""
         justify: Literal["right", "left"] = "right" if name in self._numeric else "left"
-        return Text(heading_of(self.table, name) + arrow, justify=justify)
+        return Text(heading_of(self.table, name) + self._arrow(name), justify=justify)
+
+    def _arrow(self, name: str) -> str:
+        return ("▼" if self.descending else "▲") if name == self.sort_column else ""
 
     def get_row_at(self, place: int) -> list[Text]:
         assert self.table is not None
@@ -322,23 +330,37 @@ class TableView(VirtualRows):
         if self._shape != self._fit_columns():
             self._fill(self.selected)
 
-    def action_sort_next(self) -> None:
-        names = self.columns_in_view
-        index = names.index(self.sort_column) + 1 if self.sort_column in names else 0
-        self._sort_by(names[index % len(names)])
+    def action_sort(self) -> None:
+        """List the columns; the current one again reverses the order."""
+        if self.table is None or not self.table.rows:
+            return
+        shown = [*self.columns_in_view, *self.table.shown]
+        names = [name for name in dict.fromkeys(shown) if not self._is_blank(name)]
+        current = self.sort_column if self.sort_column in names else names[0]
+        headings = [self._heading(name).plain for name in names]
+        choices = list(zip(headings, names, strict=True))
+
+        def chosen(name: str | None) -> None:
+            if name is not None:
+                self.sort_by(name)
+
+        self.app.push_screen(ChoiceScreen("Sort by", choices, current), chosen)
+
+    def _is_blank(self, name: str) -> bool:
+        return self._contents[name].is_blank(unknown=True)
 
     def action_sort_turn(self) -> None:
         self.descending = not self.descending
         self._fill()
 
     def sort_by_column(self, index: int) -> None:
-        name = self.columns_in_view[index]
+        self.sort_by(self.columns_in_view[index])
+
+    def sort_by(self, name: str) -> None:
+        """Sort by a column, numbers the largest first; by the current one in reverse."""
         if name == self.sort_column:
             self.action_sort_turn()
-        else:
-            self._sort_by(name)
-
-    def _sort_by(self, name: str) -> None:
+            return
         self.sort_column, self.descending = name, name in self._numeric
         self._fill()
 

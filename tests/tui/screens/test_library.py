@@ -197,7 +197,7 @@ async def test_a_run_is_named_deleted_and_brought_back(
         assert library.selected.name == "before"
 
         # The one that is looked at stays so when another one comes or goes.
-        await pilot.press("down", "s")
+        await pilot.press("down", "s", "down", "enter")
         await pilot.pause()
         kept = library.selected
         (other,) = [entry.id for entry in library.entries if entry.id != kept.id]

@@ -112,8 +112,8 @@ async def test_kernels_sort_filter_and_turn_phases(app: SysbenchApp, own_run: Ru
         await pilot.pause()
         times = numbers(table, "exclusive_ns")
         assert times == sorted(times)
-        await pilot.press("s")
-        assert table.sort_column == "share"
+        await pilot.press("s", "down", "enter")
+        await until(pilot, lambda: table.sort_column == "share")
 
         await pilot.press("slash", *"gemm backward")
         await pilot.pause()

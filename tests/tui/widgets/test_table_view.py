@@ -6,9 +6,12 @@ from rich.text import Text
 from textual import on
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
+from textual.widgets import OptionList
 
 from sysbench.core.tables.table import Table
+from sysbench.tui.widgets.choice import ChoiceScreen
 from sysbench.tui.widgets.table_view import TableView
+from tests.tui.conftest import until
 
 MANY = 100_000
 
@@ -61,11 +64,33 @@ async def test_every_row_of_a_long_table_is_reached_by_keys() -> None:
         assert "kernel 0 " in drawn(view)
 
 
+async def test_the_sort_menu_shows_the_order_and_reverses_it() -> None:
+    view = TableView(flexible="name")
+    async with OneTable(view).run_test(size=(80, 12)) as pilot:
+        await shown(pilot, view, kernels(3))
+
+        async def chosen(*keys: str) -> list[str]:
+            await pilot.press("s")
+            await until(pilot, lambda: isinstance(pilot.app.screen, ChoiceScreen))
+            options = pilot.app.screen.query_one(OptionList)
+            labels = [str(option.prompt) for option in options.options]
+            await pilot.press(*keys)
+            await pilot.pause()
+            return labels
+
+        assert await chosen("m", "enter") == ["name", "median ms", "calls"]
+        assert view.selected == 2
+        assert await chosen("enter") == ["name", "median ms▼", "calls"]
+        assert view.selected == 0
+        assert await chosen("escape") == ["name", "median ms▲", "calls"]
+
+
 async def test_a_sort_begins_at_its_first_row() -> None:
     view = TableView(flexible="name")
     async with OneTable(view).run_test(size=(80, 12)) as pilot:
         await shown(pilot, view, kernels(600))
-        await pilot.press("end", "s", "s")  # by name, then by time
+        await pilot.press("end", "s", *"median", "enter")
+        await until(pilot, lambda: view.sort_column == "median_ms")
         await pilot.pause()
         assert (view.sort_column, view.selected, top(view)) == ("median_ms", 599, "kernel 599")
         assert "kernel 599" in drawn(view)
