@@ -44,16 +44,22 @@ KERNEL_COLUMNS = columns_for(
     Column("exclusive_ns", priority=1),
     Column("share", priority=2, about="share of the traced step"),
     Column("calls", priority=6),
-    Column("mean_ns", priority=9),
+    Column(
+        "median_ns",
+        priority=9,
+        is_optional=True,
+        about="median call; of several places the median of theirs, weighted by calls",
+    ),
+    Column("mean_ns", priority=10),
     Column("category", priority=3),
     Column("fused", in_detail=True),
     Column("phase", priority=7),
     Column("name", priority=4, is_flexible=True, is_kernel=True),
     Column("module", priority=5),
     Column("op", priority=8, about="operator that launched it"),
-    Column("total_ns", priority=12),
-    Column("min_ns", priority=10),
-    Column("max_ns", priority=11),
+    Column("total_ns", priority=13),
+    Column("min_ns", priority=11),
+    Column("max_ns", priority=12),
     Column("of_roof", priority=9),
     Column("flops", priority=14),
     Column("moved_bytes", priority=15),
@@ -143,10 +149,49 @@ def _merge_rows(group: Sequence[KernelRow], *, placed: bool) -> KernelRow:
         mean_ns=total_ns / calls if calls else 0.0,
         min_ns=min(row.min_ns for row in group),
         max_ns=max(row.max_ns for row in group),
+        median_ns=_median_of_medians(group),
         share=sum(row.share for row in group),
         of_roof=mean_of_roof(group),
         flops=known_sum(row.flops for row in group),
         moved_bytes=known_sum(row.moved_bytes for row in group),
+    )
+
+
+def _median_of_medians(group: Sequence[KernelRow]) -> float | None:
+    """Return the median of the places' medians, weighted by calls; None if one is unknown."""
+    medians = [(row.median_ns, row.calls) for row in group if row.median_ns is not None]
+    if len(medians) < len(group):
+        return None
+    left = sum(calls for _, calls in medians) / 2
+    for median_ns, calls in sorted(medians):
+        left -= calls
+        if left <= 0:
+            return median_ns
+    return None
+
+
+OUTLIER = 5.0
+"""Longest call over the median call from which on a row is marked."""
+OUTLIER_SHARE = 0.01
+"""Share of the step from which on a row is."""
+
+
+def outlier_note(kernels: Kernels) -> str:
+    """Name the row with the most time that one slow call distorts; empty if there is none."""
+    odd = [
+        row
+        for row in kernels.rows
+        if row.median_ns and row.max_ns > OUTLIER * row.median_ns and row.share >= OUTLIER_SHARE
+    ]
+    if not odd:
+        return ""
+    row = max(odd, key=attrgetter("exclusive_ns"))
+    place = " · ".join(filter(None, (row.module, row.phase)))
+    more = f"; {len(odd) - 1} more rows" if len(odd) > 1 else ""
+    return (
+        f"{row.name} ({place}): the longest call took {row.max_ns / 1e6:.3g} ms, "
+        f"{row.max_ns / (row.median_ns or 1):.0f} × the median of "
+        f"{(row.median_ns or 0) / 1e6:.3g} ms{more}."
     )
 
 

@@ -97,17 +97,21 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
             work.linked[first],
         )
     )
-    # Sorted by all keys, the calls of a row are adjacent; `begins` is the first of each row.
-    order = np.lexsort(keys)
+    # Sorted by all keys, the calls of a row are adjacent, the shortest first; `begins` is the
+    # first of each row.
+    order = np.lexsort((duration, *keys))
     keys, duration, exclusive = keys[:, order], duration[order], exclusive[order]
     begins = np.flatnonzero(np.r_[True, (np.diff(keys) != 0).any(axis=0)])
+    counts = np.diff(np.r_[begins, len(order)])
+    below, above = begins + (counts - 1) // 2, begins + counts // 2
     columns = zip(
         *keys[:, begins].tolist(),
-        np.diff(np.r_[begins, len(order)]).tolist(),
+        counts.tolist(),
         np.add.reduceat(duration, begins).tolist(),
         np.add.reduceat(exclusive, begins).tolist(),
-        np.minimum.reduceat(duration, begins).tolist(),
-        np.maximum.reduceat(duration, begins).tolist(),
+        duration[begins].tolist(),
+        ((duration[below] + duration[above]) / 2).tolist(),
+        duration[begins + counts - 1].tolist(),
         strict=True,
     )
     steps, length = ledger.window.steps, ledger.window.length
@@ -124,12 +128,15 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
             mean_ns=total / calls,
             min_ns=shortest,
             max_ns=longest,
+            median_ns=median,
             share=own / length if length else 0.0,
             fused=bool(fused_operators(ledger.names[name])),
             ops=list(fused_operators(ledger.names[name])),
             linked=bool(linked),
         )
-        for name, phase, module, operator, linked, calls, total, own, shortest, longest in columns
+        for name, phase, module, operator, linked, calls, total, own, shortest, median, longest in (
+            columns
+        )
     ]
     return sorted(rows, key=lambda row: -row.exclusive_ns)
 

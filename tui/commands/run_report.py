@@ -16,7 +16,7 @@ from sysbench.core.runs.stored_records import load_record
 from sysbench.core.tables.cells import heading, literal, one_figure
 from sysbench.core.tables.compile_tables import compile_table, gaps_table
 from sysbench.core.tables.context import headline
-from sysbench.core.tables.kernel_tables import category_table, top_kernels
+from sysbench.core.tables.kernel_tables import category_table, outlier_note, top_kernels
 from sysbench.core.tables.memory_tables import (
     card_table,
     largest_table,
@@ -183,7 +183,7 @@ def _top_kernels(kernels: Kernels, width: int) -> Iterator[Line]:
 
 
 def kernel_warnings(kernels: Kernels, width: int) -> Iterator[Line]:
-    for text in (coverage_warning(kernels), perturbation_note(kernels)):
+    for text in (coverage_warning(kernels), perturbation_note(kernels), outlier_note(kernels)):
         if text:
             yield blank()
             yield from prose(text, width, hang=2, style="bold yellow")

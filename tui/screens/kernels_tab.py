@@ -21,6 +21,7 @@ from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.related import runs_with_other_steps
 from sysbench.core.tables.cells import category_words, literal
 from sysbench.core.tables.kernel_tables import (
+    OUTLIER,
     category_table,
     group_by_name,
     kernel_table,
@@ -138,6 +139,9 @@ def row_text(table: Table, index: int, *, perturbed: bool) -> str:
             mark_perturbed(x) if perturbed else x for x in microseconds
         )
         facts.append(f"min {least_text} mean {mean_text} max {most_text} µs")
+        median = values.get("median_ns")
+        if isinstance(median, float) and longest > OUTLIER * median > 0:
+            facts.append(f"max is {longest / median:.0f} × the median")
     return " · ".join(facts)
 
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from sysbench.core.tables.kernel_tables import group_by_name, kernel_table, outlier_note
 from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.module_tree import fold_layer_numbers
 from sysbench.core.trace.time_ledger import time_ledger
@@ -42,6 +44,7 @@ def test_rows_by_module_and_kernel_with_folded_layers(writer: Any) -> None:
     ]
     first = folded.rows[0]
     assert (first.mean_ns, first.min_ns, first.max_ns) == (10.5, 10, 11)
+    assert first.median_ns == 10.5
     assert (first.phase, first.op, first.category) == ("forward", "aten::mul", "elementwise")
     by_layer = kernel_rows(ledger, by_layer=True)
     assert [(row.module, row.total_ns) for row in by_layer.rows] == [
@@ -50,6 +53,30 @@ def test_rows_by_module_and_kernel_with_folded_layers(writer: Any) -> None:
         ("blocks.0", 5),
         ("blocks.1", 5),
     ]
+
+
+def test_a_row_that_one_slow_call_distorts_is_named(writer: Any) -> None:
+    writer.op("phase:forward", 0, 1000)
+    for place, calls in (("a", (5, 90, 4, 6, 5)), ("b", (20, 22))):
+        for number, length in enumerate(calls):
+            begin = 100 * number + (500 if place == "b" else 0)
+            writer.op(f"mod:{place}", begin, 99)
+            writer.op("aten::mul", begin + 1, 20)
+            writer.launch(begin + 2, "mul_kernel", begin + 5, length)
+    kernels = kernel_rows(time_ledger(read_trace(writer.write())))
+    assert {row.module: row.median_ns for row in kernels.rows} == {"a": 5, "b": 21}
+    assert "mul_kernel (a · forward): the longest call took 9e-05 ms, 18 × the" in outlier_note(
+        kernels
+    )
+    (grouped,) = group_by_name(kernels).rows
+    assert (grouped.calls, grouped.median_ns, grouped.max_ns) == (7, 5, 90)
+    usual = msgspec.structs.replace(
+        kernels, rows=[row for row in kernels.rows if row.module == "b"]
+    )
+    assert outlier_note(usual) == ""
+    older = [msgspec.structs.replace(row, median_ns=None) for row in kernels.rows]
+    assert outlier_note(msgspec.structs.replace(kernels, rows=older)) == ""
+    assert "median_ns" not in kernel_table(msgspec.structs.replace(kernels, rows=older)).columns
 
 
 def test_generated_kernels_are_flagged_with_their_operators(writer: Any) -> None:
