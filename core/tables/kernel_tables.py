@@ -174,6 +174,8 @@ OUTLIER = 5.0
 """Longest call over the median call from which on a row is marked."""
 OUTLIER_SHARE = 0.01
 """Share of the step from which on a row is."""
+OUTLIER_PART = 0.25
+"""Part of the row's time that the longest call must take; calls may be of several sizes."""
 
 
 def outlier_note(kernels: Kernels) -> str:
@@ -181,7 +183,10 @@ def outlier_note(kernels: Kernels) -> str:
     odd = [
         row
         for row in kernels.rows
-        if row.median_ns and row.max_ns > OUTLIER * row.median_ns and row.share >= OUTLIER_SHARE
+        if row.median_ns
+        and row.max_ns > OUTLIER * row.median_ns
+        and row.max_ns > OUTLIER_PART * row.total_ns * kernels.steps
+        and row.share >= OUTLIER_SHARE
     ]
     if not odd:
         return ""

@@ -174,7 +174,11 @@ class CommandParser(argparse.ArgumentParser):
     commands: Mapping[str, CommandParser] = {}
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (usage: {self.prog} --help)\n")
+        usage = f"{self.prog} --help"
+        if "required" in message:
+            examples = (line.strip() for line in (self.epilog or "").splitlines())
+            usage = next((line for line in examples if line.startswith(self.prog)), usage)
+        self.exit(2, f"{self.prog}: {message} (usage: {usage})\n")
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
         """Exit, naming the known option closest to the first word if it is one."""

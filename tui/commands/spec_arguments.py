@@ -11,7 +11,7 @@ from pathlib import Path
 from sysbench.core.errors import NotFoundError, SpecError
 from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.fields import FIELDS
-from sysbench.core.spec.models import find_model, model_presets
+from sysbench.core.spec.models import find_model, model_presets, published_models
 from sysbench.core.spec.own_model import is_own
 from sysbench.core.spec.passes import parse_passes
 from sysbench.core.spec.profiles import (
@@ -187,6 +187,8 @@ def from_file(name: str | None) -> tuple[Mapping[str, object], list[PassName] | 
         return {}, None
     if is_model(name):
         return {"model": name}, None
+    if name.lower() in published_models():
+        return {"model": name.lower()}, None
     if name.endswith(".py"):
         raise SpecError("spec", name, _no_script(name))
     if name.endswith(".toml") or name.startswith((".", "/", "~")) or Path(name).is_file():

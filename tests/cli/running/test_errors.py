@@ -145,14 +145,14 @@ def test_wrong_arguments_are_exit_code_2(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ("shwo last", "unknown COMMAND 'shwo'; did you mean 'show'?"),
+        ("shoow last", "unknown COMMAND 'shoow'; did you mean 'show'?"),
         ("zzz", "unknown COMMAND 'zzz'; known: run, estimate,"),
         ("show last --section kernel", "show: unknown --section 'kernel'; did you mean 'kernels'?"),
         ("export last jsn", "export: unknown KIND 'jsn'; did you mean 'json'?"),
-        ("baseline sav", "baseline: unknown ACTION 'sav'; did you mean 'save'?"),
+        ("baseline savee", "baseline: unknown ACTION 'savee'; did you mean 'save'?"),
         ("study --format htm", "study: unknown --format 'htm'; did you mean 'html'?"),
         ("show last --wdie", "show: unknown argument: --wdie; did you mean '--wide'?"),
-        ("compare last", "compare: the following arguments are required: B"),
+        ("compare last", "required: B (usage: sysbench-tui compare 1204 1211"),
     ],
 )
 def test_an_unknown_word_is_one_line_with_the_closest_known(
@@ -168,7 +168,7 @@ def test_an_unknown_word_is_one_line_with_the_closest_known(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("run tiny --passes timming", "did you mean 'timing'? any of timing"),
+        ("run tiny --passes timng", "did you mean 'timing'? any of timing"),
         ("run tiny contxt=128", "no such key; did you mean 'context'?\n"),
         ("run tiny optimizer=sgdd", "did you mean 'sgd'?"),
         ("estimate tiny --card h10", "did you mean h100?"),
@@ -176,7 +176,7 @@ def test_an_unknown_word_is_one_line_with_the_closest_known(
         ("study precison --dry-run", "no study 'precison'; did you mean 'precision'?"),
         ("study precision --only modle=xl --dry-run", "did you mean 'model'?"),
         ("study precision --only model=lrge --dry-run", "did you mean 'large'?"),
-        ("show lsat", "did you mean 'last'?"),
+        ("show lastt", "did you mean 'last'?"),
         ("run -- python train.py", "scripts cannot be run: name the function"),
         ("run train.py", "train.py:make, or record a trace"),
     ],

@@ -22,6 +22,7 @@ from sysbench.core.spec.models import (
 )
 from sysbench.core.spec.profiles import load_profile, save_profile
 from sysbench.core.spec.spec import RunSpec, parse_spec
+from sysbench.tui.commands.spec_arguments import from_file
 
 PUBLISHED = {
     "small": 128_625_408,
@@ -63,6 +64,10 @@ def test_a_published_model_keeps_its_name_wherever_it_is_installed(sysbench_home
     assert (locate(moved, ""), moved.identity) == (spec, spec.identity)
     save_profile("small", spec)
     assert locate(load_profile("small")[0], "") == spec
+
+
+def test_a_published_model_is_found_as_its_repository_spells_it() -> None:
+    assert from_file("Qwen3-0.6B") == ({"model": "qwen3-0.6b"}, None)
 
 
 def test_a_published_model_without_transformers_says_how_to_install_it(
