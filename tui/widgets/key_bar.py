@@ -29,7 +29,7 @@ SPARE = (
 )
 """Actions whose keys are dropped first, in this order; F1 lists them all."""
 PALETTE = "command_palette"
-LAST = ("help", "quit", PALETTE)
+LAST = ("quit", "help", PALETTE)
 """Actions whose keys are never dropped: help and the palette lead to all others."""
 EDGE = "▏"
 """Mark before the palette's key at the right end."""
