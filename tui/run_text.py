@@ -8,8 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from sysbench.core.runs.library import Entry
+from sysbench.core.spec.fields import group_keys
+from sysbench.core.spec.own_model import is_own
 from sysbench.tui.text import amount, outcome_text
 
+_OF_PRESETS = {"workload", *group_keys("dimensions")}
+"""Keys without a meaning for a user's model."""
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
@@ -51,7 +55,17 @@ def settings_of(entry: Entry) -> dict[str, str]:
         "compile": "eager" if entry.compile == "off" else f"compile {entry.compile}",
         "device": entry.device_name,
     }
-    return words | {key: _setting(key, value) for key, value in sorted(entry.settings.items())}
+    if is_own(entry.model):
+        words["attention"] = ""  # the model brings its own
+    return words | {
+        key: _setting(key, value)
+        for key, value in sorted(entry.settings.items())
+        if _matters(entry, key)
+    }
+
+
+def _matters(entry: Entry, key: str) -> bool:
+    return not (is_own(entry.model) and key in _OF_PRESETS)
 
 
 def _setting(key: str, value: Any) -> str:
@@ -77,9 +91,15 @@ def usual_settings(entries: Sequence[Entry]) -> dict[str, str]:
 
 
 def spec_text(entry: Entry, usual: dict[str, str]) -> str:
-    """Return the settings of a run that differ from the usual ones."""
+    """Return the model of a run, and its settings that differ from the usual ones."""
     own = settings_of(entry)
-    words = [text for key, text in own.items() if text and usual.get(key) != text]
+    words = [
+        text for key, text in own.items() if text and (key == "model" or usual.get(key) != text)
+    ]
     # Other keys are listed only if they differ from their defaults.
-    words += [f"{key.replace('_', ' ')} default" for key in usual if key not in own]
+    words += [
+        f"{key.replace('_', ' ')} default"
+        for key in usual
+        if key not in own and _matters(entry, key)
+    ]
     return " · ".join(words)

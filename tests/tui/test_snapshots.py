@@ -143,6 +143,8 @@ def test_library_screen(
     async def show(pilot: Pilot[None]) -> None:
         await pilot.press("f5")
         await until(pilot, lambda: app.session.strip.latest and app.screen.query("RunsTable"))
+        preview = app.screen.query_one("#preview")
+        await until(pilot, lambda: bool(preview.border_title) == preview.display)
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=show)

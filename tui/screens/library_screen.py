@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
+from rich.text import Text
 from textual import getters, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
-from textual.events import ScreenResume
+from textual.events import Resize, ScreenResume
+from textual.timer import Timer
 from textual.widgets import Input, Static
 
 from sysbench.core.compare.compared_records import verdict_of
@@ -25,6 +29,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.trash import Trashed, restore, trash_run
 from sysbench.core.studies.study_directory import uses_of
+from sysbench.core.tables.cells import literal
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import Pair, pair_of, recent_experiments
 from sysbench.tui.run_text import age
@@ -34,10 +39,12 @@ from sysbench.tui.screens.library_text import (
     IN_VIEW,
     ask_for_label,
     comparison,
+    preview_lines,
     runs_table,
     usual_text,
 )
 from sysbench.tui.screens.work_screen import WorkScreen
+from sysbench.tui.widgets.drawing import Folding, hanging, wrap_lines
 from sysbench.tui.widgets.key_bar import CommandLine
 from sysbench.tui.widgets.table_view import TableView
 
@@ -49,12 +56,25 @@ REFRESH_TICKS = 4
 """Paints between two reads of the index: two seconds."""
 
 
+PREVIEW_SECONDS = 0.15
+"""Rest of the cursor on a row before its record is read."""
+
+
 class RunsTable(TableView):
     """The table of runs with a key to open one."""
+
+    FLEXIBLE_SHARE: ClassVar[float] = 0.2
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select_cursor", "Open", id="library.open", tooltip="Open the result")
     ]
+
+    def cell(self, column: str, row: int, text: str) -> Text:
+        """A cell; of a run without a step time the state, where its column has no room."""
+        if column == "step time" and not text and "status" not in self.columns_in_view:
+            assert self.table is not None
+            text = str(self.table.mapping(row)["status"]).partition(" ")[2]
+        return super().cell(column, row, text)
 
 
 class LibraryScreen(WorkScreen):
@@ -100,13 +120,22 @@ class LibraryScreen(WorkScreen):
         self._ages: list[str] = []
         self._filter = ""
         self._deleted: list[Trashed] = []
+        self._rest: Timer | None = None
+        self._previewed: Entry | None = None
+
+    def on_resize(self, event: Resize) -> None:
+        super().on_resize(event)
+        self._await_rest()  # a wider screen has a preview
 
     def body(self) -> ComposeResult:
         yield Input(placeholder="/ filter (all words must match)", compact=True, id="filter")
         table = RunsTable(flexible="spec", order=IN_VIEW)
         table.add_class("panel")
         table.border_title = "Library"
-        yield table
+        with Horizontal(id="runs"):
+            yield table
+            with VerticalScroll(id="preview", classes="panel", can_focus=False):
+                yield Folding()
         yield Static(id="comparison", classes="panel", markup=False)
         yield CommandLine("sysbench-tui list")
 
@@ -180,6 +209,42 @@ class LibraryScreen(WorkScreen):
     def selected(self) -> Entry | None:
         index = self.table.selected
         return None if index is None else self.entries[index]
+
+    @on(TableView.RowHighlighted)
+    def _await_rest(self) -> None:
+        """Show the selected run once the cursor rests on it."""
+        if self._rest is not None:
+            self._rest.stop()
+        self._rest = self.set_timer(PREVIEW_SECONDS, self._preview)
+
+    def _preview(self) -> None:
+        entry, panel = self.selected, self.query_one("#preview")
+        if not panel.display or entry == self._previewed:
+            return
+        self._previewed = entry
+        if entry is None:
+            self._show_preview(entry, lambda width: ())
+        else:
+            self._read(entry)
+
+    @work(thread=True, group="library.preview", exclusive=True)
+    def _read(self, entry: Entry) -> None:
+        try:
+            record = load_record(self._library.open(entry.id))
+        except (SysbenchError, OSError) as error:
+            reason = literal(str(error))
+            lines = partial(hanging, Content.styled("✗ ", "$error"), reason)
+        else:
+            lines = partial(preview_lines, record)
+        self.app.call_from_thread(self._show_preview, entry, lines)
+
+    def _show_preview(self, entry: Entry | None, lines: Callable[[int], Iterable[Content]]) -> None:
+        """Show what was read unless another run has been selected since."""
+        if entry != self._previewed:
+            return
+        panel = self.query_one("#preview")
+        panel.border_title = literal(entry.id) if entry else ""
+        panel.query_one(Folding).show(wrap_lines(lines))
 
     @on(TableView.RowSelected)
     def action_open(self) -> None:

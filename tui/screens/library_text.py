@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from textual.content import Content
 from textual.widgets import Input
 
 from sysbench.core.compare.verdict import Verdict
+from sysbench.core.record.record import Record
 from sysbench.core.runs.library import (
     MAX_NAME_CHARS,
     MAX_NOTE_CHARS,
@@ -20,25 +21,53 @@ from sysbench.core.runs.library import (
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.table import Table
+from sysbench.core.tables.timing_tables import known_words
 from sysbench.tui.run_text import age, spec_text, state_text, usual_settings
 from sysbench.tui.screens.compare_text import verdict_contents
-from sysbench.tui.text import amount, day_and_time, interval, milliseconds, outcome_glyph
+from sysbench.tui.screens.summary_tab import SEVERITY
+from sysbench.tui.text import (
+    amount,
+    day_and_time,
+    interval,
+    milliseconds,
+    outcome_glyph,
+    percent,
+    run_headline,
+)
+from sysbench.tui.theme import swatch_of
 from sysbench.tui.widgets.dialog import InputDialog
+from sysbench.tui.widgets.drawing import hanging
+from sysbench.tui.widgets.traces import bar
 
-IN_VIEW = ("age", "spec", "step time", "name", "peak", "status", "note", "parameters", "run")
-"""Columns on the screen, the most important first."""
+IN_VIEW = ("age", "spec", "step time", "peak", "status", "note", "id")
+"""Columns on the screen, the most important first. ``id`` is the last part of a run's name."""
 COLUMNS = (
     *IN_VIEW,
-    *("when", "model", "batch", "context", "precision", "attention", "step", "optimizer"),
+    *(
+        "name",
+        "parameters",
+        "run",
+        "when",
+        "model",
+        "batch",
+        "context",
+        "precision",
+        "attention",
+        "step",
+        "optimizer",
+    ),
     *("compile", "device"),
 )
+QUIET = "$foreground 60%"
+MAX_BARS, MAX_FINDINGS = 8, 2
+"""Rows of the ledger and findings in the preview."""
 FACTORS = (*SPEC_COLUMNS, "device_name")
 
 
 def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:
     """The entries as a table; marked ones have a letter before the age.
 
-    Column ``spec`` has only the settings that most runs do not share.
+    Column ``spec`` has the name, the model, and the settings that most runs do not share.
     """
     usual = usual_settings(entries)
     return Table(
@@ -47,13 +76,14 @@ def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:
         columns=COLUMNS,
         rows=tuple(
             (
-                _mark(entry, marked) + age(entry.created_ns),
-                spec_text(entry, usual),
-                _time_or_state(entry),
-                entry.name,
+                _mark(entry, marked) + age(entry.created_ns).removesuffix(" ago"),
+                " · ".join(filter(None, (entry.name, spec_text(entry, usual)))),
+                step_time(entry),
                 amount(entry.peak_bytes) if entry.peak_bytes is not None else "",
                 f"{outcome_glyph(entry.status)} {state_text(entry)}",
                 entry.note,
+                entry.id.rpartition("-")[2],
+                entry.name,
                 entry.parameters,
                 entry.id,
                 day_and_time(entry.created_ns),
@@ -79,7 +109,8 @@ def runs_table(entries: Sequence[Entry], marked: Sequence[str]) -> Table:
 
 def usual_text(entries: Sequence[Entry]) -> str:
     """The settings that column ``spec`` omits; may be empty."""
-    words = [text for text in usual_settings(entries).values() if text]
+    usual = usual_settings(entries)
+    words = [text for key, text in usual.items() if text and key != "model"]
     return literal(f"shared by most rows: {' · '.join(words)}") if words else ""
 
 
@@ -90,16 +121,55 @@ def _mark(entry: Entry, marked: Sequence[str]) -> str:
     return f"{' ' if entry.status == 'finished' else outcome_glyph(entry.status)} "
 
 
-def _time_or_state(entry: Entry) -> str:
-    """The step time, or the state of an unfinished run: narrow screens hide column ``status``."""
-    return step_time(entry) or ("" if entry.status == "finished" else state_text(entry))
-
-
 def step_time(entry: Entry) -> str:
     if entry.median_ms is None:
         return ""
     of_rounds = f" of {entry.rounds} rounds" if entry.rounds > 1 else ""
     return f"{milliseconds(entry.median_ms)} {interval(entry.half_width)}{of_rounds}".rstrip()
+
+
+def preview_lines(record: Record, width: int) -> list[Content]:
+    """Settings, step time, phases, peak and findings of a run, for the width of a panel."""
+    gap = Content("")
+    lines = [*hanging(gap, run_headline(record.spec), width, "bold"), gap]
+    if timing := record.timing:
+        uncertainty = f" {interval(timing.step.half_width)} {known_words(timing)}"
+        step = Content.styled(milliseconds(timing.step.median_ms), "bold $accent")
+        lines.append(step + Content.styled(uncertainty, QUIET))
+        if timing.tokens_per_second is not None:
+            lines.append(Content.styled(f"{timing.tokens_per_second:,.0f} tokens/s", QUIET))
+        phases = {name: spread.median_ms for name, spread in timing.phases.items()}
+        whole_ms = timing.step.median_ms
+        lines += [gap, *bar_lines(phases, whole_ms, milliseconds, width)]
+    if memory := record.memory:
+        phase = f" peak in {memory.peak_phase}" if memory.peak_phase else " peak"
+        peak = Content.styled(amount(memory.peak_allocated_bytes), "bold $accent")
+        lines += [gap, peak + Content.styled(phase, QUIET)]
+        held = sorted(memory.ledger, key=lambda row: row.bytes, reverse=True)
+        rows = {row.name: float(row.bytes) for row in held[:MAX_BARS] if row.bytes > 0}
+        lines += bar_lines(rows, memory.peak_allocated_bytes, amount, width)
+    lines.append(gap)
+    for finding in record.findings[:MAX_FINDINGS]:
+        glyph, colour = SEVERITY[finding.severity]
+        lines += hanging(Content.styled(f"{glyph} ", colour), literal(finding.verdict), width)
+    return lines
+
+
+def bar_lines(
+    parts: Mapping[str, float], whole: float, text_of: Callable[[float], str], width: int
+) -> Iterator[Content]:
+    """A name, a bar, an amount and a share per part, in the colours of the charts."""
+    names = max(map(len, parts), default=0)
+    amounts = max((len(text_of(part)) for part in parts.values()), default=0)
+    cells = max(width - names - amounts - len("    100.0 %"), 4)
+    for name, part in parts.items():
+        share = part / whole if whole else 0.0
+        yield Content.assemble(
+            f"{name:<{names}} ",
+            (bar(share, cells), swatch_of(name).colour),
+            f" {text_of(part):>{amounts}} ",
+            (f"{percent(share):>7}", QUIET),
+        )
 
 
 def comparison(

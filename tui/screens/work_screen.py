@@ -17,7 +17,7 @@ from sysbench.tui.widgets.key_bar import KeyBar, LiveStrip
 if TYPE_CHECKING:
     from sysbench.tui.app import SysbenchApp
 
-WIDTHS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]
+WIDTHS = [(0, "-narrow"), (100, "-wide"), (140, "-roomy")]
 SHORT = 30
 """Below this height legends and notes are hidden to leave space for rows and plots."""
 HEIGHTS = [(0, "-short"), (SHORT, "-middling"), (36, "-tall")]

@@ -26,6 +26,8 @@ from sysbench.tui.screens.ask_dialog import AskScreen
 from sysbench.tui.screens.library_screen import REFRESH_TICKS, LibraryScreen
 from sysbench.tui.screens.library_text import comparison, runs_table, step_time, usual_text
 from sysbench.tui.screens.result_screen import ResultScreen, result_heading
+from sysbench.tui.text import milliseconds
+from sysbench.tui.widgets.drawing import Folding
 from tests import factories
 from tests.tui.conftest import until
 
@@ -185,7 +187,7 @@ async def test_a_run_is_named_deleted_and_brought_back(
         await until(pilot, lambda: app.screen is not library)
         await pilot.press(*"before", "enter")
         await until(pilot, lambda: app.screen is library)
-        await until(pilot, lambda: "before" in str(library.table.get_row_at(0)[3]))
+        await until(pilot, lambda: "before" in str(library.table.get_row_at(0)[1]))
 
         await pilot.press("x")
         await until(pilot, lambda: len(library.entries) == 1)
@@ -226,21 +228,79 @@ async def test_a_run_in_use_is_deleted_only_after_a_question(
         assert own_run.path.exists()
 
 
+async def test_the_runs_at_80_columns_have_their_peak_and_state(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
+    record = own_run.record()
+    failed = RunDirectory(own_run.path.with_name("20261121-120000-tiny-f001"))
+    failed.path.mkdir()
+    failed.write_record(msgspec.structs.replace(record, id=failed.id, status="oom", timing=None))
+    async with app.run_test(size=(80, 24)) as pilot:
+        library = await opened(pilot, app, 2)
+        assert {"step time", "peak", "status"} <= {*library.table.columns_in_view}
+        await pilot.resize_terminal(64, 24)
+        await until(pilot, lambda: "status" not in library.table.columns_in_view)
+        (row,) = [n for n, one in enumerate(library.entries) if one.id == failed.id]
+        assert "out of memory" in " ".join(map(str, library.table.get_row_at(row)))
+
+
+async def test_a_wide_library_previews_the_run_under_the_cursor(
+    app: SysbenchApp, own_run: RunDirectory, gpu_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(160, 40)) as pilot:
+        library = await opened(pilot, app, 2)
+        preview = library.query_one("#preview")
+        for key in ("home", "down"):
+            await pilot.press(key)
+            assert library.selected is not None
+            run = RunDirectory(own_run.path.with_name(library.selected.id))
+            await until(pilot, lambda run=run: run.id in str(preview.border_title))
+            text = str(preview.query_one(Folding).render())
+            timing = run.record().timing
+            assert timing is not None and milliseconds(timing.step.median_ms) in text
+            assert all(name in text for name in timing.phases)
+
+        # Another size shows what a narrow screen did not read, and an unreadable run says so.
+        await pilot.resize_terminal(100, 40)
+        await until(pilot, lambda: not preview.display)
+        await pilot.press("home")
+        assert library.selected is not None
+        gone = RunDirectory(own_run.path.with_name(library.selected.id))
+        gone.path.rename(gone.path.with_name("gone"))
+        await pilot.resize_terminal(160, 40)
+        await until(pilot, lambda: gone.id in str(preview.query_one(Folding).render()))
+
+
+def test_a_users_model_does_not_list_dimensions_that_it_does_not_have() -> None:
+    zeros = {"d_model": 0, "d_ff": 0, "layers": 0, "heads": 0, "vocab": 0}
+    own = msgspec.structs.replace(
+        ENTRY,
+        model="train.py:Net",
+        attention="own",
+        settings={**zeros, "workload": "own-model", "model_args": {"width": 64}},
+    )
+    (text, *_) = runs_table([own, ENTRY, ENTRY], []).column("spec")
+    assert str(text).startswith("train.py:Net · model args")
+    assert " 0" not in str(text) and "own" not in str(text)
+
+
 def test_a_row_lists_only_settings_that_most_runs_do_not_share() -> None:
     compiled = msgspec.structs.replace(ENTRY, id="b", compile="default")
     limited = msgspec.structs.replace(ENTRY, id="c", settings={"memory_limit": 160 * 2**20})
     entries = [ENTRY, compiled, limited]
-    assert runs_table(entries, []).column("spec") == ["", "compile default", "limit 160 MiB"]
-    usual = (
-        "shared by most rows: tiny · B4 · ctx 128 · fp32 · naive · train · adamw-foreach · eager"
-    )
+    assert runs_table(entries, []).column("spec") == [
+        *("tiny", "tiny · compile default", "tiny · limit 160 MiB"),
+    ]
+    usual = "shared by most rows: B4 · ctx 128 · fp32 · naive · train · adamw-foreach · eager"
     assert usual_text(entries).startswith(usual)
     # A run that lacks a shared setting lists it.
     assert runs_table([ENTRY, limited, limited], []).column("spec") == [
-        *("memory limit default", "", ""),
+        *("tiny · memory limit default", "tiny", "tiny"),
     ]
     # With two different runs no setting is shared by most; a single run is listed in full.
-    assert runs_table([ENTRY, compiled], []).column("spec") == ["eager", "compile default"]
+    assert runs_table([ENTRY, compiled], []).column("spec") == [
+        *("tiny · eager", "tiny · compile default"),
+    ]
     (alone,) = runs_table([limited], []).column("spec")
     assert str(alone).startswith("tiny · B4 · ctx 128") and str(alone).endswith("limit 160 MiB")
     assert usual_text([limited]) == ""
