@@ -23,6 +23,7 @@ from sysbench.core.inspection.inspection import (
     send_message,
 )
 from sysbench.core.inspection.kinds import format_of
+from sysbench.core.inspection.recent import remember
 from sysbench.core.machine.children import die_with_input, python_child
 from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.machine.processes import die_with_parent, limit_data_memory
@@ -85,6 +86,7 @@ class Decoding:
         """
         cached = self.entry.read()
         if cached is not None:
+            remember(self.entry, self.path, cached)
             return cached
         make_folder(self.entry.path)
         with self.entry.log_path.open("wb") as log, self._lock:
@@ -99,6 +101,7 @@ class Decoding:
         match end:
             case Finished():
                 if (inspection := self.entry.read()) is not None:
+                    remember(self.entry, self.path, inspection)
                     return inspection
                 raise ForeignFileError(
                     f"{self.entry.path} was removed while it was written: try again"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from sysbench.core.errors import ForeignFileError
+from sysbench.core.trace.trace_json import EVENTS_KEY, unpacked
 
 Format = Literal["chrome-trace", "memory-snapshot", "nsys-export"]
 Kind = Format | Literal["profiled-allocations"]
@@ -75,6 +76,17 @@ def format_of(path: Path) -> Format:
             f"  {shlex.join(map(str, words))}"
         )
     raise ForeignFileError(f"{path} is {_guess(head)}, not {READABLE}")
+
+
+def is_other_json(path: Path) -> bool:
+    """Return whether a complete JSON object has no events, as a settings file."""
+    try:
+        with path.open("rb") as file:
+            text = unpacked(file).read(HEAD_BYTES + 1)
+    except (OSError, EOFError, zlib.error):
+        return False  # its decoder reports why
+    is_object = text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"{")
+    return is_object and len(text) <= HEAD_BYTES and not EVENTS_KEY.search(text)
 
 
 def program_of(path: Path) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,15 +14,13 @@ from sysbench.core.formatting import counted
 from sysbench.core.inspection.decoding import default_limit_bytes, follow_decoder, start_decoder
 from sysbench.core.inspection.inspection import Finished, Progressed, Refused
 from sysbench.core.inspection.kinds import (
-    BYTE_ORDER_MARK,
-    HEAD_BYTES,
     READABLE,
     Format,
     format_of,
+    is_other_json,
     path_text,
 )
 from sysbench.core.ranks.rank_rows import Ranks
-from sysbench.core.trace.trace_json import EVENTS_KEY, unpacked
 
 RANK_IN_NAME = (
     re.compile(r"rank[-_.= ]?(\d{1,6})(?!\d)", re.IGNORECASE),
@@ -78,7 +75,7 @@ def rank_files(folder: Path) -> RankFiles:
                 raise  # probably a truncated rank, without which the others would mislead
             left_out.append(path.name)
             continue
-        if found_format == "chrome-trace" and _is_other_json(path):
+        if found_format == "chrome-trace" and is_other_json(path):
             left_out.append(path.name)
         else:
             found[found_format].append(path)
@@ -99,17 +96,6 @@ def rank_files(folder: Path) -> RankFiles:
         count = counted(len(traces) + len(snapshots), "file")
         raise FolderError(f"{folder} has {count} to read: at most {MAX_FILES} are compared")
     return RankFiles(folder, traces, bool(exports), snapshots, left_out)
-
-
-def _is_other_json(path: Path) -> bool:
-    """Return whether a complete JSON object has no events, as a settings file."""
-    try:
-        with path.open("rb") as file:
-            text = unpacked(file).read(HEAD_BYTES + 1)
-    except (OSError, EOFError, zlib.error):
-        return False  # its decoder reports why
-    is_object = text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"{")
-    return is_object and len(text) <= HEAD_BYTES and not EVENTS_KEY.search(text)
 
 
 def rank_in_name(path: Path) -> int | None:

@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual import on, work
+from textual import getters, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.content import Content
+from textual.events import ScreenResume
 from textual.widgets import Input, ProgressBar, Static
 
 from sysbench.core.errors import SpecError, SysbenchError
@@ -31,6 +32,7 @@ from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.tables.cells import literal
 from sysbench.tui.keys import give_focus
 from sysbench.tui.live.pair_watch import Pair
+from sysbench.tui.screens.inspect_start import StartPanel
 from sysbench.tui.screens.result_registry import STYLES, TABS
 from sysbench.tui.screens.result_views import TabbedScreen
 from sysbench.tui.text import decoding_text, file_text, folder_text
@@ -50,10 +52,8 @@ INSPECTED = tuple(
 """Tabs that an inspection can have, the one with the overview first."""
 
 INTRODUCTION = (
-    f"Type a path and press enter: {READABLE}, from any program and machine. The format is "
-    "detected from the content. A separate process with a memory limit decodes the file; opening "
-    "it again is instant.\n\n"
-    "Or type a folder with one file per rank of a job to see the ranks side by side."
+    f"Type a path and press enter, or choose below (↓): {READABLE}, from any program and machine. "
+    "A folder with one file per rank of a job shows the ranks side by side."
 )
 
 
@@ -99,6 +99,7 @@ class InspectScreen(TabbedScreen):
             "c", "compare", "Compare", id="inspect.compare", tooltip="Compare with a file or run"
         ),
         Binding("u", "ranks", "Ranks", id="inspect.ranks", tooltip="Back to the folder's ranks"),
+        Binding("down", "start", "Files", show=False, id="inspect.start"),
         Binding("escape", "cancel", "Cancel", id="inspect.cancel", tooltip="Stop decoding"),
         Binding("escape", "back", "Back", show=False, id="inspect.back"),
         *(
@@ -113,6 +114,8 @@ class InspectScreen(TabbedScreen):
             for number in range(1, len(INSPECTED) + 1)
         ),
     ]
+
+    start = getters.query_one(StartPanel)
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,6 +136,7 @@ class InspectScreen(TabbedScreen):
         with Container(id="tabs"):
             yield TabBar(())
         yield Static(id="message", markup=False)
+        yield StartPanel(id="start")
         with Vertical(id="decoding"):
             yield ProgressBar(show_eta=False)
             yield Static(id="stage", markup=False)
@@ -141,10 +145,18 @@ class InspectScreen(TabbedScreen):
 
     def on_mount(self) -> None:
         self.query_one("#message", Static).update(INTRODUCTION)
-        self._show_only("file", "message")
+        self._show_only("file", "message", "start")
 
     def on_unmount(self) -> None:
         self._stop()
+
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        super().on_screen_resume(event)
+        if self.start.display:
+            self.start.load()
+
+    async def on_start_panel_opened(self, event: StartPanel.Opened) -> None:
+        await self.open(event.path)
 
     @on(Input.Submitted, "#file")
     async def _submitted(self, event: Input.Submitted) -> None:
@@ -264,12 +276,14 @@ class InspectScreen(TabbedScreen):
         message = self.query_one("#message", Static)
         message.set_class(True, "-refused")
         message.update(Content("\n".join(map(literal, f"✗ {reason}".splitlines()))))
-        self._show_only("file", "message")
+        self._show_only("file", "message", "start")
         give_focus(self.query_one("#file"))
 
     def _show_only(self, *names: str) -> None:
-        for name in ("file", "message", "decoding", "heading", "tabs", "place"):
+        for name in ("file", "message", "start", "decoding", "heading", "tabs", "place"):
             self.query_one(f"#{name}").display = name in names
+        if "start" in names:
+            self.start.load()
 
     def _stop(self) -> None:
         if self._decoding is not None:
@@ -279,6 +293,8 @@ class InspectScreen(TabbedScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "cancel":
             return self._decoding is not None
+        if action == "start":
+            return self.start.display
         if action == "ranks":
             return self._decoding is None and self._panel is None and self._is_of_ranks()
         if action == "step":
@@ -301,6 +317,10 @@ class InspectScreen(TabbedScreen):
         box = self.query_one("#file")
         box.display = True
         give_focus(box)
+
+    def action_start(self) -> None:
+        """Go from the path to the lists of files."""
+        self.start.start_focus()
 
     def action_step(self) -> None:
         self.action_choose()

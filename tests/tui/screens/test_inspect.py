@@ -12,9 +12,12 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
+import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, ProgressBar, Static
 
+from sysbench.core.inspection.decoding import Decoding
+from sysbench.core.inspection.recent import recent_files
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.kernel_tables import group_by_name
 from sysbench.tui.app import SysbenchApp
@@ -25,6 +28,7 @@ from sysbench.tui.screens.memory_tab import MemoryTab
 from sysbench.tui.screens.nsys_tab import NsysTab
 from sysbench.tui.screens.summary_tab import FindingsTab
 from sysbench.tui.widgets.choice import complete_path
+from sysbench.tui.widgets.table_view import TableView
 from tests.tui.conftest import WAIT_SECONDS, until
 
 RESULT_FIRST = True
@@ -318,3 +322,38 @@ async def test_findings_come_first_and_a_key_chooses_steps(
         await until(pilot, lambda: box.has_focus and box.value.endswith("--steps="))
         await pilot.press("9", "enter")
         await until(pilot, lambda: "no step 9" in text_of(screen, "#message"))
+
+
+async def test_the_empty_screen_lists_recent_files_and_those_of_a_folder(
+    app: SysbenchApp, tiny_run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    trace = here / "jobs" / "one.json.gz"
+    trace.parent.mkdir(parents=True)
+    trace.write_bytes(tiny_run.trace_path.read_bytes())
+    (here / "settings.json").write_text('{"a": 1}')
+    monkeypatch.chdir(here)
+    decoding = Decoding(trace)
+    decoding.run(lambda step: None)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("f7")
+        await until(pilot, lambda: isinstance(app.screen, InspectScreen))
+        screen = app.screen
+        assert isinstance(screen, InspectScreen)
+        recent, folder = (screen.query_one(name, TableView) for name in ("#recent", "#folder"))
+        await until(pilot, lambda: recent.row_count == 1 and folder.row_count == 2)
+        assert recent.table is not None and recent.table.column("file") == [trace.name]
+        assert folder.table is not None and folder.table.column("file") == ["../", "jobs/"]
+
+        await pilot.press("down")
+        assert recent.has_focus
+        folder.focus()
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: folder.row_count == 2 and "jobs" in str(folder.border_title))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: screen.tab is not None)
+        assert screen.command().endswith(shlex.quote(str(trace)))
+
+    # The list lacks files that are gone.
+    trace.unlink()
+    assert recent_files() == []

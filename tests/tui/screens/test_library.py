@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -250,11 +252,15 @@ async def test_a_wide_library_previews_the_run_under_the_cursor(
     async with app.run_test(size=(160, 40)) as pilot:
         library = await opened(pilot, app, 2)
         preview = library.query_one("#preview")
+
+        def title_has(text: str) -> bool:
+            return text in str(preview.border_title)
+
         for key in ("home", "down"):
             await pilot.press(key)
             assert library.selected is not None
             run = RunDirectory(own_run.path.with_name(library.selected.id))
-            await until(pilot, lambda run=run: run.id in str(preview.border_title))
+            await until(pilot, partial(title_has, run.id))
             text = str(preview.query_one(Folding).render())
             timing = run.record().timing
             assert timing is not None and milliseconds(timing.step.median_ms) in text
