@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from textual import getters, on, work
@@ -9,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.events import ScreenResume
+from textual.events import Resize, ScreenResume
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -33,7 +34,9 @@ from sysbench.tui.screens.studies_text import (
     arrange,
     cell_text,
     choices,
+    describe,
     literal_lines,
+    prompt,
     study_heading,
     suggested_variant,
 )
@@ -78,6 +81,8 @@ class StudiesScreen(WorkScreen):
         self.chosen: int | None = None
         """Index of the value in the grid; None shows each cell's first value."""
         self._choices: dict[str, StudyChoice] = {}
+        self._described: Mapping[str, tuple[str, str]] = {}
+        """Title and state by key, once they are read."""
         self._key = ""
         self._arrangement: Arrangement | None = None
         self._is_filling = False
@@ -102,11 +107,16 @@ class StudiesScreen(WorkScreen):
     def on_mount(self) -> None:
         self._list_choices()
 
+    def on_resize(self, event: Resize) -> None:
+        super().on_resize(event)
+        self.call_after_refresh(self._write_prompts)
+
     def on_screen_resume(self, event: ScreenResume) -> None:
         self._list_choices()
 
     def _list_choices(self) -> None:
         listed = choices()
+        self._describe(listed)
         if list(listed) == list(self._choices):
             return
         self._choices = listed
@@ -114,6 +124,24 @@ class StudiesScreen(WorkScreen):
         self.menu.clear_options()
         self.menu.add_options([Option(choice.label, id=key) for key, choice in listed.items()])
         self.menu.highlighted = list(listed).index(self._key if self._key in listed else live)
+
+    @work(thread=True, group="studies.list", exclusive=True)
+    def _describe(self, listed: Mapping[str, StudyChoice]) -> None:
+        described = {key: describe(choice) for key, choice in listed.items()}
+        self.call_later(self._show_described, described)
+
+    def _show_described(self, described: Mapping[str, tuple[str, str]]) -> None:
+        self._described = described
+        self.call_after_refresh(self._write_prompts)
+
+    def _write_prompts(self) -> None:
+        """Write the list for its width; a line that stays the same is not painted."""
+        width = self.menu.scrollable_content_region.width
+        for key, choice in self._choices.items():
+            if key in self._described and width:
+                text = prompt(choice, self._described[key], width)
+                if self.menu.get_option(key).prompt != text:
+                    self.menu.replace_option_prompt(key, text)
 
     @on(OptionList.OptionHighlighted, "#list")
     def _look_at(self, event: OptionList.OptionHighlighted) -> None:
@@ -165,6 +193,7 @@ class StudiesScreen(WorkScreen):
             return
         if watch.poll():
             self._fill()
+            self._describe(self._choices)
             self.refresh_bindings()
         if watch.changes != self._changed or watch.current is not None:
             self._show_state()

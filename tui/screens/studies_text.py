@@ -9,6 +9,7 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from textual import getters, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -16,21 +17,28 @@ from textual.content import Content
 from textual.events import Resize
 from textual.widgets import Static
 
+from sysbench.core.errors import SysbenchError
 from sysbench.core.machine.devices import resolve_device
 from sysbench.core.studies.cell_values import Value
 from sysbench.core.studies.forecast import Forecast, total_seconds, waiting_forecasts
 from sysbench.core.studies.ratios import ways_in
 from sysbench.core.studies.schema import load_study, study_files
-from sysbench.core.studies.study_directory import CellEntry, CellStatus, list_studies
+from sysbench.core.studies.study_directory import (
+    CellEntry,
+    CellStatus,
+    directory_of,
+    list_studies,
+    progress_in,
+)
 from sysbench.core.studies.study_file import Study
-from sysbench.core.studies.study_grid import Cell, short_label
+from sysbench.core.studies.study_grid import Cell, expand, short_label
 from sysbench.core.studies.study_report import StudyReport
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.timing_tables import Figure, digits
 from sysbench.tui.live.run_watch import LiveView
 from sysbench.tui.live.study_watch import StudyWatch
 from sysbench.tui.screens.studies_grid import Grid, GridCell
-from sysbench.tui.text import STAGE_WORDS, amount, forecast_text, outcome_text
+from sysbench.tui.text import STAGE_WORDS, amount, forecast_text, outcome_text, truncate
 from sysbench.tui.widgets.key_bar import ViewBar, next_name
 from sysbench.tui.widgets.plot import LinePlot
 from sysbench.tui.widgets.table_view import TableView
@@ -273,6 +281,8 @@ def literal_lines(text: str) -> Content:
     return Content("\n".join(map(literal, text.splitlines())))
 
 
+WIDE_LIST = 44
+"""Cells from which on the list has titles."""
 SMALL = "small"
 """The variant for a CPU."""
 
@@ -303,6 +313,37 @@ def choices() -> dict[str, StudyChoice]:
         label = f"{'●' if is_live else '↳'} {directory.id}"
         listed[f"begun-{directory.id}"] = StudyChoice(label, directory.study, is_live=is_live)
     return listed
+
+
+def describe(choice: StudyChoice) -> tuple[str, str]:
+    """Return the title of a study, and the state of a started one: ``✓ 15/15``, ``‖ 3/15 small``.
+
+    Both are empty for a file that cannot be read: opening it gives the reason.
+    """
+    try:
+        study = choice.load()
+        if choice.is_profile:
+            return study.title, ""
+        progress = progress_in(directory_of(study), expand(study))
+    except SysbenchError:
+        return "", ""
+    is_over = progress.done == progress.total
+    glyph = "●" if progress.is_live else "✓" if is_over else "‖"
+    counts = f"{glyph} {progress.done}/{progress.total}"
+    return study.title, " ".join(filter(None, (counts, study.variant)))
+
+
+def prompt(choice: StudyChoice, described: tuple[str, str], width: int) -> Content:
+    """A line of the list; from `WIDE_LIST` on with a second line for the title."""
+    title, state = (literal(text) for text in described)
+    label = truncate(choice.label, width)
+    room = width - cell_len(label) - 1
+    line = Content(label)
+    if state and cell_len(state) <= room:
+        line += Content.styled(f"{state:>{room + 1}}", "$foreground 70%")
+    if width < WIDE_LIST or not title:
+        return line
+    return line + Content.styled(f"\n  {truncate(title, width - 2)}", "$foreground 60%")
 
 
 def suggested_variant(study: Study) -> str:
@@ -370,7 +411,10 @@ class StudyViews(Vertical):
         figure = self._figure(report)
         self.table.display = table is not None or (is_roomy and bool(report.shown))
         self.plot.display = view == PLOT or (is_roomy and table is not None and figure is not None)
-        self.words.display = view in (FINDINGS, NOTES)
+        is_new = not any(n is not None for row in report.numbers.values() for n in row)
+        self.words.display = view in (FINDINGS, NOTES) or (is_roomy and is_new)
+        if is_new and figure is None:
+            self.plot.display = view == PLOT
         self.screen.set_class(view == PLOT, "-plotting")
         if table is None and self.table.table not in report.shown:
             table = next(iter(report.shown), None)

@@ -269,3 +269,23 @@ async def test_a_study_is_started_detached_and_fills(app: SysbenchApp, sysbench_
         )
     (begun,) = list_studies()
     assert len({entry.run for entry in begun.entries().values()}) == 2
+
+
+async def test_a_wide_list_has_the_titles_and_the_states_of_started_studies(
+    app: SysbenchApp, directory: StudyDirectory
+) -> None:
+    async with app.run_test(size=(160, 40)) as pilot:
+        await pilot.press("f6")
+        await until(pilot, lambda: isinstance(app.screen, StudiesScreen))
+        screen = app.screen
+        assert isinstance(screen, StudiesScreen)
+        key = f"begun-{directory.id}"
+
+        def text() -> str:
+            return str(screen.menu.get_option(key).prompt) if screen.menu.options else ""
+
+        await until(pilot, lambda: "Contexts by size" in text())
+        assert "‖ 5/6" in text()
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "\n" not in text())
+        assert text().startswith(f"↳ {directory.id}")
