@@ -92,8 +92,10 @@ def label(node: TreeNode, *, perturbed: bool) -> str:
 
 
 def layer_words(layers: LayerSpread, *, perturbed: bool) -> str:
-    """``36×, 2.61–2.66–2.74 ms, slowest 17``: minimum, median and maximum of one layer."""
-    figures = [decimal_cell(ns / 1e6, 2) for ns in (layers.min_ns, layers.median_ns, layers.max_ns)]
-    times = f"{'–'.join(figures)} ms"
+    """``36×, each 2.61 to 2.74 ms, median 2.66, slowest 17``."""
+    least, median, most = (
+        decimal_cell(ns / 1e6, 2) for ns in (layers.min_ns, layers.median_ns, layers.max_ns)
+    )
+    times = f"{least} to {most} ms, median {median}"
     shown = mark_perturbed(times) if perturbed else times
-    return f"{layers.count}×, {shown}, slowest {layers.slowest}"
+    return f"{layers.count}×, each {shown}, slowest {layers.slowest}"

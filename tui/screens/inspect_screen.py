@@ -151,7 +151,6 @@ class InspectScreen(TabbedScreen):
         self._stop()
 
     def on_screen_resume(self, event: ScreenResume) -> None:
-        super().on_screen_resume(event)
         if self.start.display:
             self.start.load()
 

@@ -124,7 +124,6 @@ class LibraryScreen(WorkScreen):
         self._previewed: Entry | None = None
 
     def on_resize(self, event: Resize) -> None:
-        super().on_resize(event)
         self._await_rest()  # a wider screen has a preview
 
     def body(self) -> ComposeResult:

@@ -108,7 +108,6 @@ class StudiesScreen(WorkScreen):
         self._list_choices()
 
     def on_resize(self, event: Resize) -> None:
-        super().on_resize(event)
         self.call_after_refresh(self._write_prompts)
 
     def on_screen_resume(self, event: ScreenResume) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar, Generic, Protocol, Self, TypeVar
 from rich.text import Text
 from textual import on
 from textual.binding import Binding, BindingType
+from textual.events import Resize
 
 from sysbench.core.tables.table import Column, Table, tabulate
 from sysbench.core.tables.tree_rows import NODE_COLUMNS, PlacedNode
@@ -19,6 +20,8 @@ from sysbench.tui.widgets.traces import bar
 BAR = " "
 """Name and heading of the column of bars."""
 BAR_COLOUR = "$accent"
+MIN_WEIGHT = 0.005
+"""Nodes with less of the whole stay closed."""
 
 
 class Branch(Protocol):
@@ -59,6 +62,8 @@ class OutlineView(TableView, Generic[Node]):
         self._open: set[str] = set()
         self._visible: list[tuple[int, Node]] = []
         self._searched = False
+        self._is_arranged = False
+        """Whether the user opened or closed a node."""
 
     def matching_part(self, root: Node, fits: Callable[[str], bool]) -> Node | None:
         """The tree reduced to nodes whose path fits and their ancestors; None if none fits."""
@@ -75,11 +80,46 @@ class OutlineView(TableView, Generic[Node]):
         """Whether a search opens this node."""
         return node.kind not in ("operator", "kernel")
 
+    def weight(self, node: Node) -> float:
+        """Share of the whole by which nodes are opened where rows are free; 0 for none."""
+        return 0.0
+
     def show_tree(self, root: Node) -> None:
-        """Show a tree with its first two levels open; open paths stay open."""
+        """Show a tree: its first two levels, and what else fits; paths that the user opened stay
+        open."""
         self._root = self._shown = root
+        if not self._is_arranged:
+            self._open.clear()
         self._open |= {root.path, *(child.path for child in root.children[:1])}
+        self._unfold()
         self._refill()
+
+    def _unfold(self) -> None:
+        """Open the heaviest nodes whose children fit, unless the user arranged the tree."""
+        if self._root is None or self._is_arranged:
+            return
+        visible = [node for _, node in self._walk(self._root)]
+        free = self.scrollable_content_region.height - 1 - len(visible)
+        closed = [node for node in visible if node.children and not self.is_open(node)]
+        while closed:
+            heaviest = max(closed, key=self.weight)
+            closed.remove(heaviest)
+            if self.weight(heaviest) < MIN_WEIGHT:
+                return
+            if len(heaviest.children) <= free:
+                free -= len(heaviest.children)
+                self._open.add(heaviest.path)
+                closed += [child for child in heaviest.children if child.children]
+
+    def on_resize(self, event: Resize) -> None:
+        if self._shown is None:
+            return
+        selected = self.node
+        self._unfold()
+        self._refill()
+        paths = [node.path for _, node in self._visible]
+        if selected is not None and selected.path in paths:
+            self.move_cursor(row=paths.index(selected.path))
 
     def filter(self, text: str) -> None:
         """Show only nodes whose path contains all words, and their ancestors, all open."""
@@ -152,6 +192,7 @@ class OutlineView(TableView, Generic[Node]):
             self.move_cursor(row=self.cursor_row + 1)
         else:
             self._open.add(node.path)
+            self._is_arranged = True
             self._refill()
 
     def action_close(self) -> None:
@@ -161,6 +202,7 @@ class OutlineView(TableView, Generic[Node]):
             return
         if node.path in self._open and self.is_open(node):
             self._open.discard(node.path)
+            self._is_arranged = True
             self._refill()
             return
         depth = self._visible[index][0]
@@ -171,11 +213,13 @@ class OutlineView(TableView, Generic[Node]):
     def action_open_all(self) -> None:
         if self.node is not None:
             self._open |= {node.path for node in self._below(self.node)}
+            self._is_arranged = True
             self._refill()
 
     def action_close_all(self) -> None:
         if self.node is not None:
             self._open -= {node.path for node in self._below(self.node)}
+            self._is_arranged = True
             self._refill()
 
     @on(TableView.RowSelected)
@@ -190,12 +234,9 @@ class OutlineView(TableView, Generic[Node]):
         """Ignore clicks on headings: siblings are ordered by amount."""
 
 
-BAR_CELLS = 8
-TABLE_COLUMNS = (
-    *NODE_COLUMNS[:2],
-    Column[PlacedNode](BAR, lambda row: bar(row.node.share, BAR_CELLS), priority=3),
-    *NODE_COLUMNS[2:],
-)
+MIN_BAR, MAX_BAR = 8, 30
+"""Cells of the bars on narrow and on wide screens."""
+WIDE = 120
 
 
 class TreeView(OutlineView[TreeNode]):
@@ -204,9 +245,16 @@ class TreeView(OutlineView[TreeNode]):
     NAMES: ClassVar[str] = "where"
     BOLD: ClassVar[Collection[str]] = ("step", "module", "layers", "phase")
 
+    def weight(self, node: TreeNode) -> float:
+        return 0.0 if node.kind in NOT_RUNNING else node.share or 0.0
+
     def matching_part(self, root: TreeNode, fits: Callable[[str], bool]) -> TreeNode | None:
         return matching(root, fits)
 
     def as_table(self, nodes: Sequence[TreeNode]) -> Table:
         rows = [PlacedNode(node, perturbed=self.perturbed) for node in nodes]
-        return tabulate(rows, TABLE_COLUMNS, name="tree", title="")
+        width = self.size.width
+        cells = MIN_BAR if width < WIDE else min(width // 7, MAX_BAR)
+        bars = Column[PlacedNode](BAR, lambda row: bar(row.node.share, cells), priority=3)
+        columns = (*NODE_COLUMNS[:2], bars, *NODE_COLUMNS[2:])
+        return tabulate(rows, columns, name="tree", title="")

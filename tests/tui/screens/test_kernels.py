@@ -15,7 +15,7 @@ from sysbench.tui.app import SysbenchApp
 from sysbench.tui.screens.kernels_tab import AnswersView, KernelsTab, row_text
 from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.key_bar import ViewBar
-from sysbench.tui.widgets.outline_view import TreeView
+from sysbench.tui.widgets.outline_view import BAR, TreeView
 from sysbench.tui.widgets.roofline_plot import RooflinePlot
 from sysbench.tui.widgets.stack_bar import StackBar
 from sysbench.tui.widgets.table_view import KernelTable
@@ -96,7 +96,8 @@ def test_a_fused_row_says_what_it_is_made_of(gpu_run: RunDirectory) -> None:
 
 
 async def test_the_tree_opens_and_closes_by_keys(app: SysbenchApp, own_run: RunDirectory) -> None:
-    async with app.run_test(size=(120, 40)) as pilot:
+    # A higher screen has rows left, and unfolds the tree by itself.
+    async with app.run_test(size=(120, 24)) as pilot:
         tab = await open_tree(pilot, app, own_run)
         tree = tab.tree_view
         closed = names(tree)
@@ -220,3 +221,23 @@ async def test_damaged_rows_leave_the_folded_tree(app: SysbenchApp, own_run: Run
         tab = await open_tree(pilot, app, own_run)
         assert any(name.startswith("blocks.*") for name in names(tab.tree_view))
         assert "kernels.json" in str(tab.tree_view.border_title)
+
+
+async def test_a_high_tree_is_unfolded_until_the_user_arranges_it(
+    app: SysbenchApp, own_run: RunDirectory
+) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        tree = (await open_tree(pilot, app, own_run)).tree_view
+        unfolded = tree.row_count
+        assert "ffn" in names(tree) and unfolded <= tree.scrollable_content_region.height - 1
+        assert 20 <= tree.column_widths[BAR] <= 30
+
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: tree.row_count < unfolded)
+        assert tree.column_widths[BAR] < 12
+        await pilot.press("plus")
+        arranged = tree.row_count
+        assert arranged > unfolded
+        await pilot.resize_terminal(160, 48)
+        await until(pilot, lambda: tree.column_widths[BAR] >= 20)
+        assert tree.row_count == arranged
