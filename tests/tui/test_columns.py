@@ -87,3 +87,8 @@ async def test_explain_lists_the_columns_of_the_table_in_view(
         await pilot.pause()
         text = str(app.screen.query_one("#text", Folding).render())
         assert "Columns of this table" in text and words in text
+        # On a wide screen the text stands beside the table, on others in the middle.
+        dialog = app.screen.query_one(".dialog")
+        assert dialog.region.x > 80 and dialog.region.right == 160
+        await pilot.resize_terminal(100, 48)
+        await until(pilot, lambda: dialog.region.right < 100)

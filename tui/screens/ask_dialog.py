@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,7 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.events import Key
+from textual.events import Key, Resize
 from textual.screen import Screen
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -130,6 +131,10 @@ def ask_before_stopping(
     screen.app.push_screen(AskScreen(title, text, answers), answered)
 
 
+WIDE = 140
+"""Columns from which on explanations stand at the right, and help has two columns."""
+
+
 class TextScreen(Dialog[None]):
     """Shows a text until it is closed."""
 
@@ -137,16 +142,24 @@ class TextScreen(Dialog[None]):
         Binding("question_mark,f1,q,enter", "dismiss", "Close", id="text.close")
     ]
     HEADING: ClassVar[str] = ""
+    WIDE_CLASS: ClassVar[str] = ""
+    """Class of the dialog on screens of `WIDE` columns."""
 
     @property
     def heading(self) -> str:
         return self.HEADING
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as dialog:
+        # The class from the start, as adding it later costs a layout.
+        wide = self.WIDE_CLASS if self.app.size.width >= WIDE else ""
+        with VerticalScroll(classes=f"dialog {wide}") as dialog:
             dialog.border_title = Content(self.heading)
             dialog.border_subtitle = "esc closes"
             yield Folding(wrap_lines(self.lines), id="text")
+
+    def on_resize(self, event: Resize) -> None:
+        if self.WIDE_CLASS:
+            self.query_one(".dialog").set_class(event.size.width >= WIDE, self.WIDE_CLASS)
 
     def lines(self, width: int) -> Iterator[Content]:
         raise NotImplementedError
@@ -171,6 +184,7 @@ class ExplainScreen(TextScreen):
     """Explains the selected row, the columns of its table, and the numbers of the screen."""
 
     HEADING = "About these numbers"
+    WIDE_CLASS = "-docked"
 
     def __init__(
         self, keys: Sequence[str], subject: str = "", columns: Sequence[Pair] = ()
@@ -222,28 +236,40 @@ def _paragraph(entry: Explanation, width: int) -> Iterator[Content]:
 
 
 KEY_WIDTH = 10
+MIN_COLUMN, GUTTER = 50, 4
 
 
 class HelpScreen(TextScreen):
     """The active keys of the screen below, grouped by widget."""
 
     HEADING = "Help"
+    WIDE_CLASS = "-broad"
 
     def lines(self, width: int) -> Iterator[Content]:
-        for mode in MODES.values():
-            yield from hanging(_key(mode.title, "bold $accent"), mode.about, width)
+        if width >= 2 * MIN_COLUMN:
+            column = (width - GUTTER) // 2
+            yield from _in_two_columns([*self._blocks(column)], column)
+        else:
+            for block in self._blocks(width):
+                yield from [*block, Content("")]
+
+    def _blocks(self, width: int) -> Iterator[list[Content]]:
+        yield [
+            line
+            for mode in MODES.values()
+            for line in hanging(_key(mode.title, "bold $accent"), mode.about, width)
+        ]
         for title, keys in self._groups().items():
-            yield Content("")
-            yield Content.styled(title, "bold")
-            for what, names in keys.items():
-                yield from hanging(_key(" ".join(names), "$accent"), what, width)
-        yield Content("")
-        for key, what in (
-            ("tab", "next field or panel; shift+tab: previous"),
-            ("← →", "change a choice in the form"),
-            ("^p", "command palette: everything else"),
-        ):
-            yield from hanging(_key(key, "$accent"), what, width)
+            yield [
+                Content.styled(title, "bold"),
+                *_key_lines({" ".join(names): what for what, names in keys.items()}, width),
+            ]
+        others = {
+            "tab": "next field or panel; shift+tab: previous",
+            "← →": "change a choice in the form",
+            "^p": "command palette: everything else",
+        }
+        yield [*_key_lines(others, width)]
 
     def _groups(self) -> dict[str, dict[str, list[str]]]:
         """Keys of the screen below by group title and action.
@@ -265,6 +291,25 @@ class HelpScreen(TextScreen):
 
 def _key(text: str, style: str) -> Content:
     return Content.styled(f"{text:<{KEY_WIDTH}}", style)
+
+
+def _key_lines(keys: Mapping[str, str], width: int) -> Iterator[Content]:
+    for key, what in keys.items():
+        yield from hanging(_key(key, "$accent"), what, width)
+
+
+def _in_two_columns(blocks: Sequence[list[Content]], width: int) -> Iterator[Content]:
+    """Blocks with a blank line after each, split where the columns are closest in height."""
+    heights = [len(block) + 1 for block in blocks]
+    split = min(
+        range(1, len(blocks)), key=lambda at: max(sum(heights[:at]), sum(heights[at:])), default=1
+    )
+    left, right = (
+        [line for block in side for line in (*block, Content(""))]
+        for side in (blocks[:split], blocks[split:])
+    )
+    for one, other in zip_longest(left, right, fillvalue=Content("")):
+        yield one + Content(" " * (width + GUTTER - one.cell_length)) + other
 
 
 def ask_profile_name(spec: RunSpec, passes: list[PassName]) -> InputDialog:

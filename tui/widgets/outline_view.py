@@ -88,15 +88,16 @@ class OutlineView(TableView, Generic[Node]):
         """Show a tree: its first two levels, and what else fits; paths that the user opened stay
         open."""
         self._root = self._shown = root
-        if not self._is_arranged:
-            self._open.clear()
-        self._open |= {root.path, *(child.path for child in root.children[:1])}
         self._unfold()
         self._refill()
 
     def _unfold(self) -> None:
-        """Open the heaviest nodes whose children fit, unless the user arranged the tree."""
-        if self._root is None or self._is_arranged:
+        """Open two levels, and unless the user arranged the tree the heaviest nodes that fit."""
+        if self._root is None:
+            return
+        first = {self._root.path, *(child.path for child in self._root.children[:1])}
+        self._open = first | (self._open if self._is_arranged else set())
+        if self._is_arranged:
             return
         visible = [node for _, node in self._walk(self._root)]
         free = self.scrollable_content_region.height - 1 - len(visible)
@@ -115,7 +116,8 @@ class OutlineView(TableView, Generic[Node]):
         if self._shown is None:
             return
         selected = self.node
-        self._unfold()
+        if not self._is_arranged:
+            self._unfold()
         self._refill()
         paths = [node.path for _, node in self._visible]
         if selected is not None and selected.path in paths:
