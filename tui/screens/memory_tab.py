@@ -38,10 +38,12 @@ from sysbench.core.tables.table import Table
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings, view_of
 from sysbench.tui.screens.work_screen import SHORT
-from sysbench.tui.text import amount, signed_percent, significant, truncate
+from sysbench.tui.text import amount, signed_percent, time_into, truncate
+from sysbench.tui.widgets.drawing import first_fitting
 from sysbench.tui.widgets.key_bar import ViewBar
-from sysbench.tui.widgets.timeline import TimelineView
+from sysbench.tui.widgets.timeline import TimelineView, place_in_steps
 
+QUIET = "$foreground 60%"
 SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
 
 
@@ -50,8 +52,7 @@ def peak_line(memory: Memory) -> Content:
     line = Content.assemble(
         "peak ",
         (amount(memory.peak_allocated_bytes), "bold $accent"),
-        f" allocated at {significant(memory.peak_ms, 3)} ms",
-        f", in {memory.peak_phase}" if memory.peak_phase else "",
+        f" allocated {_peak_place(memory)}",
     )
     pieces = recording_notes(memory)
     if memory.predicted_peak_bytes and memory.prediction_error is not None:
@@ -63,6 +64,12 @@ def peak_line(memory: Memory) -> Content:
     counter = "driver" if memory.source == "cuda-snapshot" else "process"
     pieces.append(f"{counter} {amount(memory.driver_used_bytes)}")
     return line + Content.styled("".join(f" · {piece}" for piece in pieces), "$foreground 70%")
+
+
+def _peak_place(memory: Memory) -> str:
+    """``in backward of step 2 of 3``; the time into the recording where no phase is known."""
+    place = place_in_steps(memory.timeline, memory.peak_ms) or memory.peak_phase
+    return f"in {place}" if place else f"{time_into(memory.peak_ms)} into the recording"
 
 
 def _predicted_reserve(memory: Memory) -> str:
@@ -86,10 +93,11 @@ def cursor_text(view: TimelineView, sample: int, width: int) -> Content:
     """Time, phase and live bytes at a sample, then its categories, largest first."""
     timeline = view.timeline
     t_ms = timeline.t_ms[sample]
-    phase = next((name for name, low, high in timeline.phases if low <= t_ms <= high), "")
+    place, time = place_in_steps(timeline, t_ms), time_into(t_ms)
+    times = [Content(text) for text in (f"{place}  {time}".strip(), place or time)]
     lines = [
         Content.assemble((amount(timeline.live_bytes[sample]), "bold"), " live"),
-        Content.styled(f"{significant(t_ms, 4)} ms {phase}", "$foreground 60%"),
+        first_fitting(times, width).stylize(QUIET),
     ]
     live_bytes = [(timeline.categories[name][sample], name) for name in view.order]
     room = max(width - SWATCH_WIDTH - AMOUNT_WIDTH, 8)

@@ -40,7 +40,8 @@ KINDS = ("axis", "line", "faded", "level", "cursor", "point", "text")
 class Chart(Widget):
     """Rows of spans, drawn again when the content or the size changes.
 
-    The kind of a span is one of `KINDS`, a colour of the theme such as ``$hue-sky``, or empty.
+    The kind of a span is one of `KINDS`, a colour of the theme such as ``$hue-sky`` or
+    ``$hue-sky dim``, or empty.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"chart--{kind}" for kind in KINDS}
@@ -82,7 +83,9 @@ class Chart(Widget):
     def _style(self, kind: str) -> Style:
         if kind in KINDS:
             return self.get_component_rich_style(f"chart--{kind}")
-        return self.rich_style + Style(color=rich_colour(self.app, kind) if kind else None)
+        colour, _, dim = kind.partition(" ")
+        named = rich_colour(self.app, colour) if colour else None
+        return self.rich_style + Style(color=named, dim=bool(dim) or None)
 
 
 class Plot(Chart):

@@ -19,6 +19,9 @@ from sysbench.tui.widgets.traces import BLANK, EIGHTHS, Span, add_axes, join_spa
 Window = tuple[float, float]
 """Start and end of the visible part in milliseconds."""
 
+SOLID = EIGHTHS[-1]
+BUILD = "build"
+"""The phase before the first step."""
 MAX_ZOOM = 14
 """Number of times that the timeline can be halved."""
 
@@ -27,6 +30,26 @@ def stacking_order(timeline: Timeline) -> list[str]:
     """Categories from the bottom up: always live ones first, then the largest."""
     amounts = {name: values for name, values in timeline.categories.items() if any(values)}
     return sorted(amounts, key=lambda name: (-min(amounts[name]), -max(amounts[name])))
+
+
+def steps_window(timeline: Timeline) -> Window:
+    """The time from the end of the build on; everything if nothing follows it."""
+    first, last = timeline.t_ms[0], timeline.t_ms[-1]
+    begins = [begin for name, begin, _ in timeline.phases if name != BUILD]
+    begin = min(begins, default=first)
+    return (begin, last) if first < begin < last else (first, last)
+
+
+def place_in_steps(timeline: Timeline, t_ms: float) -> str:
+    """Phase and step at a time: ``backward of step 2 of 3``; empty outside the known phases."""
+    named = [name for name, begin, end in timeline.phases if begin <= t_ms <= end]
+    if not named or named[-1] == BUILD:
+        return named[-1] if named else ""
+    phase = named[-1]
+    first = next(name for name, _, _ in timeline.phases if name != BUILD)
+    begins = [begin for name, begin, _ in timeline.phases if name == first]
+    step = sum(begin <= t_ms for begin in begins)
+    return f"{phase} of step {step} of {len(begins)}" if len(begins) > 1 and step else phase
 
 
 def category_swatches(timeline: Timeline) -> dict[str, Swatch]:
@@ -56,7 +79,11 @@ def column_samples(timeline: Timeline, width: int, window: Window) -> list[int]:
 def stacked_column(
     layers: Sequence[tuple[int, Swatch]], height: int, bytes_per_row: float
 ) -> list[Span]:
-    """One column, bottom row first; each cell shows the layer that fills most of it."""
+    """One column, bottom row first; each cell shows the layer that fills most of it.
+
+    The top cell has no texture. Of a textured layer it is dim, since another one of the same hue
+    may be solid.
+    """
     cells: list[Span] = []
     total = sum(count for count, _ in layers)
     for row in range(height):
@@ -72,7 +99,8 @@ def stacked_column(
             bottom += count
         if high > total:
             eighths = max(1, round((total - low) / bytes_per_row * 8))
-            cells.append((best.glyph if eighths == 8 else EIGHTHS[eighths], best.colour))
+            part = (EIGHTHS[eighths], best.colour + (" dim" if best.glyph != SOLID else ""))
+            cells.append(part if eighths < 8 else (best.glyph, best.colour))
         else:
             cells.append((best.glyph, best.colour))
     return cells
@@ -109,9 +137,12 @@ class TimelineView(Chart, can_focus=True):
         times = timeline.t_ms
         self.peak = min(range(len(times)), key=lambda index: abs(times[index] - peak_ms))
         self.sample = self.peak
-        self._whole: Window = (times[0], times[-1])
-        self.window = self._whole
-        self._zoom = 0
+        self._all: Window = (times[0], times[-1])
+        self._whole = steps_window(timeline)
+        is_in_steps = self._whole[0] <= times[self.peak]
+        self._least_zoom = 0 if self._whole == self._all else -1
+        self._zoom = 0 if is_in_steps else -1
+        self.window = self._whole if is_in_steps else self._all
         self._samples: list[int] = []
         self._margin = 0
 
@@ -146,7 +177,7 @@ class TimelineView(Chart, can_focus=True):
         marks = [
             (min(max(int((begin - first) / span * room), 0), room - 1), name)
             for name, begin, end in self.timeline.phases
-            if not self._zoom or (begin <= last and end >= first)
+            if begin <= last and end >= first
         ]
         return mark_row(marks, room)
 
@@ -163,7 +194,7 @@ class TimelineView(Chart, can_focus=True):
             return
         column, room = self.cursor + by, len(self._samples)
         t_ms, (begin, end) = self.timeline.t_ms, self.window
-        if 0 <= column < room or not self._zoom:
+        if 0 <= column < room or self._zoom <= 0:
             sample = self._samples[min(max(column, 0), room - 1)]
         else:
             sample = bisect_right(t_ms, t_ms[self.sample] + by * (end - begin) / room) - 1
@@ -172,10 +203,13 @@ class TimelineView(Chart, can_focus=True):
         self._go(min(max(sample, 0), len(t_ms) - 1))
 
     def action_zoom(self, by: int) -> None:
-        """Halve the visible span ``by`` times, or double it; the cursor keeps its position."""
+        """Halve the visible span ``by`` times, or double it; the cursor keeps its position.
+
+        One step below the steps as a whole the build is shown too.
+        """
         (first, last), (begin, end) = self._whole, self.window
-        self._zoom = min(max(self._zoom + by, 0), MAX_ZOOM)
-        span = (last - first) / 2**self._zoom
+        self._zoom = min(max(self._zoom + by, self._least_zoom), MAX_ZOOM)
+        span = (last - first) / 2 ** max(self._zoom, 0)
         cursor_ms = self.timeline.t_ms[self.sample]
         share = (cursor_ms - begin) / (end - begin) if end > begin else 0.0
         self._show(cursor_ms - share * span, span)
@@ -184,7 +218,10 @@ class TimelineView(Chart, can_focus=True):
         """Show a window of this span, moved into the timeline."""
         first, last = self._whole
         begin = min(max(begin, first), last - span)
-        self.window = (begin, begin + span) if self._zoom else self._whole
+        if self._zoom > 0:
+            self.window = (begin, begin + span)
+        else:
+            self.window = self._all if self._zoom else self._whole
         self.redraw()
 
     def action_peak(self) -> None:

@@ -67,13 +67,30 @@ def place_labels(labels: Iterable[tuple[int, str]], width: int, line: str = "─
     return "".join(cells)
 
 
+SHORT_MARKS = {
+    "forward": "fwd",
+    "backward": "bwd",
+    "optimizer": "opt",
+    "zero-grad": "zero",
+    "measured": "meas",
+    "measure": "meas",
+    "compile": "comp",
+}
+"""Labels of an axis where the full ones do not fit."""
+
+
 def mark_row(marks: Sequence[tuple[int, str]], width: int) -> str:
-    """Labels at their columns, ``│label``; a label ends where the next one starts."""
+    """Labels at their columns, ``│label``.
+
+    A label that does not fit before the next one is shortened by `SHORT_MARKS`, or left away.
+    """
     row = [" "] * width
     ends = [*(column for column, _ in marks[1:]), width]
     for (column, label), end in zip(marks, ends, strict=False):
         if 0 <= column < width:
-            text = f"│{label}"[: max(1, min(end, width) - column)]
+            room = min(end, width) - column - 1
+            fitting = (text for text in (label, SHORT_MARKS.get(label, "")) if len(text) <= room)
+            text = f"│{next(fitting, '')}"
             row[column : column + len(text)] = text
     return "".join(row)[:width]
 

@@ -7,12 +7,15 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
 from sysbench.core.record.record import Timeline
-from sysbench.tui.theme import swatch
+from sysbench.tui.text import time_into
+from sysbench.tui.theme import swatch, swatch_of
 from sysbench.tui.widgets.timeline import (
     TimelineView,
     column_samples,
+    place_in_steps,
     stacked_column,
     stacking_order,
+    steps_window,
 )
 
 samples = st.lists(st.tuples(st.floats(0.001, 50), st.integers(0, 2**40)), min_size=1, max_size=200)
@@ -94,3 +97,54 @@ def test_what_is_always_resident_lies_at_the_bottom() -> None:
         [],
     )
     assert stacking_order(timeline) == ["parameters", "activations"]
+
+
+PHASES = [
+    ("build", 0.0, 40.0),
+    ("forward", 50.0, 60.0),
+    ("backward", 60.0, 70.0),
+    ("forward", 70.0, 80.0),
+    ("backward", 80.0, 100.0),
+]
+
+
+def test_a_time_is_a_phase_of_a_step() -> None:
+    timeline = Timeline([5.0, 100.0], [1, 1], {"all": [1, 1]}, PHASES)
+    assert place_in_steps(timeline, 10.0) == "build"
+    assert place_in_steps(timeline, 45.0) == ""
+    assert place_in_steps(timeline, 65.0) == "backward of step 1 of 2"
+    assert place_in_steps(timeline, 90.0) == "backward of step 2 of 2"
+    once = Timeline([5.0, 100.0], [1, 1], {"all": [1, 1]}, PHASES[:3])
+    assert place_in_steps(once, 65.0) == "backward"
+    assert [time_into(ms) for ms in (219.71, 17_125, 256_545)] == [
+        "219.7 ms",
+        "17.1 s",
+        "4 min 17 s",
+    ]
+
+
+async def test_the_build_is_shown_on_request_or_with_a_cursor_in_it() -> None:
+    times = [float(at) for at in range(101)]
+    timeline = Timeline(times, [1] * 101, {"all": [1] * 101}, PHASES)
+    assert steps_window(timeline) == (50.0, 100.0)
+    view, of_build = TimelineView(timeline, 65.0), TimelineView(timeline, 20.0)
+    assert of_build.window == (0.0, 100.0)
+
+    class Alone(App[None]):
+        def compose(self) -> ComposeResult:
+            yield view
+
+    async with Alone().run_test(size=(60, 10)) as pilot:
+        assert view.window == (50.0, 100.0)
+        await pilot.press("minus", "minus")
+        assert view.window == (0.0, 100.0)
+        await pilot.press("plus", "plus")
+        assert view.window[1] - view.window[0] == 25.0
+
+
+def test_the_top_of_a_textured_layer_does_not_look_like_a_solid_one() -> None:
+    gradients, inputs = swatch_of("gradients"), swatch_of("inputs")
+    assert gradients.colour == inputs.colour
+    tops = [stacked_column([(15, look)], 2, 10)[1] for look in (gradients, inputs)]
+    assert [char for char, _ in tops] == ["▄", "▄"]
+    assert len({kind for _, kind in tops}) == 2

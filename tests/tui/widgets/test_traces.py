@@ -73,6 +73,7 @@ def test_bars_and_gauges_have_their_width(share: float, width: int) -> None:
     assert len(gauge(share, width)) == width
 
 
-def test_marks_stop_where_the_next_begins() -> None:
-    assert mark_row([(0, "warm-up"), (4, "measured")], 12) == "│war│measure"
+def test_a_mark_is_whole_or_shortened_or_left_away() -> None:
+    assert mark_row([(0, "warm-up"), (4, "measured")], 12) == "│   │meas   "
+    assert mark_row([(0, "forward"), (8, "backward"), (12, "loss")], 15) == "│forward│bwd│  "
     assert mark_row([], 3) == "   "
