@@ -136,14 +136,19 @@ FAMILIES: tuple[dict[str, Look], ...] = (
 LOOKS: dict[str, Look] = STAGES | PHASES | MEMORY | TEMPORARIES | REST | KERNELS
 
 
+def known_look(name: str) -> Look | None:
+    """Return the look of a listed name; None for others."""
+    names = (name, name.split(" (")[0], name.split(" to ")[0])
+    return next((LOOKS[known] for known in names if known in LOOKS), None)
+
+
 def look_of(name: str) -> Look:
     """Return the look of a name, the same at every call in every process.
 
     A name that is not listed, such as a category of an imported file, gets one from its letters.
     """
-    for known in (name, name.split(" (")[0], name.split(" to ")[0]):
-        if known in LOOKS:
-            return LOOKS[known]
+    if (known := known_look(name)) is not None:
+        return known
     number = zlib.crc32(name.encode())
     coloured = [hue for hue in HUES if hue != "grey"]
     return Look(coloured[number % len(coloured)], TEXTURES[number // 16 % len(TEXTURES)])

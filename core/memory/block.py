@@ -20,6 +20,7 @@ from sysbench.core.formatting import short_path, slashed
 from sysbench.core.memory.allocations import (
     HELD_BY_GRAPHS,
     NEVER,
+    UNKNOWN,
     AllocationHistory,
     Notes,
     PhaseMark,
@@ -28,7 +29,15 @@ from sysbench.core.memory.allocations import (
 )
 from sysbench.core.memory.allocations import UNSPLIT as UNSPLIT
 from sysbench.core.memory.card import CardReading, Segments, card_rows
-from sysbench.core.memory.history import Frame, History, OomEvent, Stack, is_python, pair
+from sysbench.core.memory.history import (
+    Frame,
+    History,
+    Integers,
+    OomEvent,
+    Stack,
+    is_python,
+    pair,
+)
 from sysbench.core.memory.predicted import NOT_PREDICTED
 from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.record.memory import (
@@ -147,6 +156,48 @@ def _with_parents(path: str) -> Iterable[str]:
     return dict.fromkeys([WHOLE_MODEL, *containing])
 
 
+MAX_FRAMES = 7
+"""Number of frames that have a curve of their own."""
+LINE_NUMBER = re.compile(r":\d+(?= )")
+
+
+def _curves(allocations: AllocationHistory, peak: int) -> dict[str, Integers]:
+    """Live bytes at each instant by category.
+
+    In a recording without owners, those of the frames that hold the most at the peak: lines of
+    code, or whole functions if the lines hold less than half.
+    """
+    curves = dict(allocations.categories)
+    if UNKNOWN not in curves or allocations.notes.phases:
+        return curves
+    is_unknown = np.fromiter((name == UNKNOWN for name in allocations.category), dtype=np.bool_)
+    with_stack = is_unknown & (allocations.stack >= 0)
+    lines = {
+        stack: text[0]
+        for stack in np.unique(allocations.stack[with_stack]).tolist()
+        if (text := _text(allocations, stack))
+    }
+    alive = allocations.alive_at(peak)
+    alive = alive[with_stack[alive]]
+    held = list(
+        zip(allocations.stack[alive].tolist(), allocations.bytes[alive].tolist(), strict=True)
+    )
+    for names in (lines, {stack: LINE_NUMBER.sub("", line) for stack, line in lines.items()}):
+        totals: Counter[str] = Counter()
+        for stack, count in held:
+            if stack in names:
+                totals[names[stack]] += count
+        largest = dict(totals.most_common(MAX_FRAMES))
+        if 2 * sum(largest.values()) >= totals.total():
+            break
+    for name in sorted(largest.keys() - curves.keys()):
+        stacks = [stack for stack, its_name in names.items() if its_name == name]
+        is_here = with_stack & np.isin(allocations.stack, stacks)
+        curves[name] = allocations.curve(np.where(is_here, allocations.bytes, 0))
+        curves[UNKNOWN] = curves[UNKNOWN] - curves[name]
+    return curves
+
+
 POINTS = 400
 
 
@@ -174,7 +225,8 @@ def draw_timeline(allocations: AllocationHistory, first: int, last: int) -> Time
         t_ms=[allocations.time_ms(instant) for instant in instants],
         live_bytes=allocations.live[instants].tolist(),
         categories={
-            name: curve[instants].tolist() for name, curve in allocations.categories.items()
+            name: curve[instants].tolist()
+            for name, curve in _curves(allocations, allocations.peak(first, last)).items()
         },
         phases=[
             (

@@ -60,7 +60,10 @@ def peak_line(memory: Memory) -> Content:
         pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({error})")
     if memory.resident_set:
         pieces.append(f"formula {memory.resident_set}")
-    pieces.append(f"reserved {amount(memory.peak_reserved_bytes)}{_predicted_reserve(memory)}")
+    reserved = memory.peak_reserved_bytes
+    # Less than what was allocated is what a snapshot has at its end.
+    when = " at the end" if reserved and reserved < memory.peak_allocated_bytes else ""
+    pieces.append(f"reserved {amount(reserved)}{when}{_predicted_reserve(memory)}")
     counter = "driver" if memory.source == "cuda-snapshot" else "process"
     pieces.append(f"{counter} {amount(memory.driver_used_bytes)}")
     return line + Content.styled("".join(f" · {piece}" for piece in pieces), "$foreground 70%")

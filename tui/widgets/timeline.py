@@ -10,9 +10,10 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from sysbench.core.colours import known_look
 from sysbench.core.record.record import Timeline
 from sysbench.tui.text import amount
-from sysbench.tui.theme import Swatch, swatch_of
+from sysbench.tui.theme import Swatch, swatch, swatch_of
 from sysbench.tui.widgets.plot import Chart, axis_spans
 from sysbench.tui.widgets.traces import BLANK, EIGHTHS, Span, add_axes, join_spans, mark_row
 
@@ -53,7 +54,12 @@ def place_in_steps(timeline: Timeline, t_ms: float) -> str:
 
 
 def category_swatches(timeline: Timeline) -> dict[str, Swatch]:
-    return {name: swatch_of(name) for name in stacking_order(timeline)}
+    """Swatches of categories by name; frames of an imported snapshot differ by their place."""
+    names = stacking_order(timeline)
+    frames = sorted(name for name in names if known_look(name) is None)
+    return {
+        name: swatch(frames.index(name)) if name in frames else swatch_of(name) for name in names
+    }
 
 
 def column_samples(timeline: Timeline, width: int, window: Window) -> list[int]:

@@ -143,3 +143,28 @@ def test_damaged_counters_leave_the_kernels_alone(tmp_path: Path, bad: dict[str,
     found = read_tables(path, lambda *_: None).inspection
     assert found.memory is None and found.kernels is not None
     assert "is not a chrome trace" in found.missing["memory"]  # not that there are no requests
+
+
+def test_the_timeline_of_a_snapshot_is_divided_by_the_frames_that_hold_the_most() -> None:
+    """As one category it would be one block of one colour."""
+    lines = [frame("/home/ann/model.py", line, "forward") for line in (10, 20)]
+    events = [taken(at * MIB, MIB, [lines[at % 2]], 2000 + at) for at in range(6)]
+    memory = described([*events, taken(9 * MIB, MIB, [], 2010)])
+    curves = memory.timeline.categories
+    assert {name: max(values) for name, values in curves.items() if any(values)} == {
+        "model.py:10 forward": 3 * MIB,
+        "model.py:20 forward": 3 * MIB,
+        "not attributed": MIB,
+    }
+    assert [row.name for row in memory.ledger if row.bytes] == ["not attributed"]
+
+    # Of many lines no few hold half: then by function.
+    scattered = [
+        taken(line * MIB, MIB, [frame("/home/ann/model.py", line, "ab"[line % 2])], 2000 + line)
+        for line in range(40)
+    ]
+    timeline = described(scattered).timeline
+    held = {name for name, values in timeline.categories.items() if any(values)}
+    assert held == {"model.py a", "model.py b"}
+    for at, live in enumerate(timeline.live_bytes):
+        assert sum(values[at] for values in timeline.categories.values()) == live
