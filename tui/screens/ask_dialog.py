@@ -250,8 +250,10 @@ class HelpScreen(TextScreen):
             column = (width - GUTTER) // 2
             yield from _in_two_columns([*self._blocks(column)], column)
         else:
-            for block in self._blocks(width):
-                yield from [*block, Content("")]
+            first, *others = self._blocks(width)
+            yield from first
+            for block in others:
+                yield from [Content(""), *block]
 
     def _blocks(self, width: int) -> Iterator[list[Content]]:
         yield [

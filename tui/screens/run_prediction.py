@@ -15,7 +15,7 @@ from sysbench.core.spec.models import published_models
 from sysbench.tui.fit_text import closed_form_error, is_sure, may_fit, nothing_fits
 from sysbench.tui.text import amount, operations, shape
 from sysbench.tui.theme import swatch_of
-from sysbench.tui.widgets.traces import bar, gauge
+from sysbench.tui.widgets.traces import bar
 
 if TYPE_CHECKING:
     from sysbench.core.predict.closed_form import Prediction
@@ -235,7 +235,7 @@ def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
     if capacity:
         where = f"of {amount(capacity)}, {where}"
         style = "$error" if predicted.room and peak > predicted.room.most else "$accent"
-        lines.append(Content.styled(gauge(peak / capacity, min(width, WIDEST)), style))
+        lines.append(_filled(peak / capacity, min(width, WIDEST), style))
     lines.append(Content.styled(where, "$foreground 60%"))
     names = max((len(row.name) for row in prediction.ledger), default=0)
     bars = min(WIDEST, width) - names - FIGURE_WIDTH - 2
@@ -245,6 +245,13 @@ def _memory_lines(predicted: DevicePrediction, width: int) -> list[Content]:
         colour = swatch_of(row.name).colour
         lines.append(Content.assemble(text, "  ", (bar(share, max(0, bars)), colour)))
     return lines
+
+
+def _filled(share: float, width: int, style: str) -> Content:
+    """A bar on a faint track; a share above zero has a mark."""
+    filled = bar(share, width).rstrip() or "▏"
+    track = "·" * (width - len(filled))
+    return Content.assemble((filled, style), (track, "$foreground 40%"))
 
 
 def _verdict(predicted: DevicePrediction) -> Content:

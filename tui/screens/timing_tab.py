@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -31,6 +32,7 @@ from sysbench.tui.widgets.table_view import TableView
 from sysbench.tui.widgets.traces import bar
 
 BINS = 12
+MEDIAN = " median"
 COLUMNS = (
     *("phase", "median_ms", "ci_low_ms", "ci_high_ms", "mad_ms", "mean_ms", "std_ms"),
     *("min_ms", "max_ms", "n", "p10_ms", "p90_ms", "iqr_ms", "drift"),
@@ -51,7 +53,7 @@ class TimingTab(ResultTab[Timing]):
         with VerticalScroll():
             yield Drawing(lambda width, height: headline_of(timing, spec, width), classes="head")
             with Vertical(classes="panel", id="samples") as samples:
-                samples.border_title = f"Steps, ms{_of_round(timing)}"
+                samples.border_title = f"Steps, ms{_of_round(timing)} · ┄ median"
                 yield Plot(axis=lambda value: significant(value, 3))
             table = TableView(timing_table(timing), order=COLUMNS, id="phases-table")
             yield table.add_class("own-height")
@@ -70,7 +72,11 @@ class TimingTab(ResultTab[Timing]):
     def fill(self, timing: Timing) -> None:
         warm = timing.warmup_ms[1:]
         marks = [(0, "warm-up"), (len(warm), "measured")] if warm else [(0, "measured")]
-        self.query_one(Plot).show([*warm, *timing.samples_ms], marks=marks, split=len(warm))
+        median_ms = inside(timing).median_ms
+        level = (median_ms, f"median {milliseconds(median_ms)}")
+        self.query_one(Plot).show(
+            [*warm, *timing.samples_ms], marks=marks, split=len(warm), level=level
+        )
 
     def copyable(self) -> tuple[str, str] | None:
         if self.block is None:
@@ -120,14 +126,16 @@ def histogram(samples: Sequence[float], width: int, bins: int = BINS) -> list[Co
     largest = max(counts)
     edges = [significant(low + step * number, 4) for number in range(bins)]
     margin = max(map(len, edges))
-    room = max(width - margin - len(f"  {largest}"), 1)
+    room = max(width - margin - len(f"  {largest}{MEDIAN}"), 1)
+    middle_bin = min(int((statistics.median(samples) - low) / step), bins - 1)
     return [
         Content.assemble(
             (f"{edge:>{margin}} ", "$foreground 60%"),
-            (bar(count / largest, room), "$accent"),
+            (bar(count / largest, room), "$accent" if at == middle_bin else "$accent 60%"),
             f" {count or ''}",
+            MEDIAN if at == middle_bin else "",
         )
-        for edge, count in zip(edges, counts, strict=True)
+        for at, (edge, count) in enumerate(zip(edges, counts, strict=True))
     ]
 
 
