@@ -98,12 +98,12 @@ class StartPanel(Container):
             listed = _with_parents(folder, readable_files(folder))
         except OSError as error:
             reason = f"cannot be read: {error.strerror}"
-        self.app.call_from_thread(self._show, recent_files(), folder, listed, reason)
+        self.call_later(self._show, recent_files(), folder, listed, reason)
 
     def _show(
         self, recent: Sequence[Recent], folder: Path, listed: Sequence[Listed], reason: str
     ) -> None:
-        if not self.is_mounted:
+        if not self.query("#recent"):  # the app exits
             return
         if (recent, folder, listed) == (self._recent, self._folder, self._listed):
             return

@@ -217,8 +217,10 @@ class LibraryScreen(WorkScreen):
         self._rest = self.set_timer(PREVIEW_SECONDS, self._preview)
 
     def _preview(self) -> None:
-        entry, panel = self.selected, self.query_one("#preview")
-        if not panel.display or entry == self._previewed:
+        entry = self.selected
+        # When the app exits, a screen outlives its widgets for a moment.
+        is_shown = any(panel.display for panel in self.query("#preview"))
+        if not is_shown or entry == self._previewed:
             return
         self._previewed = entry
         if entry is None:
@@ -235,15 +237,15 @@ class LibraryScreen(WorkScreen):
             lines = partial(hanging, Content.styled("✗ ", "$error"), reason)
         else:
             lines = partial(preview_lines, record)
-        self.app.call_from_thread(self._show_preview, entry, lines)
+        self.call_later(self._show_preview, entry, lines)
 
     def _show_preview(self, entry: Entry | None, lines: Callable[[int], Iterable[Content]]) -> None:
         """Show what was read unless another run has been selected since."""
         if entry != self._previewed:
             return
-        panel = self.query_one("#preview")
-        panel.border_title = literal(entry.id) if entry else ""
-        panel.query_one(Folding).show(wrap_lines(lines))
+        for panel in self.query("#preview"):
+            panel.border_title = literal(entry.id) if entry else ""
+            panel.query_one(Folding).show(wrap_lines(lines))
 
     @on(TableView.RowSelected)
     def action_open(self) -> None:

@@ -135,6 +135,8 @@ class StudiesScreen(WorkScreen):
 
     def _write_prompts(self) -> None:
         """Write the list for its width; a line that stays the same is not painted."""
+        if not self.query("#list"):  # the app exits
+            return
         width = self.menu.scrollable_content_region.width
         for key, choice in self._choices.items():
             if key in self._described and width:

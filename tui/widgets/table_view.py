@@ -29,6 +29,7 @@ from sysbench.tui.keys import give_focus
 from sysbench.tui.text import truncate, truncate_distinct
 from sysbench.tui.theme import Swatch, rich_colour
 from sysbench.tui.widgets.choice import ChoiceScreen
+from sysbench.tui.widgets.traces import bar
 from sysbench.tui.widgets.virtual_rows import VirtualRows
 
 MAX_MEASURED = 1000
@@ -422,19 +423,45 @@ def filter_bindings(area: str) -> list[BindingType]:
 SWATCH_WIDTH = 2
 
 
+WIDE_TABLE, SHARE_BAR = 130, 12
+"""Cells of a table from which on its shares have bars, and of a bar."""
+
+
 class KernelTable(TableView):
-    """Kernel rows with the swatch of their category."""
+    """Kernel rows with the swatch of their category and, on wide screens, a bar of their share."""
 
     def __init__(self, looks: Mapping[str, Swatch], *, perturbed: bool) -> None:
         super().__init__()
         self._looks = looks
         self.perturbed = perturbed
 
+    @property
+    def has_bars(self) -> bool:
+        return self.size.width >= WIDE_TABLE
+
     def extra_cells(self, column: str) -> int:
+        if column == "share":
+            return SHARE_BAR + 1 if self.has_bars else 0
         return SWATCH_WIDTH if column == "category" else super().extra_cells(column)
 
     def cell(self, column: str, row: int, text: str) -> Text:
-        look = self._looks.get(text.removesuffix(" (fused)")) if column == "category" else None
+        if column == "share" and self.has_bars:
+            return self._with_bar(row, text)
+        look = self._look(text) if column == "category" else None
         if look is None:
             return super().cell(column, row, text)
         return Text.assemble((look.glyph, rich_colour(self.app, look.colour)), " ", text)
+
+    def _look(self, category: str) -> Swatch | None:
+        return self._looks.get(category.removesuffix(" (fused)"))
+
+    def _with_bar(self, row: int, text: str) -> Text:
+        """The share after a bar in the colour of the row's category."""
+        assert self.table is not None
+        values = self.table.mapping(row)
+        share, look = values["share"], self._look(str(values["category"]))
+        drawn = bar(share if isinstance(share, float) else 0.0, SHARE_BAR)
+        colour = rich_colour(self.app, look.colour) if look else ""
+        return Text.assemble(
+            (drawn, colour), f" {text:>{self.column_widths['share'] - SHARE_BAR - 1}}"
+        )

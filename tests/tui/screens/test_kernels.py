@@ -241,3 +241,18 @@ async def test_a_high_tree_is_unfolded_until_the_user_arranges_it(
         await pilot.resize_terminal(160, 48)
         await until(pilot, lambda: tree.column_widths[BAR] >= 20)
         assert tree.row_count == arranged
+
+
+async def test_shares_of_a_wide_table_have_bars(app: SysbenchApp, own_run: RunDirectory) -> None:
+    async with app.run_test(size=(160, 40)) as pilot:
+        table = (await open_kernels(pilot, app, own_run)).table
+        await until(pilot, lambda: table.row_count)
+        await pilot.pause()
+
+        def share() -> str:
+            return str(table.get_row_at(0)[table.columns_in_view.index("share")])
+
+        assert share().startswith("█") and len(share()) == table.column_widths["share"]
+        await pilot.resize_terminal(100, 40)
+        await until(pilot, lambda: not share().startswith("█"))
+        assert "█" not in table.markdown()
