@@ -435,18 +435,15 @@ class KernelTable(TableView):
         self._looks = looks
         self.perturbed = perturbed
 
-    @property
-    def has_bars(self) -> bool:
-        return self.size.width >= WIDE_TABLE
-
     def extra_cells(self, column: str) -> int:
         if column == "share":
-            return SHARE_BAR + 1 if self.has_bars else 0
+            return SHARE_BAR + 1 if self.size.width >= WIDE_TABLE else 0
         return SWATCH_WIDTH if column == "category" else super().extra_cells(column)
 
     def cell(self, column: str, row: int, text: str) -> Text:
-        if column == "share" and self.has_bars:
-            return self._with_bar(row, text)
+        room = self.column_widths.get(column, 0) - SHARE_BAR - 1
+        if column == "share" and room >= len(text):
+            return self._with_bar(row, f"{text:>{room}}")
         look = self._look(text) if column == "category" else None
         if look is None:
             return super().cell(column, row, text)
@@ -462,6 +459,4 @@ class KernelTable(TableView):
         share, look = values["share"], self._look(str(values["category"]))
         drawn = bar(share if isinstance(share, float) else 0.0, SHARE_BAR)
         colour = rich_colour(self.app, look.colour) if look else ""
-        return Text.assemble(
-            (drawn, colour), f" {text:>{self.column_widths['share'] - SHARE_BAR - 1}}"
-        )
+        return Text.assemble((drawn, colour), f" {text}")

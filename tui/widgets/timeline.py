@@ -215,14 +215,16 @@ class TimelineView(Chart, can_focus=True):
         """
         (first, last), (begin, end) = self._whole, self.window
         self._zoom = min(max(self._zoom + by, self._least_zoom), MAX_ZOOM)
-        span = (last - first) / 2 ** max(self._zoom, 0)
         cursor_ms = self.timeline.t_ms[self.sample]
+        if not self._zoom and cursor_ms < first:  # the steps as a whole are without the cursor
+            self._zoom = 1 if by > 0 else -1
+        span = (last - first) / 2 ** max(self._zoom, 0)
         share = (cursor_ms - begin) / (end - begin) if end > begin else 0.0
         self._show(cursor_ms - share * span, span)
 
     def _show(self, begin: float, span: float) -> None:
         """Show a window of this span, moved into the timeline."""
-        first, last = self._whole
+        first, last = self._all
         begin = min(max(begin, first), last - span)
         if self._zoom > 0:
             self.window = (begin, begin + span)
@@ -238,6 +240,7 @@ class TimelineView(Chart, can_focus=True):
         begin, end = self.window
         cursor_ms = self.timeline.t_ms[sample]
         if not begin <= cursor_ms <= end:
+            self._zoom = self._zoom or self._least_zoom  # left of the steps is the build
             self._show(cursor_ms - (end - begin) / 2, end - begin)
         self.redraw()
         self.post_message(self.Moved(sample))

@@ -140,6 +140,15 @@ async def test_the_build_is_shown_on_request_or_with_a_cursor_in_it() -> None:
         assert view.window == (0.0, 100.0)
         await pilot.press("plus", "plus")
         assert view.window[1] - view.window[0] == 25.0
+        # Within the build there are no steps as a whole.
+        await pilot.press("home", "minus")
+        assert view.window == (0.0, 100.0)
+        await pilot.press("plus")
+        assert view.window == (0.0, 25.0)
+        await pilot.press("k", "minus")
+        assert view.window == (50.0, 100.0)
+        await pilot.press("home", "left")  # beyond the first step
+        assert view.window == (0.0, 100.0)
 
 
 def test_the_top_of_a_textured_layer_does_not_look_like_a_solid_one() -> None:
