@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from textual.content import Content
@@ -20,24 +20,21 @@ from sysbench.core.runs.library import (
 )
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.cells import literal
+from sysbench.core.tables.overview import overview
 from sysbench.core.tables.table import Table
-from sysbench.core.tables.timing_tables import known_words
 from sysbench.tui.run_text import age, spec_text, state_text, usual_settings
 from sysbench.tui.screens.compare_text import verdict_contents
-from sysbench.tui.screens.summary_tab import SEVERITY
 from sysbench.tui.text import (
     amount,
     day_and_time,
     interval,
     milliseconds,
     outcome_glyph,
-    percent,
     run_headline,
 )
-from sysbench.tui.theme import swatch_of
 from sysbench.tui.widgets.dialog import InputDialog
 from sysbench.tui.widgets.drawing import hanging
-from sysbench.tui.widgets.traces import bar
+from sysbench.tui.widgets.overview_panel import overview_contents
 
 IN_VIEW = ("age", "spec", "step time", "peak", "status", "note", "id")
 """Columns on the screen, the most important first. ``id`` is the last part of a run's name."""
@@ -59,8 +56,6 @@ COLUMNS = (
     *("compile", "device"),
 )
 QUIET = "$foreground 60%"
-MAX_BARS, MAX_FINDINGS = 8, 2
-"""Rows of the ledger and findings in the preview."""
 FACTORS = (*SPEC_COLUMNS, "device_name")
 
 
@@ -129,47 +124,10 @@ def step_time(entry: Entry) -> str:
 
 
 def preview_lines(record: Record, width: int) -> list[Content]:
-    """Settings, step time, phases, peak and findings of a run, for the width of a panel."""
+    """Settings and overview of a run, for the width of a panel."""
     gap = Content("")
-    lines = [*hanging(gap, run_headline(record.spec), width, "bold"), gap]
-    if timing := record.timing:
-        uncertainty = f" {interval(timing.step.half_width)} {known_words(timing)}"
-        step = Content.styled(milliseconds(timing.step.median_ms), "bold $accent")
-        lines.append(step + Content.styled(uncertainty, QUIET))
-        if timing.tokens_per_second is not None:
-            lines.append(Content.styled(f"{timing.tokens_per_second:,.0f} tokens/s", QUIET))
-        phases = {name: spread.median_ms for name, spread in timing.phases.items()}
-        whole_ms = timing.step.median_ms
-        lines += [gap, *bar_lines(phases, whole_ms, milliseconds, width)]
-    if memory := record.memory:
-        phase = f" peak in {memory.peak_phase}" if memory.peak_phase else " peak"
-        peak = Content.styled(amount(memory.peak_allocated_bytes), "bold $accent")
-        lines += [gap, peak + Content.styled(phase, QUIET)]
-        held = sorted(memory.ledger, key=lambda row: row.bytes, reverse=True)
-        rows = {row.name: float(row.bytes) for row in held[:MAX_BARS] if row.bytes > 0}
-        lines += bar_lines(rows, memory.peak_allocated_bytes, amount, width)
-    lines.append(gap)
-    for finding in record.findings[:MAX_FINDINGS]:
-        glyph, colour = SEVERITY[finding.severity]
-        lines += hanging(Content.styled(f"{glyph} ", colour), literal(finding.verdict), width)
-    return lines
-
-
-def bar_lines(
-    parts: Mapping[str, float], whole: float, text_of: Callable[[float], str], width: int
-) -> Iterator[Content]:
-    """A name, a bar, an amount and a share per part, in the colours of the charts."""
-    names = max(map(len, parts), default=0)
-    amounts = max((len(text_of(part)) for part in parts.values()), default=0)
-    cells = max(width - names - amounts - len("    100.0 %"), 4)
-    for name, part in parts.items():
-        share = part / whole if whole else 0.0
-        yield Content.assemble(
-            f"{name:<{names}} ",
-            (bar(share, cells), swatch_of(name).colour),
-            f" {text_of(part):>{amounts}} ",
-            (f"{percent(share):>7}", QUIET),
-        )
+    settings = hanging(gap, run_headline(record.spec), width, "bold")
+    return [*settings, gap, *overview_contents(overview(record), width)]
 
 
 def comparison(
