@@ -41,7 +41,8 @@ class InspectionEntry:
     """The tables of one file, in a folder laid out like a run's.
 
     ``inspection.json`` tables, written last · ``trace/kernels.json`` kernels by layer ·
-    ``rank.msgpack`` input of a comparison of ranks · ``log.txt``.
+    ``trace/lanes.msgpack`` timeline · ``rank.msgpack`` input of a comparison of ranks ·
+    ``log.txt``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,6 +57,11 @@ class InspectionEntry:
     def layers_path(self) -> Path:
         """Kernels by layer; absent if the file has none."""
         return self.as_run.pass_folder("trace") / "kernels.json"
+
+    @property
+    def lanes_path(self) -> Path:
+        """Timeline; absent if the file has no times."""
+        return self.as_run.pass_folder("trace") / "lanes.msgpack"
 
     @property
     def rank_path(self) -> Path:

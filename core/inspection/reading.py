@@ -36,6 +36,7 @@ from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.cost_rows import add_work, with_costs, work_from_capture, work_from_shapes
 from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_rows
+from sysbench.core.trace.lanes import Lanes, lanes_of
 from sysbench.core.trace.nsys_export import export_of, read_contents
 from sysbench.core.trace.nsys_projection import summary
 from sysbench.core.trace.operators import COUNTED_CATEGORIES
@@ -121,11 +122,12 @@ makes 3,000 rows."""
 
 
 class Tables(NamedTuple):
-    """An inspection, its kernels by layer, and its input to a comparison of ranks."""
+    """An inspection, its kernels by layer, its input to a comparison of ranks, its timeline."""
 
     inspection: Inspection
     layers: Kernels | None
     rank: RankTrace | None = None
+    lanes: Lanes | None = None
 
 
 def read_tables(
@@ -202,10 +204,11 @@ def _read_trace(
     if steps is None:
         with suppress(DamagedFileError):  # too large to compare; the tables remain valid
             rank = rank_trace(trace, ledger, read_origin(path))
+    lanes = lanes_of(trace, ledger)
     is_on_cpu = ledger.source == "operators" and trace.has_requests
     memory = _read_cpu_memory(path) if is_on_cpu else None
     if memory:
-        return Tables(_allocations_inspection(path, memory, kernels=folded), layers, rank)
+        return Tables(_allocations_inspection(path, memory, kernels=folded), layers, rank, lanes)
     if not len(ledger.work):
         raise DamagedFileError(_describe_empty(path))
     counted, why_none = None, NO_REQUESTS
@@ -226,7 +229,7 @@ def _read_trace(
         findings=findings_of_file(folded),
         missing={} if counted else {"memory": why_none},
     )
-    return Tables(inspection, layers, rank)
+    return Tables(inspection, layers, rank, lanes)
 
 
 def _read_capture(path: Path, progress: Progress) -> Trace:
@@ -323,4 +326,4 @@ def _read_export(
         missing=missing | {"memory": "nsys does not record the allocator"},
         **{name: getattr(export, name) for name in FROM_EXPORT},
     )
-    return Tables(inspection, export.kernels, export.rank)
+    return Tables(inspection, export.kernels, export.rank, export.lanes)

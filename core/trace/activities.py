@@ -38,8 +38,8 @@ class Activities(EventColumns):
     concurrent pieces an instant counts for: computation, then communication, then copies. ``call``
     numbers the call that contains a piece. ``launched`` and ``returned`` are the begin and end of
     the launch call on the host, -1 if not recorded. ``in_graph`` marks pieces launched by a CUDA
-    graph. ``collective`` and ``bytes`` are as in
-    `DeviceEvents`.
+    graph. ``collective`` and ``bytes`` are as in `DeviceEvents`. ``lane`` is the stream of the
+    device (-1 if unknown) or the thread of the host.
     """
 
     name: Index
@@ -53,6 +53,7 @@ class Activities(EventColumns):
     in_graph: NDArray[np.bool_]
     collective: Index
     bytes: Index
+    lane: Index
 
     @property
     def linked(self) -> NDArray[np.bool_]:
@@ -86,6 +87,7 @@ def device_activities(trace: Trace, scopes: Scopes, device: int) -> Activities:
         in_graph=follow_flow(launch, is_graph_launch.astype(np.int64), 0) == 1,
         collective=events.collective,
         bytes=events.bytes,
+        lane=events.stream,
     )
 
 
@@ -136,6 +138,7 @@ def host_activities(trace: Trace, scopes: Scopes) -> tuple[list[str], Activities
         in_graph=np.zeros(len(owner), dtype=bool),
         collective=np.full(len(owner), NONE),
         bytes=np.full(len(owner), NONE),
+        lane=scopes.events.thread[owner],
     )
 
 

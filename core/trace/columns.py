@@ -275,6 +275,7 @@ class Collector:
                 kind=kind[size:],
                 name=name[size:],
                 device=integers([arg.device for arg in of_device]),
+                stream=integers([arg.stream for arg in of_device]),
                 start=start[size:],
                 end=end[size:],
                 correlation=correlation[size:],

@@ -118,7 +118,7 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
     rows = [
         KernelRow(
             name=ledger.names[name],
-            category=_category(ledger, name, operator),
+            category=category_of(ledger, name, operator),
             phase=ledger.phases[phase],
             module=labels[module] if module != NONE else "",
             op=ledger.names[operator] if operator != NONE else "",
@@ -141,7 +141,8 @@ def _rows(ledger: TimeLedger, *, by_layer: bool) -> list[KernelRow]:
     return sorted(rows, key=lambda row: -row.exclusive_ns)
 
 
-def _category(ledger: TimeLedger, name: int, operator: int) -> str:
+def category_of(ledger: TimeLedger, name: int, operator: int) -> str:
+    """Return the category by the name; where it says nothing, by the operator, unless it is -1."""
     if ledger.source == "operators":
         return classify_operator(ledger.names[name])
     category = classify(ledger.names[name])

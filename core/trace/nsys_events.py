@@ -225,7 +225,9 @@ class _Reader:
         self, table: str, more: Sequence[str], optional: Sequence[str] = ()
     ) -> dict[str, Integers]:
         return self.file.integers(
-            table, ("start", "end", "deviceId", *more), ("correlationId", "globalPid", *optional)
+            table,
+            ("start", "end", "deviceId", *more),
+            ("correlationId", "globalPid", "streamId", *optional),
         )
 
     def _made(
@@ -237,6 +239,7 @@ class _Reader:
             name=name,
             short=name if short is None else short,
             device=rows["deviceId"],
+            stream=np.where(rows["streamId"] == NULL, NONE, rows["streamId"]),
             start=start,
             end=np.maximum(start, rows["end"]),
             correlation=_launch(self._process(rows["globalPid"]), rows["correlationId"]),

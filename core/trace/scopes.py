@@ -155,7 +155,7 @@ def host_scopes(trace: Trace) -> Scopes:
     parent = parents(events)
     names = Names(trace.names)
     engine = _engine(events, parent, names)
-    operator = _outermost_operators(events, parent, names)
+    operator = _operators(events, parent, names)
     ranges = _phase_ranges(trace, names)
     if ranges.names:
         phases, phase = _phases_by_range(events, ranges)
@@ -205,12 +205,17 @@ def _phase_ranges(trace: Trace, names: Names) -> PhaseRanges:
     )
 
 
-def _outermost_operators(events: HostEvents, parent: Index, names: Names) -> Index:
+def outermost_operators(events: HostEvents, parent: Index, names: Names) -> Index:
+    """Return the index of the outermost operator around each event, or -1."""
     # Ranges, wrappers and nodes are recorded as operators but contain the operators that count.
     scaffold = names.is_range | names.is_wrapper | names.is_engine | names.is_node
     is_operator = (events.kind == Kind.OPERATOR) & ~scaffold[events.name]
     above = follow_flow(parent, nearest(is_operator, parent))
-    outermost = follow_flow(nearest(is_operator & (above == NONE), parent), events.name)
+    return nearest(is_operator & (above == NONE), parent)
+
+
+def _operators(events: HostEvents, parent: Index, names: Names) -> Index:
+    outermost = follow_flow(outermost_operators(events, parent, names), events.name)
     node = follow_flow(nearest(names.is_node[events.name], parent), events.name)
     return np.where(outermost == NONE, node, outermost)
 

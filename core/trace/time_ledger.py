@@ -170,7 +170,7 @@ def time_ledger(
     own = window or steps_window(trace)
     window = own or _whole(work)
     work = work.clipped(window.low, window.high)
-    gaps = _gaps(launches, work, window, on_device=bool(devices))
+    gaps = window_gaps(launches, work, window, on_device=bool(devices))
     marked = host_window = None
     if own is None:
         marked = _marked_steps(trace, launches, work, gaps, window, on_device=bool(devices))
@@ -178,7 +178,7 @@ def time_ledger(
         marked, window, host_window = _select_steps(marked, steps)
         work = work.clipped(window.low, window.high)
         if not devices:  # a marker may begin before the first operator
-            gaps = _gaps(launches, work, window, on_device=False)
+            gaps = window_gaps(launches, work, window, on_device=False)
     idle, unattributed = gaps.within(window.low, window.high)
     busy = Cover(work.start, work.end).total
     dropped = _within(launches.lost(), window)
@@ -219,7 +219,8 @@ def time_ledger(
     )
 
 
-def _gaps(launches: Launches, work: Activities, window: Window, *, on_device: bool) -> Gaps:
+def window_gaps(launches: Launches, work: Activities, window: Window, *, on_device: bool) -> Gaps:
+    """Return the time of the window in which nothing ran, by cause (see `gaps_of`)."""
     if on_device:
         return gaps_of(launches, work, window.low, window.high)
     outside = Cover(work.start, work.end).gaps(window.low, window.high)
@@ -246,7 +247,7 @@ def _marked_steps(
     else:
         cuts, clock = (steps.start, steps.end), "host"
         low, high = min(low, int(steps.start[0])), max(high, int(steps.end[-1]))
-        gaps = _gaps(launches, work, Window(low, high), on_device=False)
+        gaps = window_gaps(launches, work, Window(low, high), on_device=False)
     return marked_steps(steps, cuts, work, gaps, low, high, clock=clock)
 
 

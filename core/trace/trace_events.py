@@ -93,12 +93,14 @@ class NumberedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceEvents(EventColumns):
-    """Kernels, copies and fills; columns as in `HostEvents`. ``collective`` is an index of
-    `Trace.collectives`, or -1; ``bytes`` are those of a copy, -1 if unknown."""
+    """Kernels, copies and fills; columns as in `HostEvents`. ``stream`` is -1 if unknown.
+    ``collective`` is an index of `Trace.collectives`, or -1; ``bytes`` are those of a copy, -1 if
+    unknown."""
 
     kind: NDArray[np.int64]
     name: NDArray[np.int64]
     device: NDArray[np.int64]
+    stream: NDArray[np.int64]
     correlation: NDArray[np.int64]
     collective: NDArray[np.int64]
     bytes: NDArray[np.int64]

@@ -46,6 +46,7 @@ class Args(msgspec.Struct, gc=False):
     cbid: Any = -1
     kernel: Any = ""
     device: Any = -1
+    stream: Any = -1
     sequence: Any = msgspec.field(name="Sequence number", default=-1)
     dims: Any = msgspec.field(name="Input Dims", default=None)
     types: Any = msgspec.field(name="Input type", default=None)

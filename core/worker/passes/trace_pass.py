@@ -24,6 +24,8 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import write_atomically
 from sysbench.core.trace.cost_rows import with_costs, work_from_other_trace
 from sysbench.core.trace.kernel_rows import kernel_rows
+from sysbench.core.trace.lanes import FILE as LANES
+from sysbench.core.trace.lanes import encode_lanes, lanes_of
 from sysbench.core.trace.provenance import GeneratedGraph, with_provenance
 from sysbench.core.trace.scopes import STEPS_RANGE
 from sysbench.core.trace.time_ledger import time_ledger
@@ -45,7 +47,7 @@ COPY_BYTES = 8 * 2**20
 
 
 def measure(job: Job, report: Report) -> None:
-    """Trace a few warm steps, write ``trace.json.gz`` and ``kernels.json``, report the table.
+    """Trace a few warm steps, write the trace, the timeline and ``kernels.json``, report the table.
 
     ``kernels.json`` has one row per layer; the reported block folds layers.
     """
@@ -68,7 +70,7 @@ def measure(job: Job, report: Report) -> None:
 def report_table(
     job: Job, raw: Path, shaped: Path, graphs: Sequence[GeneratedGraph], report: Report
 ) -> None:
-    """Build the kernel table of a trace, write ``kernels.json``, report the block.
+    """Build the kernel table of a trace, write ``kernels.json`` and the timeline, report the block.
 
     Args:
         raw: Traced steps; deleted after reading.
@@ -81,6 +83,7 @@ def report_table(
     events = len(trace.host.name) + len(trace.device.name)
     report(WorkStepped(what="trace events", done=events, total=events))
     ledger = time_ledger(trace)
+    write_atomically(job.path / LANES, encode_lanes(lanes_of(trace, ledger)))
     item_bytes = job.spec.precision_row.weight_bytes  # the optimizer's tensor lists
     costs = work_from_other_trace(trace, ledger, read_trace(shaped), item_bytes)
     shaped.unlink()
