@@ -116,6 +116,20 @@ PHASES = {
 }
 """Phases of a step; ``optimizer`` looks as the category of its kernels does."""
 
+LANES = {
+    "host had not launched yet": Look("vermilion", "░"),
+    "waiting on a sync": Look("purple", "░"),
+    "host inside the launch call": Look("yellow", "╱"),
+    "between launched kernels": Look("grey", "▚"),
+    "launch of the next kernel not recorded": Look("grey", "╳"),
+    "host outside operators (Python, dispatch)": Look("vermilion", "▒"),
+    "step": Look("green", "▓", faint=True),
+    "range": Look("sky", "▒"),
+    "CUDA call": Look("sky", "▌"),
+    "synchronizing call": Look("purple", "▌"),
+}
+"""Lanes of a timeline that are not of kernels: causes of idle time, steps, ranges, calls."""
+
 STAGES = {
     "dynamo": Look("sky", "█"),
     "aot": Look("orange", "▓"),
@@ -130,10 +144,11 @@ FAMILIES: tuple[dict[str, Look], ...] = (
     TEMPORARIES,
     PHASES,
     STAGES,
+    LANES,
 )
 """Names that are drawn together."""
 
-LOOKS: dict[str, Look] = STAGES | PHASES | MEMORY | TEMPORARIES | REST | KERNELS
+LOOKS: dict[str, Look] = STAGES | LANES | PHASES | MEMORY | TEMPORARIES | REST | KERNELS
 
 
 def known_look(name: str) -> Look | None:

@@ -19,7 +19,6 @@ from sysbench.core.inspection.entries import InspectionEntry, forget_oldest, ins
 from sysbench.core.inspection.inspection import ProgressSender, encode_inspection
 from sysbench.core.inspection.reading import Tables, read_tables
 from sysbench.core.storage import write_atomically
-from sysbench.core.trace.lanes import encode_lanes
 from sysbench.core.trace.rank_summary import encode_rank
 
 MAX_TABLES_BYTES = 64 * 2**20
@@ -66,7 +65,7 @@ def _write(tables: Tables, entry: InspectionEntry) -> None:
         write_atomically(entry.rank_path, encode_rank(tables.rank))
     entry.layers_path.parent.mkdir(exist_ok=True)
     if tables.lanes:
-        write_atomically(entry.lanes_path, encode_lanes(tables.lanes))
+        write_atomically(entry.lanes_path, tables.lanes)
     if layers:
         write_atomically(entry.layers_path, layers)
     write_atomically(entry.inspection_path, inspection)

@@ -36,7 +36,7 @@ from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.cost_rows import add_work, with_costs, work_from_capture, work_from_shapes
 from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_rows
-from sysbench.core.trace.lanes import Lanes, lanes_of
+from sysbench.core.trace.lanes import encode_lanes, lanes_of
 from sysbench.core.trace.nsys_export import export_of, read_contents
 from sysbench.core.trace.nsys_projection import summary
 from sysbench.core.trace.operators import COUNTED_CATEGORIES
@@ -122,12 +122,13 @@ makes 3,000 rows."""
 
 
 class Tables(NamedTuple):
-    """An inspection, its kernels by layer, its input to a comparison of ranks, its timeline."""
+    """An inspection, its kernels by layer, its input to a comparison of ranks, its encoded
+    timeline."""
 
     inspection: Inspection
     layers: Kernels | None
     rank: RankTrace | None = None
-    lanes: Lanes | None = None
+    lanes: bytes | None = None
 
 
 def read_tables(
@@ -204,7 +205,7 @@ def _read_trace(
     if steps is None:
         with suppress(DamagedFileError):  # too large to compare; the tables remain valid
             rank = rank_trace(trace, ledger, read_origin(path))
-    lanes = lanes_of(trace, ledger)
+    lanes = encode_lanes(lanes_of(trace, ledger))
     is_on_cpu = ledger.source == "operators" and trace.has_requests
     memory = _read_cpu_memory(path) if is_on_cpu else None
     if memory:

@@ -99,13 +99,12 @@ class IdlePiece(NamedTuple):
 class Gap:
     """Time in which nothing ran on a device, in pieces by cause, as the time ledger splits it.
 
-    ``host`` is the operator or call of a thread with the most time in the gap, and that time; empty
-    and 0 if none was recorded.
+    ``host`` has the operator and the call of a thread with the most time in the gap, by name, with
+    that time; it is empty if none was recorded.
     """
 
     pieces: list[IdlePiece]
-    host: str = ""
-    host_ns: int = 0
+    host: dict[str, int]
 
     @property
     def ns(self) -> int:
@@ -162,23 +161,20 @@ class DrawnLanes:
                 strict=True,
             )
         ]
-        if row.lane.group == HOST:
-            return Gap(pieces=pieces)
-        host, host_ns = self._host_during(pieces[0].start, pieces[-1].end)
-        return Gap(pieces=pieces, host=host, host_ns=host_ns)
+        is_host = row.lane.group == HOST
+        host = {} if is_host else self._host_during(pieces[0].start, pieces[-1].end)
+        return Gap(pieces=pieces, host=host)
 
-    def _host_during(self, low: int, high: int) -> tuple[str, int]:
-        best, best_ns = "", 0
-        # Calls first: an operator around a call is as long as the call, and says less.
-        rows = sorted(self.rows, key=lambda row: row.lane.kind != "calls")
-        for row in rows:
-            if row.lane.group != HOST or row.lane.kind not in ("calls", "work"):
+    def _host_during(self, low: int, high: int) -> dict[str, int]:
+        longest: dict[str, tuple[int, str]] = {}
+        for row in self.rows:
+            kind, events = row.lane.kind, row.events
+            if row.lane.group != HOST or kind not in ("work", "calls"):
                 continue
             first, end = row.between(low, high)
             chosen = slice(first, min(end, first + MAX_OVERLAPPING))
-            events = row.events
             inside = np.minimum(events.end[chosen], high) - np.maximum(events.start[chosen], low)
-            if len(inside) and int(inside.max()) > best_ns:
-                best_ns = int(inside.max())
-                best = self.text(int(events.label[first + int(inside.argmax())]))
-        return best, best_ns
+            ns = int(inside.max(initial=0))
+            if ns > longest.get(kind, (0, ""))[0]:
+                longest[kind] = ns, self.text(int(events.label[first + int(inside.argmax())]))
+        return {name: ns for ns, name in longest.values()}

@@ -15,7 +15,7 @@ from sysbench.core.trace.collective_kernels import collective_rows
 from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_rows
-from sysbench.core.trace.lanes import Lanes, lanes_of
+from sysbench.core.trace.lanes import encode_lanes, lanes_of
 from sysbench.core.trace.nsys_events import NsysEvents, read_nsys_events
 from sysbench.core.trace.nsys_file import ExportFile, Progress, open_export
 from sysbench.core.trace.nsys_projection import (
@@ -35,11 +35,11 @@ GPU_TABLE = "TARGET_INFO_GPU"
 
 class NsysExport(NsysFacts, frozen=True, kw_only=True):
     """Tables of one export: ``kernels`` has a row per layer, ``folded`` has layers folded; ``rank``
-    is None without collectives, ``lanes`` is the timeline."""
+    is None without collectives, ``lanes`` is the encoded timeline."""
 
     kernels: Kernels
     folded: Kernels
-    lanes: Lanes
+    lanes: bytes
     rank: RankTrace | None = None
 
     def block(self) -> Nsys:
@@ -111,7 +111,7 @@ def export_of(
             copies=copy_rows(ledger),
             host=host_side(trace, ledger, []),
         ),
-        lanes=lanes_of(trace, ledger),
+        lanes=encode_lanes(lanes_of(trace, ledger)),
         rank=rank,
         kernel_summary=summary(events.names, kernels.short, kernels),
         memory_summary=summary(events.names, others.short, others),

@@ -97,6 +97,14 @@ TABS = {
             shown_by="screens.export_tab:ExportTab",
         ),
         Tab(
+            name="timeline",
+            about="streams, idle time, steps and phases over time",
+            shown_by="screens.timeline_tab:TimelineTab",
+            block="kernels",
+            filled_by="trace",
+            explains=("timeline.lanes", "timeline.gap"),
+        ),
+        Tab(
             name="nsys",
             about="NVTX ranges and NVIDIA's summaries",
             shown_by="screens.nsys_tab:NsysTab",

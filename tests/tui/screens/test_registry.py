@@ -62,7 +62,7 @@ def test_a_key_a_tab_with_what_it_shows() -> None:
 
 
 def test_inspect_shows_the_tabs_of_the_blocks_that_a_file_may_have() -> None:
-    assert {tab.name for tab in INSPECTED} == {"findings", "kernels", "memory", "nsys"}
+    assert {tab.name for tab in INSPECTED} == {"findings", "kernels", "memory", "timeline", "nsys"}
 
 
 def test_looks_are_found_beside_their_tab() -> None:

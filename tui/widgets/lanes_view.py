@@ -1,0 +1,532 @@
+"""Lanes over time with a cursor: what ran when, and why nothing ran before it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.events import Click
+
+from sysbench.core.formatting import significant
+from sysbench.core.tables.cells import literal
+from sysbench.core.trace.idle_causes import (
+    BETWEEN,
+    HOST_LATE,
+    LAUNCHING,
+    ON_SYNC,
+    OUTSIDE_OPERATORS,
+    UNKNOWN,
+    idle_label,
+)
+from sysbench.core.trace.lane_drawing import DrawnLane, DrawnLanes, Gap, cell_edges
+from sysbench.core.trace.lanes import HOST, UNATTRIBUTED, Lanes
+from sysbench.core.trace.scopes import OTHER_PHASE, UNKNOWN_PHASE
+from sysbench.tui.glyphs import ascii_only
+from sysbench.tui.text import truncate
+from sysbench.tui.theme import Swatch, swatch_of
+from sysbench.tui.widgets.plot import Chart
+from sysbench.tui.widgets.traces import BLANK, EIGHTHS, Span, flow_entries, join_spans
+
+NAMED_CELLS = 6
+"""An event of at least this width has its name in it."""
+MAX_LANE_HEIGHT = 3
+TICK_CELLS = 16
+KEYS = "+ - zoom  ← → ↑ ↓ move  n p event  enter fit  w all"
+HEAD_ROWS, STATUS_ROWS = 2, 3
+MIN_WIDTH, MIN_HEIGHT, ROOMY_HEIGHT = 30, 6, 12
+LETTERS = {
+    **{"softmax": "X", "embedding": "B", "communication": "M", "convolution": "V"},
+    **{"random": "D", "reduce": "R", "other": "Z", "optimizer": "O", "zero-grad": "0"},
+    **{"CUDA call": "U", "synchronizing call": "Y", "step": "T", "range": "J"},
+    **{HOST_LATE: "L", ON_SYNC: "W", LAUNCHING: "I", BETWEEN: "K", UNKNOWN: "Q"},
+    **{OUTSIDE_OPERATORS: "P", UNATTRIBUTED: "?"},
+}
+"""Where the first letter of a category is taken."""
+UNKNOWN_WORDS = {UNKNOWN_PHASE: "phase unknown", OTHER_PHASE: "in no phase"}
+REVERSED = "@"
+"""Prefix of the kind of a span with foreground and background swapped."""
+UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
+
+
+def duration(ns: int) -> str:
+    """Format a duration: ``1.234 ms``, ``85 ns``."""
+    unit, scale = next(((unit, scale) for unit, scale in UNITS if abs(ns) >= scale), UNITS[-1])
+    return f"{significant(ns / scale)} {unit}"
+
+
+def tick_step(span: int, most: int) -> int:
+    """Return the smallest step of 1, 2 or 5 times a power of ten with at most ``most`` ticks."""
+    step = 1
+    while span // step > most:
+        step = step * 5 // 2 if str(step)[0] == "2" else step * 2
+    return step
+
+
+def instant(ns: int, step: int) -> str:
+    """Format a time of the axis with the decimals that its step needs."""
+    unit, scale = ("s", 10**9) if step >= 10**8 else ("ms", 10**6)
+    decimals = len(str((scale - 1) // step)) if step < scale else 0
+    return f"{ns / scale:.{decimals}f} {unit}"
+
+
+class Side(NamedTuple):
+    """The lanes of one file; its time 0 is at ``origin`` of the file's times."""
+
+    title: str
+    drawn: DrawnLanes
+    origin: int
+
+
+class Row(NamedTuple):
+    """A row of the picture: a lane, or the title of a side if the lane is None."""
+
+    side: Side
+    lane: DrawnLane | None
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The visible part, in nanoseconds of the sides' common time."""
+
+    low: int
+    high: int
+
+    @property
+    def span(self) -> int:
+        return self.high - self.low
+
+
+class LanesView(Chart, can_focus=True):
+    """One file's lanes, or those of two files with one zoom and one cursor."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"chart--dim"}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1)", "Left", show=False),
+        Binding("right", "move(1)", "Right", show=False),
+        Binding("shift+left,left_square_bracket", "page(-1)", "Half left", show=False),
+        Binding("shift+right,right_square_bracket", "page(1)", "Half right", show=False),
+        Binding("up", "lane(-1)", "Lane above", show=False),
+        Binding("down", "lane(1)", "Lane below", show=False),
+        Binding("home", "end(0)", "Start", show=False),
+        Binding("end", "end(1)", "End", show=False),
+        Binding("n", "event(1)", "Next event", show=False, id="timeline.next"),
+        Binding("p", "event(-1)", "Previous event", show=False, id="timeline.previous"),
+        Binding("plus,equals_sign", "zoom(1)", "Zoom in", show=False, id="timeline.zoom-in"),
+        Binding("minus", "zoom(-1)", "Zoom out", show=False, id="timeline.zoom-out"),
+        Binding("enter,z", "fit", "Fit the event", show=False, id="timeline.fit"),
+        Binding("w", "whole", "Whole span", show=False, id="timeline.whole"),
+    ]
+    DEFAULT_CSS = """
+    LanesView {
+        min-height: 5;
+        padding: 0 1;
+        & > .chart--dim { color: $foreground 60%; }
+    }
+    """
+
+    def __init__(self, files: Mapping[str, Lanes], *, id: str | None = None) -> None:
+        """Show files by title; two of them have the times of their tables one above the other."""
+        super().__init__(id=id)
+        is_pair = len(files) > 1
+        self.sides = [
+            Side(title, DrawnLanes(lanes), lanes.window[0] if is_pair else lanes.low)
+            for title, lanes in files.items()
+        ]
+        self.rows = [*_rows(self.sides, is_pair=is_pair)]
+        self._lanes = [place for place, row in enumerate(self.rows) if row.lane]
+        self._chosen = next(
+            (number for number, place in enumerate(self._lanes) if self._is_work(place)), 0
+        )
+        spans = [_shifted(side, side.drawn.lanes.low, side.drawn.lanes.high) for side in self.sides]
+        tables = [_shifted(side, *side.drawn.lanes.window) for side in self.sides]
+        self.whole = View(min(low for low, _ in spans), max(max(high for _, high in spans), 1))
+        low = max(min(low for low, _ in tables), self.whole.low)
+        high = min(max(high for _, high in tables), self.whole.high)
+        self.view = View(low, high) if high > low else self.whole
+        self.time = self.view.low
+        self._first_row = self._margin = self._room = 0
+        self._height = 1
+        self._places: list[int] = []
+        self._cells: dict[int, list[list[Span]]] = {}
+        self._cells_of: tuple[View, int] = self.view, 0
+
+    def _is_work(self, place: int) -> bool:
+        lane = self.rows[place].lane
+        return lane is not None and lane.lane.kind == "work"
+
+    def draw(self, width: int, height: int) -> list[list[Span]]:
+        width -= 2  # the padding
+        if not self._lanes or width < MIN_WIDTH or height < MIN_HEIGHT:
+            return [[("no timeline in so small a window" if self._lanes else "no lanes", "axis")]]
+        labels = max(len(row.label) for row in self.rows) + 3
+        self._margin = min(labels, width // 3)
+        self._room = width - self._margin
+        if self._cells_of != (self.view, self._room):
+            self._cells_of = self.view, self._room
+            self._cells.clear()
+        status = self._status_rows(width)[: STATUS_ROWS if height >= ROOMY_HEIGHT else 1]
+        legend_rows = 0 if height < ROOMY_HEIGHT else 1 if height < 2 * ROOMY_HEIGHT else 2
+        tall = height - HEAD_ROWS - legend_rows - len(status)
+        self._place_rows(tall)
+        lanes = [row for place in dict.fromkeys(self._places) for row in self._lane_rows(place)]
+        legend = self._legend(width, legend_rows) if legend_rows else []
+        return [self._head(width), self._axis(), *lanes, *status, *legend]
+
+    def _place_rows(self, tall: int) -> None:
+        """Choose the rows in view; lanes of work and idle time are higher where there is space."""
+        chosen = self._lanes[self._chosen]
+        self._first_row = min(max(self._first_row, chosen - tall + 1), chosen)
+        self._first_row = max(min(self._first_row, len(self.rows) - tall), 0)
+        visible = range(self._first_row, min(self._first_row + tall, len(self.rows)))
+        growing = sum(self._can_grow(place) for place in visible)
+        extra = (tall - len(visible)) // growing if growing and not self._is_plain else 0
+        height = min(1 + extra, MAX_LANE_HEIGHT)
+        if height != self._height:
+            self._height = height
+            self._cells.clear()
+        self._places = [
+            place for place in visible for _ in range(height if self._can_grow(place) else 1)
+        ]
+
+    def _can_grow(self, place: int) -> bool:
+        lane = self.rows[place].lane
+        return lane is not None and lane.lane.kind in ("work", "idle")
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether letters stand for categories, as neither colours nor textures can be seen."""
+        return self.app.no_color or ascii_only()
+
+    @property
+    def row(self) -> Row:
+        """The row of the cursor."""
+        return self.rows[self._lanes[self._chosen]]
+
+    @property
+    def _column(self) -> int:
+        place = (self.time - self.view.low) * self._room // max(self.view.span, 1)
+        return min(max(place, 0), self._room - 1)
+
+    def _cell(self) -> tuple[int, int]:
+        """The cursor's time and the end of its cell, in nanoseconds."""
+        edges = cell_edges(self.view.low, self.view.high, self._room)
+        return self.time, max(int(edges[self._column + 1]), self.time + 1)
+
+    def _head(self, width: int) -> list[Span]:
+        view, whole = self.view, self.whole
+        step = tick_step(view.span, self._room)
+        text = (
+            f"{instant(view.low, step)} to {instant(view.high, step)}: {duration(view.span)} of "
+            f"{duration(whole.span)}, {duration(max(view.span // self._room, 1))} a cell"
+        )
+        lanes = [number for number, place in enumerate(self._lanes, 1) if place in self._places]
+        if len(lanes) < len(self._lanes):
+            text += f" · lanes {lanes[0]} to {lanes[-1]} of {len(self._lanes)}"
+        text = truncate(text, width)
+        rest = width - cell_len(text) - cell_len(KEYS)
+        return [(text, ""), *([(" " * rest + KEYS, "dim")] if rest > 2 else [])]
+
+    def _axis(self) -> list[Span]:
+        low, high, room = self.view.low, self.view.high, self._room
+        step = tick_step(self.view.span, max(room // TICK_CELLS, 1))
+        cells = ["─"] * room
+        free = 0
+        for time in range(-(-low // step) * step, high, step):
+            place, text = (time - low) * room // (high - low), f"┬{instant(time, step)}"
+            if place >= free and place + len(text) <= room:
+                cells[place : place + len(text)] = text
+                free = place + len(text) + 1
+        spans: list[Span] = [(char, "axis") for char in cells]
+        spans[self._column] = ("▼", "cursor")
+        return [(" " * self._margin, ""), *join_spans(spans)]
+
+    def _lane_rows(self, place: int) -> list[list[Span]]:
+        row = self.rows[place]
+        if row.lane is None:
+            return [[(truncate(row.label, self._margin + self._room), "text")]]
+        label = row.label
+        if place == self._places[0] and not label.startswith(row.lane.lane.group):
+            label = f"{row.lane.lane.group} {label}"
+        is_chosen = place == self._lanes[self._chosen]
+        if place not in self._cells:
+            height = self._height if self._can_grow(place) else 1
+            self._cells[place] = self._lane_cells(row.side, row.lane, height)
+        result = []
+        for number, drawn in enumerate(self._cells[place], 1 - len(self._cells[place])):
+            cells = list(drawn)
+            char, kind = cells[self._column]
+            if is_chosen:
+                is_reversed = kind.startswith(REVERSED)
+                cells[self._column] = (char, kind[1:] if is_reversed else REVERSED + kind)
+            elif char == " " and not kind:
+                cells[self._column] = ("│", "cursor")
+            text = "" if number else ("▸ " if is_chosen else "  ") + label
+            head = set_cell_size(truncate(text, self._margin - 1), self._margin)
+            result.append([(head, "point" if is_chosen else "axis"), *join_spans(cells)])
+        return result
+
+    def _lane_cells(self, side: Side, lane: DrawnLane, height: int) -> list[list[Span]]:
+        """Rows of cells of a lane in the view, with names in events that are wide enough."""
+        low, high, room = self.view.low + side.origin, self.view.high + side.origin, self._room
+        drawn = lane.cells(low, high, room)
+        used = [number for number in np.unique(drawn.category).tolist() if number >= 0]
+        looks = {number: self._look(side.drawn.text(number)) for number in used}
+        columns = [
+            [BLANK] * height if number < 0 else self._column_of(looks[number], share, height)
+            for number, share in zip(drawn.category.tolist(), drawn.share.tolist(), strict=True)
+        ]
+        rows = [list(row) for row in zip(*columns, strict=True)]
+        first, end = lane.between(low, high)
+        if end - first <= room:
+            for event in range(first, end):
+                self._write_event_name(rows, side, lane, event)
+        return rows
+
+    def _look(self, category: str) -> Swatch:
+        look = swatch_of(category)
+        return Swatch(letter_of(category), look.colour) if self._is_plain else look
+
+    def _column_of(self, look: Swatch, share: float, height: int) -> list[Span]:
+        """A cell of a lane, top row first: the covered share of it is filled."""
+        if self._is_plain:
+            glyph = look.glyph if share >= 0.5 else look.glyph.lower()
+            return [(glyph, look.colour)]
+        eighths = max(1, round(share * 8 * height))
+        filled = (min(max(eighths - 8 * row, 0), 8) for row in reversed(range(height)))
+        return [
+            BLANK if not part else (look.glyph if part == 8 else EIGHTHS[part], look.colour)
+            for part in filled
+        ]
+
+    def _write_event_name(
+        self, rows: list[list[Span]], side: Side, lane: DrawnLane, event: int
+    ) -> None:
+        low, span, room = self.view.low + side.origin, self.view.span, self._room
+        start, stop = int(lane.events.start[event]), int(lane.events.end[event])
+        begin = max(-(-(start - low) * room // span), 0)
+        end = min((stop - low) * room // span, room)
+        if end - begin < NAMED_CELLS:
+            return
+        name = plain_name(self._event_name(side, lane, event))
+        look = swatch_of(side.drawn.text(int(lane.events.category[event])))
+        if lane.lane.kind == "idle":
+            text = f" {truncate(name, end - begin - 3)} "
+            rows[-1][begin : begin + len(text)] = [(char, look.colour) for char in text]
+            return
+        edge = "▏" if start >= low else ""
+        for number, row in enumerate(rows, 1 - len(rows)):
+            text = edge if number else edge + name
+            text = set_cell_size(truncate(text, end - begin), end - begin)
+            if len(text) == end - begin:  # no character of two cells
+                row[begin:end] = [(char, REVERSED + look.colour) for char in text]
+
+    def _event_name(self, side: Side, lane: DrawnLane, event: int) -> str:
+        name = literal(side.drawn.text(int(lane.events.label[event])))
+        return idle_label(name) if lane.lane.kind == "idle" else name
+
+    def _legend(self, width: int, rows: int) -> list[list[Span]]:
+        """The categories in view, those with the most cells first."""
+        counts: Counter[str] = Counter()
+        for place in dict.fromkeys(self._places):
+            side, lane, _ = self.rows[place]
+            if lane is None or lane.lane.kind not in ("work", "idle", "calls"):
+                continue
+            low, high = self.view.low + side.origin, self.view.high + side.origin
+            category = lane.cells(low, high, self._room).category
+            for number, count in zip(*np.unique(category, return_counts=True), strict=True):
+                if number >= 0:
+                    counts[side.drawn.text(int(number))] += int(count)
+        looks = ((self._look(name), idle_label(name)) for name, _ in counts.most_common())
+        entries = [
+            [(look.glyph, look.colour), (f" {name}", "")]
+            for look, name in looks
+            if look.glyph != " "
+        ]
+        return flow_entries(entries, width, rows)
+
+    def _status_rows(self, width: int) -> list[list[Span]]:
+        """The event at the cursor, its facts, and the gap before it."""
+        row, (low, high) = self.row, self._cell()
+        side, lane = row.side, row.lane
+        assert lane is not None
+        low, high = low + side.origin, high + side.origin
+        event = lane.event_at(low, high)
+        where = f"{lane.lane.group} {lane.lane.name}"
+        if event < 0:
+            gap = side.drawn.gap_at(lane, low)
+            is_busy = lane.lane.group != HOST and lane.lane.kind == "work"
+            other = f"{lane.lane.group} ran other work here" if is_busy else ""
+            when = instant(self.time, tick_step(self.view.span, self._room))
+            return [
+                [(truncate(f"nothing on {where} at {when}", width), "point")],
+                [(truncate(gap_text("idle {} here", gap) if gap else other, width), "")],
+                [],
+            ]
+        events = lane.events
+        start, end = int(events.start[event]), int(events.end[event])
+        first, stop = lane.between(low, high)
+        name = self._event_name(side, lane, event)
+        places = (
+            side.drawn.text(int(column[event]))
+            for column in (events.phase, events.module, events.operator)
+        )
+        facts = [
+            duration(end - start),
+            f"from {instant(start - side.origin, tick_step(max(end - start, 1), 100))}",
+            where,
+            *(
+                UNKNOWN_WORDS.get(place, literal(place))
+                for place in places
+                if place and place != name
+            ),
+        ]
+        if stop - first > 1:
+            facts.append(f"1 of {stop - first:,} in this cell")
+        is_idle = lane.lane.kind == "idle"
+        gap = side.drawn.gap_at(lane, start) if is_idle else side.drawn.gap_before(lane, start)
+        why = gap_text("idle {} in all" if is_idle else "idle {} before it", gap) if gap else ""
+        return [
+            [(truncate(name, width), "point")],
+            [(truncate(" · ".join(facts), width), "")],
+            [(truncate(why, width), "")],
+        ]
+
+    def _style(self, kind: str) -> Style:
+        if kind == "dim":
+            return self.get_component_rich_style("chart--dim")
+        if kind.startswith(REVERSED):
+            return super()._style(kind[1:]) + Style(reverse=True)
+        return super()._style(kind)
+
+    def _show(self, low: int, span: int) -> None:
+        """Show a window of this span, moved into the whole."""
+        span = min(max(span, self._room, 1), self.whole.span)
+        low = min(max(low, self.whole.low), self.whole.high - span)
+        self.view = View(low, low + span)
+        self.redraw()
+
+    def _go(self, time: int) -> None:
+        """Move the cursor; move the window if the cursor would leave it."""
+        self.time = min(max(time, self.whole.low), self.whole.high - 1)
+        view = self.view
+        if not view.low <= self.time < view.high:
+            ahead = self.time - (view.high if self.time >= view.high else view.low)
+            is_near = abs(ahead) < view.span // 4
+            self._show(view.low + ahead if is_near else self.time - view.span // 2, view.span)
+        self.redraw()
+
+    def action_move(self, by: int) -> None:
+        if self._room:
+            step = max(self.view.span // self._room, 1)
+            edge = self.view.low + (self._column + by) * self.view.span // self._room
+            at_edge = not 0 <= self._column + by < self._room
+            self._go(self.time + by * step if at_edge else edge)
+
+    def action_page(self, by: int) -> None:
+        half = by * self.view.span // 2
+        self._show(self.view.low + half, self.view.span)
+        self._go(self.time + half)
+
+    def action_lane(self, by: int) -> None:
+        self._chosen = min(max(self._chosen + by, 0), max(len(self._lanes) - 1, 0))
+        self.redraw()
+
+    def action_end(self, is_last: int) -> None:
+        self._go(self.whole.high - 1 if is_last else self.whole.low)
+
+    def action_event(self, by: int) -> None:
+        """Go to the start of the next event of the lane, or of the one before."""
+        row = self.row
+        if row.lane is None:
+            return
+        start, time = row.lane.events.start, self.time + row.side.origin
+        place = int(np.searchsorted(start, time, side="right" if by > 0 else "left"))
+        place = place if by > 0 else place - 1
+        if 0 <= place < len(start):
+            self._go(int(start[place]) - row.side.origin)
+
+    def action_zoom(self, by: int) -> None:
+        """Halve the visible span, or double it; the cursor keeps its column."""
+        span = self.view.span // 2 if by > 0 else self.view.span * 2
+        span = min(max(span, self._room, 1), self.whole.span)
+        share = (self.time - self.view.low) * span // max(self.view.span, 1)
+        self._show(self.time - share, span)
+
+    def action_fit(self) -> None:
+        """Show the event at the cursor with a twentieth of its length around it."""
+        row, (low, high) = self.row, self._cell()
+        if row.lane is None:
+            return
+        event = row.lane.event_at(low + row.side.origin, high + row.side.origin)
+        if event >= 0:
+            events, origin = row.lane.events, row.side.origin
+            start, end = int(events.start[event]) - origin, int(events.end[event]) - origin
+            margin = (end - start) // 20
+            self.time = start
+            self._show(start - margin, end - start + 2 * margin)
+
+    def action_whole(self) -> None:
+        self._show(self.whole.low, self.whole.span)
+
+    def on_click(self, event: Click) -> None:
+        number, column = event.y - HEAD_ROWS, event.x - 1 - self._margin
+        if 0 <= number < len(self._places) and self._places[number] in self._lanes:
+            self._chosen = self._lanes.index(self._places[number])
+        if 0 <= column < self._room:
+            self._go(self.view.low + column * self.view.span // self._room)
+
+    def in_full(self) -> str:
+        """The cursor's event in full, with its facts and the gap before it."""
+        lines = ("".join(text for text, _ in row) for row in self._status_rows(10**6))
+        return "\n".join(filter(None, lines)) if self._room and self._lanes else ""
+
+
+def gap_text(head: str, gap: Gap) -> str:
+    """``idle 1.2 ms before it: waiting for the CPU … 1.1 ms, … · longest on the CPU: aten::to …``.
+
+    Args:
+        head: The text before the causes, with ``{}`` for the gap's length.
+    """
+    pieces = [(idle_label(piece.cause), piece.end - piece.start) for piece in gap.pieces]
+    causes = [label if len(pieces) == 1 else f"{label} {duration(ns)}" for label, ns in pieces]
+    text = f"{head.format(duration(gap.ns))}: {', '.join(causes)}"
+    host = ", ".join(f"{literal(name)} {duration(ns)}" for name, ns in gap.host.items())
+    return f"{text} · longest on the CPU: {host}" if host else text
+
+
+def letter_of(category: str) -> str:
+    """Return the capital that stands for a category without colours."""
+    return LETTERS.get(category, category[:1].upper() or "?")
+
+
+TEMPLATE = re.compile(r"<.*|\(.*", re.DOTALL)
+QUALIFIERS = re.compile(r"^(void )?([a-z_]\w*::|\(anonymous namespace\)::)*")
+
+
+def plain_name(name: str) -> str:
+    """Return a kernel's name without return type, namespaces and template arguments."""
+    if not name.startswith("void ") and "<" not in name:
+        return name
+    return TEMPLATE.sub("", QUALIFIERS.sub("", name)) or name
+
+
+def _shifted(side: Side, low: int, high: int) -> tuple[int, int]:
+    return low - side.origin, high - side.origin
+
+
+def _rows(sides: Sequence[Side], *, is_pair: bool) -> Iterator[Row]:
+    for side in sides:
+        if is_pair:
+            yield Row(side, None, side.title)
+        group = ""
+        for lane in side.drawn.rows:
+            same, group = lane.lane.group == group, lane.lane.group
+            yield Row(side, lane, lane.lane.name if same else f"{group} {lane.lane.name}")
