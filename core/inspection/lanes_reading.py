@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from sysbench.core.errors import NotFoundError
 from sysbench.core.inspection.decoding import Decoding
@@ -16,41 +17,46 @@ MAX_BYTES = 2**29
 
 
 class LanesReading:
-    """Reads the timeline in the folder of the trace pass once."""
+    """Reads the timeline of a run, of the entry of an imported file, or of a file, once."""
 
-    def __init__(self, run: RunDirectory) -> None:
-        self._run = run
+    def __init__(self, source: RunDirectory | Path) -> None:
+        self._source = source
         self._decoding: Decoding | None = None
 
     def run(self, show: Callable[[Progressed], None]) -> Lanes:
-        """Return the timeline; decode the trace if it was recorded before there were timelines.
+        """Return the timeline; decode a file, or a run from before there were timelines.
 
         Args:
             show: Called with the progress of decoding.
 
         Raises:
-            NotFoundError: Neither a timeline nor a trace is there.
+            NotFoundError: The run has neither a timeline nor a trace, or the file no times.
             DamagedFileError: The timeline is damaged.
-            ForeignFileError: The trace cannot be decoded.
+            ForeignFileError: The file or the trace cannot be decoded.
             DecodingCancelled: `cancel` was called.
         """
-        folder = self._run.pass_folder("trace")
+        if isinstance(self._source, Path):
+            return self._decode(self._source, show)
+        folder, inside = self._source.pass_folder("trace"), self._source.path
         path, trace = folder / FILE, folder / TRACE
         try:
-            return decode_lanes(read_regular(path, MAX_BYTES, inside=self._run.path), path)
+            return decode_lanes(read_regular(path, MAX_BYTES, inside=inside), path)
         except FileNotFoundError:
             pass
         try:
-            open_regular(trace, inside=self._run.path).close()
+            open_regular(trace, inside=inside).close()
         except FileNotFoundError:
             raise NotFoundError(f"there is neither {path} nor {trace}") from None
-        self._decoding = Decoding(trace)
+        return self._decode(trace, show)
+
+    def _decode(self, file: Path, show: Callable[[Progressed], None]) -> Lanes:
+        self._decoding = Decoding(file)
         self._decoding.run(show)
         path = self._decoding.entry.lanes_path
         try:
             return decode_lanes(read_regular(path, MAX_BYTES), path)
         except FileNotFoundError:
-            raise NotFoundError(f"{trace} has no times of kernels or operators") from None
+            raise NotFoundError(f"{file} has no times of kernels or operators") from None
 
     def cancel(self) -> None:
         """End a decoding process; may be called from another thread."""

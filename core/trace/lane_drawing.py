@@ -58,7 +58,7 @@ class DrawnLane:
         """Return for each of ``width`` cells of [low, high) the category with the most time."""
         edges = cell_edges(low, high, width)
         numbers = np.array([*self.covers], dtype=np.int64)
-        times = np.stack([cover.within(edges[:-1], edges[1:]) for cover in self.covers.values()])
+        times = np.stack([np.diff(cover.before(edges)) for cover in self.covers.values()])
         total = times.sum(axis=0)
         # Work of two categories may overlap, for example on two streams of a CUDA graph.
         share = np.minimum(total / np.maximum(np.diff(edges), 1), 1.0)

@@ -6,7 +6,7 @@ import shlex
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import getters, on, work
 from textual.app import ComposeResult
@@ -46,6 +46,9 @@ from sysbench.tui.widgets.difference_view import BYTE_COLUMNS, TIME_COLUMNS
 from sysbench.tui.widgets.drawing import Drawing
 from sysbench.tui.widgets.key_bar import CommandLine, TabBar, tab_bindings
 
+if TYPE_CHECKING:
+    from sysbench.tui.screens.timeline_tab import LanesPanel
+
 STEPS_VIEW = "steps"
 """Shown only if both sides mark steps."""
 VIEWS = {
@@ -54,6 +57,7 @@ VIEWS = {
     "memory": "the peak of both runs, row by row",
     "differs": "settings and machine facts that differ",
     STEPS_VIEW: "marked steps of both sides, one by one",
+    "timeline": "the traced steps of both runs above each other",
 }
 EXPLAINS = {
     "verdict": ("compare.verdict", "compare.interval", "compare.conditions"),
@@ -61,6 +65,7 @@ EXPLAINS = {
     "memory": ("compare.rows", "memory.peak"),
     "differs": ("compare.factors",),
     "steps": ("compare.rows",),
+    "timeline": ("timeline.lanes", "timeline.gap"),
 }
 
 
@@ -93,6 +98,7 @@ class CompareScreen(WorkScreen):
         """The rows in view, under the verdict in view."""
         self._matched_rows: Difference | None = None
         self._is_perturbed = False
+        self._lanes: LanesPanel | None = None
 
     def body(self) -> ComposeResult:
         yield Drawing(id="heading")
@@ -107,6 +113,7 @@ class CompareScreen(WorkScreen):
             )
             yield DiffersView(id="differs")
             yield StepsView(id=STEPS_VIEW)
+            yield Container(id="timeline")
         yield CommandLine()
 
     def on_mount(self) -> None:
@@ -129,6 +136,8 @@ class CompareScreen(WorkScreen):
         self.query_one("#sides", Drawing).show(lambda width, height: ids)
         self.query_one("#state", Static).display = False
         self.query_one(VerdictView).show_difference(None)
+        self._lanes = None
+        self.query_one("#timeline").remove_children()
         self.action_view("verdict")
         self.paint()
 
@@ -275,10 +284,27 @@ class CompareScreen(WorkScreen):
             self.query_one(f"#{other}").display = other == name
         self.bar.active = name
         view = self.query_one(f"#{name}")
-        if isinstance(view, RowsView | DiffersView | StepsView):
+        if name == "timeline":
+            self._show_timeline()
+        elif isinstance(view, RowsView | DiffersView | StepsView):
             view.start_focus()
         else:
             give_focus(view)
+
+    def _show_timeline(self) -> None:
+        """Read the timelines of both runs when they are first shown."""
+        from sysbench.core.inspection.lanes_reading import LanesReading  # lazy: numpy
+        from sysbench.tui.screens.timeline_tab import LanesPanel  # lazy: numpy
+
+        if self.pair_watch is None:
+            return
+        if self._lanes is None:
+            sides = {"A": self.pair_watch.pair.a, "B": self.pair_watch.pair.b}
+            self._lanes = LanesPanel(
+                {f"{side} {run.id}": LanesReading(run) for side, run in sides.items()}
+            )
+            self.query_one("#timeline").mount(self._lanes)
+        self._lanes.start_focus()
 
     @on(TabBar.Chosen)
     def _clicked(self, event: TabBar.Chosen) -> None:
@@ -356,6 +382,8 @@ class CompareScreen(WorkScreen):
         return list(EXPLAINS.get(self.bar.active, ()))
 
     def subject(self) -> str:
+        if self._lanes is not None and self.bar.active == "timeline":
+            return self._lanes.in_full()
         return next((view.in_full() for view in self.query(RowsView) if view.display), "")
 
     def command(self) -> str:

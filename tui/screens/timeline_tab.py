@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any, ClassVar
+
 from textual import work
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.inspection.inspection import Progressed
+from sysbench.core.inspection.kinds import format_of
 from sysbench.core.inspection.lanes_reading import LanesReading
 from sysbench.core.record.record import Kernels
+from sysbench.core.runs.library import Library
 from sysbench.core.tables.cells import literal
 from sysbench.core.trace.lanes import Lanes
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import decoding_text
+from sysbench.tui.widgets.choice import Completer, complete_path
+from sysbench.tui.widgets.dialog import InputDialog
 from sysbench.tui.widgets.lanes_view import LanesView
 
 
@@ -81,7 +89,13 @@ class LanesPanel(Container):
 
 
 class TimelineTab(ResultTab[Kernels]):
-    """The lanes of a run or an imported file."""
+    """The lanes of a run or an imported file; on request those of another one below."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "d", "beside", "Second file", id="timeline.second", tooltip="Show another one below it"
+        )
+    ]
 
     def content(self, block: Kernels) -> ComposeResult:
         yield LanesPanel({self.record.id: LanesReading(self.run)})
@@ -96,3 +110,38 @@ class TimelineTab(ResultTab[Kernels]):
     def copyable(self) -> tuple[str, str] | None:
         text = self.subject()
         return ("the event at the cursor", text) if text else None
+
+    def action_beside(self) -> None:
+        """Ask for a file or a run whose lanes to show below these."""
+        if self.block is None:
+            return
+        box = Input(
+            placeholder="a file, or the id of a run",
+            compact=True,
+            suggester=Completer(complete_path),
+        )
+        title = "Show another timeline below this one"
+        self.app.push_screen(InputDialog(title, "shows", box, self._show_below))
+
+    def _show_below(self, text: str) -> str:
+        path = Path(text).expanduser()
+        if path.is_file():
+            format_of(path)  # raises before the dialog closes
+            name, other = path.name, LanesReading(path)
+        else:
+            name, other = text, LanesReading(Library().open(text))
+        self.call_later(self._replace, {f"B {literal(name)}": other})
+        return ""
+
+    async def _replace(self, other: dict[str, LanesReading]) -> None:
+        await self.query(LanesPanel).remove()
+        own = {f"A {literal(self.record.id)}": LanesReading(self.run)}
+        panel = LanesPanel(own | other)
+        await self.mount(panel)
+        panel.start_focus()
+
+    def palette_commands(self) -> list[tuple[str, str, Any]]:
+        if self.block is None:
+            return []
+        about = "a file or a run, with the same zoom"
+        return [("timeline: Show another one below", about, self.action_beside)]

@@ -25,7 +25,7 @@ from sysbench.core.trace.idle_causes import (
     UNKNOWN,
     idle_label,
 )
-from sysbench.core.trace.lane_drawing import DrawnLane, DrawnLanes, Gap, cell_edges
+from sysbench.core.trace.lane_drawing import Cells, DrawnLane, DrawnLanes, Gap, cell_edges
 from sysbench.core.trace.lanes import HOST, UNATTRIBUTED, Lanes
 from sysbench.core.trace.scopes import OTHER_PHASE, UNKNOWN_PHASE
 from sysbench.tui.glyphs import ascii_only
@@ -154,8 +154,12 @@ class LanesView(Chart, can_focus=True):
         self.time = self.view.low
         self._first_row = self._margin = self._room = 0
         self._height = 1
+        self._is_plain = False
+        """Whether letters stand for categories, as colours or textures cannot be seen."""
         self._places: list[int] = []
         self._cells: dict[int, list[list[Span]]] = {}
+        self._counts: dict[int, Counter[int]] = {}
+        """Cells of each category, by row, as drawn last."""
         self._cells_of: tuple[View, int] = self.view, 0
 
     def _is_work(self, place: int) -> bool:
@@ -166,8 +170,9 @@ class LanesView(Chart, can_focus=True):
         width -= 2  # the padding
         if not self._lanes or width < MIN_WIDTH or height < MIN_HEIGHT:
             return [[("no timeline in so small a window" if self._lanes else "no lanes", "axis")]]
-        labels = max(len(row.label) for row in self.rows) + 3
+        labels = max(len(row.label) for row in self.rows if row.lane) + 3
         self._margin = min(labels, width // 3)
+        self._is_plain = self.app.no_color or ascii_only()
         self._room = width - self._margin
         if self._cells_of != (self.view, self._room):
             self._cells_of = self.view, self._room
@@ -199,11 +204,6 @@ class LanesView(Chart, can_focus=True):
     def _can_grow(self, place: int) -> bool:
         lane = self.rows[place].lane
         return lane is not None and lane.lane.kind in ("work", "idle")
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether letters stand for categories, as neither colours nor textures can be seen."""
-        return self.app.no_color or ascii_only()
 
     @property
     def row(self) -> Row:
@@ -258,10 +258,15 @@ class LanesView(Chart, can_focus=True):
         is_chosen = place == self._lanes[self._chosen]
         if place not in self._cells:
             height = self._height if self._can_grow(place) else 1
-            self._cells[place] = self._lane_cells(row.side, row.lane, height)
+            low, high = self.view.low + row.side.origin, self.view.high + row.side.origin
+            drawn = row.lane.cells(low, high, self._room)
+            self._counts[place] = Counter(
+                number for number in drawn.category.tolist() if number >= 0
+            )
+            self._cells[place] = self._lane_cells(row.side, row.lane, drawn, height)
         result = []
-        for number, drawn in enumerate(self._cells[place], 1 - len(self._cells[place])):
-            cells = list(drawn)
+        for number, line in enumerate(self._cells[place], 1 - len(self._cells[place])):
+            cells = list(line)
             char, kind = cells[self._column]
             if is_chosen:
                 is_reversed = kind.startswith(REVERSED)
@@ -273,10 +278,10 @@ class LanesView(Chart, can_focus=True):
             result.append([(head, "point" if is_chosen else "axis"), *join_spans(cells)])
         return result
 
-    def _lane_cells(self, side: Side, lane: DrawnLane, height: int) -> list[list[Span]]:
+    def _lane_cells(
+        self, side: Side, lane: DrawnLane, drawn: Cells, height: int
+    ) -> list[list[Span]]:
         """Rows of cells of a lane in the view, with names in events that are wide enough."""
-        low, high, room = self.view.low + side.origin, self.view.high + side.origin, self._room
-        drawn = lane.cells(low, high, room)
         used = [number for number in np.unique(drawn.category).tolist() if number >= 0]
         looks = {number: self._look(side.drawn.text(number)) for number in used}
         columns = [
@@ -284,8 +289,8 @@ class LanesView(Chart, can_focus=True):
             for number, share in zip(drawn.category.tolist(), drawn.share.tolist(), strict=True)
         ]
         rows = [list(row) for row in zip(*columns, strict=True)]
-        first, end = lane.between(low, high)
-        if end - first <= room:
+        first, end = lane.between(self.view.low + side.origin, self.view.high + side.origin)
+        if end - first <= self._room:
             for event in range(first, end):
                 self._write_event_name(rows, side, lane, event)
         return rows
@@ -339,11 +344,8 @@ class LanesView(Chart, can_focus=True):
             side, lane, _ = self.rows[place]
             if lane is None or lane.lane.kind not in ("work", "idle", "calls"):
                 continue
-            low, high = self.view.low + side.origin, self.view.high + side.origin
-            category = lane.cells(low, high, self._room).category
-            for number, count in zip(*np.unique(category, return_counts=True), strict=True):
-                if number >= 0:
-                    counts[side.drawn.text(int(number))] += int(count)
+            for number, count in self._counts[place].items():
+                counts[side.drawn.text(number)] += count
         looks = ((self._look(name), idle_label(name)) for name, _ in counts.most_common())
         entries = [
             [(look.glyph, look.colour), (f" {name}", "")]
@@ -399,12 +401,12 @@ class LanesView(Chart, can_focus=True):
             [(truncate(why, width), "")],
         ]
 
-    def _style(self, kind: str) -> Style:
+    def style_of(self, kind: str, own: Style) -> Style:
         if kind == "dim":
             return self.get_component_rich_style("chart--dim")
         if kind.startswith(REVERSED):
-            return super()._style(kind[1:]) + Style(reverse=True)
-        return super()._style(kind)
+            return super().style_of(kind[1:], own) + Style(reverse=True)
+        return super().style_of(kind, own)
 
     def _show(self, low: int, span: int) -> None:
         """Show a window of this span, moved into the whole."""

@@ -77,15 +77,18 @@ class Chart(Widget):
             self._drawn_for = self.size
             self._rows = self.draw(*self.size)
         spans = self._rows[y] if y < len(self._rows) else []
-        segments = [Segment(text, self._style(kind)) for text, kind in spans]
-        return Strip(segments).adjust_cell_length(self.size.width, self.rich_style)
+        own = self.rich_style  # computed at each access
+        styles = {kind: self.style_of(kind, own) for kind in {kind for _, kind in spans}}
+        segments = [Segment(text, styles[kind]) for text, kind in spans]
+        return Strip(segments).adjust_cell_length(self.size.width, own)
 
-    def _style(self, kind: str) -> Style:
+    def style_of(self, kind: str, own: Style) -> Style:
+        """Return the style of a kind of span; ``own`` is the widget's."""
         if kind in KINDS:
             return self.get_component_rich_style(f"chart--{kind}")
         colour, _, dim = kind.partition(" ")
         named = rich_colour(self.app, colour) if colour else None
-        return self.rich_style + Style(color=named, dim=bool(dim) or None)
+        return own + Style(color=named, dim=bool(dim) or None)
 
 
 class Plot(Chart):
