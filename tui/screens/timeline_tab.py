@@ -20,6 +20,7 @@ from sysbench.core.runs.library import Library
 from sysbench.core.tables.cells import literal
 from sysbench.core.trace.lanes import Lanes
 from sysbench.tui.keys import give_focus
+from sysbench.tui.screens.compare_rows import NOT_TESTED
 from sysbench.tui.screens.result_views import ResultTab
 from sysbench.tui.text import decoding_text
 from sysbench.tui.widgets.choice import Completer, complete_path
@@ -33,7 +34,12 @@ class LanesPanel(Container):
     DEFAULT_CSS = """
     LanesPanel {
         height: 1fr;
-        & > Static { padding: 0 1; }
+        layout: vertical;
+        & > Static {
+            height: auto;
+            padding: 0 1;
+            color: $foreground 70%;
+        }
     }
     """
 
@@ -73,9 +79,13 @@ class LanesPanel(Container):
         notes = [note for lanes in files.values() for note in lanes.left_out]
         await self.query(Static).remove()
         await self.mount(LanesView(files))
-        if notes:
-            await self.mount(Static(f"Not shown: {', '.join(notes)}.", markup=False))
-        if self._wants_focus:
+        words = [f"Not shown: {', '.join(notes)}."] if notes else []
+        if len(files) > 1:
+            words.append(f"Times are of {NOT_TESTED}.")
+        if words:
+            await self.mount(Static(" ".join(words), markup=False))
+        is_shown = all(node.display for node in self.ancestors_with_self)
+        if self._wants_focus and is_shown:
             self.start_focus()
 
     def start_focus(self) -> None:

@@ -41,6 +41,7 @@ TICK_CELLS = 16
 KEYS = "+ - zoom  ← → ↑ ↓ move  n p event  enter fit  w all"
 HEAD_ROWS, STATUS_ROWS = 2, 3
 MIN_WIDTH, MIN_HEIGHT, ROOMY_HEIGHT = 30, 6, 12
+MIN_MARGIN = 18
 LETTERS = {
     **{"softmax": "X", "embedding": "B", "communication": "M", "convolution": "V"},
     **{"random": "D", "reduce": "R", "other": "Z", "optimizer": "O", "zero-grad": "0"},
@@ -171,7 +172,7 @@ class LanesView(Chart, can_focus=True):
         if not self._lanes or width < MIN_WIDTH or height < MIN_HEIGHT:
             return [[("no timeline in so small a window" if self._lanes else "no lanes", "axis")]]
         labels = max(len(row.label) for row in self.rows if row.lane) + 3
-        self._margin = min(labels, width // 3)
+        self._margin = min(labels, max(width // 3, MIN_MARGIN))
         self._is_plain = self.app.no_color or ascii_only()
         self._room = width - self._margin
         if self._cells_of != (self.view, self._room):
@@ -420,17 +421,17 @@ class LanesView(Chart, can_focus=True):
         self.time = min(max(time, self.whole.low), self.whole.high - 1)
         view = self.view
         if not view.low <= self.time < view.high:
-            ahead = self.time - (view.high if self.time >= view.high else view.low)
+            cell = max(view.span // max(self._room, 1), 1)
+            is_behind = self.time >= view.high
+            ahead = self.time - view.high + cell if is_behind else self.time - view.low
             is_near = abs(ahead) < view.span // 4
             self._show(view.low + ahead if is_near else self.time - view.span // 2, view.span)
         self.redraw()
 
     def action_move(self, by: int) -> None:
         if self._room:
-            step = max(self.view.span // self._room, 1)
-            edge = self.view.low + (self._column + by) * self.view.span // self._room
-            at_edge = not 0 <= self._column + by < self._room
-            self._go(self.time + by * step if at_edge else edge)
+            # Rounded up, so that the time lies in the cell and not in the one before it.
+            self._go(self.view.low - (self._column + by) * -self.view.span // self._room)
 
     def action_page(self, by: int) -> None:
         half = by * self.view.span // 2
@@ -483,7 +484,7 @@ class LanesView(Chart, can_focus=True):
         if 0 <= number < len(self._places) and self._places[number] in self._lanes:
             self._chosen = self._lanes.index(self._places[number])
         if 0 <= column < self._room:
-            self._go(self.view.low + column * self.view.span // self._room)
+            self.action_move(column - self._column)
 
     def in_full(self) -> str:
         """The cursor's event in full, with its facts and the gap before it."""
