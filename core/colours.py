@@ -117,12 +117,12 @@ PHASES = {
 """Phases of a step; ``optimizer`` looks as the category of its kernels does."""
 
 LANES = {
-    "host had not launched yet": Look("vermilion", "░"),
+    "host had not launched yet": Look("blue", "░"),
     "waiting on a sync": Look("purple", "░"),
     "host inside the launch call": Look("yellow", "╱"),
     "between launched kernels": Look("grey", "▚"),
     "launch of the next kernel not recorded": Look("grey", "╳"),
-    "host outside operators (Python, dispatch)": Look("vermilion", "▒"),
+    "host outside operators (Python, dispatch)": Look("blue", "▒"),
     "step": Look("green", "▓", faint=True),
     "range": Look("sky", "▒"),
     "CUDA call": Look("sky", "▌"),

@@ -123,7 +123,8 @@ def test_fused_attention_counts_in_full_and_its_scores_again_in_backward(tmp_pat
 
 
 def test_the_artifacts_hold_the_trace_and_every_layer(train: TracePass) -> None:
-    assert sorted(path.name for path in train.folder.iterdir()) == ["kernels.json", "trace.json.gz"]
+    names = sorted(path.name for path in train.folder.iterdir())
+    assert names == ["kernels.json", "lanes.msgpack", "trace.json.gz"]
     detailed = msgspec.json.decode((train.folder / "kernels.json").read_bytes(), type=Kernels)
     assert any(row.module == "blocks.0.ffn.w1" for row in detailed.rows)
     assert len(detailed.rows) > len(train.kernels.rows)
