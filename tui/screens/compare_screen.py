@@ -298,7 +298,8 @@ class CompareScreen(WorkScreen):
 
         if self.pair_watch is None:
             return
-        if self._lanes is None:
+        if self._lanes is None or self._lanes.has_failed:
+            self.query_one("#timeline").remove_children()
             sides = {"A": self.pair_watch.pair.a, "B": self.pair_watch.pair.b}
             self._lanes = LanesPanel(
                 {f"{side} {run.id}": LanesReading(run) for side, run in sides.items()}

@@ -18,6 +18,7 @@ from sysbench.core.inspection.lanes_reading import LanesReading
 from sysbench.core.record.record import Kernels
 from sysbench.core.runs.library import Library
 from sysbench.core.tables.cells import literal
+from sysbench.core.tables.trust import steps_words
 from sysbench.core.trace.lanes import Lanes
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.compare_rows import NOT_TESTED
@@ -43,11 +44,13 @@ class LanesPanel(Container):
     }
     """
 
-    def __init__(self, readings: dict[str, LanesReading], *, id: str | None = None) -> None:
-        """Read by title."""
-        super().__init__(id=id)
+    def __init__(self, readings: dict[str, LanesReading], note: str = "") -> None:
+        """Read by title; the note is a line below."""
+        super().__init__()
         self._readings = readings
+        self._note = note
         self._wants_focus = False
+        self.has_failed = False
 
     def compose(self) -> ComposeResult:
         yield Static("reading the timeline", markup=False)
@@ -67,9 +70,13 @@ class LanesPanel(Container):
         try:
             files = {title: reading.run(show) for title, reading in self._readings.items()}
         except (SysbenchError, OSError) as error:
-            self.call_later(self._say, f"No timeline: {error}")
+            self.call_later(self._fail, str(error))
             return
         self.call_later(self._show, files)
+
+    def _fail(self, reason: str) -> None:
+        self.has_failed = True
+        self._say(f"No timeline: {reason}")
 
     def _say(self, text: str) -> None:
         for line in self.query(Static):
@@ -77,9 +84,14 @@ class LanesPanel(Container):
 
     async def _show(self, files: dict[str, Lanes]) -> None:
         notes = [note for lanes in files.values() for note in lanes.left_out]
+        if not any(lanes.lanes for lanes in files.values()):
+            self._fail(", ".join(notes) or "nothing ran")
+            return
         await self.query(Static).remove()
         await self.mount(LanesView(files))
-        words = [f"Not shown: {', '.join(notes)}."] if notes else []
+        words = [self._note] if self._note else []
+        if notes:
+            words.append(f"Not shown: {', '.join(notes)}.")
         if len(files) > 1:
             words.append(f"Times are of {NOT_TESTED}.")
         if words:
@@ -108,7 +120,10 @@ class TimelineTab(ResultTab[Kernels]):
     ]
 
     def content(self, block: Kernels) -> ComposeResult:
-        yield LanesPanel({self.record.id: LanesReading(self.run)})
+        steps = " · ".join(steps_words(self.record))
+        yield LanesPanel(
+            {self.record.id: LanesReading(self.run)}, f"Step: {steps}." if steps else ""
+        )
 
     def start_focus(self) -> None:
         for panel in self.query(LanesPanel):
