@@ -46,7 +46,10 @@ class LanesReading:
         try:
             open_regular(trace, inside=inside).close()
         except FileNotFoundError:
-            raise NotFoundError(f"there is neither {path} nor {trace}") from None
+            folder_name = folder.relative_to(inside)
+            raise NotFoundError(
+                f"{self._source.id} has neither {folder_name / FILE} nor {folder_name / TRACE}"
+            ) from None
         return self._decode(trace, show)
 
     def _decode(self, file: Path, show: Callable[[Progressed], None]) -> Lanes:

@@ -19,6 +19,11 @@ from sysbench.core.experiments.experiment import ExperimentEnd
 from sysbench.core.runs.library import Label, write_label
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.trace.lanes import FILE as LANES_FILE
+from sysbench.core.trace.lanes import encode_lanes, lanes_of
+from sysbench.core.trace.scopes import STEPS_RANGE
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.live.pair_watch import Pair, pair_of
 from sysbench.tui.screens.compare_rows import RowsView
@@ -27,6 +32,8 @@ from sysbench.tui.screens.machine_screen import MachineScreen
 from sysbench.tui.screens.result_registry import USUAL_TABS
 from sysbench.tui.screens.run_screen import RunScreen
 from sysbench.tui.widgets.drawing import Drawing
+from sysbench.tui.widgets.lanes_view import LanesView
+from tests.core.conftest import TraceWriter
 from tests.factories import machine_state
 from tests.tui.conftest import CannedSampler, open_tab, until
 from tests.tui.experiments import begun, disturb, with_fixed_names, write_rounds
@@ -100,6 +107,25 @@ def test_live_screen(
     assert snap_compare(app, terminal_size=size, run_before=follow)
 
 
+def write_lanes(run: RunDirectory) -> None:
+    """Write the timeline of two steps on a GPU with two streams."""
+    writer = TraceWriter(run.path / "written.json")
+    writer.op(f"{STEPS_RANGE}2", 0, 20_000)
+    for begin in (0, 10_000):
+        for place, phase in enumerate(("forward", "backward")):
+            at = begin + 5_000 * place
+            writer.op(f"phase:{phase}", at, 4_800)
+            writer.op("aten::linear", at + 100, 1_500)
+            writer.launch(at + 200, "ampere_sgemm_128x64_tn", at + 400, 1_800)
+            writer.launch(at + 900, "Memcpy HtoD (Pageable -> Device)", at + 1_200, 300, stream=14)
+            writer.op("aten::to", at + 2_300, 1_000)
+            writer.launch(at + 3_100, "void softmax_warp_forward<float, 10>(int)", at + 3_400, 900)
+    trace = read_trace(writer.write())
+    folder = run.pass_folder("trace")
+    folder.mkdir(exist_ok=True)
+    (folder / LANES_FILE).write_bytes(encode_lanes(lanes_of(trace, time_ledger(trace))))
+
+
 @pytest.mark.parametrize("tab", [tab for tab in USUAL_TABS if tab != "log"])
 @at_both_sizes
 def test_result_screen(
@@ -109,9 +135,14 @@ def test_result_screen(
     size: tuple[int, int],
     tab: str,
 ) -> None:
+    write_lanes(frozen_run)
+
     async def show(pilot: Pilot[None]) -> None:
         await open_tab(pilot, app, frozen_run, tab)
         await until(pilot, lambda: app.session.strip.latest)
+        if tab == "timeline":
+            await until(pilot, lambda: app.screen.query(LanesView))
+            await pilot.press("n", "n", "n")
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=show)

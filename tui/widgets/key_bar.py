@@ -200,6 +200,8 @@ class CommandLine(Static):
 
 KEYS = "1234567890"
 """Keys of the first tabs; further ones have none."""
+MIN_NAME_LETTERS = 5
+"""Letters that are left of a tab's name on a bar that has space for all but some letters."""
 BEFORE, BEHIND = "‹", "›"
 """Marks of labels that do not fit."""
 
@@ -248,7 +250,16 @@ class TabBar(Widget):
             place = (self.order or self.names).index(name)
             label = f"{KEYS[place : place + 1]}{joint}{name.title()}"
             labels.append((name, f"[{label}]" if name == self.active else f" {label}{space}"))
-        return labels
+        return self._with_shorter_name(labels)
+
+    def _with_shorter_name(self, labels: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Cut the longest name that is not shown, if all labels fit then."""
+        others = [name for name in self.names if name != self.active]
+        longest = max(others, key=len, default="")
+        excess = _width(labels) - self.size.width
+        if not 0 < excess <= len(longest) - MIN_NAME_LETTERS:
+            return labels
+        return [(name, label[:-excess] if name == longest else label) for name, label in labels]
 
     def _labels(self) -> list[tuple[str, str]]:
         """The labels that fit, always with the active one; drops those before it first."""

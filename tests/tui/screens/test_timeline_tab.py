@@ -136,7 +136,7 @@ async def test_without_a_trace_it_names_both_files(app: SysbenchApp, own_run: Ru
         tab = await open_tab(pilot, app, own_run, "timeline")
         said: Callable[[], str] = lambda: str(tab.query_one(Static).render())  # noqa: E731
         await until(pilot, lambda: "No timeline" in said())
-        assert "lanes.msgpack nor" in said() and said().endswith("trace.json.gz")
+        assert said().endswith(f"{own_run.id} has neither {LANES} nor trace/trace.json.gz")
 
 
 async def test_two_runs_stand_above_each_other(app: SysbenchApp, own_run: RunDirectory) -> None:
