@@ -117,7 +117,8 @@ def write_lanes(run: RunDirectory) -> None:
             writer.op(f"phase:{phase}", at, 4_800)
             writer.op("aten::linear", at + 100, 1_500)
             writer.launch(at + 200, "ampere_sgemm_128x64_tn", at + 400, 1_800)
-            writer.launch(at + 900, "Memcpy HtoD (Pageable -> Device)", at + 1_200, 300, stream=14)
+            copy = "Memcpy HtoD (Pageable -> Device)"
+            writer.launch(at + 900, copy, at + 1_200, 300, stream=14, cat="gpu_memcpy")
             writer.op("aten::to", at + 2_300, 1_000)
             writer.launch(at + 3_100, "void softmax_warp_forward<float, 10>(int)", at + 3_400, 900)
     trace = read_trace(writer.write())

@@ -38,8 +38,14 @@ class LanesPanel(Container):
         layout: vertical;
         & > Static {
             height: auto;
+            max-height: 3;
             padding: 0 1;
+            text-overflow: ellipsis;
             color: $foreground 70%;
+        }
+        & > .note {
+            height: 1;
+            text-wrap: nowrap;
         }
     }
     """
@@ -95,7 +101,7 @@ class LanesPanel(Container):
         if len(files) > 1:
             words.append(f"Times are of {NOT_TESTED}.")
         if words:
-            await self.mount(Static(" ".join(words), markup=False))
+            await self.mount(Static(" ".join(words), classes="note", markup=False))
         is_shown = all(node.display for node in self.ancestors_with_self)
         if self._wants_focus and is_shown:
             self.start_focus()

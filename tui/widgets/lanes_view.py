@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ NAMED_CELLS = 6
 MAX_LANE_HEIGHT = 3
 TICK_CELLS = 16
 KEYS = "+ - zoom  ← → ↑ ↓ move  n p event  enter fit  w all"
-HEAD_ROWS, STATUS_ROWS = 2, 3
+HEAD_ROWS, STATUS_ROWS = 2, 4
 MIN_WIDTH, MIN_HEIGHT, ROOMY_HEIGHT = 30, 6, 12
 MIN_MARGIN = 18
 LETTERS = {
@@ -59,7 +60,7 @@ UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
 def duration(ns: int) -> str:
     """Format a duration: ``1.234 ms``, ``85 ns``."""
     unit, scale = next(((unit, scale) for unit, scale in UNITS if abs(ns) >= scale), UNITS[-1])
-    return f"{significant(ns / scale)} {unit}"
+    return f"{ns} {unit}" if scale == 1 else f"{significant(ns / scale)} {unit}"
 
 
 def tick_step(span: int, most: int) -> int:
@@ -168,7 +169,6 @@ class LanesView(Chart, can_focus=True):
         return lane is not None and lane.lane.kind == "work"
 
     def draw(self, width: int, height: int) -> list[list[Span]]:
-        width -= 2  # the padding
         if not self._lanes or width < MIN_WIDTH or height < MIN_HEIGHT:
             return [[("no timeline in so small a window" if self._lanes else "no lanes", "axis")]]
         labels = max(len(row.label) for row in self.rows if row.lane) + 3
@@ -368,11 +368,8 @@ class LanesView(Chart, can_focus=True):
             is_busy = lane.lane.group != HOST and lane.lane.kind == "work"
             other = f"{lane.lane.group} ran other work here" if is_busy else ""
             when = instant(self.time, tick_step(self.view.span, self._room))
-            return [
-                [(truncate(f"nothing on {where} at {when}", width), "point")],
-                [(truncate(gap_text("idle {} here", gap) if gap else other, width), "")],
-                [],
-            ]
+            why = gap_text("idle {} here", gap) if gap else other
+            return _status(f"nothing on {where} at {when}", why, "", width)
         events = lane.events
         start, end = int(events.start[event]), int(events.end[event])
         first, stop = lane.between(low, high)
@@ -396,11 +393,7 @@ class LanesView(Chart, can_focus=True):
         is_idle = lane.lane.kind == "idle"
         gap = side.drawn.gap_at(lane, start) if is_idle else side.drawn.gap_before(lane, start)
         why = gap_text("idle {} in all" if is_idle else "idle {} before it", gap) if gap else ""
-        return [
-            [(truncate(name, width), "point")],
-            [(truncate(" · ".join(facts), width), "")],
-            [(truncate(why, width), "")],
-        ]
+        return _status(name, " · ".join(facts), why, width)
 
     def style_of(self, kind: str, own: Style) -> Style:
         if kind == "dim":
@@ -492,6 +485,19 @@ class LanesView(Chart, can_focus=True):
         return "\n".join(filter(None, lines)) if self._room and self._lanes else ""
 
 
+def _status(title: str, facts: str, why: str, width: int) -> list[list[Span]]:
+    """A title, then facts and causes; together at most `STATUS_ROWS` rows."""
+    lines = textwrap.wrap(facts, width)[:2]
+    lines += textwrap.wrap(why, width)
+    if len(lines) > STATUS_ROWS - 1:
+        lines = [truncate(facts, width), *textwrap.wrap(why, width)]
+    if len(lines) > STATUS_ROWS - 1:
+        rest = " ".join(lines[STATUS_ROWS - 2 :])
+        lines = [*lines[: STATUS_ROWS - 2], truncate(rest, width)]
+    lines += [""] * (STATUS_ROWS - 1 - len(lines))
+    return [[(truncate(title, width), "point")], *([(line, "")] for line in lines)]
+
+
 def gap_text(head: str, gap: Gap) -> str:
     """``idle 1.2 ms before it: waiting for the CPU … 1.1 ms, … · longest on the CPU: aten::to …``.
 
@@ -499,6 +505,7 @@ def gap_text(head: str, gap: Gap) -> str:
         head: The text before the causes, with ``{}`` for the gap's length.
     """
     pieces = [(idle_label(piece.cause), piece.end - piece.start) for piece in gap.pieces]
+    pieces.sort(key=lambda piece: -piece[1])
     causes = [label if len(pieces) == 1 else f"{label} {duration(ns)}" for label, ns in pieces]
     text = f"{head.format(duration(gap.ns))}: {', '.join(causes)}"
     host = ", ".join(f"{literal(name)} {duration(ns)}" for name, ns in gap.host.items())
