@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,23 +13,26 @@ from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.events import Click
 
-from sysbench.core.formatting import significant
 from sysbench.core.tables.cells import literal
 from sysbench.core.trace.idle_causes import (
-    BETWEEN,
-    HOST_LATE,
-    LAUNCHING,
-    ON_SYNC,
-    OUTSIDE_OPERATORS,
-    UNKNOWN,
     idle_label,
 )
-from sysbench.core.trace.lane_drawing import Cells, DrawnLane, DrawnLanes, Gap, cell_edges
-from sysbench.core.trace.lanes import HOST, UNATTRIBUTED, Lanes
+from sysbench.core.trace.lane_drawing import Cells, DrawnLane, DrawnLanes, cell_edges
+from sysbench.core.trace.lanes import HOST, Lanes
 from sysbench.core.trace.scopes import OTHER_PHASE, UNKNOWN_PHASE
 from sysbench.tui.glyphs import ascii_only
 from sysbench.tui.text import truncate
 from sysbench.tui.theme import Swatch, swatch_of
+from sysbench.tui.widgets.lanes_text import (
+    STATUS_ROWS,
+    format_instant,
+    format_ns,
+    gap_text,
+    letter_of,
+    plain_name,
+    status_rows,
+    tick_step,
+)
 from sysbench.tui.widgets.plot import Chart
 from sysbench.tui.widgets.traces import BLANK, EIGHTHS, Span, flow_entries, join_spans
 
@@ -39,46 +40,16 @@ NAMED_CELLS = 6
 """An event of at least this width has its name in it."""
 MAX_LANE_HEIGHT = 3
 TICK_CELLS = 16
-KEYS = "+ - zoom  ← → ↑ ↓ move  n p event  enter fit  w all"
-HEAD_ROWS, STATUS_ROWS = 2, 4
+KEY_HINT = "+ - zoom  ← → ↑ ↓ move  n p event  enter fit  w all"
+HEAD_ROWS = 2
 MIN_WIDTH, MIN_HEIGHT, ROOMY_HEIGHT = 30, 6, 12
 MIN_MARGIN = 18
-LETTERS = {
-    **{"softmax": "X", "embedding": "B", "communication": "M", "convolution": "V"},
-    **{"random": "D", "reduce": "R", "other": "Z", "optimizer": "O", "zero-grad": "0"},
-    **{"CUDA call": "U", "synchronizing call": "Y", "step": "T", "range": "J"},
-    **{HOST_LATE: "L", ON_SYNC: "W", LAUNCHING: "I", BETWEEN: "K", UNKNOWN: "Q"},
-    **{OUTSIDE_OPERATORS: "P", UNATTRIBUTED: "?"},
-}
-"""Where the first letter of a category is taken."""
 UNKNOWN_WORDS = {UNKNOWN_PHASE: "phase unknown", OTHER_PHASE: "in no phase"}
 REVERSED = "@"
 """Prefix of the kind of a span with foreground and background swapped."""
-UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
 
 
-def duration(ns: int) -> str:
-    """Format a duration: ``1.234 ms``, ``85 ns``."""
-    unit, scale = next(((unit, scale) for unit, scale in UNITS if abs(ns) >= scale), UNITS[-1])
-    return f"{ns} {unit}" if scale == 1 else f"{significant(ns / scale)} {unit}"
-
-
-def tick_step(span: int, most: int) -> int:
-    """Return the smallest step of 1, 2 or 5 times a power of ten with at most ``most`` ticks."""
-    step = 1
-    while span // step > most:
-        step = step * 5 // 2 if str(step)[0] == "2" else step * 2
-    return step
-
-
-def instant(ns: int, step: int) -> str:
-    """Format a time of the axis with the decimals that its step needs."""
-    unit, scale = ("s", 10**9) if step >= 10**8 else ("ms", 10**6)
-    decimals = len(str((scale - 1) // step)) if step < scale else 0
-    return f"{ns / scale:.{decimals}f} {unit}"
-
-
-class Side(NamedTuple):
+class LanesSide(NamedTuple):
     """The lanes of one file; its time 0 is at ``origin`` of the file's times."""
 
     title: str
@@ -86,16 +57,16 @@ class Side(NamedTuple):
     origin: int
 
 
-class Row(NamedTuple):
+class LaneRow(NamedTuple):
     """A row of the picture: a lane, or the title of a side if the lane is None."""
 
-    side: Side
+    side: LanesSide
     lane: DrawnLane | None
     label: str
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Extent:
     """The visible part, in nanoseconds of the sides' common time."""
 
     low: int
@@ -139,7 +110,7 @@ class LanesView(Chart, can_focus=True):
         super().__init__(id=id)
         is_pair = len(files) > 1
         self.sides = [
-            Side(title, DrawnLanes(lanes), lanes.window[0] if is_pair else lanes.low)
+            LanesSide(title, DrawnLanes(lanes), lanes.window[0] if is_pair else lanes.low)
             for title, lanes in files.items()
         ]
         self.rows = [*_rows(self.sides, is_pair=is_pair)]
@@ -149,10 +120,10 @@ class LanesView(Chart, can_focus=True):
         )
         spans = [_shifted(side, side.drawn.lanes.low, side.drawn.lanes.high) for side in self.sides]
         tables = [_shifted(side, *side.drawn.lanes.window) for side in self.sides]
-        self.whole = View(min(low for low, _ in spans), max(max(high for _, high in spans), 1))
+        self.whole = Extent(min(low for low, _ in spans), max(max(high for _, high in spans), 1))
         low = max(min(low for low, _ in tables), self.whole.low)
         high = min(max(high for _, high in tables), self.whole.high)
-        self.view = View(low, high) if high > low else self.whole
+        self.view = Extent(low, high) if high > low else self.whole
         self.time = self.view.low
         self._first_row = self._margin = self._room = 0
         self._height = 1
@@ -162,7 +133,7 @@ class LanesView(Chart, can_focus=True):
         self._cells: dict[int, list[list[Span]]] = {}
         self._counts: dict[int, Counter[int]] = {}
         """Cells of each category, by row, as drawn last."""
-        self._cells_of: tuple[View, int] = self.view, 0
+        self._cells_of: tuple[Extent, int] = self.view, 0
 
     def _is_work(self, place: int) -> bool:
         lane = self.rows[place].lane
@@ -207,7 +178,7 @@ class LanesView(Chart, can_focus=True):
         return lane is not None and lane.lane.kind in ("work", "idle")
 
     @property
-    def row(self) -> Row:
+    def row(self) -> LaneRow:
         """The row of the cursor."""
         return self.rows[self._lanes[self._chosen]]
 
@@ -224,16 +195,15 @@ class LanesView(Chart, can_focus=True):
     def _head(self, width: int) -> list[Span]:
         view, whole = self.view, self.whole
         step = tick_step(view.span, self._room)
-        text = (
-            f"{instant(view.low, step)} to {instant(view.high, step)}: {duration(view.span)} of "
-            f"{duration(whole.span)}, {duration(max(view.span // self._room, 1))} a cell"
-        )
+        begin, end = (format_instant(time, step) for time in (view.low, view.high))
+        cell = format_ns(max(view.span // self._room, 1))
+        text = f"{begin} to {end}: {format_ns(view.span)} of {format_ns(whole.span)}, {cell} a cell"
         lanes = [number for number, place in enumerate(self._lanes, 1) if place in self._places]
         if len(lanes) < len(self._lanes):
             text += f" · lanes {lanes[0]} to {lanes[-1]} of {len(self._lanes)}"
         text = truncate(text, width)
-        rest = width - cell_len(text) - cell_len(KEYS)
-        return [(text, ""), *([(" " * rest + KEYS, "dim")] if rest > 2 else [])]
+        rest = width - cell_len(text) - cell_len(KEY_HINT)
+        return [(text, ""), *([(" " * rest + KEY_HINT, "dim")] if rest > 2 else [])]
 
     def _axis(self) -> list[Span]:
         low, high, room = self.view.low, self.view.high, self._room
@@ -241,7 +211,7 @@ class LanesView(Chart, can_focus=True):
         cells = ["─"] * room
         free = 0
         for time in range(-(-low // step) * step, high, step):
-            place, text = (time - low) * room // (high - low), f"┬{instant(time, step)}"
+            place, text = (time - low) * room // (high - low), f"┬{format_instant(time, step)}"
             if place >= free and place + len(text) <= room:
                 cells[place : place + len(text)] = text
                 free = place + len(text) + 1
@@ -280,7 +250,7 @@ class LanesView(Chart, can_focus=True):
         return result
 
     def _lane_cells(
-        self, side: Side, lane: DrawnLane, drawn: Cells, height: int
+        self, side: LanesSide, lane: DrawnLane, drawn: Cells, height: int
     ) -> list[list[Span]]:
         """Rows of cells of a lane in the view, with names in events that are wide enough."""
         used = [number for number in np.unique(drawn.category).tolist() if number >= 0]
@@ -313,7 +283,7 @@ class LanesView(Chart, can_focus=True):
         ]
 
     def _write_event_name(
-        self, rows: list[list[Span]], side: Side, lane: DrawnLane, event: int
+        self, rows: list[list[Span]], side: LanesSide, lane: DrawnLane, event: int
     ) -> None:
         low, span, room = self.view.low + side.origin, self.view.span, self._room
         start, stop = int(lane.events.start[event]), int(lane.events.end[event])
@@ -334,7 +304,7 @@ class LanesView(Chart, can_focus=True):
             if len(text) == end - begin:  # no character of two cells
                 row[begin:end] = [(char, REVERSED + look.colour) for char in text]
 
-    def _event_name(self, side: Side, lane: DrawnLane, event: int) -> str:
+    def _event_name(self, side: LanesSide, lane: DrawnLane, event: int) -> str:
         name = literal(side.drawn.text(int(lane.events.label[event])))
         return idle_label(name) if lane.lane.kind == "idle" else name
 
@@ -367,9 +337,9 @@ class LanesView(Chart, can_focus=True):
             gap = side.drawn.gap_at(lane, low)
             is_busy = lane.lane.group != HOST and lane.lane.kind == "work"
             other = f"{lane.lane.group} ran other work here" if is_busy else ""
-            when = instant(self.time, tick_step(self.view.span, self._room))
+            when = format_instant(self.time, tick_step(self.view.span, self._room))
             why = gap_text("idle {} here", gap) if gap else other
-            return _status(f"nothing on {where} at {when}", why, "", width)
+            return status_rows(f"nothing on {where} at {when}", why, "", width)
         events = lane.events
         start, end = int(events.start[event]), int(events.end[event])
         first, stop = lane.between(low, high)
@@ -379,8 +349,8 @@ class LanesView(Chart, can_focus=True):
             for column in (events.phase, events.module, events.operator)
         )
         facts = [
-            duration(end - start),
-            f"from {instant(start - side.origin, tick_step(max(end - start, 1), 100))}",
+            format_ns(end - start),
+            f"from {format_instant(start - side.origin, tick_step(max(end - start, 1), 100))}",
             where,
             *(
                 UNKNOWN_WORDS.get(place, literal(place))
@@ -393,7 +363,7 @@ class LanesView(Chart, can_focus=True):
         is_idle = lane.lane.kind == "idle"
         gap = side.drawn.gap_at(lane, start) if is_idle else side.drawn.gap_before(lane, start)
         why = gap_text("idle {} in all" if is_idle else "idle {} before it", gap) if gap else ""
-        return _status(name, " · ".join(facts), why, width)
+        return status_rows(name, " · ".join(facts), why, width)
 
     def style_of(self, kind: str, own: Style) -> Style:
         if kind == "dim":
@@ -406,7 +376,7 @@ class LanesView(Chart, can_focus=True):
         """Show a window of this span, moved into the whole."""
         span = min(max(span, self._room, 1), self.whole.span)
         low = min(max(low, self.whole.low), self.whole.high - span)
-        self.view = View(low, low + span)
+        self.view = Extent(low, low + span)
         self.redraw()
 
     def _go(self, time: int) -> None:
@@ -485,58 +455,15 @@ class LanesView(Chart, can_focus=True):
         return "\n".join(filter(None, lines)) if self._room and self._lanes else ""
 
 
-def _status(title: str, facts: str, why: str, width: int) -> list[list[Span]]:
-    """A title, then facts and causes; together at most `STATUS_ROWS` rows."""
-    lines = textwrap.wrap(facts, width)[:2]
-    lines += textwrap.wrap(why, width)
-    if len(lines) > STATUS_ROWS - 1:
-        lines = [truncate(facts, width), *textwrap.wrap(why, width)]
-    if len(lines) > STATUS_ROWS - 1:
-        rest = " ".join(lines[STATUS_ROWS - 2 :])
-        lines = [*lines[: STATUS_ROWS - 2], truncate(rest, width)]
-    lines += [""] * (STATUS_ROWS - 1 - len(lines))
-    return [[(truncate(title, width), "point")], *([(line, "")] for line in lines)]
-
-
-def gap_text(head: str, gap: Gap) -> str:
-    """``idle 1.2 ms before it: waiting for the CPU … 1.1 ms, … · longest on the CPU: aten::to …``.
-
-    Args:
-        head: The text before the causes, with ``{}`` for the gap's length.
-    """
-    pieces = [(idle_label(piece.cause), piece.end - piece.start) for piece in gap.pieces]
-    pieces.sort(key=lambda piece: -piece[1])
-    causes = [label if len(pieces) == 1 else f"{label} {duration(ns)}" for label, ns in pieces]
-    text = f"{head.format(duration(gap.ns))}: {', '.join(causes)}"
-    host = ", ".join(f"{literal(name)} {duration(ns)}" for name, ns in gap.host.items())
-    return f"{text} · longest on the CPU: {host}" if host else text
-
-
-def letter_of(category: str) -> str:
-    """Return the capital that stands for a category without colours."""
-    return LETTERS.get(category, category[:1].upper() or "?")
-
-
-TEMPLATE = re.compile(r"<.*|\(.*", re.DOTALL)
-QUALIFIERS = re.compile(r"^(void )?([a-z_]\w*::|\(anonymous namespace\)::)*")
-
-
-def plain_name(name: str) -> str:
-    """Return a kernel's name without return type, namespaces and template arguments."""
-    if not name.startswith("void ") and "<" not in name:
-        return name
-    return TEMPLATE.sub("", QUALIFIERS.sub("", name)) or name
-
-
-def _shifted(side: Side, low: int, high: int) -> tuple[int, int]:
+def _shifted(side: LanesSide, low: int, high: int) -> tuple[int, int]:
     return low - side.origin, high - side.origin
 
 
-def _rows(sides: Sequence[Side], *, is_pair: bool) -> Iterator[Row]:
+def _rows(sides: Sequence[LanesSide], *, is_pair: bool) -> Iterator[LaneRow]:
     for side in sides:
         if is_pair:
-            yield Row(side, None, side.title)
+            yield LaneRow(side, None, side.title)
         group = ""
         for lane in side.drawn.rows:
             same, group = lane.lane.group == group, lane.lane.group
-            yield Row(side, lane, lane.lane.name if same else f"{group} {lane.lane.name}")
+            yield LaneRow(side, lane, lane.lane.name if same else f"{group} {lane.lane.name}")
