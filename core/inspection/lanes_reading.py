@@ -10,7 +10,7 @@ from sysbench.core.inspection.decoding import Decoding
 from sysbench.core.inspection.inspection import Progressed
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import open_regular, read_regular
-from sysbench.core.trace.lanes import FILE, Lanes, decode_lanes
+from sysbench.core.trace.lanes import LANES_FILE, Lanes, decode_lanes
 
 TRACE = "trace.json.gz"
 MAX_BYTES = 2**29
@@ -38,7 +38,7 @@ class LanesReading:
         if isinstance(self._source, Path):
             return self._decode(self._source, show)
         folder, inside = self._source.pass_folder("trace"), self._source.path
-        path, trace = folder / FILE, folder / TRACE
+        path, trace = folder / LANES_FILE, folder / TRACE
         try:
             return decode_lanes(read_regular(path, MAX_BYTES, inside=inside), path)
         except FileNotFoundError:
@@ -46,10 +46,8 @@ class LanesReading:
         try:
             open_regular(trace, inside=inside).close()
         except FileNotFoundError:
-            folder_name = folder.relative_to(inside)
-            raise NotFoundError(
-                f"{self._source.id} has neither {folder_name / FILE} nor {folder_name / TRACE}"
-            ) from None
+            names = " nor ".join(str(file.relative_to(inside)) for file in (path, trace))
+            raise NotFoundError(f"{self._source.id} has neither {names}") from None
         return self._decode(trace, show)
 
     def _decode(self, file: Path, show: Callable[[Progressed], None]) -> Lanes:

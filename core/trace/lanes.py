@@ -52,7 +52,7 @@ from sysbench.core.trace.trace_events import (
     occurring,
 )
 
-FILE = "lanes.msgpack"
+LANES_FILE = "lanes.msgpack"
 """Name of the file in the folder of the trace pass, and in the entry of an imported file."""
 
 LaneKind = Literal["steps", "phases", "work", "idle", "ranges", "calls"]

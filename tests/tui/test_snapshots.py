@@ -19,8 +19,7 @@ from sysbench.core.experiments.experiment import ExperimentEnd
 from sysbench.core.runs.library import Label, write_label
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.trace.lanes import FILE as LANES_FILE
-from sysbench.core.trace.lanes import encode_lanes, lanes_of
+from sysbench.core.trace.lanes import LANES_FILE, encode_lanes, lanes_of
 from sysbench.core.trace.scopes import STEPS_RANGE
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 INSPECTED = tuple(
     sorted(
         (tab for tab in TABS.values() if hasattr(Inspection, tab.block)),
-        key=lambda tab: tab.name != "findings",
+        key=lambda tab: (tab.name != "findings", tab.name == "timeline"),
     )
 )
-"""Tabs that an inspection can have, the one with the overview first."""
+"""Tabs that an inspection can have, the overview first, the timeline last."""
 
 INTRODUCTION = (
     f"Type a path and press enter, or choose below (↓): {READABLE}, from any program and machine. "

@@ -24,8 +24,7 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import write_atomically
 from sysbench.core.trace.cost_rows import with_costs, work_from_other_trace
 from sysbench.core.trace.kernel_rows import kernel_rows
-from sysbench.core.trace.lanes import FILE as LANES
-from sysbench.core.trace.lanes import encode_lanes, lanes_of
+from sysbench.core.trace.lanes import LANES_FILE, encode_lanes, lanes_of
 from sysbench.core.trace.provenance import GeneratedGraph, with_provenance
 from sysbench.core.trace.scopes import STEPS_RANGE
 from sysbench.core.trace.time_ledger import time_ledger
@@ -83,7 +82,7 @@ def report_table(
     events = len(trace.host.name) + len(trace.device.name)
     report(WorkStepped(what="trace events", done=events, total=events))
     ledger = time_ledger(trace)
-    write_atomically(job.path / LANES, encode_lanes(lanes_of(trace, ledger)))
+    write_atomically(job.path / LANES_FILE, encode_lanes(lanes_of(trace, ledger)))
     item_bytes = job.spec.precision_row.weight_bytes  # the optimizer's tensor lists
     costs = work_from_other_trace(trace, ledger, read_trace(shaped), item_bytes)
     shaped.unlink()

@@ -118,7 +118,7 @@ async def test_a_trace_opens_as_the_kernels_of_a_result(
         screen = await opened(pilot, app, tiny_run.trace_path)
         await until(pilot, lambda: isinstance(screen.tab, FindingsTab))
         assert "chrome trace" in text_of(screen, "#heading")
-        assert screen.bar.names == ("findings", "kernels")
+        assert screen.bar.names == ("findings", "kernels", "timeline")
         assert "traced step" in text_of(screen, "#overview")
         await pilot.press("2")
         await until(pilot, lambda: isinstance(screen.tab, KernelsTab))
@@ -163,7 +163,7 @@ async def test_an_export_has_a_tab_of_what_only_nsys_knows(
     async with app.run_test(size=(100, 30)) as pilot:
         screen = await opened(pilot, app, nsys_export)
         await until(pilot, lambda: screen.tab)
-        assert screen.bar.names == ("findings", "kernels", "nsys")
+        assert screen.bar.names == ("findings", "kernels", "nsys", "timeline")
         await pilot.press("3")
         await until(pilot, lambda: screen.bar.active == "nsys")
         tab = screen.tab
