@@ -57,7 +57,7 @@ VIEWS = {
     "memory": "the peak of both runs, row by row",
     "differs": "settings and machine facts that differ",
     STEPS_VIEW: "marked steps of both sides, one by one",
-    "timeline": "the traced steps of both runs above each other",
+    "timeline": "the traced steps of both sides above each other",
 }
 EXPLAINS = {
     "verdict": ("compare.verdict", "compare.interval", "compare.conditions"),
@@ -292,7 +292,7 @@ class CompareScreen(WorkScreen):
             give_focus(view)
 
     def _show_timeline(self) -> None:
-        """Read the timelines of both runs when they are first shown."""
+        """Read the timelines of both sides when they are first shown."""
         from sysbench.core.inspection.lanes_reading import LanesReading  # lazy: numpy
         from sysbench.tui.screens.timeline_tab import LanesPanel  # lazy: numpy
 
@@ -300,10 +300,10 @@ class CompareScreen(WorkScreen):
             return
         if self._lanes is None or self._lanes.has_failed:
             self.query_one("#timeline").remove_children()
-            sides = {"A": self.pair_watch.pair.a, "B": self.pair_watch.pair.b}
-            self._lanes = LanesPanel(
-                {f"{side} {run.id}": LanesReading(run) for side, run in sides.items()}
-            )
+            pair = self.pair_watch.pair
+            titles = (f"{side} {name}" for side, name in zip("AB", pair.names, strict=True))
+            readings = map(LanesReading, (pair.a, pair.b))
+            self._lanes = LanesPanel(dict(zip(titles, readings, strict=True)))
             self.query_one("#timeline").mount(self._lanes)
         self._lanes.start_focus()
 
