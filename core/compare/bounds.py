@@ -7,6 +7,10 @@ likely, so the sum is a random walk with known steps, whatever the noise is. The
 after every block. Its bounds spend the false rate as Lan and DeMets (Biometrika 70, 1983) propose,
 and follow from the exact recursion of Armitage, McPherson and Rowe (J. R. Statist. Soc. A 132,
 1969).
+
+Pairs of processes that took turns are judged by Wilcoxon's signed-rank test, checked after every
+pair. If both sides are the same, signs are fair coins and the rank of a new difference among the
+earlier ones is uniform, so the joint distribution of all looks is known, whatever the noise is.
 """
 
 from __future__ import annotations
@@ -72,6 +76,45 @@ def block_bound(blocks: int) -> int | None:
         return None
     bound = _bounds()[blocks - 1]
     return bound if bound <= 2 * blocks else None
+
+
+FIRST_PAIR_LOOK = 7
+"""Pairs before which no order of the differences is rare enough to be significant."""
+# fmt: off
+_PAIR_BOUNDS = (
+    0, 0, 2, 3, 5, 7, 9, 11, 14, 17, 20, 24, 28, 32, 36, 41, 46, 52, 58, 64, 70, 77, 85, 92, 99,
+    108, 116, 126, 135, 144, 154, 164, 175, 187, 198, 209, 221, 233, 248, 261, 275, 288, 303,
+    315, 331, 346, 363, 378, 396, 411, 429, 449, 468, 487, 504, 523, 544, 563, 583, 602, 626,
+    647, 667, 691, 715, 736, 758, 782, 809, 833, 861, 887, 915, 938, 964, 994, 1020, 1053, 1080,
+    1109, 1135, 1161, 1195, 1227, 1254, 1292, 1316, 1350, 1385, 1415, 1446, 1477, 1520, 1549,
+    1584, 1617, 1653, 1691, 1727, 1757, 1797, 1844, 1884, 1919, 1958, 2000, 2036, 2079, 2116,
+    2160, 2201, 2246, 2284, 2326, 2371, 2414, 2461, 2510, 2547, 2595, 2639, 2681, 2725, 2780,
+    2836, 2874, 2930, 2971, 3025, 3072, 3120, 3168, 3218, 3256, 3315, 3375, 3422, 3475, 3517,
+    3577, 3622, 3690, 3752, 3821, 3872, 3921, 3975, 4032, 4083, 4149, 4198, 4258, 4319, 4370,
+    4431, 4495, 4557, 4605, 4673, 4742, 4795, 4870, 4935, 4980, 5047, 5117, 5177, 5249, 5322,
+    5382, 5443, 5515, 5578, 5660, 5720, 5786, 5844, 5916, 5980, 6049, 6134, 6227, 6297, 6374,
+    6451, 6528, 6582, 6648, 6717, 6779, 6878, 6955, 7047, 7119, 7204, 7285, 7388, 7449, 7518,
+    7587, 7660, 7735, 7839, 7915, 7976, 8066, 8154, 8234, 8294, 8408, 8498, 8567, 8668, 8743,
+    8851, 8932, 9032, 9103, 9197, 9263, 9351, 9438, 9528, 9622, 9705, 9792, 9879, 10013, 10078,
+    10145, 10212, 10337, 10424, 10522, 10605, 10672, 10780, 10897, 10975, 11090, 11185, 11321,
+    11401, 11475, 11625, 11693, 11763, 11843, 11963, 12048,
+)
+# fmt: on
+MAX_DUET_PAIRS = FIRST_PAIR_LOOK + len(_PAIR_BOUNDS) - 1
+
+
+def pair_bound(pairs: int) -> int | None:
+    """Largest sum of the minority's ranks that rejects after this number of pairs, or None.
+
+    The test looks after every pair from `FIRST_PAIR_LOOK` on, and spends the false rate over all
+    looks. ``python -m tests.validation.pair_bounds`` computes the table.
+
+    Raises:
+        ValueError: More than `MAX_DUET_PAIRS`.
+    """
+    if pairs > MAX_DUET_PAIRS:
+        raise ValueError(f"{pairs} pairs: bounds are known up to {MAX_DUET_PAIRS}")
+    return _PAIR_BOUNDS[pairs - FIRST_PAIR_LOOK] if pairs >= FIRST_PAIR_LOOK else None
 
 
 @cache

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
+import statistics
 from collections.abc import Sequence
 
 import msgspec
 
-from sysbench.core.compare.bounds import FIRST_LOOK, MAX_BLOCKS, least_pairs
+from sysbench.core.compare.bounds import (
+    FIRST_LOOK,
+    FIRST_PAIR_LOOK,
+    MAX_BLOCKS,
+    MAX_DUET_PAIRS,
+    least_pairs,
+)
 from sysbench.core.compare.interval import (
+    Interval,
     RoundBlock,
+    duet,
     from_known_spread,
     interleaved,
     paired,
     residuals,
     separate,
 )
-from sysbench.core.compare.power import ROUNDS_A_BLOCK, more_rounds, pairs_needed
+from sysbench.core.compare.power import (
+    ROUNDS_A_BLOCK,
+    ROUNDS_A_PAIR,
+    duet_pairs_needed,
+    more_rounds,
+    pairs_needed,
+)
 from sysbench.core.compare.verdict import MIN_EFFECT, NO_TIMES, Verdict, judge
 from sysbench.core.formatting import percent, significant
 from sysbench.core.record.environment import is_simulated
@@ -59,9 +75,9 @@ def verdict_of(
 ) -> Verdict:
     """Judge the step time of run B against that of run A.
 
-    The evidence is the first available of: rounds interleaved in one experiment, rounds paired by
-    the passes of a study, rounds of both runs, and one process a side with the spread of earlier
-    processes.
+    The evidence is the first available of: rounds interleaved in one experiment, its pairs of
+    processes that took turns, rounds paired by the passes of a study, rounds of both runs, and one
+    process a side with the spread of earlier processes.
     """
     reasons = _untimed(a), _untimed(b)
     reason = reasons[0] or reasons[1]
@@ -96,6 +112,8 @@ def _untimed(record: Record) -> str:
 def _judge(a: Timing, b: Timing, known: Known, smallest: float) -> Verdict:
     if blocks := round_blocks(a.rounds, b.rounds):
         return _judge_blocks(blocks, smallest)
+    if differences := duet_differences(a.rounds, b.rounds):
+        return _judge_duet(differences, smallest)
     pairs = pairs_of(a.rounds, b.rounds)
     if len(pairs) >= least_pairs():
         return of_pairs(pairs, smallest=smallest)
@@ -126,19 +144,48 @@ def of_pairs(pairs: Sequence[tuple[float, float]], *, smallest: float = MIN_EFFE
 def _judge_blocks(blocks: Sequence[RoundBlock], smallest: float) -> Verdict:
     if len(blocks) < FIRST_LOOK:
         wait = ROUNDS_A_BLOCK * (FIRST_LOOK - len(blocks))
-        verdict = judge(interleaved(blocks), smallest=smallest)
-        return msgspec.structs.replace(verdict, next=f"{wait} more rounds until the first look")
+        return _before_first_look(interleaved(blocks), wait, smallest)
     interval, noise = interleaved(blocks), residuals(blocks)
     needed = more_rounds(blocks, noise, smallest)
     verdict = judge(interval, smallest=smallest, more_rounds=needed)
     if verdict.verdict != "not decidable":
         return verdict
-    following = [verdict.next]
-    if needed is None:
-        most = ROUNDS_A_BLOCK * MAX_BLOCKS
-        following = [f"not even {most} rounds would decide a {percent(smallest)} difference here"]
     as_seen = more_rounds(blocks, noise, interval.change)
-    if as_seen is not None and abs(interval.change) > smallest:
+    return _with_next(verdict, interval, as_seen, ROUNDS_A_BLOCK * MAX_BLOCKS)
+
+
+def _judge_duet(differences: Sequence[float], smallest: float) -> Verdict:
+    interval, done = duet(differences), len(differences)
+    if done < FIRST_PAIR_LOOK or interval.spread is None:
+        wait = ROUNDS_A_PAIR * (FIRST_PAIR_LOOK - done)
+        return _before_first_look(interval, wait, smallest)
+    needed, as_seen = (
+        None if pairs is None else ROUNDS_A_PAIR * max(1, pairs - done)
+        for pairs in (
+            duet_pairs_needed(interval.spread, smallest),
+            duet_pairs_needed(interval.spread, interval.change),
+        )
+    )
+    verdict = judge(interval, smallest=smallest, more_rounds=needed)
+    if verdict.verdict != "not decidable":
+        return verdict
+    return _with_next(verdict, interval, as_seen, ROUNDS_A_PAIR * MAX_DUET_PAIRS)
+
+
+def _before_first_look(interval: Interval, wait: int, smallest: float) -> Verdict:
+    verdict = judge(interval, smallest=smallest)
+    if verdict.verdict != "not decidable":
+        return verdict
+    return msgspec.structs.replace(verdict, next=f"{wait} more rounds until the first look")
+
+
+def _with_next(verdict: Verdict, interval: Interval, as_seen: int | None, most: int) -> Verdict:
+    """Add what would decide; ``as_seen`` rounds do for the present change, ``most`` are allowed."""
+    following = [verdict.next]
+    if verdict.more_rounds is None:
+        words = percent(verdict.smallest)
+        following = [f"not even {most} rounds would decide a {words} difference here"]
+    if as_seen is not None and abs(interval.change) > verdict.smallest:
         following.append(f"{as_seen} more would decide the observed one")
     return msgspec.structs.replace(verdict, next="; ".join(following))
 
@@ -164,6 +211,61 @@ def round_blocks(a: Sequence[Round], b: Sequence[Round]) -> list[RoundBlock]:
         for n in sorted(times_a.keys() & times_b.keys())
         if len(times_a[n]) == len(times_b[n]) == _SIDES_TO_BLOCK
     ]
+
+
+def duet_pairs(a: Sequence[Round], b: Sequence[Round]) -> list[tuple[Round, Round]]:
+    """The complete pairs of the last experiment that measured both runs, A's round first, in order.
+
+    A pair that was repeated counts with its last processes.
+    """
+    last = last_experiment(a, b)
+    by_pair_a, by_pair_b = (
+        {
+            row.block: row
+            for row in rows
+            if last and row.experiment == last and row.duet and row.counts and row.median_ms
+        }
+        for rows in (a, b)
+    )
+    both = sorted(n for n in by_pair_a.keys() & by_pair_b.keys() if n is not None)
+    return [(by_pair_a[n], by_pair_b[n]) for n in both]
+
+
+def duet_differences(a: Sequence[Round], b: Sequence[Round]) -> list[float]:
+    """Logarithm of B's step time over A's in each of `duet_pairs`."""
+    return [pair_difference(*pair) for pair in duet_pairs(a, b)]
+
+
+def pair_difference(a: Round, b: Round) -> float:
+    """Logarithm of B's step time over A's: the median over turns that follow each other.
+
+    A change of the machine hits neighbouring turns alike, wherever between the turns it comes. That
+    of the two processes' medians would differ if it came in the middle.
+    """
+    turns_a, turns_b = _turn_logs(a), _turn_logs(b)
+    first, second = (
+        (turns_a, turns_b) if (a.position or 0) < (b.position or 0) else (turns_b, turns_a)
+    )
+    steps = [y - x for x, y in zip(first, second, strict=False)]
+    steps += [y - x for x, y in zip(first[1:], second, strict=False)]
+    if not steps or min(map(len, (turns_a, turns_b))) < _MIN_TURNS:
+        return math.log((b.median_ms or math.nan) / (a.median_ms or math.nan))
+    return statistics.median(steps) * (1 if first is turns_a else -1)
+
+
+_MIN_TURNS = 3
+
+
+def _turn_logs(row: Round) -> list[float]:
+    """Logarithm of the median step of each turn; empty if the turns are not those of the steps."""
+    ends = list(itertools.accumulate(row.turn_steps))
+    if min(row.turn_steps, default=0) < 1 or ends[-1] != len(row.samples_ms):
+        return []
+    medians = [
+        statistics.median(row.samples_ms[end - count : end])
+        for count, end in zip(row.turn_steps, ends, strict=True)
+    ]
+    return [math.log(median) for median in medians] if min(medians) > 0 else []
 
 
 def pairs_of(a: Sequence[Round], b: Sequence[Round]) -> list[tuple[float, float]]:
@@ -193,7 +295,7 @@ def last_experiment(a: Sequence[Round], b: Sequence[Round]) -> str:
 def _by_block(rows: Sequence[Round], experiment: str) -> dict[int, list[float]]:
     blocks: dict[int, list[float]] = {}
     for row in rows:
-        in_block = row.experiment == experiment and row.block is not None
+        in_block = row.experiment == experiment and row.block is not None and not row.duet
         if in_block and row.counts and row.median_ms and row.block is not None:
             blocks.setdefault(row.block, []).append(row.median_ms)
     return blocks

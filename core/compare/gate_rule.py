@@ -12,7 +12,7 @@ import msgspec
 from sysbench.core.compare.bounds import MAX_BLOCKS
 from sysbench.core.compare.compared_records import NOTHING_KNOWN, Known, counted_ms, round_blocks
 from sysbench.core.compare.interval import RoundBlock, residuals
-from sysbench.core.compare.power import QUANTILES, ROUNDS_A_BLOCK, more_rounds
+from sysbench.core.compare.power import QUANTILES, ROUNDS_A_BLOCK, duet_pairs_needed, more_rounds
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import WorkerFailed
 from sysbench.core.formatting import percent, signed_percent
@@ -131,6 +131,8 @@ def _needed(
     if verdict.basis == "interleaved rounds" and a.timing and b.timing:
         blocks = round_blocks(a.timing.rounds, b.timing.rounds)
         rounds = interleaved_rounds(blocks, margin)
+    elif verdict.basis == "duet pairs" and spread is not None:
+        rounds = duet_pairs_needed(spread, math.expm1(distance))
     elif spread is None:
         return None, f"{DEFAULT_ROUNDS} rounds a side would show the spread: {counts}"
     else:

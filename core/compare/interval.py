@@ -13,14 +13,31 @@ import msgspec
 from sysbench.core.compare.bounds import (
     FALSE_RATE,
     MAX_BLOCKS,
+    MAX_DUET_PAIRS,
     block_bound,
+    pair_bound,
     rank_bound,
     signed_rank_bound,
 )
 
-Basis = Literal["interleaved rounds", "paired rounds", "separate rounds", "known spread", "none"]
-"""Evidence of a verdict: rounds in ABBA blocks, rounds in the same passes over a study's grid,
-rounds of two runs, spread of earlier runs."""
+Basis = Literal[
+    "duet pairs",
+    "interleaved rounds",
+    "paired rounds",
+    "separate rounds",
+    "known spread",
+    "none",
+]
+"""Evidence of a verdict: pairs of processes that took turns, rounds in ABBA blocks, rounds in the
+same passes over a study's grid, rounds of two runs, spread of earlier runs."""
+
+IN_TURN = ("duet pairs", "interleaved rounds")
+"""Kinds of evidence that an experiment measured in turn."""
+LARGEST_ARTEFACT = 3.0
+"""Factor by which two processes of one spec, measured together, are assumed never to differ. It
+decides differences of many times before the rank tests have enough rounds to look."""
+MIN_FAR = 2
+"""Rounds of each side that must all show such a difference."""
 
 MIN_KNOWN = 5
 """Minimum number of processes of one spec to know their spread."""
@@ -71,9 +88,13 @@ def interleaved(blocks: Sequence[RoundBlock]) -> Interval:
         raise ValueError("no blocks to judge")
     bound = block_bound(len(counted))
     low = high = None
+    source = f"{2 * len(counted)} interleaved runs each"
     if bound is not None:
         middle = 2 * len(counted)
         low, high = differences[middle - bound], differences[middle + bound - 1]
+    elif (ends := _far_ends(differences)) is not None:
+        low, high = ends
+        source = f"{source}, {_FAR_WORDS}"
     return Interval(
         change=math.expm1(statistics.median(differences)),
         low=None if low is None else math.expm1(low),
@@ -82,8 +103,47 @@ def interleaved(blocks: Sequence[RoundBlock]) -> Interval:
         rounds_a=2 * len(counted),
         rounds_b=2 * len(counted),
         spread=_within_blocks(counted),
-        source=f"{2 * len(counted)} interleaved runs each",
+        source=source,
     )
+
+
+_FAR_WORDS = f"beyond the factor of {LARGEST_ARTEFACT:g} that runs of one spec stay within"
+
+
+def _far_ends(differences: Sequence[float]) -> tuple[float, float] | None:
+    """Ends of the interval if even the smallest difference is beyond `LARGEST_ARTEFACT`."""
+    reach = math.log(LARGEST_ARTEFACT)
+    low, high = min(differences) - reach, max(differences) + reach
+    return (low, high) if low > 0 or high < 0 else None
+
+
+def duet(differences: Sequence[float]) -> Interval:
+    """Interval of the change from pairs of fresh processes that took turns, valid at every look.
+
+    Its ends are Walsh averages, as those of `paired`: the changes that the sequential signed-rank
+    test of `bounds` does not reject. Which process of a pair begins is random, so either sign of a
+    difference is equally likely if the sides are the same, whatever the noise is. Looks after more
+    than `MAX_DUET_PAIRS` pairs use the first ones.
+
+    Args:
+        differences: Logarithm of B's step time over A's in each pair, in the order of measuring.
+
+    Raises:
+        ValueError: No pair.
+    """
+    counted = differences[:MAX_DUET_PAIRS]
+    interval = _signed_ranks(counted, pair_bound(len(counted)))
+    source = f"{_pairs(len(counted))} of runs that took turns"
+    ends = _far_ends(counted) if len(counted) >= MIN_FAR and interval.low is None else None
+    if ends is not None:
+        source = f"{source}, {_FAR_WORDS}"
+        low, high = map(math.expm1, ends)
+        interval = msgspec.structs.replace(interval, low=low, high=high)
+    return msgspec.structs.replace(interval, basis="duet pairs", source=source)
+
+
+def _pairs(count: int) -> str:
+    return "1 pair" if count == 1 else f"{count} pairs"
 
 
 def residuals(blocks: Sequence[RoundBlock]) -> list[float]:
@@ -139,10 +199,14 @@ def paired(a: Sequence[float], b: Sequence[float], *, false_rate: float = FALSE_
         ValueError: No passes, or different numbers of them.
     """
     differences = [math.log(y / x) for x, y in zip(a, b, strict=True)]
+    return _signed_ranks(differences, signed_rank_bound(len(differences), false_rate))
+
+
+def _signed_ranks(differences: Sequence[float], bound: int | None) -> Interval:
+    """The changes that Wilcoxon's signed-rank test with this bound does not reject."""
     if not differences:
         raise ValueError("no rounds to judge")
     means = sorted((x + y) / 2 for n, x in enumerate(differences) for y in differences[n:])
-    bound = signed_rank_bound(len(differences), false_rate)
     low = high = None
     if bound is not None:
         low, high = means[bound], means[-1 - bound]

@@ -1,4 +1,4 @@
-"""Power of the sequential test on interleaved rounds.
+"""Power of the sequential tests on interleaved rounds and on pairs.
 
 The chance to decide follows exactly from the distribution of one block's statistic, assuming
 independent blocks. That distribution is counted over every four successive measured rounds, which
@@ -7,18 +7,22 @@ include drift and other processes as they came, or over normal noise of a known 
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 import random
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from sysbench.core.compare.bounds import (
     FALSE_RATE,
     MAX_BLOCKS,
+    MAX_DUET_PAIRS,
     block_bound,
     least_pairs,
+    pair_bound,
     signed_rank_bound,
     walk_on,
 )
@@ -32,6 +36,8 @@ QUANTILES = _NORMAL.inv_cdf(1 - FALSE_RATE / 2) + _NORMAL.inv_cdf(WANTED_POWER)
 MAX_PAIRS = 10_000
 """Pairs beyond which no number is reported."""
 _DRAWS = 500
+Powers = Callable[[Sequence[float], float, int], list[float]]
+"""Chances to find a true change after 1, 2 … looks, as `power_after` returns them."""
 _MANY_PAIRS = 40  # beyond them Noether's formula is right within a few points of power
 
 
@@ -93,7 +99,60 @@ def _power(effect: float, pairs: int) -> float:
     return rejections / _DRAWS
 
 
+def duet_power_after(residuals: Sequence[float], difference: float, pairs: int) -> list[float]:
+    """Chance that a true change has been found after 1, 2 … pairs of processes that took turns.
+
+    Simulated with a fixed seed.
+
+    Args:
+        residuals: Deviations of pairs' log ratios; fewer than 16 are replaced by a normal
+            distribution of their spread.
+        difference: The true change, as a share; its sign has no effect on the power.
+        pairs: At most `MAX_DUET_PAIRS`.
+    """
+    values, effect = _with_a_shape(residuals), abs(math.log1p(difference))
+    draw, decided = random.Random(0), [0] * (pairs + 1)
+    for _ in range(_DRAWS):
+        sizes: list[float] = []
+        signs: list[int] = []
+        against = 0
+        for count in range(1, pairs + 1):
+            value = effect + draw.choice(values) * draw.choice((-1, 1))
+            rank = bisect.bisect(sizes, abs(value))
+            sizes.insert(rank, abs(value))
+            signs.insert(rank, int(value < 0))
+            # Its own rank, and one more for each larger difference of the minority.
+            against += (rank + 1) * signs[rank] + sum(signs[rank + 1 :])
+            bound = pair_bound(count)
+            if bound is not None and against <= bound:
+                decided[count] += 1
+                break
+    return [total / _DRAWS for total in itertools.accumulate(decided[1:])]
+
+
+def duet_pairs_needed(spread: float, difference: float) -> int | None:
+    """Pairs of processes that took turns that decide a true change with `WANTED_POWER`.
+
+    None if not even `MAX_DUET_PAIRS` would.
+
+    Args:
+        spread: Standard deviation of one process of a pair, as a share.
+        difference: The true change, as a share.
+    """
+    noise = max(math.log1p(spread), 1e-12)
+    return _duet_pairs_for(float(f"{abs(math.log1p(difference)) / noise:.2g}"))
+
+
+@cache
+def _duet_pairs_for(effect: float) -> int | None:
+    """Pairs for an effect in standard deviations of one process."""
+    residuals = normal_residuals(math.expm1(math.sqrt(2)))
+    powers = duet_power_after(residuals, math.expm1(effect), MAX_DUET_PAIRS)
+    return next((n for n, power in enumerate(powers, 1) if power >= WANTED_POWER), None)
+
+
 ROUNDS_A_BLOCK = 4
+ROUNDS_A_PAIR = 2
 _RESIDUALS = 1999
 _MIN_RESIDUALS = 16  # fewer residuals say little about the shape of their distribution
 
@@ -118,21 +177,24 @@ def power_after(residuals: Sequence[float], difference: float, blocks: int) -> l
     return _powers(_block_step(residuals, abs(math.log1p(difference))), 0, 0, blocks)
 
 
-def smallest_difference(residuals: Sequence[float], blocks: int) -> float | None:
-    """Smallest slowdown that this number of blocks detects with `WANTED_POWER`, as a share.
+def smallest_difference(
+    residuals: Sequence[float], count: int, powers: Powers = power_after
+) -> float | None:
+    """Smallest slowdown that is detected with `WANTED_POWER`, as a share.
 
-    None if the blocks are too few to find any.
+    None if the evidence is too little to find any.
+
+    Args:
+        count: Blocks, or pairs with ``powers`` of pairs.
     """
-    if block_bound(blocks) is None:
-        return None
-    low, high = 0.0, 1e-6
-    while power_after(residuals, high, blocks)[-1] < WANTED_POWER:
+    low, high = 0.0, max(1e-6, statistics.pstdev(residuals) / 16 if residuals else 0.0)
+    while powers(residuals, high, count)[-1] < WANTED_POWER:
         low, high = high, 2 * high
         if high > 1e3:
             return None
     while high - low > 0.01 * high:
         middle = (low + high) / 2
-        enough = power_after(residuals, middle, blocks)[-1] >= WANTED_POWER
+        enough = powers(residuals, middle, count)[-1] >= WANTED_POWER
         low, high = (low, middle) if enough else (middle, high)
     return high
 
@@ -174,12 +236,7 @@ def _powers(step: dict[int, float], start: int, done: int, more: int) -> list[fl
 
 def _block_step(residuals: Sequence[float], effect: float) -> dict[int, float]:
     """Distribution of one block's statistic if B's logarithms are higher by ``effect``."""
-    values = list(residuals)
-    if len(values) < _MIN_RESIDUALS:
-        level = statistics.fmean(values) if values else 0.0
-        squares = sum((value - level) ** 2 for value in values)
-        spread = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0
-        values = normal_residuals(math.expm1(spread))
+    values = _with_a_shape(residuals)
     counts: Counter[int] = Counter()
     for first in range(len(values) - ROUNDS_A_BLOCK + 1):
         outer1, inner1, inner2, outer2 = values[first : first + ROUNDS_A_BLOCK]
@@ -188,6 +245,17 @@ def _block_step(residuals: Sequence[float], effect: float) -> dict[int, float]:
             counts[_longer((outer1, outer2), (inner1 + shift, inner2 + shift), shift)] += 1
     total = counts.total()
     return {statistic: count / total for statistic, count in counts.items()}
+
+
+def _with_a_shape(residuals: Sequence[float]) -> list[float]:
+    """The residuals, or a normal distribution of their spread if they are few."""
+    values = list(residuals)
+    if len(values) >= _MIN_RESIDUALS:
+        return values
+    level = statistics.fmean(values) if values else 0.0
+    squares = sum((value - level) ** 2 for value in values)
+    spread = math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0
+    return normal_residuals(math.expm1(spread))
 
 
 def _longer(outer: tuple[float, float], inner: tuple[float, float], shift: float) -> int:

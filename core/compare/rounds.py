@@ -56,6 +56,7 @@ def timed_block(
         warmup_ms=list(warmup_ms),
         warmup_settled=settled(warmup_ms[1:]),
         samples_ms=samples,
+        batch_steps=[len(batch.step_ms) for batch in batches],
         phase_samples_ms=phases,
         stop_reason=reason,
         settled=step.half_width <= spec.until,
@@ -106,6 +107,7 @@ def with_times(process: Round, timing: Timing | None) -> Round:
         loss_last=timing.loss_last,
         phases={name: phase.median_ms for name, phase in timing.phases.items()},
         samples_ms=timing.samples_ms,
+        turn_steps=timing.batch_steps if process.duet else [],
     )
 
 

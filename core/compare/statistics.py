@@ -116,12 +116,20 @@ def stop_reason(
     until: float,
     max_steps: int,
     max_seconds: float,
+    turns: tuple[int, int] | None = None,
 ) -> str | None:
-    """The reason to stop measuring, or None to continue; a number of ``steps`` is the only rule."""
+    """The reason to stop measuring, or None to continue; a number of ``steps`` is the only rule.
+
+    Args:
+        turns: Turns taken, and the number of them in a pair of processes, which replaces ``until``.
+    """
     if steps:
         return f"the {steps} steps asked for are done" if len(samples) >= steps else None
     enough = len(samples) >= MIN_STEPS and elapsed_seconds >= MIN_SECONDS
-    if enough and half_width(samples) <= until:
+    if turns is not None:
+        if turns[0] >= turns[1]:
+            return f"the {turns[1]} turns of its pair are done"
+    elif enough and half_width(samples) <= until:
         return f"the median is known to ±{100 * until:.2g} %"
     if len(samples) >= max_steps:
         return f"the limit of {max_steps} steps was reached"
@@ -136,6 +144,7 @@ _FEW_WORDS = (
     (re.compile(r"the limit of (.+) was reached"), r"stopped at \1"),
     (re.compile(r"the median is known to .+"), ""),
     (re.compile(r"stopped on request after .+"), ON_REQUEST),
+    (re.compile(r"the (\d+) turns of its pair are done"), r"all \1 turns of its pair"),
 )
 
 

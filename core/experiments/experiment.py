@@ -16,10 +16,12 @@ from typing import Literal
 
 import msgspec
 
+from sysbench.core.compare.power import ROUNDS_A_BLOCK, ROUNDS_A_PAIR
 from sysbench.core.compare.verdict import MIN_EFFECT, Verdict
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.experiments.experiment_places import experiment_folders
 from sysbench.core.experiments.experiment_places import experiments_folder as experiments_folder
+from sysbench.core.experiments.pairing import why_not_pairs
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.machine.interpreter import ready_python
 from sysbench.core.runs.job_directory import JobDirectory, job_with_id, new_job_folder
@@ -35,10 +37,15 @@ from sysbench.core.spec.spec import RunSpec
 
 Side = Literal["A", "B"]
 Purpose = Literal["ab", "noise"]
+Method = Literal["duet", "blocks"]
+"""``duet``: pairs of processes that live side by side and take turns; ``blocks``: blocks of four
+processes, one after another."""
 Ending = Literal["decided", "out-of-time", "out-of-rounds", "failed", "cancelled", "killed"]
 """``failed``: a round did not finish; ``killed``: its process left no ending."""
 ORDERS: tuple[tuple[Side, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))
 """Orders of a block; both cancel a linear drift."""
+PAIR_ORDERS: tuple[tuple[Side, ...], ...] = (("A", "B"), ("B", "A"))
+"""Orders of the turns of a pair."""
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +56,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
         b: Id of B's run.
         smallest: Smallest difference that matters, as a share.
         gate: Slowdown that a gate allows, as a share; null without a gate.
-        max_minutes: Minutes after which no new block starts; resets on resume.
+        max_minutes: Minutes after which no new block or pair starts; resets on resume.
+        method: How rounds are measured; ``blocks`` in experiments of versions without pairs.
+        why_blocks: Why not in pairs; empty if they are.
         purpose: ``ab``, or ``noise`` for rounds of the noise doctor.
         plan: The forecast before the start, to compare with the outcome; null without one.
     """
@@ -64,10 +73,22 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True):
     max_minutes: float = 15.0
     purpose: Purpose = "ab"
     plan: Plan | None = None
+    method: Method = "blocks"
+    why_blocks: str = ""
 
     def order(self, block: int) -> tuple[Side, ...]:
-        """Return the sides of a block's four rounds, in an order drawn for each block."""
-        return random.Random(f"{self.seed}/{block}").choice(ORDERS)
+        """Return the sides of a block's four rounds, or of a pair, in an order drawn for each."""
+        orders = PAIR_ORDERS if self.method == "duet" else ORDERS
+        return random.Random(f"{self.seed}/{block}").choice(orders)
+
+    @property
+    def block_rounds(self) -> int:
+        """Rounds after which the verdict is judged."""
+        return ROUNDS_A_PAIR if self.method == "duet" else ROUNDS_A_BLOCK
+
+    @property
+    def block_word(self) -> str:
+        return "pair" if self.method == "duet" else "block"
 
     def run_of(self, side: Side) -> str:
         return self.a if side == "A" else self.b
@@ -143,6 +164,7 @@ def create_experiment(
     seed: int | None = None,
     purpose: Purpose = "ab",
     plan: Plan | None = None,
+    method: Method | None = None,
     root: Path | None = None,
     pythons: tuple[str | None, str | None] = (None, None),
 ) -> ExperimentDirectory:
@@ -151,7 +173,8 @@ def create_experiment(
     Args:
         smallest: Smallest difference that matters, as a share.
         gate: Slowdown that a gate allows, as a share.
-        max_minutes: Minutes after which no new block starts.
+        max_minutes: Minutes after which no new block or pair starts.
+        method: None takes pairs where both sides fit the device.
         seed: Of the order; None draws one.
         pythons: Interpreters of the sides' workers (default: the chosen one).
 
@@ -163,6 +186,7 @@ def create_experiment(
     python_a, python_b = map(ready_python, pythons)
     run_a = create_run(spec_a, ["timing"], root, python=python_a)
     run_b = create_run(spec_b, ["timing"], root, python=python_b)
+    why_blocks = "" if method else why_not_pairs(spec_a, spec_b)
     created_ns = time.time_ns()
     directory = ExperimentDirectory(new_job_folder(experiments_folder(root), created_ns))
     directory.write(
@@ -178,6 +202,8 @@ def create_experiment(
             max_minutes=max_minutes,
             purpose=purpose,
             plan=plan,
+            method=method or ("blocks" if why_blocks else "duet"),
+            why_blocks=why_blocks,
         ),
     )
     return directory

@@ -13,12 +13,14 @@ from sysbench.core.compare.compared_records import last_experiment, verdict_of
 from sysbench.core.compare.comparison import Factor, differing
 from sysbench.core.compare.conditions import Condition, conditions_of
 from sysbench.core.compare.gate_rule import Gate, gate_of, undecided
+from sysbench.core.compare.interval import IN_TURN
 from sysbench.core.compare.verdict import Verdict, headline
 from sysbench.core.errors import NotFoundError, WorkerFailed
 from sysbench.core.experiments.experiment import (
     Experiment,
     ExperimentDirectory,
     ExperimentEnd,
+    Method,
     find_experiment,
 )
 from sysbench.core.experiments.experiment_runner import (
@@ -57,6 +59,8 @@ class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
         seconds: Duration of its last process; null without an ending.
         verdict: B against A, on the complete blocks.
         blocks: Complete blocks of four rounds.
+        pairs: Complete pairs of processes that took turns.
+        method: How rounds were measured, see `Experiment`; ``why_blocks`` is why not in pairs.
         plan: Forecast before the start; null without one.
         factors: Settings and facts of the machine in which the two differ.
         conditions: State of the machine during the rounds.
@@ -74,6 +78,9 @@ class ExperimentReport(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     gate: Gate | None
     blocks: int
+    pairs: int
+    method: Method
+    why_blocks: str
     seed: int
     max_minutes: float
     plan: Plan | None
@@ -126,8 +133,8 @@ def _report(
     ending = "running" if is_live else ended.ending if ended else "killed"
     can_go_on = not is_live and (ended is None or ended.can_go_on)
     resume = f"sysbench-tui ab --resume {shlex.quote(experiment.id)}" if can_go_on else ""
-    if verdict.verdict == "not decidable" and verdict.basis != "interleaved rounds":
-        # Without a complete block the advice is to measure both alternately, as this one does.
+    if verdict.verdict == "not decidable" and verdict.basis not in IN_TURN:
+        # Without a complete block or pair the advice is to measure both in turn, as this one does.
         verdict = msgspec.structs.replace(
             verdict, next=f"`{resume}` continues it" if resume else ""
         )
@@ -143,6 +150,9 @@ def _report(
         verdict=verdict,
         gate=_gate(records, verdict, experiment.gate, ended),
         blocks=verdict.rounds_a // 2 if verdict.basis == "interleaved rounds" else 0,
+        pairs=verdict.rounds_a if verdict.basis == "duet pairs" else 0,
+        method=experiment.method,
+        why_blocks=experiment.why_blocks,
         seed=experiment.seed,
         max_minutes=experiment.max_minutes,
         plan=experiment.plan,

@@ -1,4 +1,4 @@
-"""Run an experiment: blocks of fresh processes until the verdict is decided.
+"""Run an experiment: pairs or blocks of fresh processes until the verdict is decided.
 
 ``python -P -m sysbench.core.experiments.experiment_runner EXPERIMENT_DIRECTORY`` runs detached,
 without output; the ``ab`` command consumes the same generator in its own process.
@@ -14,11 +14,15 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from sysbench.core.compare.bounds import MAX_BLOCKS
-from sysbench.core.compare.compared_records import other_computation, round_blocks, verdict_of
+from sysbench.core.compare.bounds import MAX_BLOCKS, MAX_DUET_PAIRS
+from sysbench.core.compare.compared_records import (
+    duet_pairs,
+    other_computation,
+    round_blocks,
+    verdict_of,
+)
 from sysbench.core.compare.conditions import others_load
 from sysbench.core.compare.gate_rule import gate
-from sysbench.core.compare.power import ROUNDS_A_BLOCK
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import DamagedFileError, DeviceBusyError
 from sysbench.core.experiments.experiment import (
@@ -34,7 +38,13 @@ from sysbench.core.record.timing import Round
 from sysbench.core.runs.job_directory import Cancellation, work_until_signal
 from sysbench.core.runs.run_directory import BEGIN_SECONDS, RunDirectory
 from sysbench.core.runs.stored_records import load_record
-from sysbench.core.runs.supervisor import PassPlace, add_round, disturb_round
+from sysbench.core.runs.supervisor import (
+    LOST_PARTNER,
+    PassPlace,
+    add_pair,
+    add_round,
+    disturb_round,
+)
 
 MAX_REPEATS = 2
 """Repeats of one disturbed round; after them the disturbing process counts as part of the machine.
@@ -133,6 +143,8 @@ class RoundFinished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict after a number of blocks, or pairs."""
+
     blocks: int
     verdict: Verdict
 
@@ -189,11 +201,13 @@ class ExperimentRun:
         self.judge_newest()
         while not self.stops():
             began = time.monotonic()
-            yield from self.block(self.blocks_done())
+            block = self.blocks_done()
+            yield from self.pair(block) if self.in_pairs else self.block(block)
             self.last_block = time.monotonic() - began
             if self.failed or self.cancel.is_set():
                 break
-            yield Judged(blocks=self.blocks_done(), verdict=self.verdict())
+            if self.blocks_done():  # none if pairs were just given up
+                yield Judged(blocks=self.blocks_done(), verdict=self.verdict())
         yield self.end()
 
     def block(self, block: int) -> Iterator[ExperimentEvent]:
@@ -206,6 +220,57 @@ class ExperimentRun:
                 again = self.again.get(place, "")
                 yield RoundStarting(block=block, position=position, side=side, again=again)
                 yield from self.one_round(side, block, position)
+
+    @property
+    def in_pairs(self) -> bool:
+        return self.experiment.method == "duet"
+
+    def pair(self, block: int) -> Iterator[ExperimentEvent]:
+        """Measure a pair, again if one of its rounds does not count."""
+        order = self.experiment.order(block)
+        while self.in_pairs and self.blocks_done() <= block and not self.is_over():
+            again = next((self.again[block, n] for n in (0, 1) if (block, n) in self.again), "")
+            for position, side in enumerate(order):
+                yield RoundStarting(block=block, position=position, side=side, again=again)
+            yield from self.one_pair(order, block)
+
+    def one_pair(self, order: Sequence[Side], block: int) -> Iterator[ExperimentEvent]:
+        """Measure two fresh processes that take turns, and judge both by their ends."""
+        first, second = order
+        ended: dict[str, PassEnded] = {}
+        places = [
+            PassPlace(experiment=self.experiment.id, block=block, position=n, side=side, duet=True)
+            for n, side in enumerate(order)
+        ]
+        try:
+            for event in add_pair(
+                (self.runs[first], self.runs[second]),
+                (places[0], places[1]),
+                wait=self.wait,
+                cancel=self.cancel,
+            ):
+                if isinstance(event, PassEnded):
+                    ended[event.side] = event
+                yield event
+            for position, side in enumerate(order):
+                if side in ended:
+                    self.judge_end(side, (block, position), ended[side])
+                self.records[side] = load_record(self.runs[side])
+            self.judge_newest()
+        except (DamagedFileError, DeviceBusyError) as error:
+            self.failed = self.failed or f"a pair: {error}"
+            return
+        for position, side in enumerate(order):
+            for row in experiment_rounds(self.records[side], self.experiment.id):
+                if side in ended and row.index == ended[side].round:
+                    if row.disturbed:
+                        self.again[block, position] = row.disturbed
+                    yield RoundFinished(side=side, round=row)
+
+    def give_up_pairs(self, why: str) -> None:
+        """Go on with one process at a time."""
+        self.experiment = msgspec.structs.replace(self.experiment, method="blocks", why_blocks=why)
+        self.directory.write("experiment.json", self.experiment)
 
     def one_round(self, side: Side, block: int, position: int) -> Iterator[ExperimentEvent]:
         """Measure one fresh process, and judge it by its end and by other processes."""
@@ -235,16 +300,22 @@ class ExperimentRun:
         """Decide whether a round that did not finish is repeated, now or on resume."""
         if ended.outcome in ("finished", "cancelled"):
             return
+        if ended.outcome == "oom" and self.in_pairs:
+            self.give_up_pairs(f"both at once did not fit: {ended.detail}")
+            return
         self.again[place] = ended.detail
         self.lost[place] += 1
         if ended.outcome not in ("killed", "hung") or self.lost[place] > MAX_LOST_REPEATS:
             self.failed = f"a round of {side}: {ended.detail}"
 
     def judge_newest(self) -> None:
-        """Exclude the newest round if it was disturbed, unless that round was repeated before.
+        """Exclude the newest round or pair if it was disturbed, unless it was repeated before.
 
         An earlier process may have been killed between a round and this decision.
         """
+        if self.in_pairs:
+            self.judge_newest_pair()
+            return
         rows = sorted(
             (row for side in self.records for row in self.rounds(side)),
             key=lambda row: row.started_ns,
@@ -252,17 +323,48 @@ class ExperimentRun:
         if not rows or not rows[-1].counts:
             return
         *earlier, newest = rows
-        side: Side = "A" if newest.side == "A" else "B"
+        if why := self.why_repeated(newest, earlier):
+            self.exclude(newest, why)
+
+    def judge_newest_pair(self) -> None:
+        """Exclude both rounds of the newest pair if one does not count, or was disturbed."""
+        rows = sorted(
+            (row for side in self.records for row in self.rounds(side)),
+            key=lambda row: row.started_ns,
+        )
+        if not rows:
+            return
+        newest = [
+            next((row for row in reversed(rows) if row.side == side), None) for side in ("A", "B")
+        ]
+        pair = [row for row in newest if row is not None and row.block == rows[-1].block]
+        counting = [row for row in pair if row.counts]
+        if len(counting) == 1:
+            self.exclude(counting[0], LOST_PARTNER)
+        if len(counting) != len(newest):
+            return
+        earlier = [row for row in rows if row not in pair]
+        why = next(filter(None, (self.why_repeated(row, earlier) for row in pair)), "")
+        for row in pair if why else []:
+            self.exclude(row, why)
+
+    def why_repeated(self, newest: Round, earlier: Sequence[Round]) -> str:
+        """Return the disturbance for which a round is measured again; empty if it counts."""
         repeats = sum(bool(row.disturbed) and _place(row) == _place(newest) for row in earlier)
-        if repeats < MAX_REPEATS and (why := disturbance(newest, earlier)):
-            disturb_round(self.runs[side], newest.index, why)
-            self.records[side] = load_record(self.runs[side])
+        return disturbance(newest, earlier) if repeats < MAX_REPEATS else ""
+
+    def exclude(self, row: Round, why: str) -> None:
+        side: Side = "A" if row.side == "A" else "B"
+        disturb_round(self.runs[side], row.index, why)
+        self.records[side] = load_record(self.runs[side])
 
     def rounds(self, side: Side) -> list[Round]:
-        return experiment_rounds(self.records[side], self.experiment.id)
+        """Return the rounds of the present method."""
+        rows = experiment_rounds(self.records[side], self.experiment.id)
+        return [row for row in rows if row.duet == self.in_pairs]
 
     def blocks_done(self) -> int:
-        """Return the number of blocks before the first incomplete one."""
+        """Return the number of blocks, or pairs, before the first incomplete one."""
         counted = {
             (row.block, row.position, row.side)
             for side in self.records
@@ -298,7 +400,12 @@ class ExperimentRun:
             return True
         if not done:
             return False
-        return self.is_decided(self.verdict()) or done >= MAX_BLOCKS or self.is_out_of_time
+        return self.is_decided(self.verdict()) or done >= self.most or self.is_out_of_time
+
+    @property
+    def most(self) -> int:
+        """Most blocks, or pairs."""
+        return MAX_DUET_PAIRS if self.in_pairs else MAX_BLOCKS
 
     def is_decided(self, verdict: Verdict) -> bool:
         """Return whether no more rounds are needed: for the gate if there is one, else at all."""
@@ -322,7 +429,7 @@ class ExperimentRun:
 
     def ending(self, verdict: Verdict) -> tuple[Ending, str]:
         done = self.blocks_done()
-        rounds = counted(ROUNDS_A_BLOCK * done, "round")
+        rounds = counted(self.experiment.block_rounds * done, "round")
         if self.failed:
             return "failed", self.failed
         if self.other_work():
@@ -333,10 +440,11 @@ class ExperimentRun:
         if self.cancel.is_set():
             resume = f"continue with `ab --resume {self.directory.id}`"
             return "cancelled", f"stopped after {rounds}; {resume}"
-        if done >= MAX_BLOCKS:
+        if done >= self.most:
             return "out-of-rounds", f"{rounds}, the maximum, gave no decision"
         limit = f"the limit of {self.experiment.max_minutes:g} minutes"
-        return "out-of-time", f"after {rounds} another block would have exceeded {limit}"
+        another = f"another {self.experiment.block_word}"
+        return "out-of-time", f"after {rounds} {another} would have exceeded {limit}"
 
 
 def follow_experiment(
@@ -373,9 +481,9 @@ def follow_experiment(
                 if (side, row.index, row.disturbed) not in yielded:
                     yielded.add((side, row.index, row.disturbed))
                     yield RoundFinished(side=side, round=row)
-            whole = round_blocks(rows["A"], rows["B"])
-            if len(whole) > blocks:
-                blocks = len(whole)
+            judged = round_blocks(rows["A"], rows["B"]) or duet_pairs(rows["A"], rows["B"])
+            if len(judged) > blocks:
+                blocks = len(judged)
                 verdict = verdict_of(records["A"], records["B"], smallest=experiment.smallest)
                 yield Judged(blocks=blocks, verdict=verdict)
         if not is_live and (ended or was_live or time.monotonic() > waits_until):

@@ -10,6 +10,7 @@ import msgspec
 from sysbench.core.compare.compared_records import counted_ms, verdict_of
 from sysbench.core.compare.comparison import Factor, differing, differing_facts
 from sysbench.core.compare.gate_rule import Gate, check_timed, gate_of, undecided
+from sysbench.core.compare.interval import IN_TURN
 from sysbench.core.compare.verdict import MIN_EFFECT, Verdict, headline
 from sysbench.core.errors import SpecError
 from sysbench.core.experiments.baselines import Baseline
@@ -190,7 +191,7 @@ def not_comparable(
 
 
 def _note(basis: str, drift: float) -> str:
-    if basis == "interleaved rounds":
+    if basis in IN_TURN:
         return ""
     text = (
         "The baseline's processes ran first, then the run's: a change of the machine in between "

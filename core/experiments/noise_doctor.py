@@ -86,7 +86,7 @@ def examine_noise(
 
     A floor needs at least 8 rounds. Rounds before a cancellation count.
     """
-    directory = create_experiment(spec, spec, max_minutes=minutes, purpose="noise")
+    directory = create_experiment(spec, spec, max_minutes=minutes, purpose="noise", method="blocks")
     others = Neighbours()
     with directory.hold():
         measurement = NoiseMeasurement(directory, True, cancel or Cancellation())

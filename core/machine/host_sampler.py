@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -60,27 +60,32 @@ error of more than a few per cent.
 
 
 class CpuUse:
-    """Processor time of the machine and of one process tree since construction."""
+    """Processor time of the machine and of some process trees since construction."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids
         self._all, self._idle = _all_and_idle_seconds()
-        self._own = _seconds_of_tree(pid)
+        self._own = _seconds_of_trees(pids)
 
     def percent(self) -> tuple[float | None, float | None]:
-        """Return the percentages of all logical cores that were busy, and that the tree used.
+        """Return the percentages of all logical cores that were busy, and that the trees used.
 
-        Both are None below `MIN_CORE_SECONDS`, the second also if the process ended.
+        Both are None below `MIN_CORE_SECONDS`, the second also if a process ended.
         """
         total, idle = _all_and_idle_seconds()
         passed = total - self._all
         if passed < MIN_CORE_SECONDS:
             return None, None
         busy = 100 * min(1.0, max(0.0, 1 - (idle - self._idle) / passed))
-        own = _seconds_of_tree(self._pid)
+        own = _seconds_of_trees(self._pids)
         if own is None or self._own is None:
             return busy, None
         return busy, 100 * max(0.0, own - self._own) / passed
+
+
+def _seconds_of_trees(pids: Sequence[int]) -> float | None:
+    seconds = [_seconds_of_tree(pid) for pid in pids]
+    return None if None in seconds else sum(filter(None, seconds))
 
 
 def _seconds_of_tree(pid: int) -> float | None:
@@ -113,6 +118,11 @@ def memory_capacity_bytes() -> int:
     total = psutil.virtual_memory().total
     # Control groups version 1 write a number above any machine's for "no limit".
     return min(total, memory_limit_bytes() or total)
+
+
+def available_bytes() -> int:
+    """Return the bytes that new processes can use now, at most `memory_capacity_bytes`."""
+    return min(psutil.virtual_memory().available, memory_capacity_bytes())
 
 
 def memory_limit_bytes(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int | None:
@@ -249,10 +259,10 @@ class Neighbours:
 
 
 class ProcessorUse:
-    """Processor use of one process and of all others during its warm-up and measurement."""
+    """Processor use of some processes and of all others, while the first warms up and measures."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids
         self._use: CpuUse | None = None
         self._neighbours: Neighbours | None = None
 
@@ -261,7 +271,7 @@ class ProcessorUse:
             # Not from the measurement on: a look takes ten milliseconds.
             self._neighbours = self._neighbours or Neighbours()
         if stage == "measure":
-            self._use = CpuUse(self._pid)
+            self._use = CpuUse(*self._pids)
 
     def facts(self) -> dict[str, Any]:
         """Return fields of `sysbench.core.record.events.PassEnded`."""

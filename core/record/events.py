@@ -58,7 +58,8 @@ class PassStarted(Event, frozen=True):
     """A fresh worker process started for one pass.
 
     The other fields are of the timing pass: the number of the round, from 1, and its place in the
-    comparison that it belongs to; see `sysbench.core.record.timing.Round`.
+    comparison that it belongs to; see `sysbench.core.record.timing.Round`. ``partner_pid`` is the
+    process that it takes turns with, if it is one of a pair.
     """
 
     name: str
@@ -68,6 +69,8 @@ class PassStarted(Event, frozen=True):
     block: int | None = None
     position: int | None = None
     side: str = ""
+    duet: bool = False
+    partner_pid: int | None = None
 
 
 class StageEntered(Event, frozen=True):
@@ -224,7 +227,8 @@ class PassEnded(Event, frozen=True):
 
     ``cpu_percent`` and ``own_cpu_percent`` are the shares of all of the host's cores that were
     busy, and that the worker's processes used, in the measured part of a timing pass;
-    ``neighbours`` are other processes from its warm-up on.
+    ``neighbours`` are other processes from its warm-up on. Of a pair of processes that take turns
+    the worker's processes are both's. ``side`` is that of a round of a comparison.
     """
 
     name: str
@@ -236,6 +240,7 @@ class PassEnded(Event, frozen=True):
     cpu_percent: float | None = None
     own_cpu_percent: float | None = None
     neighbours: list[Neighbour] = []
+    side: str = ""
 
 
 class RoundDisturbed(Event, frozen=True):

@@ -74,6 +74,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     ``disturbed`` is empty, or the reason why the round does not count. ``experiment``, ``block``,
     ``position`` (from 0 in its block) and ``side`` are those of the comparison that it was measured
     for.
+
+    ``duet`` marks one of a pair of processes that took turns: the pair is the block, ``position`` 0
+    began, ``turn_steps`` are the steps of each turn in ``samples_ms``, and ``own_cpu_percent`` is
+    that of both processes.
     """
 
     index: int
@@ -100,6 +104,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     block: int | None = None
     position: int | None = None
     side: str = ""
+    duet: bool = False
+    turn_steps: list[int] = []
 
     @property
     def counts(self) -> bool:
@@ -131,6 +137,8 @@ class Timing(msgspec.Struct, frozen=True):
     ``loss_start`` is the loss of the very first step, before any update, which every run of the
     same computation shares up to rounding; ``loss_first`` follows the warm-up, ``loss_last`` all
     steps. They are null for steps without a loss.
+
+    ``batch_steps`` are the steps of each batch in ``samples_ms``, between two synchronisations.
 
     ``throttled`` is the share of the measured part in which the driver limited the GPU's clock, by
     reason, from its counters; reasons can overlap. It is null on the CPU and if the driver does not
@@ -172,3 +180,4 @@ class Timing(msgspec.Struct, frozen=True):
     interval_of: Literal["steps", "rounds"] = "steps"
     steps: Spread | None = None
     throttled: dict[str, float] | None = None
+    batch_steps: list[int] = []

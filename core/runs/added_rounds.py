@@ -142,6 +142,7 @@ class RoundLog:
                 block=started.block,
                 position=started.position,
                 side=started.side,
+                duet=started.duet,
                 **msgspec.structs.asdict(around),
             )
             rounds.append(with_times(process, attempt.blocks.get("timing")))

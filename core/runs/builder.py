@@ -248,6 +248,8 @@ class RecordBuilder:
         self._reopen()
         self._open, self._oom, self._alive = event, None, None
         self._worker_pids.add(event.pid)
+        if event.partner_pid is not None:  # on the device it is no other tenant
+            self._worker_pids.add(event.partner_pid)
         if event.name == "timing":
             self._rounds.start(event)
 

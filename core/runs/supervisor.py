@@ -12,6 +12,7 @@ import queue
 import shutil
 import sys
 import time
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -57,7 +58,13 @@ from sysbench.core.runs.job_directory import Cancellation, work_until_signal
 from sysbench.core.runs.kept_rates import measured_facts
 from sysbench.core.runs.prediction_errors import save_error
 from sysbench.core.runs.run_directory import EventLog, Header, RunDirectory
-from sysbench.core.runs.worker_process import CACHE_FOLDER, Job, WorkerProcess, signal_name
+from sysbench.core.runs.worker_process import (
+    CACHE_FOLDER,
+    FIRST_TURN,
+    Job,
+    WorkerProcess,
+    signal_name,
+)
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
 
@@ -76,6 +83,7 @@ class PassPlace(msgspec.Struct, frozen=True, kw_only=True):
     block: int | None = None
     position: int | None = None
     side: str = ""
+    duet: bool = False
 
 
 def supervise(
@@ -96,7 +104,7 @@ def supervise(
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
         yield from supervision.start()
-        yield from _on_devices(supervision, supervision.run_passes, wait=wait)
+        yield from _on_devices([supervision], supervision.run_passes, wait=wait)
 
 
 def add_round(
@@ -121,17 +129,93 @@ def add_round(
         DeviceBusyError: At the first step, if the run has a supervisor, or if ``wait`` is false and
             the device is held.
     """
+    with ExitStack() as held:
+        supervision = held.enter_context(_resumed(run, cancel or Cancellation()))
+        yield from supervision.start_unless_started()
+        yield from _on_devices([supervision], lambda: supervision.run_round(place), wait=wait)
+
+
+def add_pair(
+    runs: tuple[RunDirectory, RunDirectory],
+    places: tuple[PassPlace, PassPlace],
+    *,
+    wait: bool = True,
+    cancel: Cancellation | None = None,
+) -> Iterator[AnyEvent]:
+    """Time two specs in two fresh processes that live side by side and take turns.
+
+    Only one of them steps at a time; the first begins. Each run gets a round as by `add_round`. If
+    one process is lost, the other one is ended as ``cancelled``.
+
+    Args:
+        runs: Two runs whose passes have ``timing``, in the order of the turns.
+
+    Raises:
+        SpecError, DeviceBusyError: As for `add_round`.
+    """
+    cancel = cancel or Cancellation()
+    with ExitStack() as held:
+        pair = [held.enter_context(_resumed(run, cancel)) for run in runs]
+        for supervision in pair:
+            yield from supervision.start_unless_started()
+        yield from _on_devices(pair, lambda: _run_pair(pair, places), wait=wait)
+
+
+@contextmanager
+def _resumed(run: RunDirectory, cancel: Cancellation) -> Iterator[Supervision]:
+    """Hold a run that can have another round; raises as `add_round`."""
     header = run.header()
     if "timing" not in header.passes:
         raise SpecError("passes", ",".join(header.passes), "only the timing pass has rounds")
     require_chosen(header.python)
-    cancel = cancel or Cancellation()
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
         supervision.resume()
-        if not supervision.builder.started:
-            yield from supervision.start()
-        yield from _on_devices(supervision, lambda: supervision.run_round(place), wait=wait)
+        yield supervision
+
+
+LOST_PARTNER = "the other process of its pair was lost"
+
+
+def _run_pair(
+    pair: Sequence[Supervision], places: tuple[PassPlace, PassPlace]
+) -> Iterator[AnyEvent]:
+    processes = []
+    for supervision, place in zip(pair, places, strict=True):
+        supervision.keep_record()
+        number = supervision.builder.next_round
+        processes.append(_PassProcess(supervision, "timing", number, place))
+    yield from _with_telemetry(pair, _follow_pair(processes))
+
+
+def _follow_pair(processes: Sequence[_PassProcess]) -> Iterator[AnyEvent]:
+    first, second = processes
+    to_first, to_second = os.pipe(), os.pipe()
+    try:
+        try:
+            yield from first.launch((to_first[0], to_second[1]))
+            yield from second.launch((to_second[0], to_first[1]))
+            os.write(to_first[1], FIRST_TURN)
+        finally:
+            # Only the workers may hold the ends: the death of one then wakes the other.
+            for end in (*to_first, *to_second):
+                os.close(end)
+        yield from first.begin(second)
+        yield from second.begin(first)
+        while running := [process for process in processes if process.is_running]:
+            if any(process.is_lost for process in processes):
+                for process in running:
+                    process.give_up(LOST_PARTNER)
+                break
+            for process in running:
+                yield from process.poll(POLL_SECONDS / len(running))
+        for process in processes:
+            yield from process.finish()
+    finally:
+        for process in processes:
+            process.close()
+    for process in processes:
+        yield from process.end()
 
 
 def disturb_round(run: RunDirectory, index: int, why: str) -> None:
@@ -153,27 +237,34 @@ def disturb_round(run: RunDirectory, index: int, why: str) -> None:
 
 
 def _on_devices(
-    supervision: Supervision, work: Callable[[], Iterator[AnyEvent]], *, wait: bool
+    supervisions: Sequence[Supervision], work: Callable[[], Iterator[AnyEvent]], *, wait: bool
 ) -> Iterator[AnyEvent]:
-    cancel = supervision.cancel
+    """Work with the devices of all these runs locked, and end the runs."""
+    cancel = supervisions[0].cancel
+    status: Outcome | None = None
     while not cancel.is_set():
         with ExitStack() as held:
             try:
-                held.enter_context(_locked_for(supervision.header.spec))
+                locks = [_locks_of(supervision.header.spec) for supervision in supervisions]
+                held.enter_context(_locked(dict(ChainMap(*locks))))
             except DeviceBusyError as busy:
                 if not wait:
-                    yield from supervision.end("cancelled")
+                    for supervision in supervisions:
+                        yield from supervision.end("cancelled")
                     raise
-                yield from supervision.notice_once(f"waiting: {busy}")
+                for supervision in supervisions:
+                    yield from supervision.notice_once(f"waiting: {busy}")
                 cancel.wait(POLL_SECONDS)
                 continue
             except (OSError, DamagedFileError, ClusterError) as error:
-                yield from supervision.notice_once(f"the device cannot be locked: {error}")
-                yield from supervision.end(_outcome_of_os_error(error))
-                return
-            yield from work()
+                status = _outcome_of_os_error(error)
+                for supervision in supervisions:
+                    yield from supervision.notice_once(f"the device cannot be locked: {error}")
+            else:
+                yield from work()
             break
-    yield from supervision.end()
+    for supervision in supervisions:
+        yield from supervision.end(status)
 
 
 def locked_devices(devices: Sequence[str]) -> AbstractContextManager[None]:
@@ -181,16 +272,14 @@ def locked_devices(devices: Sequence[str]) -> AbstractContextManager[None]:
     return _locked({device_lock(device): device for device in devices})
 
 
-def _locked_for(spec: RunSpec) -> AbstractContextManager[None]:
-    """Exclude other runs from the devices of the spec's ranks, on all nodes, inside ``with``."""
+def _locks_of(spec: RunSpec) -> dict[Path, str]:
+    """The locks of the devices of the spec's ranks, on all nodes, and their names."""
     hosts = hosts_of(spec.ranks)
-    return _locked(
-        {
-            device_lock(device, node=host): f"{device} of {host}" if hosts else device
-            for host, share in zip(hosts or (None,), shares(spec.ranks, len(hosts)), strict=True)
-            for device in spec.devices[:share]
-        }
-    )
+    return {
+        device_lock(device, node=host): f"{device} of {host}" if hosts else device
+        for host, share in zip(hosts or (None,), shares(spec.ranks, len(hosts)), strict=True)
+        for device in spec.devices[:share]
+    }
 
 
 @contextmanager
@@ -241,6 +330,10 @@ class Supervision:
             self._noticed.add(message)
             yield from self.emit(Noticed(message=message))
 
+    def start_unless_started(self) -> Iterator[AnyEvent]:
+        if not self.builder.started:
+            yield from self.start()
+
     def start(self) -> Iterator[AnyEvent]:
         """Write the run's first event, and its record before anything is measured."""
         spec = self.header.spec
@@ -255,7 +348,7 @@ class Supervision:
                 environment=self.builder.environment,
             )
         )
-        self._keep_record()
+        self.keep_record()
 
     def resume(self) -> None:
         self.builder.take_in(self.run.tail())
@@ -263,12 +356,13 @@ class Supervision:
 
     def run_passes(self) -> Iterator[AnyEvent]:
         """Run every pass in its own worker, the rounds of the timing pass one after another."""
-        yield from self._with_telemetry(self._passes())
+        yield from _with_telemetry([self], self._passes())
 
     def run_round(self, place: PassPlace | None) -> Iterator[AnyEvent]:
         """Run one more round of the timing pass, during which the record is ``running``."""
-        self._keep_record()
-        yield from self._with_telemetry(self._run_pass("timing", self.builder.next_round, place))
+        self.keep_record()
+        number = self.builder.next_round
+        yield from _with_telemetry([self], self._run_pass("timing", number, place))
 
     def _passes(self) -> Iterator[AnyEvent]:
         for name in self.header.passes:
@@ -280,89 +374,21 @@ class Supervision:
                         yield from self.emit(Noticed(message=f"{name} pass left out: {why}"))
                     break
                 yield from self._run_pass(name, number)
-                self._keep_record()
-
-    def _with_telemetry(self, passes: Iterator[AnyEvent]) -> Iterator[AnyEvent]:
-        sampler = Sampler(self.samples.put)
-        sampler.start()
-        try:
-            yield from passes
-        finally:
-            sampler.stop()
-        if sampler.error is not None:
-            yield from self.emit(Noticed(message=f"telemetry stopped: {sampler.error}"))
+                self.keep_record()
 
     def _run_pass(
         self, name: PassName, number: int = 1, place: PassPlace | None = None
     ) -> Iterator[AnyEvent]:
-        began = time.monotonic()
-        folder = self.run.round_folder(number) if number > 1 else self.run.pass_folder(name)
+        process = _PassProcess(self, name, number, place)
         try:
-            folder.mkdir(exist_ok=True, parents=True)
-            job = Job(spec=self.header.spec, name=name, folder=str(folder))
-            worker = WorkerProcess(job, self.run.log_path(name, number), self.header.python)
-        except (OSError, DamagedFileError) as error:
-            outcome = _outcome_of_os_error(error)
-            self.outcomes.append((name, outcome))
-            yield from self.emit(_pass_ended(name, outcome, str(error), began, None, round=number))
-            return
-        try:
-            place_fields = msgspec.structs.asdict(place) if place else {}
-            yield from self.emit(
-                PassStarted(name=name, pid=worker.pid, round=number, **place_fields)
-            )
-            watch = _Watch(worker.pid if name == "timing" else None)
-            yield from self._follow(worker, watch, number if name == "timing" else None)
-            code = None if watch.forced else worker.wait()
-            if (refused := worker.refusal(watch.stage, self.header.spec)) is not None:
-                watch.see(refused)
-                yield from self.emit(refused)
+            yield from process.launch()
+            yield from process.begin()
+            while process.is_running:
+                yield from process.poll(POLL_SECONDS)
+            yield from process.finish()
         finally:
-            worker.close()
-        outcome, detail = watch.verdict(code)
-        if self.disk_full:
-            outcome, detail = "disk-full", "the disk is full: free space and run again"
-        self.outcomes.append((name, outcome))
-        if number > 1:
-            # Only the first round's cache is of use, to the trace pass.
-            shutil.rmtree(folder / CACHE_FOLDER, ignore_errors=True)
-            with suppress(OSError):  # ranks write their logs into it
-                folder.rmdir()
-        yield from self.emit(
-            _pass_ended(name, outcome, detail, began, code, round=number, **watch.ended)
-        )
-
-    def _follow(
-        self, worker: WorkerProcess, watch: _Watch, round_number: int | None
-    ) -> Iterator[AnyEvent]:
-        """Yield the worker's events until it ends, hangs, or the run is cancelled."""
-        clock = ClockGuard()
-        while not worker.ended:
-            try:
-                for event in worker.events(POLL_SECONDS):
-                    watch.see(event)
-                    yield from self.emit(event)
-            except DamagedFileError as error:
-                watch.force("failed", f"the worker broke the protocol: {error}")
-            while not self.samples.empty():
-                yield from self.emit(self.sampled(self.samples.get()))
-            if (seconds := clock.moved_seconds()) is not None:
-                yield from self.emit(ClockMoved(seconds=seconds))
-            if (stopped := watch.newly_stopped(worker.pid)) is not None:
-                yield from self.emit(Noticed(message=_describe_stop(stopped)))
-                if round_number is not None:
-                    yield from self.emit(RoundDisturbed(round=round_number, why=STOPPED))
-            if self.cancel.is_set():
-                watch.force("cancelled", "stopped on request")
-            elif self.disk_full:
-                watch.force("disk-full", "the disk is full")
-            elif not self.run.path.is_dir():
-                watch.force("failed", "its directory was deleted")
-            elif watch.is_silent():
-                watch.force("hung", watch.silence() + worker.where(self.header.spec.model_file))
-            if watch.forced:
-                worker.kill()
-                return
+            process.close()
+        yield from process.end()
 
     def sampled(self, sample: Sample) -> TelemetrySampled:
         """Return the sample without serial numbers, and the index of the measured device.
@@ -388,30 +414,197 @@ class Supervision:
         self.log.release_reserve()
         event = RunEnded(status=status)
         self.builder.add(event)
-        self._keep_record()
+        self.keep_record()
         with suppress(OSError):  # the record has the end already
             self.log.append(event)
             save_error(self.builder.record())
         yield event
 
-    def _keep_record(self) -> None:
+    def keep_record(self) -> None:
         if not self.run.path.is_dir():
             return  # the run was deleted
         with self._surviving_full_disk():
             self.run.write_record(self.builder.record())
 
 
+def _with_telemetry(
+    supervisions: Sequence[Supervision], passes: Iterator[AnyEvent]
+) -> Iterator[AnyEvent]:
+    """Sample the devices during the passes, once for all these runs."""
+
+    def take(sample: Sample) -> None:
+        for supervision in supervisions:
+            supervision.samples.put(sample)
+
+    sampler = Sampler(take)
+    sampler.start()
+    try:
+        yield from passes
+    finally:
+        sampler.stop()
+    if sampler.error is not None:
+        for supervision in supervisions:
+            yield from supervision.emit(Noticed(message=f"telemetry stopped: {sampler.error}"))
+
+
+class _PassProcess:
+    """One pass in its worker: launched, followed until it ends, hangs or is cancelled, closed."""
+
+    def __init__(
+        self, supervision: Supervision, name: PassName, number: int, place: PassPlace | None
+    ) -> None:
+        self._supervision = supervision
+        self._name = name
+        self._number = number
+        self._place = place
+        self._began = time.monotonic()
+        run = supervision.run
+        self._folder = run.round_folder(number) if number > 1 else run.pass_folder(name)
+        self._worker: WorkerProcess | None = None
+        self._clock = ClockGuard()
+        self._code: int | None = None
+        self._failed: Exception | None = None
+        self.watch = _Watch()
+
+    def launch(self, turns: tuple[int, int] | None = None) -> Iterator[AnyEvent]:
+        """Start the worker, or end the pass because it cannot start."""
+        supervision = self._supervision
+        spec, run = supervision.header.spec, supervision.run
+        try:
+            self._folder.mkdir(exist_ok=True, parents=True)
+            job = Job(spec=spec, name=self._name, folder=str(self._folder), turns=turns)
+            log = run.log_path(self._name, self._number)
+            self._worker = WorkerProcess(job, log, supervision.header.python)
+        except (OSError, DamagedFileError) as error:
+            self._failed = error
+            yield from self._ended(_outcome_of_os_error(error), str(error))
+
+    def begin(self, partner: _PassProcess | None = None) -> Iterator[AnyEvent]:
+        """Watch the worker from its first event on."""
+        if self._worker is None:
+            return
+        facts = msgspec.structs.asdict(self._place) if self._place else {}
+        pids = [self._worker.pid]
+        if partner is not None and partner._worker is not None:
+            pids.append(partner._worker.pid)
+            facts["partner_pid"] = partner._worker.pid
+            self.watch.partner = partner.watch
+        if self._name == "timing":
+            self.watch.use = ProcessorUse(*pids)
+        yield from self._supervision.emit(
+            PassStarted(name=self._name, pid=pids[0], round=self._number, **facts)
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self._worker is not None and not self._worker.ended and not self.watch.forced
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ended without a result."""
+        return not self.is_running and not self.watch.has_result
+
+    def poll(self, seconds: float) -> Iterator[AnyEvent]:
+        """Yield the worker's events of some seconds; end it if it hangs or must not go on."""
+        supervision, worker, watch = self._supervision, self._worker, self.watch
+        if worker is None:
+            return
+        try:
+            for event in worker.events(seconds):
+                watch.see(event)
+                yield from supervision.emit(event)
+        except DamagedFileError as error:
+            watch.force("failed", f"the worker broke the protocol: {error}")
+        while not supervision.samples.empty():
+            yield from supervision.emit(supervision.sampled(supervision.samples.get()))
+        if (moved := self._clock.moved_seconds()) is not None:
+            yield from supervision.emit(ClockMoved(seconds=moved))
+        if (stopped := watch.newly_stopped(worker.pid)) is not None:
+            yield from supervision.emit(Noticed(message=_describe_stop(stopped)))
+            if self._name == "timing":
+                yield from supervision.emit(RoundDisturbed(round=self._number, why=STOPPED))
+        if supervision.cancel.is_set():
+            watch.force("cancelled", "stopped on request")
+        elif supervision.disk_full:
+            watch.force("disk-full", "the disk is full")
+        elif not supervision.run.path.is_dir():
+            watch.force("failed", "its directory was deleted")
+        elif watch.is_silent():
+            model_file = supervision.header.spec.model_file
+            watch.force("hung", watch.silence() + worker.where(model_file))
+        if watch.forced:
+            worker.kill()
+
+    def give_up(self, why: str) -> None:
+        """End the worker, if it still runs, because its partner is lost."""
+        if self._worker is not None and self.is_running:
+            self.watch.force("cancelled", why)
+            self._worker.kill()
+
+    def finish(self) -> Iterator[AnyEvent]:
+        """Wait for the end of a worker whose events have ended."""
+        if self._worker is None:
+            return
+        self._code = None if self.watch.forced else self._worker.wait()
+        spec = self._supervision.header.spec
+        if (refused := self._worker.refusal(self.watch.stage, spec)) is not None:
+            self.watch.see(refused)
+            yield from self._supervision.emit(refused)
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+    def end(self) -> Iterator[AnyEvent]:
+        """Report how the pass ended, once its worker is closed."""
+        if self._failed is not None:
+            return  # its end was reported
+        outcome, detail = self.watch.verdict(self._code)
+        if self._supervision.disk_full:
+            outcome, detail = "disk-full", "the disk is full: free space and run again"
+        if self._number > 1:
+            # Only the first round's cache is of use, to the trace pass.
+            shutil.rmtree(self._folder / CACHE_FOLDER, ignore_errors=True)
+            with suppress(OSError):  # ranks write their logs into it
+                self._folder.rmdir()
+        yield from self._ended(outcome, detail, **self.watch.ended)
+
+    def _ended(self, outcome: Outcome, detail: str, **more: Any) -> Iterator[AnyEvent]:
+        self._supervision.outcomes.append((self._name, outcome))
+        yield from self._supervision.emit(
+            PassEnded(
+                name=self._name,
+                outcome=outcome,
+                detail=detail,
+                seconds=time.monotonic() - self._began,
+                exit_code=self._code,
+                round=self._number,
+                side=self._place.side if self._place else "",
+                **more,
+            )
+        )
+
+
 class _Watch:
-    def __init__(self, timed_pid: int | None = None) -> None:
+    """What was heard of a worker.
+
+    Attributes:
+        use: Of the processors, in the timing pass.
+        partner: Of the process that it takes turns with.
+        ended: Facts for the end of the pass.
+    """
+
+    def __init__(self) -> None:
         self.stage = "start"
         self.ended: dict[str, Any] = {}
-        self._beside = None if timed_pid is None else ProcessorUse(timed_pid)
+        self.use: ProcessorUse | None = None
+        self.partner: _Watch | None = None
         self.forced: Outcome | None = None
         self._detail = ""
         self._oom: OutOfMemory | None = None
         self._asked_bytes: int | None = None
         self._failure: WorkerFailed | None = None
-        self._has_result = False
+        self.has_result = False
         self._stopped: int | None = None
         self._heard = time.monotonic()
 
@@ -420,8 +613,8 @@ class _Watch:
         match event:
             case StageEntered():
                 self.stage = event.stage
-                if self._beside is not None:
-                    self._beside.enter(event.stage)
+                if self.use is not None:
+                    self.use.enter(event.stage)
             case OutOfMemory():
                 self._oom = event
             case WorkerFailed():
@@ -429,9 +622,9 @@ class _Watch:
             case ResultReported(block="oom"):
                 self._asked_bytes = event.data.get("requested_bytes")
             case ResultReported():
-                self._has_result = True
-                if event.block == "timing" and self._beside is not None:
-                    self.ended = self._beside.facts()
+                self.has_result = True
+                if event.block == "timing" and self.use is not None:
+                    self.ended = self.use.facts()
             case _:
                 pass
 
@@ -452,7 +645,10 @@ class _Watch:
         return text if self._stopped is None else f"{text}: {_describe_stop(self._stopped)}"
 
     def is_silent(self) -> bool:
-        return time.monotonic() - self._heard > self.patience()
+        """Whether nothing was heard for too long; a process may be waiting for its partner."""
+        watches = [self] if self.partner is None else [self, self.partner]
+        heard = max(watch._heard for watch in watches)
+        return time.monotonic() - heard > max(watch.patience() for watch in watches)
 
     def force(self, outcome: Outcome, detail: str) -> None:
         """End the pass for this reason; the first one counts."""
@@ -469,7 +665,7 @@ class _Watch:
             return _outcome_of_failure(self._failure), _describe_failure(self._failure)
         if code is not None and code < 0:
             return "killed", f"killed by {signal_name(-code)} in stage {self.stage}"
-        if code == 0 and self._has_result:
+        if code == 0 and self.has_result:
             return "finished", "finished"
         return "failed", f"the worker ended with code {code} and no result; see its log"
 
@@ -517,15 +713,6 @@ def _outcome_of_failure(failure: WorkerFailed) -> Outcome:
 
 def _outcome_of_os_error(error: Exception) -> Outcome:
     return "disk-full" if getattr(error, "errno", 0) in DISK_FULL else "failed"
-
-
-def _pass_ended(
-    name: str, outcome: Outcome, detail: str, began: float, code: int | None, **more: Any
-) -> PassEnded:
-    seconds = time.monotonic() - began
-    return PassEnded(
-        name=name, outcome=outcome, detail=detail, seconds=seconds, exit_code=code, **more
-    )
 
 
 def main() -> int:

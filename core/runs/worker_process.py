@@ -37,12 +37,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         spec: What to measure; its device is resolved.
         folder: Folder of the pass's artifacts; exists.
         capture: An outside profiler watches: emit NVTX ranges, mark the measured steps.
+        turns: Descriptors by which the process takes turns with another one: to read and to write;
+            null for a process that measures alone.
     """
 
     spec: RunSpec
     name: PassName
     folder: str
     capture: bool = False
+    turns: tuple[int, int] | None = None
 
     @property
     def path(self) -> Path:
@@ -51,6 +54,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"
 PARENT_VARIABLE = "SYSBENCH_PARENT_PID"
+FIRST_TURN = b"."
+"""What a process reads when it may take its turn; see `sysbench.core.worker.turns`."""
 TERMINATE_SECONDS = 2.0
 STACKS_SIGNAL = signal.SIGUSR1
 """Makes the worker write the stacks of its threads into its log."""
@@ -87,7 +92,7 @@ class WorkerProcess:
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(write_end,),
+                    pass_fds=(write_end, *(job.turns or ())),
                     start_new_session=True,
                     env={
                         **in_bus_order(child_environment(python, os.environ)),

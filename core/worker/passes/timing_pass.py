@@ -29,12 +29,19 @@ from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.compile.apply import describe_compilation
 from sysbench.core.worker.compile.warm import with_warm_seconds
 from sysbench.core.worker.step_clock import MAX_BATCH_STEPS, Clock, clock_for
+from sysbench.core.worker.turns import Turns
 from sysbench.core.worker.workloads.make_workload import make_workload
 from sysbench.core.worker.workloads.model_workload import report_own_model
 from sysbench.core.worker.workloads.sdpa import report_sdpa_kernel
 from sysbench.core.worker.workloads.stepped_workload import EnterPhase
 
 BATCH_SECONDS = 0.25
+PAIR_TURNS = 9
+"""Turns of each process of a pair: one of a single step, and eight of `BATCH_SECONDS`.
+
+Measuring then takes as long as starting both processes, so neither kind of noise is left to most
+of the time.
+"""
 
 
 class Steppable(Protocol):
@@ -54,7 +61,7 @@ def measure(job: Job, report: Report) -> None:
     workload = make_workload(spec)
     report_own_model(workload, report)
     clock = clock_for(workload.device, every_step=spec.sync == "every-step")
-    timing = time_steps(workload, clock, report)
+    timing = time_steps(workload, clock, report, Turns(job.turns))
     report_own_model(workload, report)  # its first step has named its loss
     report(ResultReported(block="timing", data=msgspec.to_builtins(timing)))
     if spec.compile == "off":
@@ -70,16 +77,25 @@ def measure(job: Job, report: Report) -> None:
         report(ResultReported(block="compile", data=msgspec.to_builtins(compilation)))
 
 
-def time_steps(workload: Steppable, clock: Clock, report: Report) -> Timing:
-    """Warm up, then time steps until the spec's stop rule holds."""
+def time_steps(
+    workload: Steppable, clock: Clock, report: Report, turns: Turns | None = None
+) -> Timing:
+    """Warm up, then time steps until the spec's stop rule holds, or all turns of a pair were taken.
+
+    Args:
+        turns: With a partner, the warm-up is the first turn, and each batch of steps another.
+    """
+    turns = turns or Turns()
+    turns.take()
     warmup_ms, loss_start = _warm_up(workload, clock, report)
     loss_first = workload.loss_value()
+    turns.give_way()
     report(StageEntered(stage="measure"))
     # Nothing built so far becomes garbage: frozen, it does not lengthen later collections.
     gc.collect()
     gc.freeze()
     before = _throttle_time(workload.spec)
-    batches, reason = _measure_steps(workload, clock, report)
+    batches, reason = _measure_steps(workload, clock, report, turns)
     after = _throttle_time(workload.spec)
     name: Literal["cuda-events", "host"] = "cuda-events" if clock.name == "cuda-events" else "host"
     timing = timed_block(workload.spec, name, warmup_ms, batches, reason)
@@ -142,16 +158,17 @@ def _warm_enough(wanted: int | str, times: list[float]) -> bool:
 
 
 def _measure_steps(
-    workload: Steppable, clock: Clock, report: Report
+    workload: Steppable, clock: Clock, report: Report, turns: Turns
 ) -> tuple[list[StepsTimed], str]:
     """Batches of steps until the spec's stop rule holds; returns them and the rule's words."""
     spec = workload.spec
     batches: list[StepsTimed] = []
     samples: list[float] = []
-    began = time.perf_counter()
-    reason = None
-    while reason is None:
-        batch = clock.time(workload.step, _batch_steps(spec, samples))
+    seconds = 0.0
+    while True:
+        began = time.perf_counter()
+        batch = clock.time(workload.step, _batch_steps(spec, samples, turns))
+        seconds += time.perf_counter() - began
         samples += batch.step_ms
         width = half_width(samples)
         batches.append(
@@ -168,18 +185,25 @@ def _measure_steps(
         report(batches[-1])
         reason = stop_reason(
             samples,
-            time.perf_counter() - began,
+            seconds,
             steps=spec.steps,
             until=spec.until,
             max_steps=spec.max_steps,
             max_seconds=spec.max_seconds,
+            turns=(len(batches), PAIR_TURNS) if turns.is_pair else None,
         )
-    return batches, reason
+        if reason is not None:
+            turns.finish()
+            return batches, reason
+        turns.give_way()
 
 
-def _batch_steps(spec: RunSpec, samples: list[float]) -> int:
+def _batch_steps(spec: RunSpec, samples: list[float], turns: Turns) -> int:
     """Steps of about a quarter second: events come often, and the device's queue stays full."""
     if not samples:
         return 1
-    wanted = max(1, min(MAX_BATCH_STEPS, round(BATCH_SECONDS * 1e3 / statistics.median(samples))))
-    return min(wanted, (spec.steps or spec.max_steps) - len(samples))
+    most = spec.steps or spec.max_steps
+    wanted = min(MAX_BATCH_STEPS, round(BATCH_SECONDS * 1e3 / statistics.median(samples)))
+    if turns.is_pair:  # the limit of steps must not end the turns early
+        wanted = min(wanted, most // PAIR_TURNS)
+    return min(max(1, wanted), most - len(samples))
