@@ -213,6 +213,27 @@ def round_blocks(a: Sequence[Round], b: Sequence[Round]) -> list[RoundBlock]:
     ]
 
 
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """The change after a block or pair, and ``alone`` that in it alone, as a share."""
+
+    interval: Interval
+    alone: float
+
+
+def looks_of(a: Sequence[Round], b: Sequence[Round]) -> list[Look]:
+    """The looks of the last experiment that measured both runs, in order."""
+    if blocks := round_blocks(a, b):
+        changes = [math.log(math.prod(block.b) / math.prod(block.a)) / 2 for block in blocks]
+        intervals = [interleaved(blocks[: n + 1]) for n in range(len(blocks))]
+    else:
+        changes = duet_differences(a, b)
+        intervals = [duet(changes[: n + 1]) for n in range(len(changes))]
+    return [
+        Look(interval=interval, alone=math.expm1(change))
+        for interval, change in zip(intervals, changes, strict=True)
+    ]
+
+
 def duet_pairs(a: Sequence[Round], b: Sequence[Round]) -> list[tuple[Round, Round]]:
     """The complete pairs of the last experiment that measured both runs, A's round first, in order.
 

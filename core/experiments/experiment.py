@@ -21,7 +21,7 @@ from sysbench.core.compare.verdict import MIN_EFFECT, Verdict
 from sysbench.core.errors import DamagedFileError, NotFoundError
 from sysbench.core.experiments.experiment_places import experiment_folders
 from sysbench.core.experiments.experiment_places import experiments_folder as experiments_folder
-from sysbench.core.experiments.pairing import why_not_pairs
+from sysbench.core.experiments.pairing import Method, why_not_pairs
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.machine.interpreter import ready_python
 from sysbench.core.runs.job_directory import JobDirectory, job_with_id, new_job_folder
@@ -37,9 +37,6 @@ from sysbench.core.spec.spec import RunSpec
 
 Side = Literal["A", "B"]
 Purpose = Literal["ab", "noise"]
-Method = Literal["duet", "blocks"]
-"""``duet``: pairs of processes that live side by side and take turns; ``blocks``: blocks of four
-processes, one after another."""
 Ending = Literal["decided", "out-of-time", "out-of-rounds", "failed", "cancelled", "killed"]
 """``failed``: a round did not finish; ``killed``: its process left no ending."""
 ORDERS: tuple[tuple[Side, ...], ...] = (("A", "B", "B", "A"), ("B", "A", "A", "B"))

@@ -20,7 +20,6 @@ from sysbench.core.experiments.experiment import (
     Experiment,
     ExperimentDirectory,
     ExperimentEnd,
-    Method,
     find_experiment,
 )
 from sysbench.core.experiments.experiment_runner import (
@@ -28,6 +27,7 @@ from sysbench.core.experiments.experiment_runner import (
     accepted_rounds,
     experiment_rounds,
 )
+from sysbench.core.experiments.pairing import Method
 from sysbench.core.experiments.plan import Plan
 from sysbench.core.formatting import counted
 from sysbench.core.record.record import Record

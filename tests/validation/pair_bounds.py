@@ -1,10 +1,10 @@
-"""Computes `PAIR_BOUNDS` of `sysbench.core.compare.bounds`, the bounds of the test on pairs.
+"""Computes the table of `pair_bound` in `sysbench.core.compare.bounds`, the bounds of the test on pairs.
 
 ``python -m tests.validation.pair_bounds`` prints the table. If both sides are the same, the sign of
 each pair's difference is a fair coin, and the rank of its size among those before it is uniform.
-Up to `EXACT_PAIRS` pairs every arrangement is enumerated; beyond, a million sequences are drawn from
-that distribution with a fixed seed, and the table spends 4.95 % so that the error of the drawing
-(standard error 0.02 %) does not exceed 5 %. Takes about five minutes and 2 GB.
+Up to `EXACT_PAIRS` pairs every arrangement is enumerated; beyond, a million sequences are drawn
+from that distribution with a fixed seed, and the table spends 4.95 % so that the error of the
+drawing (standard error 0.02 %) does not exceed 5 %. Takes two minutes and 2 GB.
 """
 
 from __future__ import annotations

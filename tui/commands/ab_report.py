@@ -55,7 +55,7 @@ from sysbench.tui.commands.output import (
 )
 from sysbench.tui.commands.progress import ExperimentFold, show_events
 from sysbench.tui.commands.spec_arguments import changed_spec, from_file, is_model, parse_settings
-from sysbench.tui.plan_text import finds_words, plan_facts
+from sysbench.tui.plan_text import finds_words, method_words, plan_facts
 from sysbench.tui.text import elapsed, run_headline
 
 _LABEL = 14
@@ -166,6 +166,7 @@ def _words(side: RoundsOf) -> str:
 def _facts(report: ExperimentReport) -> Iterator[tuple[str, str]]:
     seconds = "" if report.seconds is None else f", {elapsed(report.seconds)}"
     yield "ending", f"{report.detail}{seconds}" if report.detail else report.ending
+    yield "method", method_words(report.method, report.why_blocks)
     if report.plan is not None:
         yield "noise", report.plan.source or "unknown before the start"
         yield "planned power", finds_words(report.plan)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from sysbench.core.compare.power import ROUNDS_A_BLOCK
 from sysbench.core.compare.verdict import Verdict, headline, interval_line
 from sysbench.core.experiments.experiment import Experiment, Side
 from sysbench.core.experiments.experiment_runner import (
@@ -292,8 +291,9 @@ class ExperimentFold(Fold[ExperimentEvent]):
         match event:
             case RoundStarting():
                 self._start(event.block)
-                # Rounds that an earlier process measured emit no events.
-                self._marks = dict.fromkeys(range(event.position), "finished")
+                if not self._in_pairs:
+                    # Rounds that an earlier process measured emit no events.
+                    self._marks = dict.fromkeys(range(event.position), "finished")
                 self._marks[event.position] = "running"
                 self._now = f"again: {event.again}" if event.again else "starting"
                 return f"{self._place(event.side)}  {self._now}" if event.again else ""
@@ -305,7 +305,7 @@ class ExperimentFold(Fold[ExperimentEvent]):
             case Judged():
                 self._verdict = event.verdict
                 following = f"; {event.verdict.next}" if event.verdict.next else ""
-                return f"{'':<12} {headline(event.verdict)}{following}"
+                return f"{'':<{len(self._place('A'))}} {headline(event.verdict)}{following}"
             case Stopped():
                 return f"{'failed: ' * (event.ended.ending == 'failed')}{event.ended.detail}"
             case Noticed():
@@ -329,12 +329,20 @@ class ExperimentFold(Fold[ExperimentEvent]):
             f"{side} {outcome_glyph(self._marks.get(position, 'waiting'))}"
             for position, side in enumerate(self._experiment.order(self._block))
         )
-        yield f"block {self._block + 1}   {rounds}   {elapsed(self._spent())}", "bold"
+        yield f"{self._word} {self._block + 1}   {rounds}   {elapsed(self._spent())}", "bold"
         yield f"  {self._bar()}  {self._now}", ""
         if self._verdict is not None:
             yield f"  {picture_line(interval_line(self._verdict))}", "cyan"
             yield f"  {headline(self._verdict)}", ""
             yield f"  {self._verdict.next}", "dim"
+
+    @property
+    def _in_pairs(self) -> bool:
+        return self._experiment.method == "duet"
+
+    @property
+    def _word(self) -> str:
+        return self._experiment.block_word
 
     def _spent(self) -> float:
         return time.monotonic() - self._began
@@ -344,14 +352,16 @@ class ExperimentFold(Fold[ExperimentEvent]):
             self._block, self._marks = block, {}
 
     def _place(self, side: Side) -> str:
-        return f"block {self._block + 1:<3} {side}"
+        return f"{self._word} {self._block + 1:<3} {side}"
 
     def _bar(self) -> str:
         """Bar of the finished rounds of the plan; without a plan of the elapsed time."""
-        plan, done = self._experiment.plan, ROUNDS_A_BLOCK * self._block
+        plan, block_rounds = self._experiment.plan, self._experiment.block_rounds
+        done = block_rounds * self._block
         done += sum(mark == "finished" for mark in self._marks.values())
-        if plan is not None and plan.blocks:
-            limit = ROUNDS_A_BLOCK * plan.blocks
+        most = None if plan is None else plan.pairs if self._in_pairs else plan.blocks
+        if most:
+            limit = block_rounds * most
             return f"{gauge(done / limit, BAR_CELLS)}  {done} of at most {limit} rounds"
         share = self._spent() / (60 * self._experiment.max_minutes)
         return f"{gauge(share, BAR_CELLS)}  {done} rounds"

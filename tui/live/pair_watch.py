@@ -7,13 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from sysbench.core.compare.compared_records import round_blocks
+from sysbench.core.compare.compared_records import Look, looks_of
 from sysbench.core.compare.comparison import Comparison, compare
 from sysbench.core.compare.conditions import Condition, conditions_of
 from sysbench.core.compare.difference import DifferenceSide
-from sysbench.core.compare.interval import Interval, RoundBlock, interleaved
 from sysbench.core.compare.verdict import Verdict
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.experiments.experiment import ExperimentDirectory, list_experiments
@@ -32,7 +29,6 @@ from sysbench.tui.live.run_watch import file_stamp
 
 Stamp = tuple[object, ...]
 
-NO_BLOCK = "no block of four rounds is complete"
 MAX_RECENT = 20
 """Newest experiments to search for a live one."""
 
@@ -74,7 +70,7 @@ class Reading:
         can_go_on: Whether `ab --resume` can add rounds; not for those of the noise doctor.
         verdict: B against A; in an experiment only complete blocks count.
         rounds_a: Rounds of A that the verdict uses.
-        blocks: Complete blocks of the experiment.
+        looks: After each complete block or pair of the experiment.
     """
 
     a: Record
@@ -86,14 +82,9 @@ class Reading:
     verdict: Verdict
     rounds_a: Sequence[Round]
     rounds_b: Sequence[Round]
-    blocks: Sequence[RoundBlock]
+    looks: Sequence[Look]
     conditions: Sequence[Condition]
     sides: tuple[DifferenceSide, DifferenceSide] | None = None
-
-    @property
-    def looks(self) -> list[Interval]:
-        """Intervals of the change after 1, 2 … blocks."""
-        return [interleaved(self.blocks[:count]) for count in range(1, len(self.blocks) + 1)]
 
 
 class PairWatch:
@@ -152,7 +143,7 @@ class PairWatch:
         root = self.pair.runs[0].path.parent.parent
         directory = self.directory or shared_experiment(a, b, root)
         rounds_a, rounds_b = watched_rounds(a), watched_rounds(b)
-        blocks = round_blocks(rounds_a, rounds_b)
+        looks = looks_of(rounds_a, rounds_b)
         if directory is None:
             comparison = compare(a, b, known_noise(a, b, root))
             report, can_go_on, verdict = None, False, comparison.step
@@ -167,10 +158,10 @@ class PairWatch:
             comparison = compare(a, b, smallest=experiment.smallest)
             verdict, conditions = report.verdict, report.conditions
             rounds_a, rounds_b = report.a.rounds, report.b.rounds
-            if not blocks:
-                verdict = Verdict(
-                    verdict="not decidable", why=NO_BLOCK, smallest=experiment.smallest
-                )
+            if not looks:
+                what = "pair of rounds" if experiment.method == "duet" else "block of four rounds"
+                why = f"no {what} is complete"
+                verdict = Verdict(verdict="not decidable", why=why, smallest=experiment.smallest)
         return Reading(
             a=a,
             b=b,
@@ -181,7 +172,7 @@ class PairWatch:
             verdict=verdict,
             rounds_a=rounds_a,
             rounds_b=rounds_b,
-            blocks=blocks,
+            looks=looks,
             conditions=conditions,
         )
 
@@ -198,7 +189,7 @@ class PairWatch:
             verdict=comparison.step,
             rounds_a=(),
             rounds_b=(),
-            blocks=(),
+            looks=(),
             conditions=(),
             sides=sides,
         )
@@ -244,11 +235,3 @@ def pair_of(directory: ExperimentDirectory) -> Pair:
         DamagedFileError: The experiment cannot be read, or one of its runs was deleted.
     """
     return Pair(directory.run("A"), directory.run("B"), directory)
-
-
-def block_changes(blocks: Sequence[RoundBlock]) -> list[float]:
-    """Return the relative change from A to B in each block, from geometric means."""
-    return [
-        (b1 * b2 / (a1 * a2)) ** 0.5 - 1
-        for (a1, a2), (b1, b2) in map(msgspec.structs.astuple, blocks)
-    ]

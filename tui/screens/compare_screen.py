@@ -19,7 +19,7 @@ from textual.widgets import Static
 from sysbench.core.compare.comparison import Factor, PhaseChange
 from sysbench.core.compare.difference import DifferenceSide, difference, under_verdict
 from sysbench.core.compare.nodes import Difference
-from sysbench.core.compare.power import ROUNDS_A_BLOCK
+from sysbench.core.compare.power import ROUNDS_A_BLOCK, ROUNDS_A_PAIR
 from sysbench.core.errors import SysbenchError
 from sysbench.core.experiments.experiment_report import ExperimentReport
 from sysbench.core.export.written_files import new_path
@@ -265,10 +265,13 @@ class CompareScreen(WorkScreen):
 
     def _live_line(self, watch: PairWatch, reading: Reading, report: ExperimentReport) -> Content:
         done = sum(row.counts for row in (*reading.rounds_a, *reading.rounds_b))
-        block, place = divmod(done, ROUNDS_A_BLOCK)
         side = watch.live_side()
-        doing = f"measuring {side}" if side else "between two rounds"
-        words = [f"{doing}: block {block + 1}, round {place + 1} of {ROUNDS_A_BLOCK}"]
+        if report.method == "duet":
+            words = [f"A and B in turns: pair {done // ROUNDS_A_PAIR + 1}"]
+        else:
+            block, place = divmod(done, ROUNDS_A_BLOCK)
+            doing = f"measuring {side}" if side else "between two rounds"
+            words = [f"{doing}: block {block + 1}, round {place + 1} of {ROUNDS_A_BLOCK}"]
         run = self.app.watch_run
         if side and run is not None and run.run.id == (report.a if side == "A" else report.b).run:
             words.append(f"{run.view.step_count} steps")
@@ -402,7 +405,7 @@ class CompareScreen(WorkScreen):
             about = "one page that can be sent"
             commands.append(("compare: Export as a page", about, self.action_export))
         if self.check_action("measure", ()):
-            about = "interleaved runs in fresh processes (ABBA)"
+            about = "fresh processes of A and B in turn"
             commands.append(("compare: Run an A/B test", about, self.action_measure))
         if self.check_action("stop", ()):
             about = "you can resume it later"

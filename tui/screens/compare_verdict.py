@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
-from sysbench.core.compare.bounds import FIRST_LOOK
+from sysbench.core.compare.bounds import FIRST_LOOK, FIRST_PAIR_LOOK
 from sysbench.core.compare.gate_rule import gate_line
 from sysbench.core.compare.nodes import Difference
 from sysbench.core.formatting import counted
@@ -22,7 +22,7 @@ from sysbench.core.tables.comparison_passages import CHANGE_TIMES, verdict_text
 from sysbench.core.tables.difference_rows_tree import TREES, Cut, change_tables
 from sysbench.tui.commands.comparison_report import DROPPED
 from sysbench.tui.commands.layout import table_lines
-from sysbench.tui.live.pair_watch import Reading, block_changes
+from sysbench.tui.live.pair_watch import Reading
 from sysbench.tui.screens.compare_rows import READING
 from sysbench.tui.screens.compare_text import (
     QUIET,
@@ -103,8 +103,9 @@ class Words(Painted):
         lines = verdict_contents(verdict, width)
         if report is not None and report.gate is not None:
             lines += hanging(Content("  "), literal(gate_line(report.gate)), width)
-        if report is not None and len(reading.blocks) < FIRST_LOOK:
-            text = f"  the first verdict is possible after {counted(FIRST_LOOK, 'block')}"
+        first = FIRST_PAIR_LOOK if _what(reading) == "pair" else FIRST_LOOK
+        if report is not None and len(reading.looks) < first and not verdict.differs:
+            text = f"  the first look is after {counted(first, _what(reading))}"
             lines.append(Content.styled(text, QUIET))
         return lines
 
@@ -116,13 +117,15 @@ class ChangePanel(Painted):
         verdict = reading.verdict
         if verdict.change is None:
             return [Content.styled(f"No change to show: {verdict.why}", QUIET)]
-        looks = [MarkLook(row.change, row.low, row.high) for row in reading.looks]
+        intervals = [row.interval for row in reading.looks]
+        looks = [MarkLook(row.change, row.low, row.high) for row in intervals]
+        what = _what(reading)
         final = MarkLook(verdict.change, verdict.low, verdict.high)
         figures = [f"  {_figures(look)}" for look in looks if width >= NUMBERS_FROM]
         room = width - MARGIN - max(map(len, figures), default=0)
         if room < 20:
             return []
-        dots = block_changes(reading.blocks)
+        dots = [row.alone for row in reading.looks]
         height = DOTS_HIGH if is_side_by_side(self) else DOTS_HIGH - 1
         line = line_over(final, verdict.smallest, dots, room)
         style = STYLES[verdict.verdict]
@@ -134,14 +137,14 @@ class ChangePanel(Painted):
         if final.low is not None:
             mark = f"├{ESTIMATE}┤ change, 95 %"
         band = f"{BAND} within ±{100 * verdict.smallest:g} %"
-        self.border_subtitle = "  ".join([*([f"{DOT} a block"] if looks else []), mark, band])
+        self.border_subtitle = "  ".join([*([f"{DOT} a {what}"] if looks else []), mark, band])
         self.border_title = CHANGE
         if len(looks) < 2:
             return lines
         if is_folded(self):
-            self.border_title = f"{CHANGE} · L: after each block"
+            self.border_title = f"{CHANGE} · L: after each {what}"
             return lines
-        lines.append(Content.styled("after N blocks", QUIET))
+        lines.append(Content.styled(f"after N {what}s", QUIET))
         for place in evenly_spaced(len(looks), self._rows()):
             row = look_row(line, looks[place], verdict.smallest)
             lines.append(
@@ -264,6 +267,11 @@ def is_folded(panel: Widget) -> bool:
 
 def is_side_by_side(panel: Widget) -> bool:
     return not panel.screen.has_class("-narrow")
+
+
+def _what(reading: Reading) -> str:
+    """What the experiment judges after: ``pair`` or ``block``."""
+    return "pair" if reading.report is not None and reading.report.method == "duet" else "block"
 
 
 def _letter(side: str, row: Round) -> str:
