@@ -216,6 +216,8 @@ def _options(experiment: Experiment) -> str:
         options.append(f"--smallest {100 * experiment.smallest:g}%")
     if experiment.gate is not None:
         options.append(f"--gate {100 * experiment.gate:g}%")
+    if experiment.method == "blocks" and not experiment.why_blocks:
+        options.append("--one-at-a-time")
     if experiment.max_minutes != default.max_minutes:
         options.append(f"--max-minutes {experiment.max_minutes:g}")
     return "".join(f" {option}" for option in options)

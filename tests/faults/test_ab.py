@@ -21,10 +21,11 @@ from sysbench.core.experiments.experiment_report import experiment_report
 from sysbench.core.storage import locked
 from tests.worker_double.script import FOLDER_VARIABLE, Script, command, finished
 
-SPEC = (
-    *("--set", "model=tiny", "--set", "device=cpu", "--set", "threads=1", "--set", "batch=1"),
+PAIRS = (
+    *("tiny", "tiny", "--set", "device=cpu", "--set", "threads=1", "--set", "batch=1"),
     *("--set", "step=inference", "--seed", "3"),
 )
+SPEC = (*PAIRS, "--one-at-a-time")
 TWICE = (*SPEC, "--set-b", "batch=2")
 ONE_BLOCK = ("--max-minutes", "0.0001")
 

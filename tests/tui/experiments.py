@@ -22,7 +22,7 @@ MINUTE_NS = 60 * 10**9
 
 def begun() -> ExperimentDirectory:
     """An experiment without rounds, of naive against fused attention."""
-    return create_experiment(SPEC, OTHER, seed=1)
+    return create_experiment(SPEC, OTHER, seed=1, method="blocks")
 
 
 def write_rounds(
@@ -32,6 +32,34 @@ def write_rounds(
     for side, medians in zip(SIDES, (a, b), strict=True):
         if medians:
             directory.run(side).write_record(_record(directory, side, medians, fields))
+
+
+def write_pairs(directory: ExperimentDirectory, a: Sequence[float], b: Sequence[float]) -> None:
+    """Give both runs a round in each pair, of three turns; the experiment must be of pairs."""
+    experiment = directory.experiment()
+    for side, medians in zip(SIDES, (a, b), strict=True):
+        run = directory.run(side)
+        rounds = [
+            msgspec.structs.replace(
+                row,
+                block=pair,
+                position=experiment.order(pair).index(side),
+                side=side,
+                duet=True,
+                samples_ms=[ms] * 6,
+                turn_steps=[1, 2, 3],
+                started_ns=pair * MINUTE_NS,
+            )
+            for pair, (row, ms) in enumerate(
+                zip(factories.rounds(medians, experiment=experiment.id), medians, strict=True)
+            )
+        ]
+        record = factories.record_of_rounds(medians, run.header().spec, experiment=experiment.id)
+        assert record.timing is not None
+        timing = msgspec.structs.replace(record.timing, rounds=rounds)
+        here = {"cpu": {"model": cpu_model()}}
+        record = msgspec.structs.replace(record, id=run.id, timing=timing, environment=here)
+        run.write_record(record)
 
 
 def _record(

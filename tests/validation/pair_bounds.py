@@ -1,4 +1,4 @@
-"""Computes the table of `pair_bound` in `sysbench.core.compare.bounds`, the bounds of the test on pairs.
+"""Computes the table of `pair_bound`: the bounds of the sequential test on pairs.
 
 ``python -m tests.validation.pair_bounds`` prints the table. If both sides are the same, the sign of
 each pair's difference is a fair coin, and the rank of its size among those before it is uniform.

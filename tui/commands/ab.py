@@ -18,15 +18,16 @@ MAX_MINUTES = 15.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Measure A and B in fresh processes, in blocks of four rounds (ABBA or BAAB at random),\n"
-        "until B is faster, slower, or the same within the smallest difference that matters.\n"
+        "Measure A and B in pairs of fresh processes that take turns, until B is faster, slower,\n"
+        "or the same within the smallest difference that matters. Where both do not fit the\n"
+        "device, one process measures at a time, in blocks of four (ABBA or BAAB at random).\n"
         "The plan and the progress go to stderr, the report to stdout. Both sides are ordinary\n"
         "runs, and --resume continues an experiment that was stopped."
     )
     parser.epilog = examples(
         ("sysbench-tui ab eager.toml compiled.toml", "two files"),
         ("sysbench-tui ab last --set-b compile=default", "the newest run's spec, one change"),
-        ("sysbench-tui ab tiny", "A against A: shows the machine's noise"),
+        ("sysbench-tui ab tiny tiny", "A against A: shows the machine's noise"),
         ("sysbench-tui ab base.toml new.toml --gate 3% --md", "for a pull request"),
         ("sysbench-tui ab --resume last", "continue after a stop or a kill"),
     )
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     a = parser.add_argument(
         "a", nargs="?", metavar="A", help=f"{spec_help}; a run's spec is measured again"
     )
-    b = parser.add_argument("b", nargs="?", metavar="B", help="spec to compare with A (default: A)")
+    b = parser.add_argument("b", nargs="?", metavar="B", help="spec to compare with A (default: A with --set-b)")
     complete_with(a, "side")
     complete_with(b, "side")
     meaning = "change one key of both specs; repeatable (`run --help` lists the keys)"
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-minutes",
         type=_minutes,
         metavar="M",
-        help=f"start no block of four rounds after M minutes (default: {MAX_MINUTES:g})",
+        help=f"start no pair or block of rounds after M minutes (default: {MAX_MINUTES:g})",
     )
     parser.add_argument(
         "--gate",
@@ -65,6 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seed", type=int, metavar="N", help="random seed for the order of the rounds"
+    )
+    parser.add_argument(
+        "--one-at-a-time",
+        action="store_true",
+        help="measure no pairs, but one process at a time in blocks of four",
     )
     parser.add_argument("--resume", metavar="ID", help="continue this experiment, or `last`")
     parser.add_argument(

@@ -24,6 +24,7 @@ from sysbench.core.experiments.experiment_report import (
     experiment_report,
 )
 from sysbench.core.experiments.experiment_runner import NO_WAIT, follow_experiment, run_experiment
+from sysbench.core.experiments.pairing import Method
 from sysbench.core.experiments.plan import Plan, plan_of
 from sysbench.core.export.text_formats import verdict_as_markdown
 from sysbench.core.machine.interpreter import named_python, require_chosen
@@ -59,6 +60,10 @@ from sysbench.tui.plan_text import finds_words, method_words, plan_facts
 from sysbench.tui.text import elapsed, run_headline
 
 _LABEL = 14
+_NO_B = (
+    "B is missing: type what changes, such as `sysbench-tui ab {name} --set-b precision=bf16`, or "
+    "a second spec; `sysbench-tui ab {name} {name}` compares it with itself"
+)
 
 
 def print_plan(
@@ -215,8 +220,11 @@ def _create(arguments: argparse.Namespace) -> ExperimentDirectory:
     spec_a, spec_b = both_specs(a, b, arguments.settings, arguments.settings_b, pythons)
     for spec in (spec_a, spec_b):
         check_passes(spec, ["timing"])
+    if b is None and not arguments.settings_b and arguments.python_b is None:
+        raise NotFoundError(_NO_B.format(name=shlex.quote(a or spec_a.model)))
+    method: Method | None = "blocks" if arguments.one_at_a_time else None
     minutes = MAX_MINUTES if arguments.max_minutes is None else arguments.max_minutes
-    plan = plan_of(spec_a, spec_b, minutes)
+    plan = plan_of(spec_a, spec_b, minutes, method)
     directory = create_experiment(
         spec_a,
         spec_b,
@@ -225,6 +233,7 @@ def _create(arguments: argparse.Namespace) -> ExperimentDirectory:
         max_minutes=minutes,
         seed=arguments.seed,
         plan=plan,
+        method=method,
         pythons=pythons,
     )
     print_plan(directory, plan, spec_a, spec_b, quiet=arguments.json)
@@ -239,6 +248,7 @@ def _resume(arguments: argparse.Namespace) -> ExperimentDirectory:
         "--set": arguments.settings or None,
         "--set-b": arguments.settings_b or None,
         "--seed": arguments.seed,
+        "--one-at-a-time": arguments.one_at_a_time or None,
         "--python": arguments.python,
         "--python-b": arguments.python_b,
     }

@@ -267,7 +267,7 @@ class CompareScreen(WorkScreen):
         done = sum(row.counts for row in (*reading.rounds_a, *reading.rounds_b))
         side = watch.live_side()
         if report.method == "duet":
-            words = [f"A and B in turns: pair {done // ROUNDS_A_PAIR + 1}"]
+            words = [f"measuring A and B in turns: pair {done // ROUNDS_A_PAIR + 1}"]
         else:
             block, place = divmod(done, ROUNDS_A_BLOCK)
             doing = f"measuring {side}" if side else "between two rounds"

@@ -20,7 +20,8 @@ from sysbench.tui.cli import main
 from sysbench.tui.commands.ab_report import both_specs
 from tests.worker_double.script import FOLDER_VARIABLE, MAIN, Script, command, finished, wait_until
 
-SPEC = ("--set", "model=tiny", "--set", "device=cpu", "--set", "step=inference", "--set", "batch=1")
+SETTINGS = ("--set", "device=cpu", "--set", "step=inference", "--set", "batch=1")
+SPEC = ("tiny", "tiny", *SETTINGS)
 ONE_BLOCK = ("--max-minutes", "0.0001")
 
 
@@ -48,6 +49,9 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
         ([*SPEC, "--set-b", "precision=fp8"], "precision"),
         ([*SPEC, "--set-b", "workload=accumulation"], "timing"),
         (["--resume", "last"], "no experiment"),
+        ([*SETTINGS], "B is missing"),
+        (["tiny", *SETTINGS], "`sysbench-tui ab tiny tiny` compares it with itself"),
+        (["--resume", "last", "--one-at-a-time"], "keeps both specs"),
         (["--resume", "last", "--set", "batch=1"], "keeps both specs"),
         (["--resume", "last", "--seed", "0"], "--seed"),
     ],
@@ -97,15 +101,16 @@ def test_a_against_a_works_and_everything_but_the_report_is_on_stderr(script: Sc
     code, out, err = finished(command("ab", *SPEC))
     assert code == 0
     experiment = find_experiment("last").experiment()
-    plan, _, progress = err.partition("block 1")
+    plan, _, progress = err.partition("pair 1")
     assert plan.startswith(f"experiment {experiment.id}\n")
     assert "B          the same spec" in plan
-    assert "seconds per round unknown: neither spec was timed here" in plan
-    assert "`sysbench-tui doctor --noise` measures it" in plan
-    assert progress.count(" ms\n") == 12
-    assert "inconclusive" in progress and "8 more rounds until the first look" in progress
+    assert "pairs of processes that take turns" in plan and plan in err
+    assert "seconds per pair unknown: neither spec was timed in a pair here yet" in plan
+    assert "unknown: fewer than 5 pairs were measured on this machine yet" in plan
+    assert progress.count(" ms\n") == 14
+    assert "inconclusive" in progress and "12 more rounds until the first look" in progress
     assert "same within 1.0 %" in progress
-    assert "decided after 12 rounds" in progress
+    assert "decided after 14 rounds" in progress
     lines = out.splitlines()
     assert any(line.startswith("B is the same within 1.0 %: ") for line in lines)
     assert any(line.startswith("  -2 % ┄") for line in lines)
@@ -114,11 +119,12 @@ def test_a_against_a_works_and_everything_but_the_report_is_on_stderr(script: Sc
     assert all(char.isprintable() or char == "\n" for char in out + err)
 
     # The forecast of the next one has these rounds, and stays with it.
-    code, out, _ = finished(command("ab", experiment.a, "--gate", "3%", "--json"))
+    code, out, _ = finished(command("ab", experiment.a, experiment.a, "--gate", "3%", "--json"))
     report = json.loads(out)
     assert (code, report["gate"]["result"]) == (0, "pass")
     assert report["plan"]["round_seconds"] > 0
-    assert "12 earlier processes" in report["plan"]["source"]
+    assert "7 earlier pairs of these specs" in report["plan"]["source"]
+    assert (report["method"], report["pairs"], report["blocks"]) == ("duet", 7, 0)
     assert [row["difference"] for row in report["plan"]["promises"]] == [
         0.01,
         0.02,
@@ -152,7 +158,7 @@ def test_the_report_fits_the_width_but_for_what_is_for_copying(
     assert picture.isascii()
 
 
-def test_a_terminal_sees_blocks_the_interval_and_then_the_report(script: Script) -> None:
+def test_a_terminal_sees_pairs_the_interval_and_then_the_report(script: Script) -> None:
     pid, handle = pty.fork()
     if pid == 0:
         os.environ |= {"TERM": "xterm-256color", "COLUMNS": "100"}
@@ -169,8 +175,8 @@ def test_a_terminal_sees_blocks_the_interval_and_then_the_report(script: Script)
     os.close(handle)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     live, _, report = painted.decode().rpartition("\x1b[?25h")
-    assert "block 2   " in live and "A ✓" in live and "┄┊┄" in live
-    assert "12 rounds" in live
+    assert "pair 2   " in live and "A ✓" in live and "┄┊┄" in live
+    assert "14 rounds" in live
     assert "B is the same within" in report
 
 
@@ -183,7 +189,7 @@ def test_a_live_experiment_is_followed_by_its_id_or_that_of_a_run(script: Script
     staying = command("attach", directory.experiment().a)
     for follower in (leaving, staying):
         assert follower.stderr is not None
-        assert "block 1   " in follower.stderr.readline()
+        assert "pair 1   " in follower.stderr.readline()
     leaving.send_signal(signal.SIGINT)
     code, out, err = finished(leaving)
     assert (code, out) == (130, "")

@@ -124,7 +124,7 @@ def test_the_noisier_side_stands_for_both_and_a_floor_for_none() -> None:
 
 
 def test_a_plan_without_any_figure_says_what_is_missing_and_what_to_do() -> None:
-    plan = plan_of(SPEC, OTHER, 15)
+    plan = plan_of(SPEC, OTHER, 15, method="blocks")
     assert (plan.round_seconds, plan.blocks, plan.spread, plan.smallest) == (None,) * 4
     assert set(plan.missing) == {"round_seconds", "blocks", "spread", "smallest"}
     assert "doctor --noise" in plan.missing["spread"]
@@ -133,7 +133,7 @@ def test_a_plan_without_any_figure_says_what_is_missing_and_what_to_do() -> None
 def test_a_plan_has_rounds_from_both_sides_and_power_that_rises() -> None:
     stored([10.0, 10.1, 9.9, 10.05, 9.95, 10.0], seconds=2.0)
     stored([20.0], OTHER, seconds=4.0)
-    plan = plan_of(SPEC, OTHER, max_minutes=2)
+    plan = plan_of(SPEC, OTHER, max_minutes=2, method="blocks")
     assert plan.round_seconds == pytest.approx(3)  # two rounds of either side in a block
     assert plan.blocks == 10
     assert plan.smallest is not None and 0.002 < plan.smallest < 0.03
@@ -148,7 +148,7 @@ def test_a_plan_of_too_little_time_promises_nothing(
 ) -> None:
     save_noise_floor(FLOOR)
     stored([10.0], seconds=3.0)
-    plan = plan_of(SPEC, SPEC, minutes)
+    plan = plan_of(SPEC, SPEC, minutes, method="blocks")
     assert (plan.smallest is not None) is smallest_is_known
     assert bool(plan.promises) is smallest_is_known
     if not smallest_is_known:
@@ -157,11 +157,11 @@ def test_a_plan_of_too_little_time_promises_nothing(
 
 def test_runs_of_another_machine_are_no_plan() -> None:
     stored([10.0] * 6, cpu="another machine")
-    assert plan_of(SPEC, SPEC, 15).round_seconds is None
+    assert plan_of(SPEC, SPEC, 15, method="blocks").round_seconds is None
 
 
 def test_a_damaged_floor_is_reported(home: Path) -> None:
     home.mkdir(exist_ok=True)
     noise_path().write_bytes(b"[{")
     with pytest.raises(DamagedFileError, match="measure again"):
-        plan_of(SPEC, SPEC, 15)
+        plan_of(SPEC, SPEC, 15, method="blocks")

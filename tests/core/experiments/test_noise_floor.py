@@ -54,7 +54,7 @@ def home(sysbench_home: Path) -> Path:
 
 def with_rounds(medians_ms: dict[Side, list[float]]) -> ExperimentDirectory:
     """An experiment whose rounds had these medians, as its supervisors would have left it."""
-    directory = create_experiment(SPEC, SPEC, seed=1)
+    directory = create_experiment(SPEC, SPEC, seed=1, method="blocks")
     sides: tuple[Side, ...] = ("A", "B")
     for side in sides:
         run = directory.run(side)
@@ -149,14 +149,14 @@ def test_rounds_become_a_floor_that_plans_and_verdicts_use() -> None:
     assert floor.low < floor.between < floor.high
     # Another spec on this device, without earlier processes of its own.
     other = SPEC.changed(batch=2)
-    before = plan_of(other, other, 10)
+    before = plan_of(other, other, 10, method="blocks")
     save_noise_floor(floor)
     assert noise_floors() == {floor.device: floor}
-    plan = plan_of(other, other, 10)
+    plan = plan_of(other, other, 10, method="blocks")
     assert before.spread is None
     assert plan.spread == floor.between
     assert "24 processes of tiny" in plan.source
-    own = plan_of(other, SPEC, 10)  # a spec's own processes come before the floor
+    own = plan_of(other, SPEC, 10, method="blocks")  # a spec's own processes come before the floor
     assert "24 earlier processes of B" in own.source
     assert own.smallest is not None and own.smallest > 0
     record = measurement.records["A"]

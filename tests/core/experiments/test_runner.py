@@ -48,7 +48,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     ahead: list[float] = []
 
     class Loads:
-        def __init__(self, pid: int) -> None:
+        def __init__(self, *pids: int) -> None:
             pass
 
         def percent(self) -> tuple[float, float]:
@@ -60,7 +60,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def short() -> ExperimentDirectory:
     """An experiment of A against A that stops after a block."""
-    return create_experiment(SPEC, SPEC, max_minutes=1e-6, seed=1)
+    return create_experiment(SPEC, SPEC, max_minutes=1e-6, seed=1, method="blocks")
 
 
 def rounds(report: ExperimentReport) -> list[Round]:
@@ -72,7 +72,7 @@ def condition(report: ExperimentReport, name: str) -> str:
 
 
 def test_blocks_follow_the_drawn_order_and_stop_when_the_verdict_stands() -> None:
-    directory = create_experiment(SPEC, SPEC, seed=5)
+    directory = create_experiment(SPEC, SPEC, seed=5, method="blocks")
     items = list(run_experiment(directory))
     starting = [item for item in items if isinstance(item, RoundStarting)]
     orders = [directory.experiment().order(block) for block in range(3)]

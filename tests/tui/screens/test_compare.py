@@ -25,7 +25,7 @@ from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import locked
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.cli import main
-from sysbench.tui.live.pair_watch import Pair, block_changes, pair_of
+from sysbench.tui.live.pair_watch import Pair, pair_of
 from sysbench.tui.screens.ask_dialog import ExplainScreen
 from sysbench.tui.screens.compare_measure import MeasureScreen, spec_of_side
 from sysbench.tui.screens.compare_rows import RowsView
@@ -38,7 +38,15 @@ from sysbench.tui.widgets.difference_view import DifferenceView
 from sysbench.tui.widgets.drawing import Folding
 from sysbench.tui.widgets.key_bar import CommandLine
 from tests.tui.conftest import until
-from tests.tui.experiments import OTHER, SPEC, begun, disturb, timed_run, write_rounds
+from tests.tui.experiments import (
+    OTHER,
+    SPEC,
+    begun,
+    disturb,
+    timed_run,
+    write_pairs,
+    write_rounds,
+)
 
 RESULT_FIRST = True
 
@@ -110,7 +118,7 @@ async def test_of_two_marked_runs_the_older_is_a(app: SysbenchApp, keys: str) ->
 async def test_an_experiment_has_the_verdict_of_compare_in_both_orders(
     app: SysbenchApp, capsys: pytest.CaptureFixture[str], sides: str, smallest: float
 ) -> None:
-    directory = create_experiment(SPEC, OTHER, seed=1, smallest=smallest)
+    directory = create_experiment(SPEC, OTHER, seed=1, smallest=smallest, method="blocks")
     write_rounds(directory, SLOW, FAST)
     a, b = (directory.run("A" if side == "A" else "B") for side in sides)
     async with app.run_test(size=(160, 48)) as pilot:
@@ -128,7 +136,7 @@ async def test_an_experiment_has_the_verdict_of_compare_in_both_orders(
     assert medians == (SLOW if sides == "AB" else FAST)
     assert reading.report is not None
     assert (reading.report.a.run, reading.report.b.run) == (a.id, b.id)
-    changes = block_changes(reading.blocks)
+    changes = [look.alone for look in reading.looks]
     assert all((change < 0) == (sides == "AB") for change in changes)
 
 
@@ -283,6 +291,23 @@ async def test_an_experiment_is_followed_from_disk(app: SysbenchApp) -> None:
         assert "L: after" not in str(screen.query_one("#change").border_title)
 
 
+async def test_pairs_are_followed_as_blocks_are(app: SysbenchApp) -> None:
+    directory = create_experiment(SPEC, OTHER, seed=1)
+    slow, fast = [10.0 + n % 3 / 10 for n in range(7)], [9.0 + n % 2 / 10 for n in range(7)]
+    async with app.run_test(size=(160, 48)) as pilot:
+        with locked(directory.lock_path):
+            screen = await compared(pilot, app, pair_of(directory))
+            assert "no pair of rounds is complete" in all_text(screen)
+            write_pairs(directory, slow[:1], fast[:1])
+            await until(pilot, lambda: "95 % CI unknown" in all_text(screen))
+            assert "A and B in turns: pair 2" in text_of(screen, "#state")
+            assert "the first look is after 7 pairs" in all_text(screen)
+            write_pairs(directory, slow, fast)
+            await until(pilot, lambda: "▼ B is faster" in all_text(screen))
+            assert "after N pairs" in text_of(screen, "#change")
+            assert "a pair" in str(screen.query_one("#change").border_subtitle)
+
+
 @pytest.mark.parametrize("ending", ["out-of-time", "failed", "cancelled", None])
 async def test_an_ending_without_a_verdict_can_go_on(
     app: SysbenchApp, ending: Ending | None
@@ -321,7 +346,7 @@ async def test_the_limits_are_asked_for_first(app: SysbenchApp) -> None:
         await pilot.press("right")
         assert dialog.query_one("#changes", Input).value == "attention=sdpa"
         plan = dialog.query_one("#plan", Folding)
-        await until(pilot, lambda: "6 earlier processes of A" in str(plan.render()))
+        await until(pilot, lambda: "processes that take turns" in str(plan.render()))
         assert not start.disabled
         assert "--set-b attention=sdpa" in dialog.query_one(CommandLine).command
         dialog.query_one("#minutes", Input).value = "soon"
