@@ -9,17 +9,21 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
+from sysbench.core.compare.compared_records import duet_pairs, pair_difference
 from sysbench.core.compare.interval import separate
+from sysbench.core.compare.power import ROUNDS_A_BLOCK
 from sysbench.core.compare.statistics import median_interval
 from sysbench.core.formatting import counted, percent, signed_percent
 from sysbench.core.record.timing import Round
 from sysbench.core.trace.module_tree import group_by
 
 NO_DATA = "not enough data"
+NOTABLE_LOAD = 0.1
+"""Share of all cores from which the load of other processes deserves attention."""
 _MIN_BLOCKS = 6  # fewer medians have no 95 % interval
 
 
@@ -41,20 +45,45 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     warns: bool = False
 
 
-def conditions_of(a: Sequence[Round], b: Sequence[Round]) -> list[Condition]:
+def conditions_of(
+    a: Sequence[Round], b: Sequence[Round], *, on_gpu: bool = True
+) -> list[Condition]:
+    """Return the conditions of both sides' rounds.
+
+    Args:
+        on_gpu: Whether a side ran on a GPU; else clocks and processes of one are left out.
+    """
     counting = [row for row in (*a, *b) if row.counts and row.block is not None]
     counting.sort(key=lambda row: (row.block or 0, row.position or 0))
-    blocks = group_by(counting, lambda row: row.block)
-    whole = [rows for rows in blocks.values() if len(rows) == 4]
+    blocks = group_by((row for row in counting if not row.duet), lambda row: row.block)
+    whole = [rows for rows in blocks.values() if len(rows) == ROUNDS_A_BLOCK]
+    if whole or not any(row.duet for row in counting):
+        order, drift = _order(whole), _drift(whole, "block")
+    else:
+        pairs = duet_pairs(a, b)
+        order, drift = _order_of_pairs(pairs), _drift(pairs, "pair")
     return [
-        _order(whole),
-        _drift(whole),
-        _sides("SM clock", a, b, lambda row: row.sm_clock_mhz, lambda value: f"{value:.0f} MHz"),
-        _named("throttling", a, b, lambda row: row.clock_reasons, "rounds with a lowered clock"),
-        _named("other GPU processes", a, b, lambda row: row.tenants, "rounds that shared the GPU"),
-        _sides("other load", a, b, others_load, lambda value: percent(value, 0)),
+        order,
+        drift,
+        *([*_of_gpu(a, b)] if on_gpu else []),
+        _others(a, b),
         _left_out(a, b),
     ]
+
+
+def _of_gpu(a: Sequence[Round], b: Sequence[Round]) -> Iterator[Condition]:
+    yield _sides("SM clock", a, b, lambda row: row.sm_clock_mhz, lambda value: f"{value:.0f} MHz")
+    yield _named("throttling", a, b, lambda row: row.clock_reasons, "rounds with a lowered clock")
+    yield _named("other GPU processes", a, b, lambda row: row.tenants, "rounds that shared the GPU")
+
+
+def _others(a: Sequence[Round], b: Sequence[Round]) -> Condition:
+    row = _sides("other load", a, b, others_load, lambda value: percent(value, 0))
+    loads = [load for each in (*a, *b) if each.counts and (load := others_load(each)) is not None]
+    if not loads or statistics.median(loads) < NOTABLE_LOAD:
+        return row
+    text = f"{row.text}: other programs used the processors"
+    return msgspec.structs.replace(row, text=text, warns=True)
 
 
 def _order(blocks: Sequence[Sequence[Round]]) -> Condition:
@@ -70,26 +99,48 @@ def _order(blocks: Sequence[Sequence[Round]]) -> Condition:
         low, high = median_interval(changes)
         ends = math.expm1(low), math.expm1(high)
     what = "from the first to the second round of a pair"
-    return _effect("order", math.expm1(statistics.median(changes)), ends, what, len(changes))
+    middle = math.expm1(statistics.median(changes))
+    return _effect("order", middle, ends, what, len(changes), "block")
 
 
-def _drift(blocks: Sequence[Sequence[Round]]) -> Condition:
-    """The later half of the blocks against the earlier half, by Mann and Whitney's test."""
+def _order_of_pairs(pairs: Sequence[tuple[Round, Round]]) -> Condition:
+    """The process that took the second turn over the one that began, whatever B's change is.
+
+    Half the difference between the pairs that A and that B began, by Mann and Whitney's test.
+    """
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    for a, b in pairs:
+        ratios[(a.position or 0) < (b.position or 0)].append(math.exp(pair_difference(a, b)))
+    if not all(ratios.values()):
+        return Condition(name="order", text=NO_DATA)
+    found = separate(ratios[False], ratios[True])
+
+    def half(change: float) -> float:
+        return math.sqrt(1 + change) - 1
+
+    known = found.low is not None and found.high is not None
+    ends = (half(found.low or 0.0), half(found.high or 0.0)) if known else None
+    what = "from the first to the second process of a pair"
+    return _effect("order", half(found.change), ends, what, len(pairs), "pair")
+
+
+def _drift(blocks: Sequence[Sequence[Round]], word: str) -> Condition:
+    """The later half of the blocks or pairs against the earlier one, by Mann and Whitney's test."""
     levels = [math.exp(statistics.fmean(_log(row) for row in rows)) for rows in blocks]
     half = len(levels) // 2
     if not half:
         return Condition(name="drift", text=NO_DATA)
     later = separate(levels[:half], levels[-half:])
     ends = None if later.low is None or later.high is None else (later.low, later.high)
-    what = "from the first half of the blocks to the second"
-    return _effect("drift", later.change, ends, what, len(levels))
+    what = f"from the first half of the {word}s to the second"
+    return _effect("drift", later.change, ends, what, len(levels), word)
 
 
 def _effect(
-    name: str, change: float, ends: tuple[float, float] | None, what: str, blocks: int
+    name: str, change: float, ends: tuple[float, float] | None, what: str, count: int, word: str
 ) -> Condition:
     if ends is None:
-        text = f"{signed_percent(change)} {what} ({counted(blocks, 'block')}: not tested)"
+        text = f"{signed_percent(change)} {what} ({counted(count, word)}: not tested)"
         return Condition(name=name, text=text)
     low, high = ends
     shown = f"{signed_percent(low, 2)} to {signed_percent(high, 2)}"

@@ -160,7 +160,7 @@ def _report(
         b=side_b,
         factors=differing(a, b),
         conditions=[
-            *conditions_of(side_a.rounds, side_b.rounds),
+            *conditions_of(side_a.rounds, side_b.rounds, on_gpu=_is_on_gpu(a) or _is_on_gpu(b)),
             *_neighbours_that_stayed(side_a.rounds, side_b.rounds),
         ],
         repeat=f"sysbench-tui ab {shlex.quote(a.id)} {shlex.quote(b.id)}{_options(experiment)}",
@@ -191,6 +191,10 @@ def _side(record: Record, experiment: str) -> RoundsOf:
         loss_start=record.timing.loss_start if record.timing else None,
         rounds=experiment_rounds(record, experiment),
     )
+
+
+def _is_on_gpu(record: Record) -> bool:
+    return str(record.spec.get("device", "")).startswith("cuda")
 
 
 def _neighbours_that_stayed(a: list[Round], b: list[Round]) -> list[Condition]:

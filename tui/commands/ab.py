@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     a = parser.add_argument(
         "a", nargs="?", metavar="A", help=f"{spec_help}; a run's spec is measured again"
     )
-    b = parser.add_argument("b", nargs="?", metavar="B", help="spec to compare with A (default: A with --set-b)")
+    b = parser.add_argument(
+        "b", nargs="?", metavar="B", help="spec to compare with A (default: A with --set-b)"
+    )
     complete_with(a, "side")
     complete_with(b, "side")
     meaning = "change one key of both specs; repeatable (`run --help` lists the keys)"

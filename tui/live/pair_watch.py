@@ -147,7 +147,8 @@ class PairWatch:
         if directory is None:
             comparison = compare(a, b, known_noise(a, b, root))
             report, can_go_on, verdict = None, False, comparison.step
-            conditions = conditions_of(rounds_a, rounds_b)
+            on_gpu = any(str(run.spec.get("device")).startswith("cuda") for run in (a, b))
+            conditions = conditions_of(rounds_a, rounds_b, on_gpu=on_gpu)
         else:
             experiment = directory.experiment()
             # The pair may have the opposite order of the experiment.
