@@ -38,6 +38,8 @@ MAX_PAIRS = 10_000
 _DRAWS = 500
 Powers = Callable[[Sequence[float], float, int], list[float]]
 """Chances to find a true change after 1, 2 … looks, as `power_after` returns them."""
+_DUET_DRAWS = 250  # each may have many looks
+_LARGE_EFFECT = 10.0  # in standard deviations: the first look finds it
 _MANY_PAIRS = 40  # beyond them Noether's formula is right within a few points of power
 
 
@@ -112,7 +114,7 @@ def duet_power_after(residuals: Sequence[float], difference: float, pairs: int) 
     """
     values, effect = _with_a_shape(residuals), abs(math.log1p(difference))
     draw, decided = random.Random(0), [0] * (pairs + 1)
-    for _ in range(_DRAWS):
+    for _ in range(_DUET_DRAWS):
         sizes: list[float] = []
         signs: list[int] = []
         against = 0
@@ -127,7 +129,7 @@ def duet_power_after(residuals: Sequence[float], difference: float, pairs: int) 
             if bound is not None and against <= bound:
                 decided[count] += 1
                 break
-    return [total / _DRAWS for total in itertools.accumulate(decided[1:])]
+    return [total / _DUET_DRAWS for total in itertools.accumulate(decided[1:])]
 
 
 def duet_pairs_needed(spread: float, difference: float) -> int | None:
@@ -140,12 +142,16 @@ def duet_pairs_needed(spread: float, difference: float) -> int | None:
         difference: The true change, as a share.
     """
     noise = max(math.log1p(spread), 1e-12)
-    return _duet_pairs_for(float(f"{abs(math.log1p(difference)) / noise:.2g}"))
+    effect = min(_LARGE_EFFECT, abs(math.log1p(difference)) / noise)
+    return _duet_pairs_for(float(f"{effect:.2g}"))
 
 
 @cache
 def _duet_pairs_for(effect: float) -> int | None:
     """Pairs for an effect in standard deviations of one process."""
+    above = _NORMAL.cdf(effect) - 0.5
+    if 3 * MAX_DUET_PAIRS * above**2 < QUANTILES**2:  # too few even for a single look
+        return None
     residuals = normal_residuals(math.expm1(math.sqrt(2)))
     powers = duet_power_after(residuals, math.expm1(effect), MAX_DUET_PAIRS)
     return next((n for n, power in enumerate(powers, 1) if power >= WANTED_POWER), None)

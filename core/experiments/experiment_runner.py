@@ -229,7 +229,7 @@ class ExperimentRun:
         """Measure a pair, again if one of its rounds does not count."""
         order = self.experiment.order(block)
         while self.in_pairs and self.blocks_done() <= block and not self.is_over():
-            again = next((self.again[block, n] for n in (0, 1) if (block, n) in self.again), "")
+            again = self.again.get((block, 0), "")
             for position, side in enumerate(order):
                 yield RoundStarting(block=block, position=position, side=side, again=again)
             yield from self.one_pair(order, block)
@@ -252,19 +252,19 @@ class ExperimentRun:
                 if isinstance(event, PassEnded):
                     ended[event.side] = event
                 yield event
-            for position, side in enumerate(order):
-                if side in ended:
-                    self.judge_end(side, (block, position), ended[side])
+            for side in order:
+                if side in ended:  # either one's loss is the pair's
+                    self.judge_end(side, (block, 0), ended[side])
                 self.records[side] = load_record(self.runs[side])
             self.judge_newest()
         except (DamagedFileError, DeviceBusyError) as error:
             self.failed = self.failed or f"a pair: {error}"
             return
-        for position, side in enumerate(order):
+        for side in order:
             for row in experiment_rounds(self.records[side], self.experiment.id):
                 if side in ended and row.index == ended[side].round:
                     if row.disturbed:
-                        self.again[block, position] = row.disturbed
+                        self.again.setdefault((block, 0), row.disturbed)
                     yield RoundFinished(side=side, round=row)
 
     def give_up_pairs(self, why: str) -> None:

@@ -132,6 +132,43 @@ def test_a_mark_that_a_kill_prevented_is_made_on_resuming(loads: list[float]) ->
     ]
 
 
+def pairs_of_rounds(report: ExperimentReport) -> list[bool]:
+    return [row.counts for row in rounds(report)]
+
+
+def test_a_pair_is_disturbed_as_a_whole_and_repeated(loads: list[float]) -> None:
+    loads += [10, 10, 12, 12, 60, 12]
+    directory = create_experiment(SPEC, SPEC, seed=1, method="duet")
+    cancel, judged = Cancellation(), 0
+    for item in run_experiment(directory, cancel=cancel):
+        judged += isinstance(item, Judged)
+        if judged == 3:
+            cancel.set()
+    report = experiment_report(directory)
+    assert pairs_of_rounds(report)[:8] == [True] * 4 + [False] * 2 + [True] * 2
+    reasons = {row.disturbed for row in rounds(report) if not row.counts}
+    assert reasons == {"other processes took 60 % of the cores, at most 12 % in the rounds before"}
+    assert condition(report, "excluded runs")
+
+
+def test_a_mark_on_the_partner_that_a_kill_prevented_is_made_on_resuming(script: Script) -> None:
+    script.write(die=[1])
+    directory, cancel = create_experiment(SPEC, SPEC, seed=1, method="duet"), Cancellation()
+    for item in run_experiment(directory, cancel=cancel):
+        if isinstance(item, RoundFinished):
+            cancel.set()
+    assert not any(row.counts for row in rounds(experiment_report(directory)))
+    for run in (directory.run("A"), directory.run("B")):
+        disturb_round(run, 1, "")  # as if the process had died before it wrote the mark
+    cancel = Cancellation()
+    for item in run_experiment(directory, cancel=cancel):
+        if isinstance(item, Judged):
+            cancel.set()
+    rows = rounds(experiment_report(directory))
+    assert [(row.index, row.block) for row in rows if row.counts] == [(2, 0), (2, 0)]
+    assert {row.index for row in rows if not row.counts} == {1}
+
+
 def test_a_cancelled_wait_for_the_device_leaves_no_round(script: Script) -> None:
     script.write(hold=[1])
     first, second = Cancellation(), Cancellation()
