@@ -72,7 +72,9 @@ def disturbance(row: Round, earlier: Sequence[Round]) -> str:
     """
     counted = (each for each in earlier if each.counts)
     usual = sorted(counted, key=lambda each: each.started_ns)[-DEFAULT_ROUNDS:]
-    if len(usual) < _LEAST_ROUNDS:
+    # A pair has two rounds of one load, and what disturbs it hits both sides: it needs more reason.
+    least = 3 * _LEAST_ROUNDS if row.duet else _LEAST_ROUNDS
+    if len(usual) < least:
         return ""
     present = {name for each in usual for name in each.tenants}
     arrived = [name for name in row.tenants if name not in present]
@@ -80,7 +82,7 @@ def disturbance(row: Round, earlier: Sequence[Round]) -> str:
         return f"{', '.join(arrived)} came to the device"
     loads = [load for each in usual if (load := others_load(each)) is not None]
     load = others_load(row)
-    if load is None or len(loads) < _LEAST_ROUNDS:
+    if load is None or len(loads) < least:
         return ""
     if load <= max(loads) or load <= statistics.median(loads) + CPU_JUMP:
         return ""
