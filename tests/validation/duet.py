@@ -158,8 +158,8 @@ def measure(kind: Kind, count: int) -> None:
 def simulated_pair(noise: Iterator[float], draw: random.Random, slowdown: float) -> float:
     """Log ratio of two processes that take turns on a machine that drifts and has bursts."""
     level, burst = 0.0, 0.0
-    processes = {"A": next(noise), "B": next(noise)}
     order = draw.choice(("AB", "BA"))
+    processes = {side: next(noise) for side in order}
     steps: dict[str, list[float]] = {"A": [], "B": []}
     for _ in range(TURNS):
         for side in order:

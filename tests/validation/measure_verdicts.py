@@ -86,7 +86,8 @@ def compared(
     spec: RunSpec, seed: int, most_blocks: int, extra_ns: int = 0
 ) -> tuple[Verdict, ExperimentDirectory]:
     """One comparison with a limit on blocks; B's steps are longer by ``extra_ns``."""
-    experiment, cancel = create_experiment(spec, spec, seed=seed, max_minutes=1e3), Cancellation()
+    experiment = create_experiment(spec, spec, seed=seed, max_minutes=1e3, method="blocks")
+    cancel = Cancellation()
     verdict = None
     for item in run_experiment(experiment, cancel=cancel):
         match item:

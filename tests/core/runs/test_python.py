@@ -96,7 +96,7 @@ def test_nothing_is_made_where_workers_cannot_run(
     Path(python).write_text("#!/bin/sh\necho no\n")
     for words in (
         ["run", "tiny", "device=cpu"],
-        ["ab", "tiny", "--set", "device=cpu"],
+        ["ab", "tiny", "tiny", "--set", "device=cpu"],
         ["estimate", "tiny", "device=cpu", "--exact"],
         ["study", "warmup", "--set", "device=cpu"],
         ["doctor", "--measure", "--device", "cpu"],
