@@ -107,7 +107,9 @@ def interleaved(blocks: Sequence[RoundBlock]) -> Interval:
     )
 
 
-_FAR_WORDS = f"beyond the factor of {LARGEST_ARTEFACT:g} that runs of one spec stay within"
+_FAR_WORDS = (
+    f"beyond the factor of {LARGEST_ARTEFACT:g} that runs of one spec are assumed to stay within"
+)
 
 
 def _far_ends(differences: Sequence[float]) -> tuple[float, float] | None:
