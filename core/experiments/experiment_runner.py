@@ -254,9 +254,10 @@ class ExperimentRun:
                 if isinstance(event, PassEnded):
                     ended[event.side] = event
                 yield event
+            lost = [side for side in order if side in ended and _is_lost(ended[side])]
+            for side in lost[:1]:  # both at once are one loss
+                self.judge_end(side, (block, 0), ended[side])
             for side in order:
-                if side in ended:  # either one's loss is the pair's
-                    self.judge_end(side, (block, 0), ended[side])
                 self.records[side] = load_record(self.runs[side])
             self.judge_newest()
         except (DamagedFileError, DeviceBusyError) as error:
@@ -300,7 +301,7 @@ class ExperimentRun:
 
     def judge_end(self, side: Side, place: tuple[int, int], ended: PassEnded) -> None:
         """Decide whether a round that did not finish is repeated, now or on resume."""
-        if ended.outcome in ("finished", "cancelled"):
+        if not _is_lost(ended):
             return
         if ended.outcome == "oom" and self.in_pairs:
             self.give_up_pairs(f"both at once did not fit: {ended.detail}")
@@ -447,6 +448,10 @@ class ExperimentRun:
         limit = f"the limit of {self.experiment.max_minutes:g} minutes"
         another = f"another {self.experiment.block_word}"
         return "out-of-time", f"after {rounds} {another} would have exceeded {limit}"
+
+
+def _is_lost(ended: PassEnded) -> bool:
+    return ended.outcome not in ("finished", "cancelled")
 
 
 def follow_experiment(

@@ -68,6 +68,11 @@ def test_a_killed_worker_costs_its_pair_which_is_measured_once_more(script: Scri
     assert partner["outcome"] == "cancelled" or partner["disturbed"] == LOST_PARTNER
 
 
+def test_both_killed_at_once_are_one_loss(script: Script) -> None:
+    script.write(die=[1, 2])
+    assert document(*TWICE)["ending"] == "decided"
+
+
 def test_a_pair_that_is_lost_twice_fails_the_experiment(script: Script) -> None:
     script.write(die=[1, 3])
     report = document(*TWICE, code=1)

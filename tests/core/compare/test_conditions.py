@@ -91,3 +91,36 @@ def test_loads_and_clocks_are_medians_of_the_rounds_that_count() -> None:
     assert named("SM clock", a, b).b == "1900 MHz"
     assert named("SM clock", a, loud).text == "not measured"
     assert others_load(factories.rounds([10])[0]) is None
+
+
+def turned(pairs: int, second: float, change: float) -> tuple[list[Round], list[Round]]:
+    """Pairs that take turns: the second process is longer by a share, and B by another."""
+    draw = random.Random(1)
+    a: list[Round] = []
+    b: list[Round] = []
+    for pair in range(pairs):
+        for position, side in enumerate(draw.choice(("AB", "BA"))):
+            ms = 10 * (1 + second) ** position * draw.gauss(1, 0.001)
+            ms *= 1 + change if side == "B" else 1
+            place = {"block": pair, "position": position, "started_ns": pair, "duet": True}
+            (row,) = factories.rounds([ms], experiment="x", side=side, **place)
+            (a if side == "A" else b).append(row)
+    return a, b
+
+
+@pytest.mark.parametrize("change", [0.0, 4.0])
+def test_the_order_of_a_pair_is_told_from_the_change_of_b(change: float) -> None:
+    order = named("order", *turned(20, 0.02, change))
+    assert order.warns and order.text.startswith(("+2.0", "+1.9"))
+    assert "second process of a pair" in order.text
+    assert not named("order", *turned(20, 0.0, change)).warns
+    assert "half of the pairs" in named("drift", *turned(20, 0.0, change)).text
+
+
+def test_a_cpu_has_no_rows_of_a_gpu_and_a_busy_one_is_marked() -> None:
+    a = factories.rounds([10, 10], cpu_percent=90.0, own_cpu_percent=50.0)
+    rows = {row.name: row for row in conditions_of(a, a, on_gpu=False)}
+    assert set(rows) == {"order", "drift", "other load", "excluded runs"}
+    assert rows["other load"].warns and "other programs" in rows["other load"].text
+    calm = factories.rounds([10, 10], cpu_percent=55.0, own_cpu_percent=50.0)
+    assert not named("other load", calm, calm).warns
