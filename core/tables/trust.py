@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import fsum
 
 from sysbench.core.compare.rounds import counting, inside, middle
 from sysbench.core.findings.kernels_rules import COVERAGE_LIMIT, PERTURBATION_LIMIT
@@ -63,10 +64,25 @@ def coverage_warning(kernels: Kernels) -> str:
             f"{percent(1 - coverage.explained)} of the {kernels.whole}, in gaps after such a "
             "launch, counts as unattributed, not as idle."
         )
-    return (
-        f"These tables explain only {percent(kernels.coverage.explained)} of the {kernels.whole} "
-        f"({percent(COVERAGE_LIMIT, 0)} is the minimum): shares cover recorded work only."
-    )
+    return f"{'; '.join(_not_explained(kernels))}."
+
+
+def _not_explained(kernels: Kernels) -> Iterator[str]:
+    """Name the kernels and the time that the tables cannot place."""
+    coverage, whole = kernels.coverage, kernels.whole
+    whole_ns = kernels.step_ms * 1e6 or 1.0
+    unlinked_ns = fsum(row.exclusive_ns for row in kernels.rows if not row.linked)
+    if unlinked_ns:
+        yield (
+            f"{coverage.unlinked:,} of {coverage.kernels:,} kernels "
+            f"({percent(unlinked_ns / whole_ns)} of the {whole}) have no launch event: they are in "
+            "Table, without a module in Tree"
+        )
+    if kernels.unattributed_ns:
+        yield (
+            f"{percent(kernels.unattributed_ns / whole_ns)} of the {whole} follows launches "
+            f"without a recorded kernel ({coverage.dropped:,}): it counts as unattributed"
+        )
 
 
 def steps_words(record: Record) -> list[str]:

@@ -106,9 +106,11 @@ def _sum(kernels: Kernels) -> Content:
 
 
 def brief_line(kernels: Kernels, untraced_ms: float | None, width: int) -> Content:
-    """The sum and its coverage on one line, or the warning about coverage."""
+    """The sum on one line, with its coverage or the warning about it."""
     if warning := coverage_warning(kernels):
-        return Content.styled(truncate(f"! {warning}", width), "bold $warning")
+        total = _sum(kernels)
+        text = truncate(f"! {warning}", max(0, width - total.cell_length - 2))
+        return total + Content.styled(f"  {text}", "bold $warning")
     line, (covered, *words) = _sum(kernels), coverage_words(kernels)
     if untraced_ms is not None and kernels.perturbation is not None:
         line += Content(f" ({signed_percent(kernels.perturbation - 1)})")

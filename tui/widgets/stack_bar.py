@@ -64,6 +64,20 @@ def stack_lines(parts: Sequence[BarPart], width: int, legend_rows: int) -> list[
     return [*lines, row]
 
 
+def labelled_bar(parts: Sequence[BarPart], width: int) -> Content:
+    """The bar with names and shares inside the parts that are wide enough."""
+    total = sum(part.amount for part in parts) or 1.0
+    bar = Content("")
+    for part, cells in zip(parts, bar_shares([part.amount for part in parts], width), strict=True):
+        texts = (f"{part.name} {percent(part.amount / total, 0)} ", f"{part.name} ", "")
+        label = next(text for text in texts if len(text) < cells or not text)
+        bar += Content.assemble(
+            (label, f"bold {part.look.colour}"),
+            (part.look.glyph * (cells - len(label)), part.look.colour),
+        )
+    return bar
+
+
 class StackBar(Folding):
     """A line with the sum, the bar, and as much of the legend as fits."""
 
@@ -83,7 +97,7 @@ class StackBar(Folding):
             legend_rows = height - 2
             lines = [head, *stack_lines(parts, width, legend_rows)]
             if legend_rows < 1:
-                lines = [brief(width), *lines[1:2]]
+                lines = [brief(width), labelled_bar(parts, width)]
             return Content("\n").join(lines[:height])
 
         self.show(draw)
