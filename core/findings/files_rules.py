@@ -12,7 +12,8 @@ from functools import partial
 from math import fsum
 
 from sysbench.core.findings.kernels_rules import IDLE_LIMIT, heavy_category
-from sysbench.core.formatting import counted, format_bytes, format_duration, percent
+from sysbench.core.formatting import counted, format_bytes, format_duration, percent, short_path
+from sysbench.core.memory.snapshot_reading import Snapshot
 from sysbench.core.record.record import Finding, KernelRow, Kernels
 from sysbench.core.record.steps import HostRange, MarkedSteps, StepRow
 from sysbench.core.trace.idle_causes import (
@@ -85,6 +86,33 @@ def findings_of_file(kernels: Kernels) -> list[Finding]:
     """The findings of all rules, the costliest first."""
     findings = [finding for rule in RULES if (finding := rule(kernels)) is not None]
     return sorted(findings, key=lambda finding: -finding.cost)
+
+
+def findings_of_snapshot(snapshot: Snapshot, device: int) -> list[Finding]:
+    """The request that ran out of memory, if the snapshot has one."""
+    failed = snapshot.failed_request(device)
+    if failed is None:
+        return []
+    frame = failed.stack[0] if failed.stack else None
+    where = f" at {short_path(frame.file)}:{frame.line} {frame.name}" if frame else ""
+    of_device = f" on device {device}" if len(snapshot.used_devices) > 1 else ""
+    free = "" if failed.free_bytes is None else f"{format_bytes(failed.free_bytes)} free, "
+    return [
+        Finding(
+            rule="file-out-of-memory",
+            severity="problem",
+            verdict=f"Out of memory{of_device}: {format_bytes(failed.bytes)} requested{where}, "
+            f"{free}{format_bytes(failed.allocated_bytes)} allocated.",
+            why=f"The allocator had reserved {format_bytes(failed.reserved_bytes)}, of which "
+            f"{format_bytes(failed.reserved_bytes - failed.allocated_bytes)} were unused.",
+            next="See what was alive at the peak, on the Memory tab or with --section memory.",
+            numbers={
+                **{"requested_bytes": failed.bytes, "allocated_bytes": failed.allocated_bytes},
+                **{"reserved_bytes": failed.reserved_bytes},
+                **({} if failed.free_bytes is None else {"free_bytes": failed.free_bytes}),
+            },
+        )
+    ]
 
 
 def device_idle(kernels: Kernels) -> Finding | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.findings.files_rules import findings_of_file
+from sysbench.core.findings.files_rules import findings_of_file, findings_of_snapshot
 from sysbench.core.formatting import percent
 from sysbench.core.inspection.inspection import FROM_EXPORT, Inspection
 from sysbench.core.inspection.kinds import format_of, path_text, program_of
@@ -295,11 +295,13 @@ def _read_cpu_memory(path: Path) -> Memory | None:
 def _read_snapshot(path: Path, progress: Progress, device: int | None) -> Tables:
     snapshot = read_snapshot(path, lambda done, total: progress("decode", done, total))
     progress("analyse", 0, 0)
+    shown = snapshot.busiest_device if device is None else device
     inspection = Inspection(
         kind="memory-snapshot",
         file=path_text(path),
         file_bytes=path.stat().st_size,
-        memory=describe_snapshot(snapshot, device),
+        memory=describe_snapshot(snapshot, shown),
+        findings=findings_of_snapshot(snapshot, shown),
         missing={"kernels": "a memory snapshot has no times of kernels"},
     )
     return Tables(inspection, None)

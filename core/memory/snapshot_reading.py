@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NoReturn, cast
+from typing import Annotated, Any, BinaryIO, NamedTuple, NoReturn, cast
 
 import msgspec
 import numpy as np
@@ -44,6 +44,20 @@ class SnapshotEvent(msgspec.Struct, gc=False):
     size: Size = 0
     time_us: Time = 0
     frames: Any = None
+
+
+class _RefusedEvent(msgspec.Struct, gc=False):
+    size: Size = 0
+    device_free: Size | None = None
+    frames: Any = None
+
+
+class _LastRefusal(NamedTuple):
+    """The last refused request, and how many events that change the bytes came before it."""
+
+    event: _RefusedEvent
+    changes_before: int
+    stack: int
 
 
 class PastBlock(msgspec.Struct, gc=False):
@@ -111,17 +125,54 @@ NO_EVENTS = SnapshotEvents(
 )
 
 
+class FailedRequest(NamedTuple):
+    """A request that ran out of memory.
+
+    Attributes:
+        bytes: Requested bytes.
+        free_bytes: Free memory of the device, None if the file does not have it.
+        allocated_bytes, reserved_bytes: Of the allocator at that moment.
+        stack: Frames, innermost first; may be empty.
+    """
+
+    bytes: int
+    free_bytes: int | None
+    allocated_bytes: int
+    reserved_bytes: int
+    stack: Stack
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The allocator's state; ``in_use`` is by device."""
+    """The allocator's state; ``in_use`` and ``refusals`` are by device."""
 
     segments: list[Segment]
     events: list[SnapshotEvents]
     stacks: list[Stack]
     in_use: Mapping[int, list[InUse]]
+    refusals: Mapping[int, _LastRefusal]
+
+    def failed_request(self, device: int) -> FailedRequest | None:
+        """The last request of the device that ran out of memory, or None."""
+        refusal = self.refusals.get(device)
+        if refusal is None:
+            return None
+        events, later = self.events[device], slice(refusal.changes_before, None)
+        allocated = sum(block.requested for block in self.in_use.get(device, ()))
+        reserved = sum(row.total_size for row in self.segments if row.device == device)
+        return FailedRequest(
+            bytes=refusal.event.size,
+            free_bytes=refusal.event.device_free,
+            allocated_bytes=allocated - int((events.move * events.size)[later].sum()),
+            reserved_bytes=reserved - int((events.reserve * events.size)[later].sum()),
+            stack=self.stacks[refusal.stack] if refusal.stack >= 0 else (),
+        )
 
     @property
     def busiest_device(self) -> int:
+        """The device that ran out of memory, else the one with the most events."""
+        if self.refusals:
+            return max(self.refusals)
         lengths = [len(events) for events in self.events]
         return lengths.index(max(lengths)) if lengths else 0
 
@@ -268,7 +319,18 @@ def _converted(raw: Any) -> Snapshot:
         segments = msgspec.convert(raw["segments"], list[Segment])
         traces = [_events(trace, stacks) for trace in raw["device_traces"]]
         in_use = _in_use(segments, stacks)
-        return Snapshot(segments=segments, events=traces, stacks=stacks.distinct, in_use=in_use)
+        refusals = {
+            device: refusal
+            for device, trace in enumerate(raw["device_traces"])
+            if (refusal := _last_refusal(trace, stacks)) is not None
+        }
+        return Snapshot(
+            segments=segments,
+            events=traces,
+            stacks=stacks.distinct,
+            in_use=in_use,
+            refusals=refusals,
+        )
     except (
         *(TypeError, KeyError, IndexError, AttributeError, OverflowError, ValueError),
         *(RecursionError, msgspec.ValidationError),
@@ -298,8 +360,21 @@ def _in_use(segments: list[Segment], stacks: Stacks) -> dict[int, list[InUse]]:
     return found
 
 
+def _last_refusal(trace: list[dict[str, Any]], stacks: Stacks) -> _LastRefusal | None:
+    places = [place for place, row in enumerate(trace) if row["action"] == OOM]
+    if not places:
+        return None
+    event = msgspec.convert(trace[places[-1]], _RefusedEvent)
+    before = sum(_is_change(row) for row in trace[: places[-1]])
+    return _LastRefusal(event, before, stacks.number(event.frames))
+
+
+def _is_change(row: dict[str, Any]) -> bool:
+    return row["action"] in MOVES or row["action"] in RESERVING
+
+
 def _events(trace: list[dict[str, Any]], stacks: Stacks) -> SnapshotEvents:
-    changes = [row for row in trace if row["action"] in MOVES or row["action"] in RESERVING]
+    changes = [*filter(_is_change, trace)]
     events = msgspec.convert(changes, list[SnapshotEvent])
 
     def column(values: Iterable[int]) -> Integers:

@@ -23,6 +23,7 @@ from sysbench.core.formatting import (
     milliseconds,
     percent,
 )
+from sysbench.core.memory.allocations import UNKNOWN
 from sysbench.core.record.environment import capacity_bytes
 from sysbench.core.record.record import Finding, Kernels, Memory, Record
 from sysbench.core.tables.cells import literal
@@ -280,8 +281,17 @@ def _largest_memory(memory: Memory) -> Finding | None:
     row = max(memory.ledger, key=lambda row: row.bytes, default=None)
     if row is None or not memory.peak_allocated_bytes:
         return None
-    share = percent(row.bytes / memory.peak_allocated_bytes, 0)
-    return Finding("largest-part", "note", f"{share} of the peak is {row.name}.", "", "")
+    name, size = row.name, row.bytes
+    if name == UNKNOWN:
+        # Without owners, the line that holds the most.
+        held: defaultdict[str, int] = defaultdict(int)
+        for origin in memory.origins:
+            held[origin.stack[0] if origin.stack else UNKNOWN] += origin.bytes
+        name = max(held, key=held.__getitem__, default=name)
+        size = held.get(name, size)
+    share = percent(size / memory.peak_allocated_bytes, 0)
+    verdict = f"{literal(name)} holds {format_bytes(size)}, {share} of the peak."
+    return Finding("largest-part", "note", verdict, "", "")
 
 
 def overview_lines(shown: Overview, width: int, more: str = "") -> Iterator[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
 
+MIB = 2**20
 GEMM, NCCL = "ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
@@ -200,3 +202,49 @@ def test_a_real_trace_says_that_elementwise_kernels_dominate(
     first = inspected(shared_data / "traces/qwen15_0.5b_h100_fwd.json.gz").findings[0]
     assert first.verdict == "Elementwise and copy ops take 61 % of busy time."
     assert first.cost == pytest.approx((17.4 + 10.5) / 49.65, abs=0.02)
+
+
+def snapshot_with_a_refusal(device: int) -> dict[str, Any]:
+    frames = [{"filename": "/work/train.py", "line": 42, "name": "attention"}]
+    trace = [
+        {"action": "segment_alloc", "addr": 4096, "size": 900 * MIB, "time_us": 1, "frames": []},
+        {"action": "alloc", "addr": 4096, "size": 800 * MIB, "time_us": 2, "frames": []},
+        {"action": "oom", "size": 400 * MIB, "device_free": 50 * MIB, "time_us": 3}
+        | {"frames": frames},
+        {"action": "free_completed", "addr": 4096, "size": 800 * MIB, "time_us": 4, "frames": []},
+        {"action": "alloc", "addr": 4096, "size": 10 * MIB, "time_us": 5, "frames": []},
+    ]
+    segment = {"device": device, "address": 4096, "total_size": 900 * MIB, "blocks": []}
+    block = {"size": 10 * MIB, "requested_size": 10 * MIB, "state": "active_allocated"}
+    busier = [{"action": "alloc", "addr": 1, "size": 1, "time_us": 1, "frames": []}] * 9
+    traces = [busier, trace] if device else [trace]
+    return {"segments": [segment | {"blocks": [block]}], "device_traces": traces}
+
+
+@pytest.mark.parametrize(("device", "words"), [(0, ""), (1, " on device 1")])
+def test_a_snapshot_says_which_request_ran_out_of_memory(
+    device: int, words: str, tmp_path: Path, inspected: Inspected
+) -> None:
+    path = tmp_path / f"oom-{device}.pickle"
+    path.write_bytes(pickle.dumps(snapshot_with_a_refusal(device)))
+    (found,) = inspected(path).findings
+    assert found.verdict == (
+        f"Out of memory{words}: 400 MiB requested at work/train.py:42 attention, "
+        "50.0 MiB free, 800 MiB allocated."
+    )
+    assert "900 MiB, of which 100 MiB were unused" in found.why
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("files/f08_oom_event", "900 MiB requested at w/model.py:77 forward, 12.0 MiB free, 70.0"),
+        ("memory/snapshot-oom-one-device", "400 MiB requested at work/train.py:42 attention, 50"),
+        ("memory/snapshot-oom-on-second-device", "on device 1: 400 MiB requested at work/train.py"),
+    ],
+)
+def test_snapshots_of_others_that_ran_out(
+    shared_data: Path, inspected: Inspected, case: str, words: str
+) -> None:
+    (found,) = inspected(shared_data / f"cases/{case}.pickle").findings
+    assert words in found.verdict
