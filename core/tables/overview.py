@@ -26,7 +26,7 @@ from sysbench.core.formatting import (
 from sysbench.core.memory.allocations import UNKNOWN
 from sysbench.core.record.environment import capacity_bytes
 from sysbench.core.record.record import Finding, Kernels, Memory, Record
-from sysbench.core.tables.cells import literal
+from sysbench.core.tables.cells import category_words, literal
 from sysbench.core.tables.trust import is_perturbed, mark_perturbed
 from sysbench.core.trace.kernel_names import short_kernel_names
 from sysbench.core.trace.module_tree import place_outside_modules
@@ -164,7 +164,7 @@ def _activity(kernels: Kernels) -> Iterator[Part]:
         totals[row.category] += row.exclusive_ns
     largest = sorted(totals, key=totals.__getitem__, reverse=True)
     for name in largest[: MAX_PHASES - 2]:
-        yield _time_part(name, totals[name], kernels)
+        yield _time_part(category_words(name), totals[name], kernels, name)
     rest = fsum(totals[name] for name in largest[MAX_PHASES - 2 :])
     if rest:
         yield _time_part(f"{len(largest) - MAX_PHASES + 2} more", rest, kernels, "other")
@@ -267,10 +267,11 @@ def _kernel_sentences(kernels: Kernels) -> Iterator[str]:
     busy_ns, category = fsum(totals.values()) or 1.0, max(totals, key=totals.__getitem__)
     share = percent(totals[category] / busy_ns, 0)
     if kernels.source == "operators":
-        yield f"{category.capitalize()} takes {share} of the operators' time."
+        yield f"{category_words(category).capitalize()} takes {share} of the operators' time."
     else:
         busy = percent(busy_ns / (kernels.step_ms * 1e6 or 1.0), 0)
-        yield f"The GPU is busy {busy} of the {kernels.whole}, {share} of it with {category}."
+        what = category_words(category)
+        yield f"The GPU is busy {busy} of the {kernels.whole}, {share} of it with {what}."
     if by_memory := memory_bound_share(kernels):
         yield f"Memory bandwidth limits {percent(by_memory, 0)} of it."
     if fused_ns := fsum(row.exclusive_ns for row in kernels.rows if row.fused):

@@ -17,8 +17,8 @@ KEYS = {
 """The key that opens a screen."""
 WORDS = {
     "run": ("╭─ What to run ─", "╭─ Prediction ─", "│ model ", "│ memory limit ", "Start ^r"),
-    "result": ("[1 Summary]", "╭─ Figures ─", "│ parameters ", "╭─ Machine ─", "$ sysbench-tui"),
-    "library": ("╭─ Library", *RUNS, "$ sysbench-tui list"),
+    "result": ("[1 Summary]", "╭─ Passes ─", "╭─ Trust ─", "tokens/s", "$ sysbench-tui"),
+    "library": ("╭─ Library", "cpu0", RUNS[-1], "$ sysbench-tui list"),
     "studies": ("╭─ Studies ─", "│accumulation ", "│warmup ", "$ sysbench-tui study"),
     "inspect": ("a file or a folder of ranks", "$ sysbench-tui inspect"),
     "help": ("esc closes", "Redraw"),

@@ -12,6 +12,7 @@ from rich.color import Color, ColorSystem
 
 from sysbench.core.colours import TEXTURES
 from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.tables.cells import category_words
 from sysbench.core.trace.classify import CATEGORIES
 from sysbench.tui.app import SysbenchApp
 from sysbench.tui.glyphs import to_ascii
@@ -123,8 +124,9 @@ async def test_the_theme_is_kept_and_recolours_what_is_shown(
         tab = await open_tab(pilot, app, own_run, "kernels")
         assert isinstance(tab, KernelsTab)
         parts = {part.name: part.look for part in tab.query_one(StackBar).parts}
-        assert parts and set(parts) <= {*CATEGORIES, "idle", "unattributed"}
-        assert all(look == swatch_of(name) for name, look in parts.items())
+        assert parts and set(parts) <= {*map(category_words, CATEGORIES), "idle", "unattributed"}
+        names = {category_words(name): name for name in CATEGORIES}
+        assert all(look == swatch_of(names.get(name, name)) for name, look in parts.items())
         dark = rich_colour(app, parts["gemm"].colour)
         await pilot.press("f12")
         await pilot.pause()

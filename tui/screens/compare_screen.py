@@ -56,8 +56,8 @@ VIEWS = {
     "time": "the traced step of both runs, row by row",
     "memory": "the peak of both runs, row by row",
     "differs": "settings and machine facts that differ",
-    STEPS_VIEW: "marked steps of both sides, one by one",
     "timeline": "the traced steps of both sides above each other",
+    STEPS_VIEW: "marked steps of both sides, one by one",
 }
 EXPLAINS = {
     "verdict": ("compare.verdict", "compare.interval", "compare.conditions"),

@@ -230,9 +230,9 @@ class OutlineView(TableView, Generic[Node]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable sorting: siblings are ordered by amount."""
-        return not action.startswith("sort_")
+        return not action.startswith("sort")
 
-    def _sort_by(self, name: str) -> None:
+    def sort_by(self, name: str) -> None:
         """Ignore clicks on headings: siblings are ordered by amount."""
 
 

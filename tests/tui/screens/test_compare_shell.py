@@ -49,7 +49,7 @@ def with_rows(run: RunDirectory, times: float) -> RunDirectory:
 
 def pairs(folder: Path) -> dict[str, tuple[ComparedSource, ComparedSource]]:
     """Two sides of each kind; the traced step of the runs changes against the untraced one."""
-    experiment = create_experiment(SPEC, OTHER, seed=1)
+    experiment = create_experiment(SPEC, OTHER, seed=1, method="blocks")
     write_rounds(experiment, SLOW, FAST)
     a_steps, b_steps = [[("gemm", 90), ("softmax", 20)]] * 3, [[("gemm", 45)]] * 5
     snapshots = (

@@ -189,10 +189,10 @@ async def test_a_run_without_compile_says_so(app: SysbenchApp, gpu_run: RunDirec
         assert tab.copyable() is None
 
 
-async def test_eight_tabs_fit_in_eighty_columns(app: SysbenchApp, gpu_run: RunDirectory) -> None:
+async def test_all_tabs_fit_in_eighty_columns(app: SysbenchApp, gpu_run: RunDirectory) -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         tab = await opened(pilot, app, gpu_run)
         screen = tab.screen
         assert isinstance(screen, ResultScreen)
-        assert str(screen.bar.render()).rstrip().endswith("8 Export")
+        assert str(screen.bar.render()).rstrip().endswith("9Timeline")
         assert len(str(screen.bar.render())) <= 80
