@@ -99,16 +99,6 @@ def elapsed(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def time_into(ms: float) -> str:
-    """Format a time since a recording began: ``219.7 ms``, ``17.1 s``, ``4 min 16 s``."""
-    if ms < 1000:
-        return f"{significant(ms, 4)} ms"
-    if ms < 60_000:
-        return f"{ms / 1000:.1f} s"
-    minutes, seconds = divmod(round(ms / 1000), 60)
-    return f"{minutes} min {seconds} s"
-
-
 def forecast_text(seconds: float | None, *, is_least: bool = False) -> str:
     """Format a forecast: ``about 0:24``, or ``at least 0:24``."""
     if seconds is None:

@@ -98,6 +98,13 @@ def overview_as_markdown(record: Record) -> Iterator[str]:
     yield from ("```text", *text.splitlines(), "```")
 
 
+def folded_overview(title: str, record: Record) -> Iterator[str]:
+    """Yield the overview, collapsed under a title."""
+    yield from (f"<details><summary>{escaped(title)}</summary>", "")
+    yield from overview_as_markdown(record)
+    yield from ("", "</details>")
+
+
 def report_tables(tables: Iterable[Table], record: Record) -> Iterator[str]:
     """Yield the tables as Markdown, without findings and with the longest kernels only."""
     for table in tables:

@@ -46,12 +46,11 @@ MODULE_LOOK = "gemm"
 
 FREE = "free"
 MEMORY_CELLS, MIN_WIDTH = 24, 20
+
 Role = Literal["", "strong", "quiet", "good", "note", "warning", "problem", "bar"]
-
-
-STRONG: Role = "strong"
-PLAIN: Role = ""
-QUIET: Role = "quiet"
+_STRONG: Role = "strong"
+_PLAIN: Role = ""
+_QUIET: Role = "quiet"
 
 
 class Span(NamedTuple):
@@ -62,7 +61,7 @@ class Span(NamedTuple):
     look: str = ""
 
 
-Line = list[Span]
+OverviewLine = list[Span]
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +294,7 @@ def _largest_memory(memory: Memory) -> Finding | None:
     return Finding("largest-part", "note", verdict, "", "")
 
 
-def overview_lines(shown: Overview, width: int, more: str = "") -> Iterator[Line]:
+def overview_lines(shown: Overview, width: int, more: str = "") -> Iterator[OverviewLine]:
     """Lay out the overview in lines of at most ``width`` cells.
 
     Args:
@@ -321,9 +320,9 @@ def overview_lines(shown: Overview, width: int, more: str = "") -> Iterator[Line
         yield from _finding_lines(shown.finding, width)
 
 
-def _figure_lines(figures: Sequence[str], width: int) -> Iterator[Line]:
+def _figure_lines(figures: Sequence[str], width: int) -> Iterator[OverviewLine]:
     """The first figure strong, the others after it, as many on a line as fit."""
-    line: Line = []
+    line: OverviewLine = []
     for number, text in enumerate(figures):
         if line and _cells(line) + len(text) + 3 > width:
             yield line
@@ -334,11 +333,11 @@ def _figure_lines(figures: Sequence[str], width: int) -> Iterator[Line]:
         yield line
 
 
-def _cells(line: Line) -> int:
+def _cells(line: OverviewLine) -> int:
     return sum(len(span.text) for span in line)
 
 
-def _rows(title: str, parts: Sequence[Part], width: int) -> Iterator[Line]:
+def _rows(title: str, parts: Sequence[Part], width: int) -> Iterator[OverviewLine]:
     """A heading, then one row a part: name, amount, share, and a bar in what is left."""
     yield [Span(title, "quiet")]
     names = max(len(part.name) for part in parts)
@@ -365,12 +364,12 @@ def _share(share: float) -> str:
     return percent(share, 0) if share >= 0.0995 or not share else percent(share, 1)
 
 
-def _beside(lists: Sequence[tuple[str, Sequence[Part]]], width: int) -> Iterator[Line]:
+def _beside(lists: Sequence[tuple[str, Sequence[Part]]], width: int) -> Iterator[OverviewLine]:
     """Lists side by side, each in an equal part of the width."""
     each = (width - 2 * GAP * (len(lists) - 1)) // len(lists) if lists else width
     columns = [[*_rows(title, parts, each)] for title, parts in lists]
     for place in range(max(map(len, columns), default=0)):
-        line: Line = []
+        line: OverviewLine = []
         for number, column in enumerate(columns):
             if place < len(column):
                 start = number * (each + 2 * GAP)
@@ -379,10 +378,10 @@ def _beside(lists: Sequence[tuple[str, Sequence[Part]]], width: int) -> Iterator
         yield line
 
 
-def _memory_lines(parts: Sequence[Part], width: int) -> Iterator[Line]:
+def _memory_lines(parts: Sequence[Part], width: int) -> Iterator[OverviewLine]:
     """Parts of the peak after each other, with bars as long as their shares of the whole."""
     title = "memory  "
-    line: Line = [Span(title, "quiet")]
+    line: OverviewLine = [Span(title, "quiet")]
     for number, part in enumerate(parts):
         entry = Span(f"{part.name} {part.amount}")
         bar = round(part.share * MEMORY_CELLS) if part.name != FREE else 0
@@ -396,11 +395,11 @@ def _memory_lines(parts: Sequence[Part], width: int) -> Iterator[Line]:
     yield line
 
 
-def _finding_lines(finding: Finding, width: int) -> Iterator[Line]:
+def _finding_lines(finding: Finding, width: int) -> Iterator[OverviewLine]:
     """Verdict, why and next beside a bar in the colour of the severity, which is also a word."""
     is_alarm = finding.severity in ("problem", "warning")
     label = f"{finding.severity.capitalize()}: " if is_alarm else ""
-    parts = ((f"{label}{finding.verdict}", STRONG), (finding.why, QUIET), (finding.next, PLAIN))
+    parts = ((f"{label}{finding.verdict}", _STRONG), (finding.why, _QUIET), (finding.next, _PLAIN))
     for text, role in parts:
         for line in wrap(literal(text), max(width - 2, MIN_WIDTH)):
             yield [Span("▌ ", finding.severity), Span(line, role)]

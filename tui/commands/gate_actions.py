@@ -21,7 +21,7 @@ from sysbench.core.experiments.baselines import (
     save_baseline,
 )
 from sysbench.core.experiments.gating import Judgement, foreign_here, judge_run, not_comparable
-from sysbench.core.export.text_formats import escaped, table_as_markdown
+from sysbench.core.export.text_formats import escaped, folded_overview, table_as_markdown
 from sysbench.core.formatting import counted, percent
 from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import Cancellation
@@ -125,7 +125,8 @@ def judgement_lines(judgement: Judgement, command: str, width: int) -> Iterator[
     yield [("again: ", "dim"), (command, "")]
 
 
-def judgement_markdown(judgement: Judgement, command: str) -> str:
+def judgement_markdown(judgement: Judgement, command: str, record: Record | None = None) -> str:
+    """Write the verdict and its evidence; with the run's record also its overview, collapsed."""
     title = f"Step time against baseline {judgement.baseline}: {judgement.headline}"
     lines = [f"### {escaped(title)}", "", f"**{escaped(gate_line(judgement.gate))}**", ""]
     sides, *differences = _tables(judgement)
@@ -140,7 +141,10 @@ def judgement_markdown(judgement: Judgement, command: str) -> str:
             lines += [f"- Spread between processes: {percent(judgement.verdict.spread, 2)}"]
     if judgement.note:
         lines += [f"- {escaped(judgement.note)}"]
-    return "\n".join([*lines, f"- Again: `{command}`"]) + "\n"
+    lines += [f"- Again: `{command}`"]
+    if record is not None:
+        lines += ["", *folded_overview("Overview of the run", record)]
+    return "\n".join(lines) + "\n"
 
 
 def _tables(judgement: Judgement) -> Iterator[Table]:
@@ -202,7 +206,7 @@ def judge(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**msgspec.to_builtins(judgement), "command": command})
     elif arguments.md:
-        write_text(judgement_markdown(judgement, command))
+        write_text(judgement_markdown(judgement, command, record))
     else:
         print_lines(judgement_lines(judgement, command, page_width()))
     return judgement.gate.exit_code

@@ -17,6 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from sysbench.core.errors import SysbenchError
+from sysbench.core.formatting import format_duration
 from sysbench.core.memory.oom import held, out_of_memory, refused
 from sysbench.core.memory.peak_difference import memory_difference
 from sysbench.core.record.memory import Oom, prediction_error
@@ -38,7 +39,7 @@ from sysbench.core.tables.table import Table
 from sysbench.tui.keys import give_focus
 from sysbench.tui.screens.result_views import View, ViewsTab, view_bindings, view_of
 from sysbench.tui.screens.work_screen import SHORT
-from sysbench.tui.text import amount, signed_percent, time_into, truncate
+from sysbench.tui.text import amount, signed_percent, truncate
 from sysbench.tui.widgets.drawing import first_fitting
 from sysbench.tui.widgets.key_bar import ViewBar
 from sysbench.tui.widgets.timeline import TimelineView, place_in_steps
@@ -72,7 +73,7 @@ def peak_line(memory: Memory) -> Content:
 def _peak_place(memory: Memory) -> str:
     """``in backward of step 2 of 3``; the time into the recording where no phase is known."""
     place = place_in_steps(memory.timeline, memory.peak_ms) or memory.peak_phase
-    return f"in {place}" if place else f"{time_into(memory.peak_ms)} into the recording"
+    return f"in {place}" if place else f"{format_duration(memory.peak_ms * 1e6)} into the recording"
 
 
 def _predicted_reserve(memory: Memory) -> str:
@@ -96,7 +97,7 @@ def cursor_text(view: TimelineView, sample: int, width: int) -> Content:
     """Time, phase and live bytes at a sample, then its categories, largest first."""
     timeline = view.timeline
     t_ms = timeline.t_ms[sample]
-    place, time = place_in_steps(timeline, t_ms), time_into(t_ms)
+    place, time = place_in_steps(timeline, t_ms), format_duration(t_ms * 1e6)
     times = [Content(text) for text in (f"{place}  {time}".strip(), place or time)]
     lines = [
         Content.assemble((amount(timeline.live_bytes[sample]), "bold"), " live"),

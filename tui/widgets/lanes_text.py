@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-from sysbench.core.formatting import significant
+from sysbench.core.formatting import format_duration
 from sysbench.core.tables.cells import literal
 from sysbench.core.trace.idle_causes import (
     BETWEEN,
@@ -22,13 +22,6 @@ from sysbench.tui.text import truncate
 from sysbench.tui.widgets.traces import Span
 
 STATUS_ROWS = 4
-UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
-
-
-def format_ns(ns: int) -> str:
-    """Format a duration: ``1.234 ms``, ``85 ns``."""
-    unit, scale = next(((unit, scale) for unit, scale in UNITS if abs(ns) >= scale), UNITS[-1])
-    return f"{ns} {unit}" if scale == 1 else f"{significant(ns / scale)} {unit}"
 
 
 def tick_step(span: int, most: int) -> int:
@@ -77,9 +70,11 @@ def gap_text(head: str, gap: Gap) -> str:
     """
     pieces = [(idle_label(piece.cause), piece.end - piece.start) for piece in gap.pieces]
     pieces.sort(key=lambda piece: -piece[1])
-    causes = [label if len(pieces) == 1 else f"{label} {format_ns(ns)}" for label, ns in pieces]
-    text = f"{head.format(format_ns(gap.ns))}: {', '.join(causes)}"
-    host = ", ".join(f"{literal(name)} {format_ns(ns)}" for name, ns in gap.host.items())
+    causes = [
+        label if len(pieces) == 1 else f"{label} {format_duration(ns)}" for label, ns in pieces
+    ]
+    text = f"{head.format(format_duration(gap.ns))}: {', '.join(causes)}"
+    host = ", ".join(f"{literal(name)} {format_duration(ns)}" for name, ns in gap.host.items())
     return f"{text} · longest on the CPU: {host}" if host else text
 
 

@@ -13,6 +13,7 @@ from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.events import Click
 
+from sysbench.core.formatting import format_duration
 from sysbench.core.tables.cells import literal
 from sysbench.core.trace.idle_causes import (
     idle_label,
@@ -26,7 +27,6 @@ from sysbench.tui.theme import Swatch, swatch_of
 from sysbench.tui.widgets.lanes_text import (
     STATUS_ROWS,
     format_instant,
-    format_ns,
     gap_text,
     letter_of,
     plain_name,
@@ -196,8 +196,9 @@ class LanesView(Chart, can_focus=True):
         view, whole = self.view, self.whole
         step = tick_step(view.span, self._room)
         begin, end = (format_instant(time, step) for time in (view.low, view.high))
-        cell = format_ns(max(view.span // self._room, 1))
-        text = f"{begin} to {end}: {format_ns(view.span)} of {format_ns(whole.span)}, {cell} a cell"
+        cell = max(view.span // self._room, 1)
+        spans = [format_duration(ns) for ns in (view.span, whole.span, cell)]
+        text = f"{begin} to {end}: {spans[0]} of {spans[1]}, {spans[2]} a cell"
         lanes = [number for number, place in enumerate(self._lanes, 1) if place in self._places]
         if len(lanes) < len(self._lanes):
             text += f" · lanes {lanes[0]} to {lanes[-1]} of {len(self._lanes)}"
@@ -349,7 +350,7 @@ class LanesView(Chart, can_focus=True):
             for column in (events.phase, events.module, events.operator)
         )
         facts = [
-            format_ns(end - start),
+            format_duration(end - start),
             f"from {format_instant(start - side.origin, tick_step(max(end - start, 1), 100))}",
             where,
             *(

@@ -162,6 +162,7 @@ def test_other_facts_that_differ_are_listed(capsys: pytest.CaptureFixture[str]) 
     save_baseline("main", stored(STEADY))
     other = stored(slower(1.0), environment=environment)
     text = said(capsys, "gate", "main", other.id, "--md", code=0)
+    assert "<details><summary>Overview of the run</summary>" in text
     assert "system.kernel" in text and "7.1" in text
 
 

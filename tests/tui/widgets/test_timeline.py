@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
 from sysbench.core.record.record import Timeline
-from sysbench.tui.text import time_into
 from sysbench.tui.theme import swatch, swatch_of
 from sysbench.tui.widgets.timeline import (
     TimelineView,
@@ -116,11 +115,6 @@ def test_a_time_is_a_phase_of_a_step() -> None:
     assert place_in_steps(timeline, 90.0) == "backward of step 2 of 2"
     once = Timeline([5.0, 100.0], [1, 1], {"all": [1, 1]}, PHASES[:3])
     assert place_in_steps(once, 65.0) == "backward"
-    assert [time_into(ms) for ms in (219.71, 17_125, 256_545)] == [
-        "219.7 ms",
-        "17.1 s",
-        "4 min 17 s",
-    ]
 
 
 async def test_the_build_is_shown_on_request_or_with_a_cursor_in_it() -> None:
