@@ -44,7 +44,7 @@ TYPES = {
 TYPE = re.compile(r"(?<![\w:])(" + "|".join(map(re.escape, TYPES)) + r")(?![\w:])")
 TILE = re.compile(r"(?:(?<=[_\W])|(?<=MT)|(?<=tilesize))(\d{1,3}x\d{1,3})(?:x\d+)*(?=[_\W]|$)")
 LAYOUT = re.compile(r"_([nt]{2})(?=_|$)|_([NT]{2})[NT]?(?=_|$)")
-TENSILE = re.compile(r"Cijk_A(ilk|lik)_B(jlk|ljk)")
+TENSILE = re.compile(r"Cijk_A(il|li)k_B(jl|lj)k")
 """AMD's matrix products: the order of the indices of A and B says what is transposed."""
 MAX_WORD = 16
 """Characters of a word that tells names apart; longer ones are mangled."""
@@ -171,7 +171,7 @@ def _snake(name: str) -> str:
 
 def _layout(name: str) -> str:
     if match := TENSILE.search(name):
-        return ("t" if match[1] == "lik" else "n") + ("n" if match[2] == "ljk" else "t")
+        return ("t" if match[1] == "li" else "n") + ("n" if match[2] == "lj" else "t")
     layouts = [(match[1] or match[2]).lower() for match in LAYOUT.finditer(name)]
     return layouts[0] if layouts else ""
 
