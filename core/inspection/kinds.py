@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import shlex
 import shutil
 import stat
@@ -43,6 +44,10 @@ def path_text(path: Path | str) -> str:
     return str(path).encode("utf-8", "backslashreplace").decode()
 
 
+JSON_OBJECTS = re.compile(rb"\s*(\{|\[\s*(\{|\]|$))")
+"""An object, or a list of objects, and not a section of a TOML file."""
+
+
 def format_of(path: Path) -> Format:
     """Return the format of a file.
 
@@ -66,7 +71,7 @@ def format_of(path: Path) -> Format:
         raise ForeignFileError(
             f"{path} is a result of rocprofv3, which is not read: what is read is {READABLE}"
         )
-    if text.removeprefix(BYTE_ORDER_MARK).lstrip().startswith((b"{", b"[")):
+    if JSON_OBJECTS.match(text.removeprefix(BYTE_ORDER_MARK)):
         return "chrome-trace"
     if head and path.name.endswith(REPORT_ENDINGS):
         words = ("nsys", "export", "--type", "sqlite", "-o", path.with_suffix(".sqlite"), path)

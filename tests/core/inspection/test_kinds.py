@@ -33,6 +33,13 @@ def test_json_plain_or_packed_is_a_trace(tmp_path: Path, data: bytes) -> None:
     assert format_of(path) == "chrome-trace"
 
 
+def test_a_settings_file_is_no_list_of_events(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text('[build-system]\nrequires = ["setuptools"]\n')
+    with pytest.raises(ForeignFileError, match="of an unknown kind"):
+        format_of(path)
+
+
 def test_a_packed_pickle_is_a_snapshot(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(gzip.compress(b"\x80\x04", mtime=0))
