@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sysbench.core.memory.card import Segments
 from sysbench.core.memory.history import History, Integers, Lifetimes, pair
-from sysbench.core.record.memory import LIBRARY_WORKSPACE, WORKSPACES
+from sysbench.core.record.memory import LIBRARY_WORKSPACE, NO_OWNER, WORKSPACES
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.trace.classify import WHOLE_MODEL
 
@@ -230,7 +230,7 @@ class Notes(msgspec.Struct, frozen=True):
 OWNERS: tuple[Owner, ...] = get_args(Owner)
 KEPT = "kept between steps"
 BEFORE = "there before the recording"
-UNKNOWN = "not attributed"
+UNKNOWN = NO_OWNER
 
 CLOCK_SLACK_NS = 100_000
 """Largest difference between the allocator's time and a tag's; both read the host's clock."""

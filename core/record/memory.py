@@ -8,6 +8,8 @@ LIBRARY_WORKSPACE = "library workspace"
 """Row of memory that matrix products allocated and freed again before they returned."""
 WORKSPACES = "workspaces"
 """Row of memory that cuBLAS keeps from one product to the next."""
+NO_OWNER = "not attributed"
+"""Row of the ledger for allocations without a known owner."""
 RESIDUAL = "residual"
 """Row of what a counter has and no other row explains: computed, and 0 if all is right."""
 

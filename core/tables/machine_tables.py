@@ -361,7 +361,7 @@ def disturbed_words(record: Record) -> str:
     if disturbing:
         return (f"disturbed by {names}." if names else " ".join(disturbing)) + lost
     if names:
-        return f"beside it ran {names}; no finding of it calls that a disturbance.{lost}"
+        return f"also running: {names}; no finding calls this a disturbance.{lost}"
     if record.telemetry is None:
         return f"its record has no telemetry.{lost}"
     return f"its record names no other process.{lost}"

@@ -23,8 +23,8 @@ from sysbench.core.formatting import (
     milliseconds,
     percent,
 )
-from sysbench.core.memory.allocations import UNKNOWN
 from sysbench.core.record.environment import capacity_bytes
+from sysbench.core.record.memory import NO_OWNER
 from sysbench.core.record.record import Finding, Kernels, Memory, Record
 from sysbench.core.tables.cells import category_words, literal
 from sysbench.core.tables.trust import is_perturbed, mark_perturbed
@@ -282,11 +282,11 @@ def _largest_memory(memory: Memory) -> Finding | None:
     if row is None or not memory.peak_allocated_bytes:
         return None
     name, size = row.name, row.bytes
-    if name == UNKNOWN:
+    if name == NO_OWNER:
         # Without owners, the line that holds the most.
         held: defaultdict[str, int] = defaultdict(int)
         for origin in memory.origins:
-            held[origin.stack[0] if origin.stack else UNKNOWN] += origin.bytes
+            held[origin.stack[0] if origin.stack else NO_OWNER] += origin.bytes
         name = max(held, key=held.__getitem__, default=name)
         size = held.get(name, size)
     share = percent(size / memory.peak_allocated_bytes, 0)

@@ -135,16 +135,15 @@ def judgement_markdown(judgement: Judgement, command: str, record: Record | None
         lines += [f"{table.title}:", "", table_as_markdown(table), ""]
     if not differences:
         lines += ["No recorded fact of the two machines differs.", ""]
+    if record is not None:
+        lines += [*folded_overview("Overview of the run", record), ""]
     if judgement.verdict is not None:
         lines += [f"- Evidence: {escaped(judgement.verdict.why)}"]
         if judgement.verdict.spread is not None:
             lines += [f"- Spread between processes: {percent(judgement.verdict.spread, 2)}"]
     if judgement.note:
         lines += [f"- {escaped(judgement.note)}"]
-    lines += [f"- Again: `{command}`"]
-    if record is not None:
-        lines += ["", *folded_overview("Overview of the run", record)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, f"- Again: `{command}`"]) + "\n"
 
 
 def _tables(judgement: Judgement) -> Iterator[Table]:

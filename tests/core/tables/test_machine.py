@@ -127,7 +127,7 @@ def test_what_disturbed_a_run_is_named() -> None:
 
 def test_a_process_that_no_finding_blames_is_only_named() -> None:
     words = disturbed_words(beside())
-    assert words.startswith("beside it ran stress on 3.4 cores") and "disturbed" not in words
+    assert words.startswith("also running: stress on 3.4 cores") and "disturbed" not in words
 
 
 def test_rounds_that_were_lost_are_added() -> None:

@@ -43,7 +43,7 @@ def test_neighbours_on_an_axis_read_differently(number: int, digit: int, power: 
 
 def test_a_gap_names_its_main_cause_first() -> None:
     assert gap_text("idle {} before it", GAP) == (
-        "idle 1.20 µs before it: waiting for the CPU to launch 1.000 µs, "
+        "idle 1.20 µs before it: waiting for the CPU to launch 1.00 µs, "
         "between launched kernels 200 ns · longest on the CPU: aten::to 900 ns"
     )
 
