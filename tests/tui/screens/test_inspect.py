@@ -150,7 +150,8 @@ async def test_another_file_follows(
         await pilot.press("o")
         box.value = str(path)
         await pilot.press("enter")
-        await until(pilot, lambda: screen.bar.names == ("findings", "memory"))
+        await until(pilot, lambda: screen.bar.names == ("findings", "memory") and screen.tab)
+        await until(pilot, lambda: screen.bar.active == "findings" and not box.has_focus)
         await pilot.press("2")
         await until(pilot, lambda: isinstance(screen.tab, MemoryTab))
         # Only runs can be held against each other.
