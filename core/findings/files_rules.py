@@ -244,7 +244,8 @@ def copies(kernels: Kernels) -> Finding | None:
     )
 
 
-def category(kernels: Kernels) -> Finding | None:
+def category_in_file(kernels: Kernels) -> Finding | None:
+    """The category out of line, unless it is the copies that have a finding of their own."""
     found = heavy_category(kernels)
     is_known = found is not None and found.numbers["category"] == "copy" and copies(kernels)
     return None if is_known else found
@@ -386,5 +387,5 @@ def _median(marked: MarkedSteps, row: StepRow, of: Callable[[StepRow], float]) -
 
 RULES: tuple[FileRule, ...] = (
     *(odd_call, copies, data_loader, device_idle, exposed_communication),
-    *(category, small_kernels, odd_step),
+    *(category_in_file, small_kernels, odd_step),
 )

@@ -18,6 +18,7 @@ from sysbench.core.tables.cells import literal
 from sysbench.core.trace.idle_causes import (
     idle_label,
 )
+from sysbench.core.trace.kernel_names import short_kernel_name
 from sysbench.core.trace.lane_drawing import Cells, DrawnLane, DrawnLanes, cell_edges
 from sysbench.core.trace.lanes import HOST, Lanes
 from sysbench.core.trace.scopes import OTHER_PHASE, UNKNOWN_PHASE
@@ -364,7 +365,9 @@ class LanesView(Chart, can_focus=True):
         is_idle = lane.lane.kind == "idle"
         gap = side.drawn.gap_at(lane, start) if is_idle else side.drawn.gap_before(lane, start)
         why = gap_text("idle {} in all" if is_idle else "idle {} before it", gap) if gap else ""
-        return status_rows(name, " · ".join(facts), why, width)
+        short = short_kernel_name(name) if lane.lane.group != HOST else name
+        title = name if short == name else f"{short} · {name}"
+        return status_rows(title, " · ".join(facts), why, width)
 
     def style_of(self, kind: str, own: Style) -> Style:
         if kind == "dim":
