@@ -174,15 +174,7 @@ def _read_trace(
     capture: Path | None,
 ) -> Tables:
     """Read kernel times; without a device also the allocations of operators."""
-    try:
-        trace = read_trace(path, lambda done, total: progress("decode", done, total))
-    except DamagedFileError as error:
-        memory = None
-        with suppress(DamagedFileError):  # the first reason is more useful
-            memory = _read_cpu_memory(path)
-        if memory is None:
-            raise
-        return Tables(_allocations_inspection(path, memory, missing={"kernels": str(error)}), None)
+    trace = read_trace(path, lambda done, total: progress("decode", done, total))
     progress("analyse", 0, 0)
     ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     work = work_from_shapes(trace, ledger)
@@ -209,7 +201,14 @@ def _read_trace(
     is_on_cpu = ledger.source == "operators" and trace.has_requests
     memory = _read_cpu_memory(path) if is_on_cpu else None
     if memory:
-        return Tables(_allocations_inspection(path, memory, kernels=folded), layers, rank, lanes)
+        inspection = Inspection(
+            kind="profiled-allocations",
+            file=path_text(path),
+            file_bytes=path.stat().st_size,
+            kernels=folded,
+            memory=memory,
+        )
+        return Tables(inspection, layers, rank, lanes)
     if not len(ledger.work):
         raise DamagedFileError(_describe_empty(path))
     counted, why_none = None, NO_REQUESTS
@@ -268,22 +267,6 @@ def file_device_name(trace: Trace, device: int | None) -> str | None:
     names = {name for name in trace.devices.values() if name}
     only = next(iter(names)) if len(names) == 1 else None
     return trace.devices.get(device) or only
-
-
-def _allocations_inspection(
-    path: Path,
-    memory: Memory,
-    kernels: Kernels | None = None,
-    missing: dict[str, str] | None = None,
-) -> Inspection:
-    return Inspection(
-        kind="profiled-allocations",
-        file=path_text(path),
-        file_bytes=path.stat().st_size,
-        kernels=kernels,
-        memory=memory,
-        missing=missing or {},
-    )
 
 
 def _read_cpu_memory(path: Path) -> Memory | None:

@@ -55,8 +55,6 @@ PRODUCT = re.compile(
 Composite operators such as ``aten::linear`` do not match: the outputs of the operators inside are
 tensors of the step.
 """
-NAME = re.compile(r'(?<="name": ").*?(?=",\n    "pid": )', re.DOTALL)
-NOT_IN_A_NAME = re.compile(r'["\\\x00-\x1f]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +133,9 @@ class ProfiledTrace:
     """
 
     def __init__(self, data: bytes) -> None:
-        self.events, self.base_ns = _decode(data)
+        self.events, self.base_ns = _relevant(data)
         self.start = nanoseconds([event.ts for event in self.events])
-        self.end = self.start + durations([event.dur for event in self.events])
+        self.end = self.start + durations([event.dur for event in self.events])[0]
         requests = [
             event.args if event.args and event.name in REQUESTS else NO_ARGS
             for event in self.events
@@ -206,23 +204,8 @@ class ProfiledTrace:
                 opened.append(index)
 
 
-def _decode(data: bytes) -> tuple[list[JsonEvent], int]:
-    """Decode the events and their time base, even if a name breaks the JSON.
-
-    The profiler reads some functions' names from freed memory, so they can contain any byte.
-    """
-    try:
-        return _relevant(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        text = data.decode("utf-8", "replace")
-        cleaned = NAME.sub(
-            lambda match: NOT_IN_A_NAME.sub("\N{REPLACEMENT CHARACTER}", match[0]), text
-        )
-        return _relevant(cleaned.encode())
-
-
 def _relevant(data: bytes) -> tuple[list[JsonEvent], int]:
-    text = Text(BytesIO(data), JsonEvent)
+    text = Text(BytesIO(data), JsonEvent)  # repairs names that the profiler read from freed memory
     events = [
         event
         for events in read_events(text)

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from sysbench.core.trace.idle_causes import LAUNCH
 from sysbench.core.trace.intervals import Times
-from sysbench.core.trace.numbers import durations, integers, nanoseconds
+from sysbench.core.trace.numbers import (
+    TOO_LONG,
+    NotATimeError,
+    durations,
+    integers,
+    is_time,
+    nanoseconds,
+)
 from sysbench.core.trace.operators import operands_text
 from sysbench.core.trace.trace_events import (
     MODULE_PREFIX,
@@ -186,6 +193,11 @@ class Collector:
         self.operands = Numbers()
         self.devices: dict[int, str] = {}
         self.unread: Counter[str] = Counter()
+        self.repairs: Counter[str] = Counter()
+        self.wrong_on_device: dict[str, list[Index]] = {}
+        self.wrong_on_host: Counter[str] = Counter()
+        self.device_count = 0
+        self.without_time = 0
         self.has_requests = False
         self.collectives = Numbers()
         self.kernel_names: dict[int, int] = {}
@@ -208,29 +220,39 @@ class Collector:
         categories = set(map(CATEGORY, events))
         self.has_requests |= INSTANT in categories
         timed = [event for event in events if event.ph == "X"]
+        try:
+            self._add(timed, categories)
+        except NotATimeError:
+            with_time = [event for event in timed if is_time(event.ts)]
+            self.without_time += len(timed) - len(with_time)
+            self._add(with_time, categories)
+
+    def _add(self, timed: list[JsonEvent], categories: set[str]) -> None:
         if UNREAD & categories:
             self.unread.update(event.cat for event in timed if event.cat in UNREAD)
         host = [event for event in timed if event.cat in ON_HOST]
-        functions = [event for event in host if event.cat == PYTHON] if PYTHON in categories else []
-        if functions:
+        functions, projected = [], []
+        if PYTHON in categories:
+            calls = [
+                event
+                for event in host
+                if event.cat == PYTHON
+                and PYTHON_FILE in event.name
+                and not event.name.startswith(OF_TORCH)
+                and INSTALLED_TORCH not in event.name
+            ]
             host = [
                 event
                 for event in host
                 if event.cat != PYTHON or event.name.startswith(MODULE_PREFIX)
             ]
-        self._add_timed(host, [event for event in timed if event.cat in ON_DEVICE])
-        if functions:
-            functions = [
-                event
-                for event in functions
-                if PYTHON_FILE in event.name
-                and not event.name.startswith(OF_TORCH)
-                and INSTALLED_TORCH not in event.name
-            ]
-            self.functions.append(self._ranges_of(functions, on_device=False))
+            functions.append(self._ranges_of(calls, on_device=False))
         if PROJECTED in categories:
-            projected = [event for event in timed if event.cat == PROJECTED]
-            self.projected.append(self._ranges_of(projected, on_device=True))
+            of_device = [event for event in timed if event.cat == PROJECTED]
+            projected.append(self._ranges_of(of_device, on_device=True))
+        self._add_timed(host, [event for event in timed if event.cat in ON_DEVICE])
+        self.functions += functions
+        self.projected += projected
         self.kept += len(self.host[-1]) + len(self.device[-1])
         if self.kept > MAX_EVENTS:
             raise ValueError(f"more than {MAX_EVENTS:,} timed events")
@@ -255,7 +277,13 @@ class Collector:
         kind = integers(list(map(TIMED.__getitem__, categories)))
         name = self.names.of(names)
         start = nanoseconds(times)
-        end = start + durations(lengths)
+        duration, wrong = durations(lengths)
+        end = start + duration
+        for what, index in wrong.items():
+            of_device = index[index >= size] - size + self.device_count
+            self.wrong_on_device.setdefault(what, []).append(of_device)
+            self.wrong_on_host[what] += len(index) - len(of_device)
+        self.device_count += len(device)
         correlation = integers([arg.correlation for arg in args])
         self.host.append(
             HostEvents(
@@ -269,18 +297,18 @@ class Collector:
                 operands=self._operands_of(of_host),
             )
         )
-        of_device = args[size:]
+        args_of_device = args[size:]
         self.device.append(
             DeviceEvents(
                 kind=kind[size:],
                 name=name[size:],
-                device=integers([arg.device for arg in of_device]),
-                stream=integers([arg.stream for arg in of_device]),
+                device=integers([arg.device for arg in args_of_device]),
+                stream=integers([arg.stream for arg in args_of_device]),
                 start=start[size:],
                 end=end[size:],
                 correlation=correlation[size:],
-                collective=self._collectives_of(of_device),
-                bytes=integers([arg.copied for arg in of_device]),
+                collective=self._collectives_of(args_of_device),
+                bytes=integers([arg.copied for arg in args_of_device]),
             )
         )
         # The dictionary first, whatever the length of the chunk: most files have no such name.
@@ -315,7 +343,7 @@ class Collector:
         else:
             thread = self._thread_of(processes, threads)
         return Ranges(
-            name=self.names.of(names), thread=thread, start=start, end=start + durations(lengths)
+            name=self.names.of(names), thread=thread, start=start, end=start + durations(lengths)[0]
         )
 
     def _thread_of(self, processes: Sequence[Any], threads: Sequence[Any]) -> NDArray[np.int64]:
@@ -334,7 +362,13 @@ class Collector:
 
     def finish(self) -> Trace:
         host, device = HostEvents.joined(self.host), DeviceEvents.joined(self.device)
+        wrong = {what: np.concatenate(parts) for what, parts in self.wrong_on_device.items()}
+        wrong_count = sum(map(len, wrong.values())) + self.wrong_on_host.total()
         starts = [int(events.start.min()) for events in (host, device) if len(events)]
+        if not starts and self.without_time:
+            raise ValueError("no event has a time")
+        if wrong_count == len(host) + len(device) and (TOO_LONG in {*wrong, *self.wrong_on_host}):
+            raise ValueError("a duration is out of range")
         base_ns = min(starts, default=0)
         return Trace(
             names=list(self.names),
@@ -344,6 +378,10 @@ class Collector:
             operands=list(self.operands),
             devices=self.devices,
             unread=dict(self.unread),
+            repairs=dict(self.repairs),
+            wrong_durations=wrong,
+            wrong_on_host=dict(self.wrong_on_host),
+            without_time=self.without_time,
             has_requests=self.has_requests,
             collectives=list(self.collectives),
             kernel_names=self.kernel_names,

@@ -23,6 +23,10 @@ MAX_WHOLE_DIGITS = 16
 DIGIT_0, POINT, COMMA = b"0.,"
 
 
+class NotATimeError(ValueError):
+    """The value is not a finite number."""
+
+
 def nanoseconds(values: Sequence[object]) -> NDArray[np.int64]:
     """Convert integers (µs) and decimal texts (µs) to ns, truncated.
 
@@ -107,26 +111,45 @@ def _parse_number(text: str) -> int:
     try:
         value = Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"{text[:40]!r} is not a time") from None
-    if not value.is_finite() or not MIN_TIME_US <= value <= MAX_TIME_US:
+        raise NotATimeError(f"{text[:40]!r} is not a time") from None
+    if not value.is_finite():
+        raise NotATimeError(f"{text[:40]!r} is not a time")
+    if not MIN_TIME_US <= value <= MAX_TIME_US:
         raise ValueError(f"{text[:40]} µs is out of range")
     return int(value * 1000)
 
 
 MAX_DURATION_US = 1e12
+NEGATIVE, ABSENT, TOO_LONG = "negative", "missing", "longer than eleven days"
 
 
-def durations(values: Sequence[float]) -> Times:
+def durations(values: Sequence[float | None]) -> tuple[Times, dict[str, NDArray[np.int64]]]:
     """Convert microseconds to nanoseconds; float64 is exact enough below the limit.
 
-    Raises:
-        ValueError: Longer than eleven days.
+    Returns:
+        Durations, 0 for values that are none, and the indices of these by what is wrong. A profiler
+        that was stopped inside an event may have written a negative duration.
     """
-    # A profiler that was stopped inside an event may have written a negative duration.
-    microseconds = np.maximum(np.array(values, dtype=np.float64), 0)
-    if microseconds.max(initial=0) > MAX_DURATION_US:
-        raise ValueError("a duration is out of range")
-    return np.asarray(np.rint(microseconds * 1000), dtype=np.int64)
+    microseconds = np.array(values, dtype=np.float64)
+    is_good = (microseconds >= 0) & (microseconds <= MAX_DURATION_US)
+    if is_good.all():
+        return np.asarray(np.rint(microseconds * 1000), dtype=np.int64), {}
+    wrong = {
+        NEGATIVE: microseconds < 0,
+        ABSENT: np.isnan(microseconds),
+        TOO_LONG: microseconds > MAX_DURATION_US,
+    }
+    lengths = np.rint(np.where(is_good, microseconds, 0) * 1000)
+    indices = {what: np.flatnonzero(mask) for what, mask in wrong.items() if mask.any()}
+    return np.asarray(lengths, dtype=np.int64), indices
+
+
+def is_time(value: object) -> bool:
+    """Return whether a value is a finite number, or the text of one."""
+    try:
+        return Decimal(str(value)).is_finite()
+    except InvalidOperation:
+        return False
 
 
 def integers(values: list[Any]) -> NDArray[np.int64]:

@@ -14,6 +14,9 @@ from sysbench.core.trace.intervals import Times
 
 MODULE_PREFIX = "nn.Module: "
 
+Index = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
 
 class Kind(IntEnum):
     """Kinds from KERNEL on run on a device."""
@@ -143,10 +146,15 @@ class Numbers(dict[Any, int]):
 class Trace:
     """The events of a trace that take time.
 
+    ``wrong_durations`` are indices of device events whose duration is none, by what is wrong with
+    it, ``wrong_on_host`` the number of such host events; all these last 0. ``without_time`` counts
+    events that were left out because their start is no number.
+
     ``operands`` are the distinct inputs of operators, see `parse_operands`; ``devices`` are device
-    names by number. ``unread`` counts timed device events of unknown form by category;
-    ``has_requests`` says whether there are memory requests. ``kernel_names`` are the kernels named
-    by HIP launches, by correlation, as indices of ``names``. ``functions`` are calls of Python
+    names by number. ``unread`` counts timed device events of unknown form by category, ``repairs``
+    what was repaired in the JSON; ``has_requests`` says whether there are memory requests.
+    ``kernel_names`` are the kernels named by HIP launches, by correlation, as indices of ``names``.
+    ``functions`` are calls of Python
     functions outside torch, ``projected`` user annotations projected onto devices by the profiler.
     """
 
@@ -157,6 +165,10 @@ class Trace:
     operands: list[bytes] = field(default_factory=list)
     devices: dict[int, str] = field(default_factory=dict)
     unread: dict[str, int] = field(default_factory=dict)
+    repairs: dict[str, int] = field(default_factory=dict)
+    wrong_durations: dict[str, Index] = field(default_factory=dict)
+    wrong_on_host: dict[str, int] = field(default_factory=dict)
+    without_time: int = 0
     has_requests: bool = False
     collectives: list[CollectiveCall] = field(default_factory=list)
     kernel_names: dict[int, int] = field(default_factory=dict)
@@ -165,8 +177,6 @@ class Trace:
     numbered: list[NumberedCall] = field(default_factory=list)
 
 
-Index = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 NONE = -1
 ROUNDS = 100
 """Each round lifts an event one level, or past twice as many finished events as before."""

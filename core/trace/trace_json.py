@@ -8,18 +8,30 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from io import BufferedIOBase, BufferedReader
+from math import nan
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from sysbench.core.trace.json_repair import (
+    AFTER_EVENTS,
+    BEFORE_EVENTS,
+    TEXT_NUMBERS,
+    JsonFault,
+    RepairedList,
+    decode_list,
+)
+
 NONE = -1
 CHUNK_BYTES = 2**20
 """Decoded events fit in a core's cache until they are columns."""
 MAX_PENDING_BYTES = 64 * 2**20
+MAX_REPAIRED_BYTES = 16 * 2**20
+"""Text without an event that can be read, up to which repairs are tried."""
 TAIL_BYTES = 2**15
 CUTS_TRIED = 3
 MAX_DEVICES = 1024
@@ -27,12 +39,14 @@ MAX_DEVICE_NAME_LENGTH = 256
 OPEN, CLOSE, COMMA = b"[],"
 
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+TEXT_TIME = re.compile(rb'"(?:ts|dur)"\s*+:\s*+"')
 BETWEEN_EVENTS = re.compile(rb"\}\s*(,)\s*\{")
 
 
 GZIP_MAGIC = b"\x1f\x8b"
 
 E = TypeVar("E")
+D = TypeVar("D")
 
 
 def unpacked(file: BufferedReader) -> BufferedIOBase:
@@ -70,15 +84,15 @@ class Args(msgspec.Struct, gc=False):
 
 
 class JsonEvent(msgspec.Struct, gc=False):
-    """One event; a ``ts`` with a fraction stays text, to be exact."""
+    """One event; a ``ts`` with a fraction stays text, to be exact. ``dur`` is NaN if absent."""
 
     ph: str = ""
     name: str = ""
     cat: str = ""
     pid: Any = 0
     tid: Any = 0
-    ts: Any = 0
-    dur: float = 0.0
+    ts: Any = None
+    dur: float | None = nan
     args: Args | None = None
 
 
@@ -93,12 +107,17 @@ class Document(msgspec.Struct, Generic[E], gc=False):
 _TEXT = str.strip
 
 
+class MalformedTraceError(ValueError):
+    """The text is not the JSON of a trace; the message has line, column and cause."""
+
+
 class Text(Generic[E]):
     """Text that is read but not decoded, at the start of a reused buffer.
 
     Attributes:
         devices: Names of devices by number, from the text decoded so far.
         base_ns: The time that ``ts`` counts from, or 0.
+        repairs: What was repaired in the text decoded so far, with counts.
     """
 
     def __init__(
@@ -106,11 +125,18 @@ class Text(Generic[E]):
     ) -> None:
         self.list = msgspec.json.Decoder(list[event], float_hook=float_hook)  # type: ignore[valid-type]
         self.object = msgspec.json.Decoder(Document[event], float_hook=float_hook)  # type: ignore[valid-type]
+        # Reads numbers that are written as text.
+        self._lax = msgspec.json.Decoder(list[event], float_hook=float_hook, strict=False)  # type: ignore[valid-type]
+        self._event, self._float_hook = event, float_hook
         self.devices: dict[int, str] = {}
         self.base_ns = 0
+        self.repairs: Counter[str] = Counter()
         self._file = file
         self._buffer = bytearray(CHUNK_BYTES)
         self._length = 0
+        self._lines = 0  # in the text that was dropped
+        self._columns = 0  # bytes of its last line
+        self._repair_at = 0  # length from which the next repair is tried
 
     def __len__(self) -> int:
         return self._length
@@ -118,7 +144,7 @@ class Text(Generic[E]):
     def all(self) -> bytes:
         return bytes(self._buffer[: self._length])
 
-    def note(self, document: Document[E]) -> None:
+    def note(self, document: Document[Any]) -> None:
         """Store the device names and base time of the object around the events."""
         self.devices |= _device_names(document.devices)
         if isinstance(document.base_ns, int):
@@ -134,6 +160,11 @@ class Text(Generic[E]):
         return count > 0
 
     def drop(self, count: int) -> None:
+        if lines := self._buffer.count(b"\n", 0, count):
+            self._lines += lines
+            self._columns = count - 1 - self._buffer.rfind(b"\n", 0, count)
+        else:
+            self._columns += count
         self._buffer[: self._length - count] = self._buffer[count : self._length]
         self._length -= count
 
@@ -144,20 +175,115 @@ class Text(Generic[E]):
         list, it is a border between events. The comma becomes the closing bracket of this list,
         then the opening one of the next: nothing is copied.
         """
-        for border in self._borders(self._length - TAIL_BYTES) or self._borders(0):
-            self._buffer[border] = CLOSE
-            try:
-                with memoryview(self._buffer) as view, view[: border + 1] as front:
-                    events = self.list.decode(front)
-            except msgspec.ValidationError:
-                raise
-            except msgspec.DecodeError:
+        borders = self._borders(self._length - TAIL_BYTES) or self._borders(0)
+        for decode in (self._decode, self._decode_repaired):
+            for border in borders:
+                self._buffer[border] = CLOSE
+                try:
+                    with memoryview(self._buffer) as view, view[: border + 1] as front:
+                        events = decode(front)
+                except msgspec.ValidationError:
+                    raise
+                except (msgspec.DecodeError, UnicodeDecodeError, JsonFault):
+                    self._buffer[border] = COMMA
+                    continue
                 self._buffer[border] = COMMA
-                continue
-            self.drop(border)
-            self._buffer[0] = OPEN
-            return events
+                self.drop(border)
+                self._buffer[0] = OPEN
+                return events
+            if not self._repair_at <= self._length <= MAX_REPAIRED_BYTES:
+                break
+        # Twice the text before the next try, so that all tries together take linear time.
+        self._repair_at = 2 * self._length
         return []
+
+    def decode_rest(self, *, is_object: bool) -> list[E]:
+        """Decode the last events, and what the object around them has after them.
+
+        Raises:
+            MalformedTraceError: The list has no end, or a fault that is not repaired.
+            msgspec.ValidationError: A value has an unexpected type.
+        """
+        rest = self.all()
+        try:
+            if not is_object:
+                return _decode_open_list(self._decode, rest)
+            document = self.object.decode(b'{"traceEvents":' + rest)
+            self.note(document)
+            return document.events
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass  # repaired below
+        try:
+            if is_object:
+                found = self._decode_list(rest)
+                self._note_rest(found.rest)
+            else:
+                found = _decode_open_list(self._decode_list, rest)
+                self.repairs[AFTER_EVENTS] += bool(found.rest.strip())
+        except JsonFault as fault:
+            raise self._malformed(fault) from None
+        return self._converted(found)
+
+    def note_head(self, head: bytes) -> None:
+        """Store what the object around the events has before them, up to their key.
+
+        Raises:
+            MalformedTraceError: The key is nested.
+        """
+        try:
+            self.note(self.object.decode(head + b"[]}"))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            try:
+                found = decode_list(b"[" + head + b"[]}]")
+            except JsonFault as fault:
+                # Behind the key, brackets are missing: it lies deeper. Before it, the text is
+                # broken, and the events may be whole.
+                if fault.position > len(head.decode("utf-8", "replace")):
+                    raise self._malformed(fault) from None
+                self.repairs[BEFORE_EVENTS] += 1
+                return
+            self.repairs += found.repairs
+            self.note(msgspec.convert(found.values[0], Document[Any]))
+
+    def _note_rest(self, rest: bytes) -> None:
+        try:
+            self.note(msgspec.json.decode(b'{"traceEvents":[]' + rest, type=Document[Any]))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            try:
+                found = decode_list(b'[{"traceEvents":[]' + rest + b"]")
+                self.note(msgspec.convert(found.values[0], Document[Any]))
+                self.repairs += found.repairs
+            except (JsonFault, msgspec.ValidationError):
+                self.repairs[AFTER_EVENTS] += 1
+
+    def _decode(self, data: memoryview | bytes) -> list[E]:
+        try:
+            return self.list.decode(data)
+        except msgspec.ValidationError:
+            events = self._lax.decode(data)
+        self.repairs[TEXT_NUMBERS] += 1
+        return events
+
+    def _decode_repaired(self, data: memoryview) -> list[E]:
+        found = self._decode_list(bytes(data))
+        if found.rest.strip():  # the border lies behind the list
+            raise JsonFault("the list ends earlier", 0, 1, 1, is_end=False)
+        return self._converted(found)
+
+    def _decode_list(self, data: bytes) -> RepairedList:
+        return decode_list(data, self._float_hook)
+
+    def _converted(self, found: RepairedList) -> list[E]:
+        events = msgspec.convert(found.values, list[self._event], strict=False)  # type: ignore[name-defined]
+        self.repairs += found.repairs
+        return events
+
+    def _malformed(self, fault: JsonFault) -> MalformedTraceError:
+        if fault.is_end:
+            return MalformedTraceError("it is truncated (copy or record it again)")
+        line = self._lines + fault.line
+        column = fault.column + (self._columns if fault.line == 1 else 0)
+        return MalformedTraceError(f"{fault.cause} in line {line:,}, column {column:,}")
 
     def _borders(self, start: int) -> list[int]:
         matches = BETWEEN_EVENTS.finditer(self._buffer, max(start, 0), self._length)
@@ -168,7 +294,8 @@ def read_events(text: Text[E]) -> Iterator[list[E]]:
     """Yield the events in order, in lists of some thousand.
 
     Raises:
-        msgspec.DecodeError: Not a chrome trace, or truncated.
+        msgspec.DecodeError: Not a chrome trace.
+        MalformedTraceError: Truncated, or broken beyond repair.
     """
     is_object = _find_list(text)
     while text.read_more():
@@ -176,13 +303,7 @@ def read_events(text: Text[E]) -> Iterator[list[E]]:
             yield events
         elif len(text) > MAX_PENDING_BYTES:
             break
-    rest = text.all()
-    if is_object:
-        document = text.object.decode(b'{"traceEvents":' + rest)
-        text.note(document)
-        yield document.events
-    else:
-        yield _decode_list(text, rest)
+    yield text.decode_rest(is_object=is_object)
 
 
 def _find_list(text: Text[E]) -> bool:
@@ -190,16 +311,18 @@ def _find_list(text: Text[E]) -> bool:
 
     Raises:
         msgspec.DecodeError: There is no list of events.
+        MalformedTraceError: It is nested deeper.
     """
     while text.read_more():
         begin = text.all()
         plain = begin.removeprefix(b"\xef\xbb\xbf").lstrip()
         if plain.startswith(b"["):
             text.drop(len(begin) - len(plain))
+            text.repairs[TEXT_NUMBERS] += bool(TEXT_TIME.search(plain))
             return False
         if key := EVENTS_KEY.search(plain):
-            # Decodes only if the key is at the top, not nested.
-            text.note(text.object.decode(plain[: key.end()] + b"]}"))
+            text.note_head(plain[: key.end() - 1])
+            text.repairs[TEXT_NUMBERS] += bool(TEXT_TIME.search(plain, key.end()))
             text.drop(len(begin) - len(plain) + key.end() - 1)
             return True
         if len(text) > MAX_PENDING_BYTES:
@@ -217,13 +340,17 @@ def _device_names(properties: Any) -> dict[int, str]:
     }
 
 
-def _decode_list(text: Text[E], rest: bytes) -> list[E]:
+def _decode_open_list(decode: Callable[[bytes], D], rest: bytes) -> D:
+    """Decode a list whose closing bracket may be missing."""
     try:
-        return text.list.decode(rest)
+        return decode(rest)
     except msgspec.ValidationError:
         raise
-    except msgspec.DecodeError:
-        return text.list.decode(rest.rstrip().removesuffix(b",") + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError, JsonFault) as error:
+        try:
+            return decode(rest.rstrip().removesuffix(b",") + b"]")
+        except (msgspec.DecodeError, UnicodeDecodeError, JsonFault):
+            raise error from None
 
 
 MAX_HEAD_BYTES = 2**22

@@ -37,7 +37,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
                 collector.add(events)
                 if progress:
                     progress(file.tell(), size)
-            collector.devices = text.devices
+            collector.devices, collector.repairs = text.devices, text.repairs
             return collector.finish()
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
@@ -57,7 +57,7 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
     ) as error:
         # The decoder counts bytes from the start of the last chunk, not of the file.
         reason = re.sub(r" \(byte \d+\)$", "", str(error))
-        if isinstance(error, EOFError) or "truncated" in reason:
+        if isinstance(error, EOFError):
             reason = "it is truncated (copy or record it again)"
         where = f", after {collector.seen:,} events" if collector.seen else ""
         raise DamagedFileError(f"{path} is not a valid chrome trace: {reason}{where}") from error
