@@ -88,7 +88,13 @@ def milliseconds(value: float | None) -> str:
 
 
 def format_duration(ns: float) -> str:
-    """Format nanoseconds with three digits and a unit: ``14 ns``, ``8.86 ms``, ``4 min 16 s``."""
+    """Format nanoseconds with three digits and a unit: ``14 ns``, ``8.86 ms``, ``4 min 16 s``.
+
+    From two hours, days or years on it is their number.
+    """
+    for long_unit, seconds_of in (("years", 31_557_600), ("days", 86_400), ("hours", 3600)):
+        if ns >= 2e9 * seconds_of:
+            return f"{significant(ns / 1e9 / seconds_of, 3)} {long_unit}"
     if ns >= 120e9:
         minutes, seconds = divmod(round(ns / 1e9), 60)
         return f"{minutes:,} min {seconds} s"

@@ -49,6 +49,8 @@ COPY_REMEDIES = {
     ("DtoH", ""): "Read fewer results back, and less often; copy into pinned memory.",
     ("DtoD", ""): "Avoid contiguous(), cat and clone: write into the target directly.",
 }
+MAX_LOST_SHARE = 0.01
+"""Share of the launches; a trace often ends between a launch and its kernel."""
 MAIN_CAUSE_SHARE = 0.5
 """Share of the idle time above which one cause is the reason."""
 
@@ -385,7 +387,35 @@ def _median(marked: MarkedSteps, row: StepRow, of: Callable[[StepRow], float]) -
     return statistics.median(of(other) for other in marked.rows if other.kind == row.kind)
 
 
+def no_kernels(kernels: Kernels) -> Finding | None:
+    """A device computed, and the tables are of the host."""
+    if not kernels.lacks_kernels:
+        return None
+    why = kernels.missing["kernels"]
+    verdict = f"These tables are not of the {'GPU' if 'GPU' in why else 'device'}: {why}."
+    return Finding("health-no-kernels", "problem", verdict, "", "")
+
+
+def lost_kernels(kernels: Kernels) -> Finding | None:
+    """Launches whose kernel is not in the file."""
+    coverage = kernels.coverage
+    lost = coverage.dropped - coverage.dropped_fills
+    if kernels.source != "kernels" or lost < max(1, MAX_LOST_SHARE * coverage.launches):
+        return None
+    return Finding(
+        rule="health-lost-kernels",
+        severity="warning",
+        verdict=f"{lost:,} of {coverage.launches:,} launches have no kernel in the file: the times "
+        "of these kernels are missing from every table.",
+        why=f"Gaps after such a launch count as unattributed: {kernels.unattributed_ns / 1e6:.4g} "
+        "ms, not as idle.",
+        next="Record fewer steps or less detail: a profiler with full buffers loses events.",
+        numbers={"launches": lost, "limit": MAX_LOST_SHARE},
+    )
+
+
 RULES: tuple[FileRule, ...] = (
+    *(no_kernels, lost_kernels),
     *(odd_call, copies, data_loader, device_idle, exposed_communication),
     *(category_in_file, small_kernels, odd_step),
 )

@@ -27,13 +27,14 @@ from sysbench.core.memory.profiled import (
 )
 from sysbench.core.memory.snapshot_reading import read_snapshot
 from sysbench.core.record.nsys import KernelSummary
-from sysbench.core.record.record import Kernels, Memory
+from sysbench.core.record.record import Finding, Kernels, Memory
 from sysbench.core.trace.attention_kernels import precision_from_kernel_names
 from sysbench.core.trace.captures import join_replays, with_captured
 from sysbench.core.trace.collective_kernels import collective_rows
 from sysbench.core.trace.columns import BEGIN_CAPTURE
 from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.cost_rows import add_work, with_costs, work_from_capture, work_from_shapes
+from sysbench.core.trace.health import examine, is_health, unread_words
 from sysbench.core.trace.host_side import host_side
 from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.lanes import encode_lanes, lanes_of
@@ -176,6 +177,7 @@ def _read_trace(
     """Read kernel times; without a device also the allocations of operators."""
     trace = read_trace(path, lambda done, total: progress("decode", done, total))
     progress("analyse", 0, 0)
+    trace, health = examine(trace)
     ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     work = work_from_shapes(trace, ledger)
     missing = {}
@@ -207,10 +209,11 @@ def _read_trace(
             file_bytes=path.stat().st_size,
             kernels=folded,
             memory=memory,
+            findings=with_health(health, findings_of_file(folded)),
         )
         return Tables(inspection, layers, rank, lanes)
     if not len(ledger.work):
-        raise DamagedFileError(_describe_empty(path))
+        raise DamagedFileError(_describe_empty(path, trace))
     counted, why_none = None, NO_REQUESTS
     if trace.has_requests:
         try:
@@ -226,10 +229,17 @@ def _read_trace(
         kernels=folded,
         memory=counted,
         api_summary=calls,
-        findings=findings_of_file(folded),
+        findings=with_health(health, findings_of_file(folded)),
         missing={} if counted else {"memory": why_none},
     )
     return Tables(inspection, layers, rank, lanes)
+
+
+def with_health(health: list[Finding], findings: list[Finding]) -> list[Finding]:
+    """Return the findings in the order in which they matter: doubtful events first, notes on
+    what does not change a table last."""
+    every = [*findings, *health]
+    return [*filter(is_health, every), *(found for found in every if not is_health(found))]
 
 
 def _read_capture(path: Path, progress: Progress) -> Trace:
@@ -250,9 +260,12 @@ def _runtime_calls(trace: Trace, ledger: TimeLedger) -> list[KernelSummary]:
     return summary(trace.names, calls.name, calls)
 
 
-def _describe_empty(path: Path) -> str:
+def _describe_empty(path: Path, trace: Trace) -> str:
     program = program_of(path)
     whose = f"of {program}, whose events are not read" if program else ""
+    if trace.unread:
+        whose = f"{whose} ({unread_words(trace.unread)})".strip()
+        return f"{path} is a chrome trace {whose}: its device's work is not read"
     return f"{path} is a chrome trace {whose or 'without any kernel or operator'}"
 
 

@@ -28,6 +28,7 @@ from sysbench.core.record.memory import NO_OWNER
 from sysbench.core.record.record import Finding, Kernels, Memory, Record
 from sysbench.core.tables.cells import category_words, literal
 from sysbench.core.tables.trust import is_perturbed, mark_perturbed
+from sysbench.core.trace.health import is_health
 from sysbench.core.trace.kernel_names import short_kernel_names
 from sysbench.core.trace.module_tree import place_outside_modules
 from sysbench.core.trace.roofline import memory_bound_share
@@ -89,6 +90,7 @@ class Overview:
         finding: The one with the largest cost, or what takes the largest part.
         further: The other findings on the step, the most severe first.
         warnings: Findings on what disturbed the measurement.
+        health: Findings on doubtful events of a file, which come first.
     """
 
     figures: Sequence[str]
@@ -99,6 +101,7 @@ class Overview:
     finding: Finding | None = None
     further: Sequence[Finding] = ()
     warnings: Sequence[Finding] = ()
+    health: Sequence[Finding] = ()
     phases_title: str = "phase"
     kernel_title: str = "kernel"
 
@@ -109,6 +112,9 @@ def overview(record: Record) -> Overview:
     memory = record.memory
     main = main_finding(record, kernels)
     warnings = [found for found in record.findings if found.rule in DISTURBANCES]
+    health = sorted(
+        filter(is_health, record.findings), key=lambda found: SEVERITIES.index(found.severity)
+    )
     return Overview(
         figures=[*_figures(record, kernels)],
         phases=[*_phases(record, kernels)],
@@ -118,8 +124,9 @@ def overview(record: Record) -> Overview:
         if memory
         else (),
         finding=main,
-        further=[found for found in record.findings if found not in (main, *warnings)],
+        further=[found for found in record.findings if found not in (main, *warnings, *health)],
         warnings=warnings,
+        health=health,
         phases_title="phase" if record.timing and record.timing.phases else "category",
         kernel_title="operator" if kernels and kernels.source == "operators" else "kernel",
     )
@@ -234,10 +241,11 @@ def _memory(memory: Memory, total: int | None) -> Iterator[Part]:
 
 def main_finding(record: Record, kernels: Kernels | None) -> Finding | None:
     """The first problem, else the finding with the largest cost, else what takes the most."""
-    problems = [found for found in record.findings if found.severity == SEVERITIES[0]]
+    findings = [found for found in record.findings if not is_health(found)]
+    problems = [found for found in findings if found.severity == SEVERITIES[0]]
     if problems:
         return problems[0]
-    costly = [found for found in record.findings if found.cost > 0]
+    costly = [found for found in findings if found.cost > 0]
     if costly:
         return max(costly, key=lambda found: found.cost)
     return _largest_part(record, kernels)
@@ -300,6 +308,10 @@ def overview_lines(shown: Overview, width: int, more: str = "") -> Iterator[Over
     Args:
         more: Key or command that shows the disturbances in full.
     """
+    for finding in shown.health:
+        yield from _finding_lines(finding, width)
+    if shown.health:
+        yield []
     yield from _figure_lines(shown.figures, width)
     if shown.warnings:
         words = ", ".join(DISTURBANCES[found.rule] for found in shown.warnings)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
@@ -34,6 +35,7 @@ from sysbench.core.trace.trace_events import (
     NumberedCall,
     Numbers,
     Ranges,
+    Synchronization,
     Trace,
     names_fit,
     no_ranges,
@@ -136,8 +138,23 @@ UNREAD = frozenset(
 )
 """Kineto's categories (``ActivityType.cpp``) of other devices, and of times that CUPTI's range
 profiler reports in place of kernels."""
+OTHER_CATEGORIES = frozenset(
+    (
+        *("gpu_user_annotation", "overhead", "cuda_sync", "cuda_event", "Trace", "collective_comm"),
+        *("mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "gpu_pm_counter"),
+    )
+)
+"""Kineto's further categories: ranges, waits and calls that are no work of a device."""
+DEVICE_PROCESS = re.compile(
+    r"ascend|\bnpu|/device:|\btpu|\bxla|\bhpu|gaudi|neuron|\bmlu|musa|\bipu|\bgpu|\bxpu|hccl"
+    r"|communication|hardware|accelerator",
+    re.IGNORECASE,
+)
+"""Names and labels of processes whose events are those of a device."""
+MAX_PROCESSES = 4096
 PYTHON = "python_function"
 PROJECTED = "gpu_user_annotation"
+SYNC = "cuda_sync"
 PYTHON_FILE = ".py("
 """Name of a Python function: ``train.py(12): step``, with its first line."""
 OF_TORCH = ("torch/", "<")
@@ -171,9 +188,13 @@ def launch_name(name: str, category: str, args: Args) -> str:
 
 
 CATEGORY = attrgetter("cat")
+PHASE = attrgetter("ph")
 KERNEL_NAME = attrgetter("kernel")
 DIMENSIONS = attrgetter("dims")
 TIMED = ON_HOST | ON_DEVICE
+CATEGORIES = frozenset((*TIMED, *UNREAD, *OTHER_CATEGORIES))
+PROCESS_FACTS = ("process_name", "process_labels")
+UNNAMED = "events without a category, in processes that run no operator"
 THREAD_BITS = 32
 
 NO_ARGS = Args()
@@ -198,6 +219,13 @@ class Collector:
         self.wrong_on_host: Counter[str] = Counter()
         self.device_count = 0
         self.without_time = 0
+        self.host_processes: set[Any] = set()
+        self.process_names: dict[Any, str] = {}
+        self.of_others: Counter[Any] = Counter()
+        self.uncategorized: Counter[Any] = Counter()
+        self.open: defaultdict[Any, list[JsonEvent]] = defaultdict(list)
+        self.waits: list[Synchronization] = []
+        self.incomplete_calls = 0
         self.has_requests = False
         self.collectives = Numbers()
         self.kernel_names: dict[int, int] = {}
@@ -220,6 +248,11 @@ class Collector:
         categories = set(map(CATEGORY, events))
         self.has_requests |= INSTANT in categories
         timed = [event for event in events if event.ph == "X"]
+        phases = set(map(PHASE, events))
+        if "B" in phases or "E" in phases:
+            timed += self._pairs([event for event in events if event.ph in ("B", "E")])
+        if "M" in phases:
+            self._name_processes([event for event in events if event.ph == "M"])
         try:
             self._add(timed, categories)
         except NotATimeError:
@@ -227,9 +260,55 @@ class Collector:
             self.without_time += len(timed) - len(with_time)
             self._add(with_time, categories)
 
+    def _pairs(self, events: list[JsonEvent]) -> list[JsonEvent]:
+        """Join the begin and the end of each event, on a thread the last that is open."""
+        whole = []
+        for event in events:
+            opened = self.open[event.pid, event.tid]
+            if event.ph == "B":
+                opened.append(event)
+            elif opened and is_time(event.ts) and is_time((begin := opened.pop()).ts):
+                begin.ph = "X"
+                begin.dur = float(Decimal(str(event.ts)) - Decimal(str(begin.ts)))
+                whole.append(begin)
+        self.kept += len(whole)
+        return whole
+
+    def _name_processes(self, events: list[JsonEvent]) -> None:
+        for event in events:
+            if event.name in PROCESS_FACTS and event.args is not None:
+                known = self.process_names.get(event.pid, "")
+                words = f"{event.args.process_name} {event.args.labels}".strip()
+                if words not in known and len(self.process_names) < MAX_PROCESSES:
+                    self.process_names[event.pid] = f"{known} {words}".strip()[:MAX_TEXT_LENGTH]
+
+    def _count_others(self, timed: list[JsonEvent]) -> None:
+        """Count the events of unknown categories by process."""
+        self.of_others.update(event.pid for event in timed if event.cat not in CATEGORIES)
+        self.uncategorized.update(event.pid for event in timed if not event.cat)
+        if len(self.of_others) > MAX_PROCESSES:
+            raise ValueError(f"more than {MAX_PROCESSES:,} processes")
+
+    def _unread_of_others(self) -> dict[str, int]:
+        """Events of unknown categories on processes that are devices, by the process's name.
+
+        A process without a name counts as a device if its events have no category, and the host's
+        operators are in another process.
+        """
+        unread: Counter[str] = Counter()
+        for process, count in self.of_others.items():
+            known = self.process_names.get(process, "")
+            if process not in self.host_processes and DEVICE_PROCESS.search(known):
+                unread[f"events of {known}"] += count
+            elif process not in self.host_processes and not known and self.host_processes:
+                unread[UNNAMED] += self.uncategorized[process]
+        return dict(+unread)
+
     def _add(self, timed: list[JsonEvent], categories: set[str]) -> None:
         if UNREAD & categories:
             self.unread.update(event.cat for event in timed if event.cat in UNREAD)
+        if categories - CATEGORIES:
+            self._count_others(timed)
         host = [event for event in timed if event.cat in ON_HOST]
         functions, projected = [], []
         if PYTHON in categories:
@@ -250,6 +329,8 @@ class Collector:
         if PROJECTED in categories:
             of_device = [event for event in timed if event.cat == PROJECTED]
             projected.append(self._ranges_of(of_device, on_device=True))
+        if SYNC in categories:
+            self._add_waits([event for event in timed if event.cat == SYNC])
         self._add_timed(host, [event for event in timed if event.cat in ON_DEVICE])
         self.functions += functions
         self.projected += projected
@@ -264,6 +345,7 @@ class Collector:
         chunk."""
         size = len(host)
         _, names, categories, processes, threads, times, lengths, all_args = _fields(host + device)
+        self.host_processes.update(processes[:size])
         args = [arg or NO_ARGS for arg in all_args]
         of_host = args[:size]  # the host's events come first in every column
         if NAMELESS in names:
@@ -281,7 +363,8 @@ class Collector:
         end = start + duration
         for what, index in wrong.items():
             of_device = index[index >= size] - size + self.device_count
-            self.wrong_on_device.setdefault(what, []).append(of_device)
+            if len(of_device):
+                self.wrong_on_device.setdefault(what, []).append(of_device)
             self.wrong_on_host[what] += len(index) - len(of_device)
         self.device_count += len(device)
         correlation = integers([arg.correlation for arg in args])
@@ -319,11 +402,30 @@ class Collector:
         self, names: Sequence[str], args: list[Args], starts: list[int], ends: list[int]
     ) -> None:
         for name, arg, start, end in zip(names, args, starts, ends, strict=True):
+            if name != NUMBERED:
+                continue
+            counts = (arg.in_elements, arg.out_elements, arg.group_size)
+            self.incomplete_calls += NONE in counts or not (arg.dtype and arg.collective)
             number = arg.position
-            if name == NUMBERED and type(number) is int and 0 <= number < MAX_ELEMENTS:
+            if type(number) is int and 0 <= number < MAX_ELEMENTS:
                 self.numbered.append(NumberedCall(start, end, number))
         if len(self.numbered) > MAX_NUMBERED_CALLS:
             raise ValueError(f"more than {MAX_NUMBERED_CALLS:,} calls of collectives")
+
+    def _add_waits(self, events: list[JsonEvent]) -> None:
+        args = [event.args or NO_ARGS for event in events]
+        columns = (
+            nanoseconds([event.ts for event in events]),
+            *(
+                integers([getattr(arg, name) for arg in args])
+                for name in ("device", "stream", "waits_for")
+            ),
+        )
+        self.waits += [
+            Synchronization(arg.sync if isinstance(arg.sync, str) else "", *numbers)
+            for arg, *numbers in zip(args, *(column.tolist() for column in columns), strict=True)
+        ]
+        self.kept += len(events)
 
     def _operands_of(self, args: list[Args]) -> NDArray[np.int64]:
         if list(map(DIMENSIONS, args)).count(None) == len(args):
@@ -365,33 +467,35 @@ class Collector:
         wrong = {what: np.concatenate(parts) for what, parts in self.wrong_on_device.items()}
         wrong_count = sum(map(len, wrong.values())) + self.wrong_on_host.total()
         starts = [int(events.start.min()) for events in (host, device) if len(events)]
+        opened = (event for events in self.open.values() for event in events)
+        self.without_time += sum(event.cat in TIMED for event in opened)
         if not starts and self.without_time:
             raise ValueError("no event has a time")
         if wrong_count == len(host) + len(device) and (TOO_LONG in {*wrong, *self.wrong_on_host}):
             raise ValueError("a duration is out of range")
         base_ns = min(starts, default=0)
-        return Trace(
+        trace = Trace(
             names=list(self.names),
-            base_ns=base_ns,
-            host=host.since(base_ns),
-            device=device.since(base_ns),
+            base_ns=0,
+            host=host,
+            device=device,
             operands=list(self.operands),
             devices=self.devices,
-            unread=dict(self.unread),
+            unread=dict(self.unread) | self._unread_of_others(),
             repairs=dict(self.repairs),
             wrong_durations=wrong,
             wrong_on_host=dict(self.wrong_on_host),
             without_time=self.without_time,
+            waits=self.waits,
+            incomplete_calls=self.incomplete_calls,
             has_requests=self.has_requests,
             collectives=list(self.collectives),
             kernel_names=self.kernel_names,
-            functions=Ranges.joined(self.functions).since(base_ns),
-            projected=Ranges.joined(self.projected).since(base_ns),
-            numbered=[
-                NumberedCall(call.start - base_ns, call.end - base_ns, call.position)
-                for call in self.numbered
-            ],
+            functions=Ranges.joined(self.functions),
+            projected=Ranges.joined(self.projected),
+            numbered=self.numbered,
         )
+        return trace.since(base_ns)
 
 
 def _fields(events: list[JsonEvent]) -> list[tuple[Any, ...]]:

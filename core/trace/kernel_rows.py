@@ -16,6 +16,7 @@ from sysbench.core.trace.classify import (
     classify_operator,
     fused_operators,
 )
+from sysbench.core.trace.health import unread_words
 from sysbench.core.trace.intervals import sums_by
 from sysbench.core.trace.module_tree import fold_layer_numbers, group_by
 from sysbench.core.trace.time_ledger import TimeLedger
@@ -67,12 +68,12 @@ def kernel_rows(ledger: TimeLedger, *, by_layer: bool = False, on_device: bool =
 
 
 def _no_kernels(ledger: TimeLedger) -> str:
-    unread = ", ".join(f"{count:,} {category}" for category, count in ledger.unread.items())
+    unread = unread_words(ledger.unread)
     launches = f"{ledger.dropped_kernels:,} launch{'' if ledger.dropped_kernels == 1 else 'es'}"
     reason = (
         f"this file has no GPU kernels ({launches}, 0 kernels); times below are CPU times"
         if ledger.dropped or not unread
-        else "the GPU work in this file has an unknown form; times below are CPU times"
+        else "the device's work in this file has an unknown form; times below are CPU times"
     )
     return f"{reason} (not read: {unread})" if unread else reason
 

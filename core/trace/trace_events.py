@@ -142,13 +142,25 @@ class Numbers(dict[Any, int]):
         return np.fromiter(map(self.__getitem__, values), dtype=np.int64, count=len(values))
 
 
+class Synchronization(NamedTuple):
+    """A wait on a stream or an event; ``waits_for`` is the correlation of the call that recorded
+    the event, -1 if unknown."""
+
+    kind: str
+    start: int
+    device: int
+    stream: int
+    waits_for: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """The events of a trace that take time.
 
     ``wrong_durations`` are indices of device events whose duration is none, by what is wrong with
     it, ``wrong_on_host`` the number of such host events; all these last 0. ``without_time`` counts
-    events that were left out because their start is no number.
+    events that were left out because their start is no number or they never end,
+    ``incomplete_calls`` calls of collectives that lack arguments.
 
     ``operands`` are the distinct inputs of operators, see `parse_operands`; ``devices`` are device
     names by number. ``unread`` counts timed device events of unknown form by category, ``repairs``
@@ -169,12 +181,30 @@ class Trace:
     wrong_durations: dict[str, Index] = field(default_factory=dict)
     wrong_on_host: dict[str, int] = field(default_factory=dict)
     without_time: int = 0
+    waits: list[Synchronization] = field(default_factory=list)
+    incomplete_calls: int = 0
     has_requests: bool = False
     collectives: list[CollectiveCall] = field(default_factory=list)
     kernel_names: dict[int, int] = field(default_factory=dict)
     functions: Ranges = field(default_factory=no_ranges)
     projected: Ranges = field(default_factory=no_ranges)
     numbered: list[NumberedCall] = field(default_factory=list)
+
+    def since(self, base_ns: int) -> Trace:
+        """Return the trace with times that count from ``base_ns`` of its own."""
+        return replace(
+            self,
+            base_ns=self.base_ns + base_ns,
+            host=self.host.since(base_ns),
+            device=self.device.since(base_ns),
+            functions=self.functions.since(base_ns),
+            projected=self.projected.since(base_ns),
+            numbered=[
+                NumberedCall(call.start - base_ns, call.end - base_ns, call.position)
+                for call in self.numbered
+            ],
+            waits=[wait._replace(start=wait.start - base_ns) for wait in self.waits],
+        )
 
 
 NONE = -1

@@ -81,6 +81,10 @@ class Args(msgspec.Struct, gc=False):
     device_id: Any = msgspec.field(name="Device Id", default=NONE)
     allocated: Any = msgspec.field(name="Total Allocated", default=0)
     reserved: Any = msgspec.field(name="Total Reserved", default=0)
+    process_name: Any = msgspec.field(name="name", default="")
+    labels: Any = ""
+    sync: Any = msgspec.field(name="cuda_sync_kind", default="")
+    waits_for: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=NONE)
 
 
 class JsonEvent(msgspec.Struct, gc=False):

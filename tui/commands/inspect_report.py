@@ -77,9 +77,10 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
         if kernels.marked_steps:
             yield from steps_section(kernels.marked_steps, width)
         table = top_kernels(kernels, KERNEL_ROWS, placed=kernels.source == "kernels")
-        yield from kernel_warnings(kernels, width)
+        if not kernels.lacks_kernels:  # the overview begins with the reason
+            yield from kernel_warnings(kernels, width)
         yield from titled(table.title, table_lines(table, width, total=True))
-        explained = {"kernels"} if kernels.lacks_kernels else set()  # by the warning above
+        explained = {"kernels"} if kernels.lacks_kernels else set()  # by the overview
         reasons = [why for key, why in kernels.missing.items() if key not in explained]
         yield from note(map(literal, reasons), width)
         yield from category_section(kernels, width)
