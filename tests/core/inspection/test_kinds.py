@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import shlex
 import shutil
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,17 @@ def test_a_packed_pickle_is_a_snapshot(tmp_path: Path) -> None:
         (b"\x1f\x8b\x08" + bytes(40), "not whole gzip"),
         (b'{"rocprofiler-sdk-tool": [{}]}', "of rocprofv3, which is not read"),
         (gzip.compress(b"SQLite format 3\x00", mtime=0), "unpack it"),
+        (b"SQLite format 3\x00...CREATE TABLE rocpd_op (id)", "rocpd database of ROCm"),
+        (gzip.compress(b"SQLite format 3\x00 rocpd_string", mtime=0), "rocpd database of ROCm"),
+        (b"NVR\x00\x01\x02", "report of Nsight Compute"),
+        (b"\n\x20\x08\x01\x12\x0d/device:GPU:0", "XPlane"),
+        ("[]".encode("utf-16"), "UTF-16; convert it"),
+        ('{"traceEvents": []}'.encode("utf-16-le"), "UTF-16; convert it"),
+        (gzip.compress("[{}]".encode("utf-16-be"), mtime=0), "UTF-16; convert it"),
+        (b"\x28\xb5\x2f\xfd...", "packed with zstd"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "git lfs pull"),
+        (b"\n<!DOCTYPE html><html>", "page of HTML"),
+        (b'{"$schema":"https://www.speedscope.app/file-format-schema.json"}', "speedscope"),
     ],
 )
 def test_other_files_are_refused_with_the_reason(tmp_path: Path, data: bytes, reason: str) -> None:
@@ -64,6 +78,51 @@ def test_other_files_are_refused_with_the_reason(tmp_path: Path, data: bytes, re
     with pytest.raises(ForeignFileError, match=reason) as caught:
         format_of(path)
     assert str(path) in str(caught.value) and caught.value.exit_code == 2
+
+
+def packed_with(name: str) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr(name, "{}")
+    return data.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("rank 3.json", "'rank 3.json' first.*unpack it"), ("model/data.pkl", "torch.save writes")],
+)
+def test_a_zip_is_named_by_what_is_in_it(tmp_path: Path, name: str, reason: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(packed_with(name))
+    with pytest.raises(ForeignFileError, match=reason):
+        format_of(path)
+
+
+def test_a_packed_folder_is_a_tar_archive(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[]")
+    path = tmp_path / "file"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(tmp_path / "a.json")
+    with pytest.raises(ForeignFileError, match="a tar archive; unpack it"):
+        format_of(path)
+
+
+@pytest.mark.parametrize("name", ["run.json", "record.json", "events.jsonl", "kernels.json"])
+def test_a_trace_with_the_name_of_a_run_s_file_is_a_trace(
+    tmp_path: Path, name: str, tiny_run: RunDirectory
+) -> None:
+    """In a folder of its own, and in the folder of a run."""
+    run = shutil.copytree(tiny_run.path, tmp_path / "run")
+    for path in (tmp_path / name, run / name):
+        path.write_text('{"schemaVersion": 1, "traceEvents": [{"ph": "X"}]}')
+        assert format_of(path) == "chrome-trace"
+
+
+def test_a_file_of_a_run_is_told_under_another_name(tiny_run: RunDirectory, tmp_path: Path) -> None:
+    for number, path in enumerate((tiny_run.record_path, tiny_run.events_path)):
+        copy = shutil.copy(path, tmp_path / f"trace-{number}.json")
+        with pytest.raises(ForeignFileError, match="is a file of a run"):
+            format_of(Path(copy))
 
 
 def test_a_report_of_nsys_comes_with_the_line_that_exports_it(

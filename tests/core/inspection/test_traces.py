@@ -236,6 +236,7 @@ def test_allocations_are_read_though_a_name_breaks_the_json(tiny_run: RunDirecto
         ({"ph": "M", "name": "process_name", "args": {"name": "/device:TPU:0"}}, "JAX"),
         ({"ph": "M", "name": "process_name", "args": {"name": "0 CPU HIP API"}}, "rocprof"),
         ({"ph": "X", "name": "add", "pid": "CPU functions", "ts": 1, "dur": 1}, "torch before"),
+        ({"ph": "X", "name": "f", "cat": "FEE", "ts": 1, "dur": 1}, "VizTracer"),
         ({"ph": "X", "name": "f", "cat": "mine", "ts": 1, "dur": 1}, "without any kernel"),
     ],
 )
