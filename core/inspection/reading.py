@@ -22,6 +22,7 @@ from sysbench.core.memory.foreign import (
     describe_snapshot,
 )
 from sysbench.core.memory.profiled import (
+    TOO_MANY_BYTES,
     read_counted_allocations,
     read_profiled_allocations,
 )
@@ -218,9 +219,11 @@ def _read_trace(
     if trace.has_requests:
         try:
             counters = read_counted_allocations(path, ledger.device)
-            counted = describe_counted(counters) if counters else None
+            counted, doubt = describe_counted(counters) if counters else (None, None)
+            health += [doubt] if doubt else []
         except DamagedFileError as error:  # the kernels remain valid without it
             why_none = str(error)
+            health.append(_unread_requests(why_none))
     inspection = Inspection(
         kind="chrome-trace",
         file=path_text(path),
@@ -233,6 +236,12 @@ def _read_trace(
         missing={} if counted else {"memory": why_none},
     )
     return Tables(inspection, layers, rank, lanes)
+
+
+def _unread_requests(reason: str) -> Finding:
+    why = TOO_MANY_BYTES if TOO_MANY_BYTES in reason else "a value has an unexpected type"
+    verdict = f"The kernels were read, the memory requests were not: {why}."
+    return Finding("health-memory", "warning", verdict, "", "")
 
 
 def with_health(health: list[Finding], findings: list[Finding]) -> list[Finding]:

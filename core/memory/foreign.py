@@ -13,7 +13,7 @@ from sysbench.core.memory.history import History, pair
 from sysbench.core.memory.profiled import CountedHistory
 from sysbench.core.memory.snapshot_reading import Snapshot
 from sysbench.core.record.memory import DeviceMemory
-from sysbench.core.record.record import Memory
+from sysbench.core.record.record import Finding, Memory
 
 FREED_BLOCKS = (
     "blocks in use at the end have the file's sizes; for blocks freed earlier a snapshot has only "
@@ -66,23 +66,53 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
     return msgspec.structs.replace(memory, devices=devices)
 
 
-def describe_counted(counted: CountedHistory) -> Memory:
-    recording = Recording(
-        source="cuda-profiler",
-        history=counted.history,
-        counters=Counters(
+def describe_counted(counted: CountedHistory) -> tuple[Memory, Finding | None]:
+    """Build the memory block of a GPU's requests in a trace, with its counters.
+
+    Counters that contradict the requests are left out, and a finding says so.
+    """
+    lifetimes = pair(counted.history)
+    live = lifetimes.curve(lifetimes.blocks)
+    peak, end = int(live.max()), int(live[-1])
+    is_sound = (peak, end) == (counted.peak_allocated, counted.end_allocated)
+    missing = {
+        "driver_used_bytes": "a trace does not record the memory of its process",
+        "modules": "a trace does not record the owner of an allocation",
+        "baseline_blocks": "the trace has only the total of memory allocated before it",
+    }
+    finding = None
+    if is_sound:
+        counters = Counters(
             peak_allocated=counted.peak_allocated,
             peak_reserved=counted.peak_reserved,
             end_allocated=counted.end_allocated,
-        ),
-        missing={
-            "driver_used_bytes": "a trace does not record the memory of its process",
-            "modules": "a trace does not record the owner of an allocation",
-            "baseline_blocks": "the trace has only the total of memory allocated before it",
-        },
+        )
+    else:
+        counters = Counters()
+        missing["residual_bytes"] = missing["peak_reserved_bytes"] = (
+            "the file's counters contradict its requests"
+        )
+        finding = Finding(
+            "health-counters",
+            "warning",
+            f"The file's counters of memory contradict its requests: {format_bytes(peak)} at the "
+            f"peak and {format_bytes(end)} at the end by requests, "
+            f"{format_bytes(counted.peak_allocated)} and {format_bytes(counted.end_allocated)} by "
+            "counters. The tables are of the requests.",
+            "Requests are missing, doubled or out of order, or the counters are of another "
+            "allocator.",
+            "",
+            {
+                **{"peak_bytes": peak, "end_bytes": end},
+                **{"counted_peak_bytes": counted.peak_allocated},
+                **{"counted_end_bytes": counted.end_allocated},
+            },
+        )
+    recording = Recording(
+        source="cuda-profiler", history=counted.history, counters=counters, missing=missing
     )
     memory = describe_memory(recording, Notes())
-    return msgspec.structs.replace(memory, baseline_blocks=0)
+    return msgspec.structs.replace(memory, baseline_blocks=0), finding
 
 
 def describe_profiled(history: History) -> Memory:

@@ -39,6 +39,9 @@ MAX_FUNCTIONS = 4096
 PYTHON, OPERATOR = "python_function", "cpu_op"
 CALLS, REQUESTS = (PYTHON, OPERATOR), (MEMORY, REFUSED)
 ARGUMENTS = ("bytes", "address", "device_type", "device_id", "allocated", "reserved")
+OF_BYTES = ("bytes", "allocated", "reserved")
+MAX_BYTES = 2**50
+TOO_MANY_BYTES = "a number of bytes is larger than any memory"
 NO_ARGS = Args()
 BACKWARD_NODE = "autograd::engine::evaluate_function: "
 FUNCTION = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)", re.DOTALL)
@@ -112,9 +115,11 @@ def _read(path: Path) -> ProfiledTrace:
     try:
         data = path.read_bytes()
         return ProfiledTrace(gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data)
+    except OverflowError as error:
+        raise DamagedFileError(f"{path} is not a chrome trace: {TOO_MANY_BYTES}") from error
     except (
         *(OSError, EOFError, zlib.error, msgspec.DecodeError),
-        *(TypeError, ValueError, OverflowError, RecursionError),
+        *(TypeError, ValueError, RecursionError),
     ) as error:
         raise DamagedFileError(f"{path} is not a chrome trace: {error}") from error
 
@@ -144,6 +149,8 @@ class ProfiledTrace:
             name: np.fromiter((getattr(args, name) for args in requests), np.int64, len(requests))
             for name in ARGUMENTS
         }
+        if max(int(np.abs(self.args[name]).max(initial=0)) for name in OF_BYTES) > MAX_BYTES:
+            raise ValueError(TOO_MANY_BYTES)
         kind = self.args["device_type"]
         is_move = np.array([event.name == MEMORY for event in self.events], dtype=np.bool_)
         is_move &= (self.args["bytes"] != 0) & (kind >= CPU)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.memory.foreign import describe_snapshot
 from sysbench.core.memory.snapshot_reading import read_snapshot, snapshot_from
@@ -168,3 +169,59 @@ def test_the_timeline_of_a_snapshot_is_divided_by_the_frames_that_hold_the_most(
     assert held == {"model.py a", "model.py b"}
     for at, live in enumerate(timeline.live_bytes):
         assert sum(values[at] for values in timeline.categories.values()) == live
+
+
+def counted_trace(path: Path, requests: list[tuple[int, int, int]]) -> Inspection:
+    """A kernel and requests for memory: address, bytes and the counter after each."""
+    place = {"pid": 1, "tid": 1}
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 5}
+    kernel |= {"args": {"device": 0, "stream": 7, "correlation": 1}}
+    events = [place | kernel]
+    for number, (address, size, total) in enumerate(requests):
+        args = {"Bytes": size, "Addr": address, "Device Type": 1, "Device Id": 0}
+        args |= {"Total Allocated": total, "Total Reserved": 2**22}
+        instant = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 10 + number}
+        events.append(place | instant | {"args": args})
+    path.write_text(json.dumps({"traceEvents": events}))
+    return read_tables(path, lambda *_: None).inspection
+
+
+SOUND = [(1, MIB, 3 * MIB), (2, 512, 3 * MIB + 512), (1, -MIB, 2 * MIB + 512)]
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [(1, MIB, 4096)],
+        [*SOUND, (3, MIB, 2 * MIB + 512)],  # not counted
+        [SOUND[0], SOUND[2]],  # lost
+        [SOUND[2], SOUND[0], SOUND[1]],  # reordered
+    ],
+)
+def test_counters_that_contradict_the_requests_are_left_out(
+    requests: list[tuple[int, int, int]], tmp_path: Path
+) -> None:
+    memory = counted_trace(tmp_path / "sound.json", SOUND).memory
+    assert memory is not None and memory.residual_bytes == 0
+    assert memory.peak_allocated_bytes == 3 * MIB + 512
+    found = counted_trace(tmp_path / "trace.json", requests)
+    (doubt,) = (finding for finding in found.findings if finding.rule == "health-counters")
+    assert doubt.verdict.startswith("The file's counters of memory contradict its requests")
+    memory = found.memory
+    assert memory is not None and memory.residual_bytes is None
+    assert sum(row.bytes for row in memory.ledger) == memory.peak_allocated_bytes
+    assert sum(row.bytes for row in memory.columns["end"]) == memory.end_allocated_bytes
+    assert max(memory.timeline.live_bytes) == memory.peak_allocated_bytes
+    assert min(row.bytes for row in memory.ledger) >= 0
+    assert memory.peak_reserved_bytes is None
+
+
+@pytest.mark.parametrize("total", [2**51, 2**63, 10**30])
+def test_a_counter_above_any_memory_leaves_the_kernels(total: int, tmp_path: Path) -> None:
+    found = counted_trace(tmp_path / "trace.json", [(1, MIB, total)])
+    assert found.kernels is not None and found.kernels.rows[0].name == "k"
+    (doubt,) = (finding for finding in found.findings if finding.rule == "health-memory")
+    assert doubt.verdict == (
+        "The kernels were read, the memory requests were not: a number of bytes is larger than "
+        "any memory."
+    )
