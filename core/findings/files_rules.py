@@ -23,6 +23,7 @@ from sysbench.core.trace.idle_causes import (
     LAUNCHING,
     ON_SYNC,
     SYNC,
+    UNKNOWN,
     idle_label,
 )
 from sysbench.core.trace.kernel_names import short_kernel_name
@@ -76,6 +77,10 @@ REMEDIES = {
         "mostly between kernels that were already launched",
         "The GPU waited for another stream, a copy or another GPU: see what ends the gaps.",
     ),
+    UNKNOWN: (
+        "mostly before kernels whose launch is not recorded",
+        "Record the CPU, too (ProfilerActivity.CPU): its calls show why the GPU waits.",
+    ),
 }
 """By cause: end of the verdict, next step."""
 
@@ -127,7 +132,7 @@ def device_idle(kernels: Kernels) -> Finding | None:
     if longest.ns < MAIN_CAUSE_SHARE * idle_ns:
         reason, remedy = NO_MAIN_CAUSE
     parts = ", ".join(
-        f"{idle_label(row.cause)} {row.ns / 1e6:.4g} ms"
+        f"{idle_label(row.cause)} {_ms(row.ns)} ms"
         for row in sorted(kernels.idle, key=lambda row: -row.ns)
     )
     return Finding(
@@ -135,7 +140,7 @@ def device_idle(kernels: Kernels) -> Finding | None:
         severity="warning",
         verdict=f"The GPU is idle for {percent(idle_ns / whole_ns, 0)} of the {kernels.whole}, "
         f"{reason}.",
-        why=f"Of {kernels.step_ms:.4g} ms: {parts}.{_open_annotation(kernels)}"
+        why=f"Of {_ms(kernels.step_ms * 1e6)} ms: {parts}.{_open_annotation(kernels)}"
         f"{_longest_calls(kernels, idle_ns)}{_outside_steps(kernels)} Profiling slows "
         "the CPU, not the kernels: the share may be lower without it.",
         next=remedy,
@@ -143,6 +148,11 @@ def device_idle(kernels: Kernels) -> Finding | None:
         # The wait for the loader has a finding of its own.
         cost=(idle_ns - _loader_ns(kernels)) / whole_ns,
     )
+
+
+def _ms(ns: float) -> str:
+    """Milliseconds with four digits, never in exponent form above one."""
+    return f"{ns / 1e6:,.0f}" if ns >= 1e10 else f"{ns / 1e6:.4g}"
 
 
 def _open_annotation(kernels: Kernels) -> str:
@@ -159,7 +169,7 @@ def _open_annotation(kernels: Kernels) -> str:
         return ""
     narrowest = min(candidates, key=lambda row: row.host_ns)
     return (
-        f" {narrowest.late_ns / 1e6:.4g} of {late_ns / 1e6:.4g} ms of the wait for launches lie in "
+        f" {_ms(narrowest.late_ns)} of {_ms(late_ns)} ms of the wait for launches lie in "
         f"the annotation {narrowest.name}."
     )
 
@@ -170,11 +180,11 @@ def _longest_calls(kernels: Kernels, idle_ns: float) -> str:
     words = ""
     if LAUNCHING in causes and (launches := [row for row in calls if LAUNCH.search(row.name)]):
         longest = max(launches, key=lambda row: row.max_ns)
-        words += f" The longest launch call, {longest.name}, took {longest.max_ns / 1e6:.4g} ms."
+        words += f" The longest launch call, {longest.name}, took {_ms(longest.max_ns)} ms."
     if ON_SYNC in causes and (waits := [row for row in calls if SYNC.search(row.name)]):
         longest = max(waits, key=lambda row: row.total_ns)
         words += (
-            f" The CPU waited longest in {longest.name}: {longest.total_ns / 1e6:.4g} ms in "
+            f" The CPU waited longest in {longest.name}: {_ms(longest.total_ns)} ms in "
             f"{counted(longest.instances, 'call')}."
         )
     return words
@@ -188,7 +198,7 @@ def _outside_steps(kernels: Kernels) -> str:
     idle_ns = fsum(row.ns for row in kernels.idle)
     if outside_ns < MAIN_CAUSE_SHARE * idle_ns:
         return ""
-    return f" {outside_ns / 1e6:.4g} ms of it lie outside the marked steps (--steps)."
+    return f" {_ms(outside_ns)} ms of it lie outside the marked steps (--steps)."
 
 
 def exposed_communication(kernels: Kernels) -> Finding | None:
@@ -208,7 +218,7 @@ def exposed_communication(kernels: Kernels) -> Finding | None:
         severity="warning",
         verdict=f"{percent(exposed_ns / whole_ns, 0)} of the {kernels.whole} is exposed "
         "communication.",
-        why=f"{exposed_ns / 1e6:.4g} of {all_ns / 1e6:.4g} ms of communication overlap with no "
+        why=f"{_ms(exposed_ns)} of {_ms(all_ns)} ms of communication overlap with no "
         "computation. The kernel also runs while a rank waits for another one: one file cannot "
         "separate waiting from transfer.",
         next="Compare the files of all ranks first. Larger buckets, or starting collectives "
@@ -264,9 +274,9 @@ def data_loader(kernels: Kernels) -> Finding | None:
     return Finding(
         rule="file-data-loader",
         severity="warning",
-        verdict=f"The {who} waits {waiting_ns / 1e6:.4g} of {whole_ns / 1e6:.4g} ms "
+        verdict=f"The {who} waits {_ms(waiting_ns)} of {_ms(whole_ns)} ms "
         f"({percent(waiting_ns / whole_ns, 0)}) for the data loader.",
-        why=f"{counted(calls, 'call')} of {rows[0].name} take {open_ns / 1e6:.4g} ms on the CPU.",
+        why=f"{counted(calls, 'call')} of {rows[0].name} take {_ms(open_ns)} ms on the CPU.",
         next="Raise num_workers and prefetch_factor, set pin_memory=True, or move work out of "
         "__getitem__ and collate_fn.",
         numbers={"share": waiting_ns / whole_ns, "limit": LOADER_LIMIT},
@@ -372,7 +382,7 @@ def odd_step(kernels: Kernels) -> Finding | None:
         rule="file-odd-step",
         severity="note",
         verdict=f"Step {row.number} is {change_of_all} than the other {kind}steps.",
-        why=f"{row.ns / 1e6:.4g} ms, median {median / 1e6:.4g} ms; the largest difference is "
+        why=f"{_ms(row.ns)} ms, median {_ms(median)} ms; the largest difference is "
         f"{main}, {change[main] / 1e6:+.4g} ms.{others}",
         next=f"Show it with --step {row.number}; select the others with --steps.",
         numbers={"step": row.number or 0, "ratio": ratio, "part": main},
@@ -407,7 +417,7 @@ def lost_kernels(kernels: Kernels) -> Finding | None:
         severity="warning",
         verdict=f"{lost:,} of {coverage.launches:,} launches have no kernel in the file: the times "
         "of these kernels are missing from every table.",
-        why=f"Gaps after such a launch count as unattributed: {kernels.unattributed_ns / 1e6:.4g} "
+        why=f"Gaps after such a launch count as unattributed: {_ms(kernels.unattributed_ns)} "
         "ms, not as idle.",
         next="Record fewer steps or less detail: a profiler with full buffers loses events.",
         numbers={"launches": lost, "limit": MAX_LOST_SHARE},

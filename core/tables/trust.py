@@ -52,11 +52,16 @@ def coverage_words(kernels: Kernels) -> list[str]:
 
 def coverage_warning(kernels: Kernels) -> str:
     """Return a warning if the tables explain too little, else empty."""
-    if kernels.coverage.explained >= COVERAGE_LIMIT:
+    coverage = kernels.coverage
+    if kernels.source == "kernels" and not coverage.launches and coverage.unlinked:
+        return (
+            "The file has no launches of the CPU: its kernels have no module, and the causes of "
+            "idle time are unknown."
+        )
+    if coverage.explained >= COVERAGE_LIMIT:
         return ""
     if kernels.lacks_kernels:
         return f"These tables are not of the GPU: {literal(kernels.missing['kernels'])}."
-    coverage = kernels.coverage
     if coverage.dropped and coverage.dropped == coverage.dropped_fills and not coverage.unlinked:
         were = "fill of memory was" if coverage.dropped == 1 else "fills of memory were"
         return (

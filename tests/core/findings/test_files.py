@@ -12,6 +12,7 @@ import pytest
 from sysbench.core.findings.files_rules import findings_of_file
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.record.record import Finding
+from sysbench.core.tables.trust import coverage_warning
 from sysbench.core.trace.kernel_rows import kernel_rows
 from sysbench.core.trace.time_ledger import time_ledger
 from sysbench.core.trace.trace_reader import read_trace
@@ -41,6 +42,17 @@ def test_idle_time_names_its_main_cause(writer: Any) -> None:
     }
     writer.launch(1, GEMM, 138, 20)  # 28 ns more, launched long before
     assert verdicts(writer)["file-device-idle"].endswith("of the span, for several reasons.")
+
+
+def test_a_file_of_the_gpu_alone_has_one_reason(writer: Any, inspected: Inspected) -> None:
+    for number in range(4):
+        writer.work(GEMM, 18_000_000_000 * number, 40, correlation=number + 1)
+    found = inspected(writer.write())
+    (idle,) = (finding for finding in found.findings if finding.rule == "file-device-idle")
+    assert idle.verdict.endswith("mostly before kernels whose launch is not recorded.")
+    assert idle.why.startswith("Of 54,000 ms: cause unknown 54,000 ms.")
+    assert found.kernels is not None
+    assert coverage_warning(found.kernels).startswith("The file has no launches of the CPU")
 
 
 def test_exposed_communication(writer: Any) -> None:
