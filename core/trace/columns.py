@@ -151,6 +151,8 @@ DEVICE_PROCESS = re.compile(
     re.IGNORECASE,
 )
 """Names and labels of processes whose events are those of a device."""
+DEVICE_CATEGORY = re.compile(r"kernel|memcpy|memset|npu|hpu|tpu|xla|mlu|musa", re.IGNORECASE)
+"""Categories of other profilers for the work of a device."""
 MAX_PROCESSES = 4096
 PYTHON = "python_function"
 PROJECTED = "gpu_user_annotation"
@@ -221,8 +223,7 @@ class Collector:
         self.without_time = 0
         self.host_processes: set[Any] = set()
         self.process_names: dict[Any, str] = {}
-        self.of_others: Counter[Any] = Counter()
-        self.uncategorized: Counter[Any] = Counter()
+        self.others: Counter[tuple[Any, str]] = Counter()
         self.open: defaultdict[Any, list[JsonEvent]] = defaultdict(list)
         self.waits: list[Synchronization] = []
         self.incomplete_calls = 0
@@ -283,26 +284,31 @@ class Collector:
                     self.process_names[event.pid] = f"{known} {words}".strip()[:MAX_TEXT_LENGTH]
 
     def _count_others(self, timed: list[JsonEvent]) -> None:
-        """Count the events of unknown categories by process."""
-        self.of_others.update(event.pid for event in timed if event.cat not in CATEGORIES)
-        self.uncategorized.update(event.pid for event in timed if not event.cat)
-        if len(self.of_others) > MAX_PROCESSES:
-            raise ValueError(f"more than {MAX_PROCESSES:,} processes")
+        """Count the events of unknown categories by process and category."""
+        if len(self.others) < MAX_PROCESSES:
+            unknown = (event for event in timed if event.cat not in CATEGORIES)
+            self.others.update((event.pid, event.cat[:MAX_TEXT_LENGTH]) for event in unknown)
 
-    def _unread_of_others(self) -> dict[str, int]:
-        """Events of unknown categories on processes that are devices, by the process's name.
+    def _unread_others(self) -> dict[str, int]:
+        """Return counts of events that are the work of devices, by the process or the category.
 
-        A process without a name counts as a device if its events have no category, and the host's
+        A process without a name counts as a device if its events have no category and the host's
         operators are in another process.
         """
         unread: Counter[str] = Counter()
-        for process, count in self.of_others.items():
+        for (process, category), count in self.others.items():
             known = self.process_names.get(process, "")
-            if process not in self.host_processes and DEVICE_PROCESS.search(known):
-                unread[f"events of {known}"] += count
-            elif process not in self.host_processes and not known and self.host_processes:
-                unread[UNNAMED] += self.uncategorized[process]
-        return dict(+unread)
+            if process in self.host_processes:
+                words = category if DEVICE_CATEGORY.search(category) else ""
+            elif DEVICE_PROCESS.search(known):
+                words = f"events of {known}"
+            elif DEVICE_CATEGORY.search(category):
+                words = category
+            else:
+                words = UNNAMED if self.host_processes and not (known or category) else ""
+            unread[words] += count
+        del unread[""]
+        return dict(unread)
 
     def _add(self, timed: list[JsonEvent], categories: set[str]) -> None:
         if UNREAD & categories:
@@ -481,7 +487,7 @@ class Collector:
             device=device,
             operands=list(self.operands),
             devices=self.devices,
-            unread=dict(self.unread) | self._unread_of_others(),
+            unread=dict(self.unread) | self._unread_others(),
             repairs=dict(self.repairs),
             wrong_durations=wrong,
             wrong_on_host=dict(self.wrong_on_host),

@@ -142,17 +142,18 @@ def far_off(trace: Trace) -> tuple[Trace, Finding | None]:
     cluster = _clusters(start, np.concatenate((host.end, device.end)))
     if not len(start) or not cluster.any():
         return trace, None
-    is_far = cluster != int(np.bincount(cluster).argmax())
+    with_time = cluster[start + trace.base_ns != 0]
+    is_far = cluster != int(np.bincount(with_time).argmax())
     low, high = int(start[~is_far].min()), int(start[~is_far].max())
     on_host, on_device = is_far[: len(host)], is_far[len(host) :]
-    if len(host) and len(device) and (on_host.all() or on_device.all()):
+    at_zero = bool((start[is_far] + trace.base_ns == 0).all())
+    if not at_zero and len(host) and len(device) and (on_host.all() or on_device.all()):
         apart = abs(int(device.start.min()) - int(host.start.min()))
         verdict = (
             f"The times of GPU and CPU are {format_duration(apart)} apart: causes of idle time are "
             "doubtful."
         )
         return trace, _finding("health-clocks-apart", "warning", verdict, {"ns": apart})
-    at_zero = bool((start[is_far] + trace.base_ns == 0).all())
     if not at_zero and is_far.mean() > MAX_FAR_SHARE:
         length = format_duration(int(start.max() - start.min()))
         verdict = (

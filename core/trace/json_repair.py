@@ -23,10 +23,12 @@ TEXT_NUMBERS = "numbers written as text"
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 TOKEN = re.compile(
-    r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|,(?=\s*+[\]}])|[-+]?\b(?:nan|inf(?:inity)?)\b',
+    r'"[A-Za-z]:\\(?![\\"/bfnrtu])[^"]*+"|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
+    r"|,(?=\s*+[\]}])|[-+]?\b(?:nan|inf(?:inity)?)\b",
     re.DOTALL | re.IGNORECASE,
 )
-"""A string, which the end of the text may cut; a comma before a closing bracket; no number."""
+"""An unescaped path of Windows, which may end with a backslash; any string, which the end of the
+text may cut; a comma before a closing bracket; no number."""
 ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)?", re.DOTALL)
 ESCAPES = frozenset('"\\/bfnrt')
 NAME_BEGIN = '"name": "'
@@ -127,12 +129,15 @@ class _Repaired:
 
 def _escaped(token: str) -> str:
     """Escape the backslashes of a string in which one escapes nothing, as in ``C:\\Users``."""
-    if all(
-        (match[1] and match[1][0] in ESCAPES) or len(match[1] or "") == 5
-        for match in ESCAPE.finditer(token)
-    ):
+    inside = token[1:-1] if token.endswith('"') else token[1:]
+    escapes = [match[1] or "" for match in ESCAPE.finditer(inside)]
+    if all(escape in ESCAPES or len(escape) > 1 for escape in escapes):
         return token
-    return ESCAPE.sub(lambda match: match[0] if match[1] in ('"', "\\") else f"\\{match[0]}", token)
+    return f'"{ESCAPE.sub(_literal, inside)}{token[len(inside) + 1 :]}'
+
+
+def _literal(match: re.Match[str]) -> str:
+    return match[0] if match[1] in ('"', "\\") else f"\\{match[0]}"
 
 
 def _clean_names(text: str) -> tuple[str, int]:

@@ -194,6 +194,7 @@ class Text(Generic[E]):
                 self._buffer[border] = COMMA
                 self.drop(border)
                 self._buffer[0] = OPEN
+                self._repair_at = 0
                 return events
             if not self._repair_at <= self._length <= MAX_REPAIRED_BYTES:
                 break

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.record import Kernels
 from sysbench.core.tables.overview import overview_text
-from sysbench.core.trace.health import is_health
+from sysbench.core.trace.health import examine, is_health
+from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.trace_reader import read_trace
 from sysbench.tui.commands.inspect_report import inspection_lines
 
 UNIX_US = 1_750_000_000_000_000
@@ -119,6 +123,15 @@ def test_kernels_at_time_zero_are_left_out(base: int, path: Path) -> None:
         "health-far-off": "2 of 12 kernels (k) start at time 0 and are left out."
     }
     assert kernels_of(found).step_ms == pytest.approx(0.475)
+
+
+def test_a_gpu_without_any_time_has_no_table(path: Path) -> None:
+    events = [op("aten::mm", UNIX_US, 500), *steady(3)]
+    for event in events[2::2]:
+        event["ts"] = 0
+    found = health(read(path, events))
+    assert found["health-far-off"] == "3 of 3 kernels (k) start at time 0 and are left out."
+    assert "health-no-kernels" in found
 
 
 def test_events_far_from_the_others_are_left_out(path: Path) -> None:
@@ -227,6 +240,9 @@ def test_work_of_a_device_that_is_not_read_is_named(name: str, path: Path) -> No
 def test_processes_without_a_name_or_a_category(path: Path) -> None:
     events = [op("aten::mm", UNIX_US, 30), *device_process("", 4, 5)]
     assert "5 events without a category" in health(read(path, events))["health-no-kernels"]
+    work = [op("matmul", UNIX_US, 9, cat="npu_kernel"), op("copy", UNIX_US, 9, cat="npu_kernel")]
+    found = read(path, [op("aten::mm", UNIX_US, 30), *work])
+    assert "not read: 2 npu_kernel" in health(found)["health-no-kernels"]
     # Ranges of a user in the process of the operators, or with a category, are no device's.
     mine = [op("load", UNIX_US, 9, cat=""), op("save", UNIX_US, 9, cat="mine", pid=5)]
     assert health(read(path, [op("aten::mm", UNIX_US, 30), *mine])) == {}
@@ -283,6 +299,41 @@ def test_the_rules_of_torch_find_nothing_more(path: Path) -> None:
         assert {found.rule_name for found in validator.validate_trace(str(path))[1]} == {rule}
         found = {finding.rule for finding in inspection.findings}
         assert found & set(rules.values()) == {rules[rule]}
+
+
+MOMENTS = st.integers(0, 400).map(lambda at: UNIX_US + 5 * at)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(MOMENTS, MOMENTS, MOMENTS, st.just(0)),
+            st.sampled_from((-3, 0, 4, 30, 700, None)),
+            st.integers(0, 2),  # stream
+            st.integers(1, 5),  # launch
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_repaired_is_sound(tmp_path: Path, rows: list[tuple[Any, ...]]) -> None:
+    path = tmp_path / "trace.json"
+    events = [
+        kernel(ts, dur, launch, args={"stream": stream, "correlation": launch})
+        for ts, dur, stream, launch in rows
+    ]
+    path.write_text(json.dumps({"traceEvents": events}))
+    whole = read_trace(path)
+    trace, _ = examine(whole)
+    again, findings = examine(trace)
+    assert not findings and len(again.device) == len(trace.device)
+    assert (trace.device.end >= trace.device.start).all()
+    assert len(trace.device) <= len(whole.device)
+    if len(trace.device):
+        ledger = time_ledger(trace)
+        parts = [*ledger.exclusive.tolist(), *ledger.idle.values(), ledger.unattributed]
+        assert sum(parts) == ledger.window.length and min(parts) >= 0
 
 
 PUBLIC: dict[str, tuple[str, Callable[[Kernels], object], object]] = {

@@ -45,6 +45,16 @@ BROKEN: dict[str, tuple[Callable[[], bytes], str, str]] = {
         repair.BACKSLASHES,
         r"C:\Users\ann\train.py(3): run",
     ),
+    "a path of Windows that ends with a backslash": (
+        replaced('"k7"', r'"E:\Work\new\"'),
+        repair.BACKSLASHES,
+        "E:\\Work\\new\\",
+    ),
+    "a path of a network": (
+        replaced('"k7"', r'"\\server\share\x"'),
+        repair.BACKSLASHES,
+        r"\server\share\x",
+    ),
     "a path of Windows before the events": (
         lambda: whole(name="path").replace('"path"', r'"D:\x\y"').encode(),
         repair.BACKSLASHES,
