@@ -402,7 +402,7 @@ def no_kernels(kernels: Kernels) -> Finding | None:
     if not kernels.lacks_kernels:
         return None
     why = kernels.missing["kernels"]
-    verdict = f"These tables are not of the {'GPU' if 'GPU' in why else 'device'}: {why}."
+    verdict = f"{why[:1].upper()}{why[1:]}."
     return Finding("health-no-kernels", "problem", verdict, "", "")
 
 

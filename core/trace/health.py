@@ -92,13 +92,16 @@ def unread_work(trace: Trace) -> tuple[Trace, Finding | None]:
     if not trace.unread or not len(trace.device):
         return trace, None
     what = unread_words(trace.unread)
-    verdict = f"Not all device work is read: {what} are missing from every table."
+    verdict = f"Device work that is not read is missing from every table: {what}."
     count = sum(trace.unread.values())
     return trace, _finding("health-unread-work", "warning", verdict, {"events": count})
 
 
 def unread_words(unread: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {what}" for what, count in unread.items())
+    return ", ".join(
+        f"{count:,} {what.replace('events ', 'event ', 1) if count == 1 else what}"
+        for what, count in unread.items()
+    )
 
 
 def no_time(trace: Trace) -> tuple[Trace, Finding | None]:

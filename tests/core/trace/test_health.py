@@ -227,10 +227,10 @@ def test_work_of_a_device_that_is_not_read_is_named(name: str, path: Path) -> No
     events = [op("aten::mm", UNIX_US, 30), op("aten::mm", UNIX_US + 99, 30)]
     found = read(path, [*events, *device_process(name, 4, 17)])
     verdict = health(found)["health-no-kernels"]
-    assert verdict.startswith("These tables are not of the device")
+    assert verdict.startswith("The device's work in this file has an unknown form; times below")
     assert f"17 events of {name}" in verdict
     lines = ["".join(text for text, _ in line) for line in inspection_lines(found, 100)]
-    assert lines[3].startswith("▌ Problem: These tables are not of the device")
+    assert lines[3].startswith("▌ Problem: The device's work in this file has an unknown form")
     found = read(path, [*steady(3), *device_process(name, 4, 17)])
     assert f"17 events of {name}" in health(found)["health-unread-work"]
     with pytest.raises(DamagedFileError, match=f"17 events of {name}"):
