@@ -17,6 +17,8 @@ from sysbench.core.trace.columns import Collector
 from sysbench.core.trace.trace_events import Trace
 from sysbench.core.trace.trace_json import JsonEvent, Text, read_events, unpacked
 
+PLACE = re.compile(r" - at `\$(\.traceEvents)?\[(?P<index>\d+)\]\.?(?P<key>.*)`$")
+"""The decoder's words for the place of a value with an unexpected type."""
 Progress = Callable[[int, int], None]
 """Called with the bytes of the file read so far and its size."""
 
@@ -55,12 +57,18 @@ def read_trace(path: Path, progress: Progress | None = None) -> Trace:
         TypeError,
         ValueError,
     ) as error:
-        # The decoder counts bytes from the start of the last chunk, not of the file.
+        # The decoder counts bytes and events from the start of the last chunk, not of the file.
         reason = re.sub(r" \(byte \d+\)$", "", str(error))
+        reason = re.sub(PLACE, lambda place: _event_words(place, collector.seen), reason)
         if isinstance(error, EOFError):
             reason = "it is truncated (copy or record it again)"
         where = f", after {collector.seen:,} events" if collector.seen else ""
         raise DamagedFileError(f"{path} is not a valid chrome trace: {reason}{where}") from error
+
+
+def _event_words(place: re.Match[str], seen: int) -> str:
+    key = f" (key {place['key']})" if place["key"] else ""
+    return f" in event {seen + int(place['index']) + 1:,}{key}"
 
 
 @contextmanager

@@ -124,6 +124,20 @@ def test_other_faults_are_refused_with_line_and_column(
         read_trace(path)
 
 
+@pytest.mark.parametrize("chunk_bytes", [200, 2**20])
+@pytest.mark.parametrize("form", ["{}", '{{"traceEvents": {}}}'])
+def test_values_of_another_type_are_refused_with_their_event(
+    form: str, chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chrome_json, "CHUNK_BYTES", chunk_bytes)
+    events = json.loads(whole())["traceEvents"]
+    events[33]["name"] = 5
+    path = tmp_path / "trace.json"
+    path.write_text(form.format(json.dumps(events)))
+    with pytest.raises(DamagedFileError, match=r"got `int` in event 34 \(key name\)"):
+        read_trace(path)
+
+
 @pytest.mark.parametrize("cut", [3, 60, 2000])
 def test_a_cut_list_of_events_is_truncated(cut: int, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
