@@ -41,6 +41,7 @@ from sysbench.core.trace.trace_events import (
     no_ranges,
 )
 from sysbench.core.trace.trace_json import Args, JsonEvent
+from sysbench.core.trace.unread_work import UnreadWork
 
 KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
 BEGIN_CAPTURE = re.compile(r"StreamBeginCapture")
@@ -133,27 +134,6 @@ RUNTIMES = ("cuda_runtime", "Runtime")
 """Categories that use these callback ids; the driver has other ids."""
 ON_HOST = {category: int(kind) for category, kind in KIND_OF.items() if kind < Kind.KERNEL}
 ON_DEVICE = {category: int(kind) for category, kind in KIND_OF.items() if kind >= Kind.KERNEL}
-UNREAD = frozenset(
-    ("cuda_profiler_range", "glow_runtime", "hpu_op", "mtia_ccp_events", "mtia_insight")
-)
-"""Kineto's categories (``ActivityType.cpp``) of other devices, and of times that CUPTI's range
-profiler reports in place of kernels."""
-OTHER_CATEGORIES = frozenset(
-    (
-        *("gpu_user_annotation", "overhead", "cuda_sync", "cuda_event", "Trace", "collective_comm"),
-        *("mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "gpu_pm_counter"),
-    )
-)
-"""Kineto's further categories: ranges, waits and calls that are no work of a device."""
-DEVICE_PROCESS = re.compile(
-    r"ascend|\bnpu|/device:|\btpu|\bxla|\bhpu|gaudi|neuron|\bmlu|musa|\bipu|\bgpu|\bxpu|hccl"
-    r"|communication|hardware|accelerator",
-    re.IGNORECASE,
-)
-"""Names and labels of processes whose events are those of a device."""
-DEVICE_CATEGORY = re.compile(r"kernel|memcpy|memset|npu|hpu|tpu|xla|mlu|musa", re.IGNORECASE)
-"""Categories of other profilers for the work of a device."""
-MAX_PROCESSES = 4096
 PYTHON = "python_function"
 PROJECTED = "gpu_user_annotation"
 SYNC = "cuda_sync"
@@ -194,9 +174,7 @@ PHASE = attrgetter("ph")
 KERNEL_NAME = attrgetter("kernel")
 DIMENSIONS = attrgetter("dims")
 TIMED = ON_HOST | ON_DEVICE
-CATEGORIES = frozenset((*TIMED, *UNREAD, *OTHER_CATEGORIES))
-PROCESS_FACTS = ("process_name", "process_labels")
-UNNAMED = "events without a category, in processes that run no operator"
+READ_CATEGORIES = frozenset((*TIMED, "gpu_user_annotation", "cuda_sync"))
 THREAD_BITS = 32
 
 NO_ARGS = Args()
@@ -215,16 +193,15 @@ class Collector:
         self.threads = Numbers()
         self.operands = Numbers()
         self.devices: dict[int, str] = {}
-        self.unread: Counter[str] = Counter()
+        self.unread = UnreadWork()
         self.repairs: Counter[str] = Counter()
         self.wrong_on_device: dict[str, list[Index]] = {}
         self.wrong_on_host: Counter[str] = Counter()
         self.device_count = 0
         self.without_time = 0
-        self.host_processes: set[Any] = set()
-        self.process_names: dict[Any, str] = {}
-        self.others: Counter[tuple[Any, str]] = Counter()
         self.open: defaultdict[Any, list[JsonEvent]] = defaultdict(list)
+        self.first_call: dict[int, int] = {}
+        self.first_work: dict[int, int] = {}
         self.waits: list[Synchronization] = []
         self.incomplete_calls = 0
         self.has_requests = False
@@ -253,7 +230,7 @@ class Collector:
         if "B" in phases or "E" in phases:
             timed += self._pairs([event for event in events if event.ph in ("B", "E")])
         if "M" in phases:
-            self._name_processes([event for event in events if event.ph == "M"])
+            self.unread.name_processes([event for event in events if event.ph == "M"])
         try:
             self._add(timed, categories)
         except NotATimeError:
@@ -275,46 +252,9 @@ class Collector:
         self.kept += len(whole)
         return whole
 
-    def _name_processes(self, events: list[JsonEvent]) -> None:
-        for event in events:
-            if event.name in PROCESS_FACTS and event.args is not None:
-                known = self.process_names.get(event.pid, "")
-                words = f"{event.args.process_name} {event.args.labels}".strip()
-                if words not in known and len(self.process_names) < MAX_PROCESSES:
-                    self.process_names[event.pid] = f"{known} {words}".strip()[:MAX_TEXT_LENGTH]
-
-    def _count_others(self, timed: list[JsonEvent]) -> None:
-        """Count the events of unknown categories by process and category."""
-        if len(self.others) < MAX_PROCESSES:
-            unknown = (event for event in timed if event.cat not in CATEGORIES)
-            self.others.update((event.pid, event.cat[:MAX_TEXT_LENGTH]) for event in unknown)
-
-    def _unread_others(self) -> dict[str, int]:
-        """Return counts of events that are the work of devices, by the process or the category.
-
-        A process without a name counts as a device if its events have no category and the host's
-        operators are in another process.
-        """
-        unread: Counter[str] = Counter()
-        for (process, category), count in self.others.items():
-            known = self.process_names.get(process, "")
-            if process in self.host_processes:
-                words = category if DEVICE_CATEGORY.search(category) else ""
-            elif DEVICE_PROCESS.search(known):
-                words = f"events of {known}"
-            elif DEVICE_CATEGORY.search(category):
-                words = category
-            else:
-                words = UNNAMED if self.host_processes and not (known or category) else ""
-            unread[words] += count
-        del unread[""]
-        return dict(unread)
-
     def _add(self, timed: list[JsonEvent], categories: set[str]) -> None:
-        if UNREAD & categories:
-            self.unread.update(event.cat for event in timed if event.cat in UNREAD)
-        if categories - CATEGORIES:
-            self._count_others(timed)
+        if categories - READ_CATEGORIES:
+            self.unread.add([event for event in timed if event.cat not in READ_CATEGORIES])
         host = [event for event in timed if event.cat in ON_HOST]
         functions, projected = [], []
         if PYTHON in categories:
@@ -351,7 +291,7 @@ class Collector:
         chunk."""
         size = len(host)
         _, names, categories, processes, threads, times, lengths, all_args = _fields(host + device)
-        self.host_processes.update(processes[:size])
+        self.unread.host_processes.update(processes[:size])
         args = [arg or NO_ARGS for arg in all_args]
         of_host = args[:size]  # the host's events come first in every column
         if NAMELESS in names:
@@ -374,6 +314,12 @@ class Collector:
             self.wrong_on_host[what] += len(index) - len(of_device)
         self.device_count += len(device)
         correlation = integers([arg.correlation for arg in args])
+        unlinked = np.flatnonzero((correlation == NONE) & (kind >= Kind.RUNTIME))
+        for at in unlinked.tolist():
+            earliest = self.first_call if at < size else self.first_work
+            if type(external := args[at].external) is int:
+                begin = int(start[at])
+                earliest[external] = min(begin, earliest.get(external, begin))
         self.host.append(
             HostEvents(
                 kind=kind[:size],
@@ -487,11 +433,16 @@ class Collector:
             device=device,
             operands=list(self.operands),
             devices=self.devices,
-            unread=dict(self.unread) | self._unread_others(),
+            unread=self.unread.counts(),
             repairs=dict(self.repairs),
             wrong_durations=wrong,
             wrong_on_host=dict(self.wrong_on_host),
             without_time=self.without_time,
+            early=[
+                call - self.first_work[external]
+                for external, call in self.first_call.items()
+                if self.first_work.get(external, call) < call
+            ],
             waits=self.waits,
             incomplete_calls=self.incomplete_calls,
             has_requests=self.has_requests,

@@ -291,21 +291,23 @@ def early_kernels(trace: Trace) -> tuple[Trace, Finding | None]:
     calls = host.take((host.kind == Kind.RUNTIME) & (host.correlation > 0))
     order = np.lexsort((calls.start, calls.correlation))
     ids, first = np.unique(calls.correlation[order], return_index=True)
-    if not len(ids):
-        return trace, None
-    at = np.minimum(np.searchsorted(ids, device.correlation), len(ids) - 1)
-    early = (calls.start[order][first][at] - device.start) * (ids[at] == device.correlation)
-    count = int((early > 0).sum())
+    called = device.start.copy()
+    if len(ids):
+        at = np.minimum(np.searchsorted(ids, device.correlation), len(ids) - 1)
+        called = np.where(ids[at] == device.correlation, calls.start[order][first][at], called)
+    early = called - device.start
+    count = int((early > 0).sum()) + len(trace.early)
     if not count:
         return trace, None
+    longest = max([*trace.early, int(early.max(initial=0))])
     which = _kinds(device, early > 0)
     verdict = (
         f"{count:,} of {len(device):,} {which} {'starts' if count == 1 else 'start'} before the "
-        f"launch, by up to {format_duration(int(early.max()))}: the clocks of GPU and CPU differ, "
+        f"launch, by up to {format_duration(longest)}: the clocks of GPU and CPU differ, "
         "so causes of idle time are doubtful."
     )
     return trace, _finding(
-        "health-early-kernels", "warning", verdict, {"events": count, "ns": int(early.max())}
+        "health-early-kernels", "warning", verdict, {"events": count, "ns": longest}
     )
 
 

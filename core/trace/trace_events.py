@@ -160,6 +160,7 @@ class Trace:
     ``wrong_durations`` are indices of device events whose duration is none, by what is wrong with
     it, ``wrong_on_host`` the number of such host events; all these last 0. ``without_time`` counts
     events that were left out because their start is no number or they never end,
+    ``early`` are ns from work to its call, by ``External id`` where nothing else links them,
     ``incomplete_calls`` calls of collectives that lack arguments.
 
     ``operands`` are the distinct inputs of operators, see `parse_operands`; ``devices`` are device
@@ -181,6 +182,7 @@ class Trace:
     wrong_durations: dict[str, Index] = field(default_factory=dict)
     wrong_on_host: dict[str, int] = field(default_factory=dict)
     without_time: int = 0
+    early: list[int] = field(default_factory=list)
     waits: list[Synchronization] = field(default_factory=list)
     incomplete_calls: int = 0
     has_requests: bool = False

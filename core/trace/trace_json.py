@@ -83,6 +83,7 @@ class Args(msgspec.Struct, gc=False):
     reserved: Any = msgspec.field(name="Total Reserved", default=0)
     process_name: Any = msgspec.field(name="name", default="")
     labels: Any = ""
+    external: Any = msgspec.field(name="External id", default=NONE)
     sync: Any = msgspec.field(name="cuda_sync_kind", default="")
     waits_for: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=NONE)
 

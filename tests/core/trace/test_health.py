@@ -256,7 +256,8 @@ def test_lost_kernels_come_first(path: Path) -> None:
     )
 
 
-def test_the_rules_of_torch_find_nothing_more(path: Path) -> None:
+@pytest.mark.parametrize("is_by_external_id", [False, True])
+def test_the_rules_of_torch_find_nothing_more(is_by_external_id: bool, path: Path) -> None:
     validator = pytest.importorskip("torch.profiler._trace_validator")
     events = steady(6)
     for number, event in enumerate(events):
@@ -295,6 +296,9 @@ def test_the_rules_of_torch_find_nothing_more(path: Path) -> None:
         changed = json.loads(json.dumps(events))
         if not more:
             changed[4]["ts"] += 40  # the third launch, now after its kernel began
+            if is_by_external_id:
+                for event in changed:
+                    del event["args"]["correlation"]
         inspection = read(path, [*changed, record, *sound, *more])
         assert {found.rule_name for found in validator.validate_trace(str(path))[1]} == {rule}
         found = {finding.rule for finding in inspection.findings}
