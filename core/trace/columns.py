@@ -41,7 +41,7 @@ from sysbench.core.trace.trace_events import (
     no_ranges,
 )
 from sysbench.core.trace.trace_json import Args, JsonEvent
-from sysbench.core.trace.unread_work import UnreadWork
+from sysbench.core.trace.unread_work import NO_WORK, UnreadWork
 
 KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
 BEGIN_CAPTURE = re.compile(r"StreamBeginCapture")
@@ -175,6 +175,7 @@ KERNEL_NAME = attrgetter("kernel")
 DIMENSIONS = attrgetter("dims")
 TIMED = ON_HOST | ON_DEVICE
 READ_CATEGORIES = frozenset((*TIMED, "gpu_user_annotation", "cuda_sync"))
+KNOWN_CATEGORIES = READ_CATEGORIES | NO_WORK
 THREAD_BITS = 32
 
 NO_ARGS = Args()
@@ -253,7 +254,7 @@ class Collector:
         return whole
 
     def _add(self, timed: list[JsonEvent], categories: set[str]) -> None:
-        if categories - READ_CATEGORIES:
+        if not categories <= KNOWN_CATEGORIES:
             self.unread.add([event for event in timed if event.cat not in READ_CATEGORIES])
         host = [event for event in timed if event.cat in ON_HOST]
         functions, projected = [], []

@@ -15,11 +15,12 @@ UNREAD = frozenset(
 profiler reports in place of kernels."""
 NO_WORK = frozenset(
     (
-        *("overhead", "cuda_event", "Trace", "collective_comm"),
+        *("overhead", "cuda_event", "Trace", "collective_comm", "ac2g", "fwdbwd"),
+        *("cpu_instant_event", "python_function", "external_correlation"),
         *("mtia_runtime", "privateuse1_runtime", "privateuse1_driver", "gpu_pm_counter"),
     )
 )
-"""Kineto's categories of ranges and calls that are no device's work and are not read."""
+"""Kineto's categories of ranges, calls and arrows that are no work of a device."""
 DEVICE_PROCESS = re.compile(
     r"ascend|\bnpu|/device:|\btpu|\bxla|\bhpu|gaudi|neuron|\bmlu|musa|\bipu|\bgpu|\bxpu|hccl"
     r"|communication|hardware|accelerator",
