@@ -211,7 +211,7 @@ def duplicates(trace: Trace) -> tuple[Trace, Finding | None]:
     if again.any():
         whole, which = len(device), _kinds(device, again)
         count = int(again.sum())
-        verdict = f"{count:,} of {whole:,} {which} are copies of others and count once."
+        verdict = f"{count:,} of {whole:,} {which} are exact copies and count once."
     else:
         count = int(called_again.sum())
         verdict = f"{counted(count, 'call')} of the runtime {_are(count)} in the file twice and "

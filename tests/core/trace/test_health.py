@@ -163,7 +163,7 @@ def test_duplicates_count_once(path: Path) -> None:
     events = steady(7)
     found = read(path, [*events, *events[1:6:2]])
     assert health(found) == {
-        "health-duplicates": "3 of 10 kernels are copies of others and count once."
+        "health-duplicates": "3 of 10 kernels are exact copies and count once."
     }
     row = kernels_of(found).rows[0]
     assert (row.calls, row.total_ns) == (7, 7 * 25_000)
