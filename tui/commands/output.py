@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 import msgspec
 
 from sysbench.core.runs.job_directory import Cancellation, JobDirectory
-from sysbench.core.tables.cells import literal
+from sysbench.core.tables.cells import literal, literal_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,15 +82,7 @@ def _forget_reader(stream: TextIO) -> None:
 
 def print_json(value: object) -> None:
     """Print one JSON document without control characters."""
-    lines = msgspec.json.format(msgspec.json.encode(value), indent=2).decode().split("\n")
-    write_text("".join(f"{_json_literal(line)}\n" for line in lines))
-
-
-def _json_literal(line: str) -> str:
-    """Escape non-printable characters, which occur only in strings."""
-    if line.isprintable():
-        return line
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+    write_text(literal_json(msgspec.json.encode(value)).decode() + "\n")
 
 
 def say(*texts: object, to_stderr: bool = False) -> None:
