@@ -167,8 +167,6 @@ def test_no_name_of_an_imported_file_is_obeyed_by_a_terminal(
 
 
 MENTION = "gemm@octocat #12 www.a.example https://b.example ftp://c.example `@all` c@d.example"
-    "gemm@octocat #12 www.a.example see https://b.example or ftp://c.example `@all` c@d.example"
-)
 
 
 @pytest.mark.parametrize("words", [["inspect", "{file}", "--md"], ["export", "{file}", "md"]])
