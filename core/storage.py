@@ -87,14 +87,8 @@ def open_regular(path: Path, inside: Path | None = None) -> IO[bytes]:
         DamagedFileError: Not a regular file, or outside that folder.
         OSError: It cannot be opened.
     """
-    # Unlike Path.resolve, this accepts links that point to themselves.
-    if inside is not None and not Path(os.path.realpath(path)).is_relative_to(
-        os.path.realpath(inside)
-    ):
-        raise DamagedFileError(f"{path} is a link that points out of {inside}, and is not followed")
     try:
-        # Without O_NONBLOCK, opening a pipe waits for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = _open_inside(path, inside) if inside else os.open(path, _READ)
     except OSError as error:
         if error.errno in _NO_FILE:
             raise DamagedFileError(f"{path} is not a regular file: {error.strerror}") from error
@@ -108,6 +102,27 @@ def open_regular(path: Path, inside: Path | None = None) -> IO[bytes]:
         raise
 
 
+def _open_inside(path: Path, inside: Path) -> int:
+    """Open a file whose links lead nowhere else, whatever is replaced by a link meanwhile."""
+    # Unlike Path.resolve, realpath accepts links that point to themselves.
+    root, resolved = os.path.realpath(inside), os.path.realpath(path)
+    if not Path(resolved).is_relative_to(root):
+        raise DamagedFileError(f"{path} is a link that points out of {inside}, and is not followed")
+    *folders, name = Path(resolved).relative_to(root).parts or (".",)
+    parent = os.open(root, _FOLDER)
+    try:
+        for folder in folders:
+            descriptor = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+            os.close(parent)
+            parent = descriptor
+        return os.open(name, _READ | os.O_NOFOLLOW, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+# Without O_NONBLOCK, opening a pipe waits for its writer.
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_FILE = (errno.ENXIO, errno.ELOOP)
 """Errors of opening a socket, and a link that points to itself."""
 

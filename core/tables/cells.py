@@ -256,8 +256,8 @@ def literal(text: str) -> str:
 def literal_json(document: bytes) -> bytes:
     """Return indented JSON with the control characters escaped that JSON allows in strings."""
     text = msgspec.json.format(document, indent=2).decode()
-    escapes = {c: json.dumps(c)[1:-1] for c in set(text) if c != "\n" and not c.isprintable()}
-    return text.translate(str.maketrans(escapes)).encode()
+    hidden = (char for char in set(text) if char != "\n" and not char.isprintable())
+    return text.translate({ord(char): json.dumps(char)[1:-1] for char in hidden}).encode()
 
 
 def _writer(unit: str, contents: Contents, largest: float) -> Callable[[Cell], str]:
