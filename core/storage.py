@@ -15,7 +15,7 @@ from typing import IO
 
 import msgspec
 
-from sysbench.core.errors import DamagedFileError, DeviceBusyError
+from sysbench.core.errors import DamagedFileError, DeviceBusyError, SpecError
 from sysbench.core.formatting import format_bytes
 
 HOME_VARIABLE = "SYSBENCH_HOME"
@@ -59,6 +59,19 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> None:
                 str(data_folder),
             ) from error
     path.mkdir(parents=True, exist_ok=exist_ok)
+
+
+def has_folder(path: Path) -> bool:
+    """Return whether a folder of the data folder exists.
+
+    Raises:
+        SpecError: The data folder is not a folder.
+    """
+    if path.is_dir():
+        return True
+    if path.parent.exists() and not path.parent.is_dir():
+        raise SpecError(HOME_VARIABLE, str(path.parent), "is not a folder; name one")
+    return False
 
 
 def write_atomically(path: Path, data: bytes) -> None:

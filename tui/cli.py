@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from sysbench.core.errors import SysbenchError
+from sysbench.core.storage import has_folder, home
 
 INTERRUPTED = 130
 
@@ -68,6 +69,7 @@ def open_workstation(mode: str = "") -> int:
             "the workstation needs a terminal; without one, `sysbench-tui run` measures and "
             "prints the tables, and `sysbench-tui --help` lists every command"
         )
+    has_folder(home() / "runs")  # raises before the screens start
     # Objects of the first frames stay alive; the default threshold of 700 would spend a sixth of
     # the start on collections.
     gc.set_threshold(100_000)

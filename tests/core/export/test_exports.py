@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
 from sysbench.core.export.exports import EXPORTS, default_path, write_export
 from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
+from sysbench.core.export.written_files import replacing
 from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.tables.cells import literal
@@ -172,6 +174,34 @@ def test_a_device_is_not_replaced_though_forced(
     assert target.is_fifo()
 
 
+@pytest.mark.parametrize("kind", EXPORTS)
+@pytest.mark.parametrize("leads_to", ["/proc/self/fd/{file}", "/dev/stdout", "other"])
+def test_no_link_of_the_system_is_replaced_though_forced(
+    gpu_run: RunDirectory, tmp_path: Path, kind: str, leads_to: str
+) -> None:
+    """What they lead to may be a regular file, as standard output in a file is."""
+    target = tmp_path / "out.csv"
+    (tmp_path / "other").symlink_to("/dev/stdin")
+    with (tmp_path / "file").open("wb") as file:
+        target.symlink_to(leads_to.format(file=file.fileno()))
+        with pytest.raises(SpecError, match="not replaced"):
+            write_export(gpu_run, kind, target, force=True)
+        assert target.is_symlink()
+    assert not (tmp_path / "file").stat().st_size
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/full")])
+def test_what_appears_while_an_export_is_written_is_not_replaced(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    target = tmp_path / "r.md"
+    with pytest.raises(SpecError, match="output"), replacing(target) as file:
+        file.write(b"text")
+        make(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.md"]
+    assert not target.is_file()
+
+
 def test_folder_as_target_gets_the_default_name(gpu_run: RunDirectory, tmp_path: Path) -> None:
     (out,) = write_export(gpu_run, "md", tmp_path)
     assert out == tmp_path / f"{gpu_run.id}.md"
@@ -179,7 +209,7 @@ def test_folder_as_target_gets_the_default_name(gpu_run: RunDirectory, tmp_path:
 
 def test_target_that_cannot_be_made_is_a_message(gpu_run: RunDirectory, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpecError, match="cannot be written"):
+    with pytest.raises(SpecError, match=r"cannot be written: .*/file is not a folder"):
         write_export(gpu_run, "md", tmp_path / "file" / "r.md")
 
 
