@@ -153,7 +153,8 @@ def read_regular(path: Path, most_bytes: int = MAX_BYTES, *, inside: Path | None
             raise DamagedFileError(
                 f"{path} has {format_bytes(size)}; more than {format_bytes(most_bytes)} is not read"
             )
-        return file.read(most_bytes)
+        # Python allocates as many bytes as it is asked to read.
+        return file.read(min(most_bytes, size + 2**16))
 
 
 def text_of(path: Path) -> str:
