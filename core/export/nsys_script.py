@@ -34,6 +34,7 @@ _ALWAYS = (
     Flag("--sample=none", "no CPU sampling: it slows the host threads that launch kernels"),
     Flag("--cpuctxsw=none", "no context switches: they need privileges and are not used here"),
     Flag("--export=sqlite", "a database beside the report, which newer and older tools can read"),
+    Flag("--wait=primary", "end with the program, and not with the processes that it leaves"),
     Flag("--force-overwrite=true", "replace the report of an earlier call"),
 )
 _ON_CUDA = (

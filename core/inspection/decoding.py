@@ -27,7 +27,7 @@ from sysbench.core.inspection.inspection import (
 )
 from sysbench.core.inspection.kinds import format_of
 from sysbench.core.inspection.recent import remember
-from sysbench.core.machine.children import die_with_input, python_child
+from sysbench.core.machine.children import die_with, python_child, take_standard_input
 from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.machine.processes import die_with_parent, limit_data_memory
 from sysbench.core.storage import make_folder
@@ -182,7 +182,7 @@ def run_decoder(path: Path, limit_bytes: int, work: Callable[[], Finished]) -> i
     The process exits when its parent does, or when standard input closes.
     """
     die_with_parent(os.getppid())
-    die_with_input()
+    die_with(take_standard_input())
     limit_data_memory(limit_bytes)
     try:
         end = work()

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -35,6 +36,21 @@ def kill_descendants(pid: int) -> None:
             process.kill()
         except psutil.NoSuchProcess:  # it ended already
             continue
+
+
+def marked_processes(name: str, value: str, session: int) -> list[psutil.Process]:
+    """Return processes of a session, and those whose environment has a variable with this value.
+
+    A process that started a session of its own still has the variables of its parents. Their names
+    are in ``info``.
+    """
+    found = []
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.Error, OSError):  # it ended, or belongs to another user
+            is_marked = os.getsid(process.pid) == session or process.environ().get(name) == value
+            if is_marked and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def stopped_process(pid: int) -> int | None:

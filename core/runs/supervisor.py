@@ -60,6 +60,7 @@ from sysbench.core.runs.prediction_errors import save_error
 from sysbench.core.runs.run_directory import EventLog, Header, RunDirectory
 from sysbench.core.runs.worker_process import (
     CACHE_FOLDER,
+    CLOSED_PIPE_CODE,
     FIRST_TURN,
     Job,
     WorkerProcess,
@@ -73,6 +74,7 @@ HANG_SECONDS = 300.0
 COMPILE_HANG_SECONDS = 1800.0
 POLL_SECONDS = 0.2
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+CLOSED_PIPE = "the measured code closed the pipe by which its worker reports events"
 STOPPED = "its process was stopped for a time, by a signal or a debugger"
 
 
@@ -542,10 +544,15 @@ class _PassProcess:
             self._worker.kill()
 
     def finish(self) -> Iterator[AnyEvent]:
-        """Wait for the end of a worker whose events have ended."""
+        """Take the end of a worker that ended, and end what it left running."""
         if self._worker is None:
             return
-        self._code = None if self.watch.forced else self._worker.wait()
+        if not self.watch.forced:
+            self._code = self._worker.wait()
+            if self._code in (None, CLOSED_PIPE_CODE):
+                self.watch.force("failed", CLOSED_PIPE)
+            elif left := self._worker.end_left_processes():
+                yield from self._supervision.emit(Noticed(message=_describe_left(left)))
         spec = self._supervision.header.spec
         if (refused := self._worker.refusal(self.watch.stage, spec)) is not None:
             self.watch.see(refused)
@@ -668,6 +675,12 @@ class _Watch:
         if code == 0 and self.has_result:
             return "finished", "finished"
         return "failed", f"the worker ended with code {code} and no result; see its log"
+
+
+def _describe_left(names: Sequence[str]) -> str:
+    processes = "1 process" if len(names) == 1 else f"{len(names)} processes"
+    listed = ", ".join(sorted(set(names)))
+    return f"the worker left {processes} running, which the supervisor ended: {listed}"
 
 
 def _describe_stop(pid: int) -> str:

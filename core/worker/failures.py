@@ -6,6 +6,7 @@ import linecache
 import os
 import re
 import traceback
+from bdb import BdbQuit
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -167,6 +168,7 @@ WATCHER = os.path.join("core", "worker", "memory", "tagger.py")
 
 NOT_SAID = "the allocator did not report the requested size"
 STACK_FRAMES = 12
+DEBUGGED = "the code starts a debugger, and a worker has no terminal: remove breakpoint() or pdb"
 
 
 def report_failure(
@@ -188,7 +190,7 @@ def report_failure(
     report(
         WorkerFailed(
             kind=_kind(cause),
-            message=text or type(cause).__name__,
+            message=DEBUGGED if isinstance(cause, BdbQuit) else text or type(cause).__name__,
             traceback="".join(traceback.format_exception(error)),
             place=users_place(error, spec),
             is_cuda_error="CUDA error" in text or "cuBLAS" in text or "CUDNN" in text.upper(),

@@ -17,6 +17,7 @@ import traceback
 import msgspec
 
 from sysbench.core.errors import ModelError
+from sysbench.core.machine.children import take_standard_input
 from sysbench.core.machine.processes import die_with_parent
 from sysbench.core.predict.dry_run_client import DryRunAnswer, ExactPrediction, Question
 
@@ -25,6 +26,7 @@ def main() -> int:
     # Standard output is for answers; redirect output of torch to standard error.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
+    questions = take_standard_input()
     # Importing makes a million objects, none of them garbage. Within a step a collection would
     # free storages at a moment at which a real step frees none.
     gc.disable()
@@ -37,7 +39,7 @@ def main() -> int:
     die_with_parent(int(sys.argv[1]))
     torch.set_num_threads(1)
     gc.freeze()
-    for line in sys.stdin.buffer:
+    for line in questions:
         answer = msgspec.json.encode(_answer(line, import_seconds)) + b"\n"
         while answer:
             answer = answer[answers.write(answer) :]
