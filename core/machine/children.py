@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import format_bytes
+from sysbench.core.record.events import MAX_LINE_BYTES
 from sysbench.core.storage import open_to_append
 
 STANDARD_INPUT = 0
@@ -76,19 +79,32 @@ class LineReader:
         self.ended = False
         self._descriptor = descriptor
         self._process = process
-        self._rest = b""
+        self._pieces: list[bytes] = []
+        self._bytes = 0
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
 
     def read(self, timeout_seconds: float) -> list[bytes]:
-        """Return the lines that were completed within the timeout, without their ends."""
+        """Return the lines that were completed within the timeout, without their ends.
+
+        Raises:
+            DamagedFileError: A line has more than `MAX_LINE_BYTES`.
+        """
         # Before the read, which then has all that the process wrote: a pipe holds less.
         self.ended = self._process.poll() is not None
         if not self._poll.poll(0 if self.ended else 1e3 * timeout_seconds):
             return []
         data = os.read(self._descriptor, 2**20)
         self.ended = self.ended or not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        first, *others = data.split(b"\n")
+        self._pieces.append(first)
+        self._bytes += len(first)
+        if self._bytes > MAX_LINE_BYTES:
+            raise DamagedFileError(f"a line has more than {format_bytes(MAX_LINE_BYTES)}")
+        if not others:
+            return []
+        *lines, rest = b"".join(self._pieces), *others
+        self._pieces, self._bytes = [rest], len(rest)
         return lines
 
 

@@ -27,7 +27,7 @@ from sysbench.core.errors import (
     NotFoundError,
     SpecError,
 )
-from sysbench.core.formatting import format_bytes
+from sysbench.core.formatting import first_line, format_bytes
 from sysbench.core.machine.devices import nvml_index
 from sysbench.core.machine.host_sampler import ClockGuard, ProcessorUse
 from sysbench.core.machine.interpreter import require_chosen
@@ -74,6 +74,8 @@ HANG_SECONDS = 300.0
 COMPILE_HANG_SECONDS = 1800.0
 POLL_SECONDS = 0.2
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MAX_DETAIL = 500
+"""Characters of an exception's message in the sentence on a pass; its event has more."""
 CLOSED_PIPE = "the measured code closed the pipe by which its worker reports events"
 STOPPED = "its process was stopped for a time, by a signal or a debugger"
 
@@ -704,9 +706,11 @@ def _describe_oom(event: OutOfMemory, asked_bytes: int | None) -> str:
 
 
 def _describe_failure(failure: WorkerFailed) -> str:
-    first_line = failure.message.strip().splitlines()[0]
-    parts = [failure.place, "" if failure.killed else failure.kind, first_line]
-    return _of_rank(failure.rank) + ": ".join(part for part in parts if part)
+    message = first_line(failure.message)
+    if len(message) > MAX_DETAIL:
+        message = f"{message[:MAX_DETAIL]}…"
+    parts = [failure.place, "" if failure.killed else failure.kind, message]
+    return _of_rank(failure.rank) + ": ".join(dict.fromkeys(part for part in parts if part))
 
 
 def _of_rank(rank: int | None) -> str:
