@@ -51,20 +51,20 @@ AFTER_CUDA = {
     "-d ECC,ROW_REMAPPER` and for Xid in the kernel's log, then reset or replace the device.",
     r"system not yet initialized": "A machine with NVSwitch needs nvidia-fabricmanager of the "
     "driver's version: start it, then rerun.",
-    r"driver combination|unknown error": "The driver was updated or lost since it was loaded: reload "
-    "its modules or reboot, and restart a container that uses it.",
+    r"driver combination|unknown error": "The driver was updated or lost since it was loaded: "
+    "reload its modules or reboot, and restart a container that uses it.",
     r"forward compatibility|stub library": "The libcuda that is loaded is not the driver's: take "
     "cuda-compat and stubs off LD_LIBRARY_PATH.",
-    r"driver version is insufficient|is too old|unsupported toolchain|in the installed CUDA driver": (
+    r"driver version is insufficient|is too old|unsupported toolchain|installed CUDA driver": (
         "Update NVIDIA's driver, or install a torch that was built for an older CUDA."
     ),
-    r"no kernel image|kernel image is invalid|invalid device function": "This torch has no code for "
-    "the GPU: install a build whose torch.cuda.get_arch_list() has its compute capability.",
+    r"no kernel image|kernel image is invalid|invalid device function": "This torch has no code "
+    "for the GPU: install a build whose torch.cuda.get_arch_list() has its compute capability.",
     r"no CUDA-capable device|invalid device ordinal|no NVIDIA driver": "The device is hidden or "
     "gone: check CUDA_VISIBLE_DEVICES, the container's devices, and nvidia-smi.",
     r"\bMPS\b|device connections": "MPS refused it: read the log of nvidia-cuda-mps-control, and "
     "restart that or rerun without it.",
-    r"\bcaptur": "The step does what a CUDA graph cannot record: use a compile mode without graphs.",
+    r"\bcaptur": "The step does what no CUDA graph records: use a compile mode without graphs.",
 }
 """What to do about errors of CUDA that no launch caused, by the driver's words in the detail."""
 AFTER_LAUNCH = "Read the worker's log; rerun with CUDA_LAUNCH_BLOCKING=1."
@@ -129,10 +129,10 @@ def ended_early(record: Record) -> Finding | None:
 
 
 def _after_cuda(detail: str) -> str:
-    remedies = (
-        remedy for words, remedy in AFTER_CUDA.items() if re.search(words, detail, re.IGNORECASE)
-    )
-    return next(remedies, AFTER_LAUNCH)
+    for words, remedy in AFTER_CUDA.items():
+        if re.search(words, detail, re.IGNORECASE):
+            return remedy
+    return AFTER_LAUNCH
 
 
 def _ran_out(bad: PassRecord, oom: Oom) -> Finding:
