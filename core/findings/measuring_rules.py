@@ -19,6 +19,7 @@ from sysbench.core.record.environment import (
     changed_settings,
     device_name,
     is_simulated,
+    left_out_gpu,
     threads,
 )
 from sysbench.core.record.memory import Oom
@@ -87,6 +88,21 @@ def null_gpu(record: Record) -> Finding | None:
         "launches and kernel names are real; times, clocks, throughput, MFU, losses and norms "
         "are not.",
         next="Use memory and counts only; measure times on a real GPU.",
+        numbers={},
+    )
+
+
+def gpu_left_out(record: Record) -> Finding | None:
+    """The run is on the CPU of a machine with a GPU that no run could use."""
+    why = left_out_gpu(record.environment)
+    if record.spec["device"] != "cpu" or not why:
+        return None
+    return Finding(
+        rule="gpu-left-out",
+        severity="warning",
+        verdict="Measured on the CPU: the GPU of this machine could not be used.",
+        why=f"{why}.",
+        next="`sysbench-tui doctor` has the remedy; rerun with device=cuda.",
         numbers={},
     )
 
@@ -389,7 +405,7 @@ def recompiled(record: Record) -> Finding | None:
 
 
 RULES = (
-    *(null_gpu, ended_early, settings_changed, work_outside_steps),
+    *(null_gpu, gpu_left_out, ended_early, settings_changed, work_outside_steps),
     *(not_settled, drifting, lost_rounds),
     *(other_tenants, busy_machine, clock_held, fell_back, recompiled),
 )

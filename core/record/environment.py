@@ -11,6 +11,8 @@ Environment = Mapping[str, Any]
 
 CHANGED_SETTINGS = "changed_settings"
 """Group: torch's settings that the measured code changed, as ``asked`` and ``in_force``."""
+LEFT_OUT = "left_out"
+"""Group: devices of the machine that no run could use, with the reason."""
 SDPA_KERNEL = "sdpa_kernel"
 """Setting: the kernel that torch chose for its fused attention."""
 
@@ -53,6 +55,11 @@ def changed_settings(environment: Environment) -> dict[str, tuple[Any, Any]]:
         for name, row in (rows.items() if isinstance(rows, Mapping) else ())
         if isinstance(row, Mapping)
     }
+
+
+def left_out_gpu(environment: Environment) -> str:
+    """Return the reason why no run could use the machine's GPU; empty if one could, or has none."""
+    return _fact(environment, LEFT_OUT, "gpu") or ""
 
 
 def attention_words(attention: str, environment: Environment) -> str:
