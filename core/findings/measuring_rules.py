@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 
 from sysbench.core.compare.rounds import inside, middle
 from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
@@ -14,7 +15,13 @@ from sysbench.core.memory.oom import (
     refused,
     what_fits,
 )
-from sysbench.core.record.environment import device_name, is_simulated, threads
+from sysbench.core.record.environment import (
+    changed_settings,
+    device_name,
+    is_simulated,
+    left_out_gpu,
+    threads,
+)
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Finding, PassRecord, Record, Timing
 from sysbench.core.record.timing import limiting_reasons
@@ -69,6 +76,13 @@ AFTER_CUDA = {
 """What to do about errors of CUDA that no launch caused, by the driver's words in the detail."""
 AFTER_LAUNCH = "Read the worker's log; rerun with CUDA_LAUNCH_BLOCKING=1."
 
+OF_CUDA = {"allow_tf32", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic"}
+"""Settings of torch without effect on the CPU."""
+ROUNDING = {"float32_matmul_precision", "allow_tf32", "cudnn_allow_tf32", "default_dtype"}
+ROUNDED_BY = {"fp32", "tf32"}
+"""Settings that decide how these precisions round."""
+MAX_WALL_RATIO, MIN_OUTSIDE_MS = 1.5, 0.5
+"""Wall time over the time of steps, and their difference, that issuing and waiting can explain."""
 MIN_HELD_SHARE = 0.01
 STEADY = ("power cap", "application clocks", "sync boost")
 """Reasons that are the same in every run; the others depend on the temperature."""
@@ -98,6 +112,21 @@ def null_gpu(record: Record) -> Finding | None:
         "launches and kernel names are real; times, clocks, throughput, MFU, losses and norms "
         "are not.",
         next="Use memory and counts only; measure times on a real GPU.",
+        numbers={},
+    )
+
+
+def gpu_left_out(record: Record) -> Finding | None:
+    """The run is on the CPU of a machine with a GPU that no run could use."""
+    why = left_out_gpu(record.environment)
+    if record.spec["device"] != "cpu" or not why:
+        return None
+    return Finding(
+        rule="gpu-left-out",
+        severity="warning",
+        verdict="Measured on the CPU: the GPU of this machine could not be used.",
+        why=f"{why}.",
+        next="`sysbench-tui doctor` has the remedy; rerun with device=cuda.",
         numbers={},
     )
 
@@ -178,6 +207,55 @@ def not_settled(record: Record) -> Finding | None:
         f"{_in_round(timing)}.",
         next="Free the machine or raise max steps. To compare runs use `ab`.",
         numbers={"half_width": width, "until": goal, "n": step.n},
+    )
+
+
+def settings_changed(record: Record) -> Finding | None:
+    """The measured code changed settings of torch that the spec or this program had set."""
+    on_cuda = str(record.spec["device"]).startswith("cuda")
+    changed = {
+        name: values
+        for name, values in changed_settings(record.environment).items()
+        if on_cuda or name not in OF_CUDA
+    }
+    if not changed:
+        return None
+    precision = str(record.spec["precision"])
+    keys = ["precision"] * (precision in ROUNDED_BY and not ROUNDING.isdisjoint(changed))
+    keys += ["threads"] * ("threads" in changed and bool(record.spec.get("threads")))
+    asked = " and ".join(f"{key}={record.spec[key]}" for key in keys)
+    rows = [f"{name} was {was}, is {now}" for name, (was, now) in changed.items()]
+    return Finding(
+        rule="settings-changed",
+        severity="problem" if keys else "warning",
+        verdict=f"The measured code changed {', '.join(changed)}"
+        f"{f', which contradicts {asked}' if keys else ''}.",
+        why=f"{'; '.join(rows)}, read after the steps.",
+        next=f"Set {' and '.join(keys)} to match the code, or remove these lines from it."
+        if keys
+        else "Compare only with runs under the same settings.",
+        numbers={name: str(now) for name, (_, now) in changed.items()},
+    )
+
+
+def work_outside_steps(record: Record) -> Finding | None:
+    """The host waits much longer for the steps than the events around them are apart."""
+    timing = record.timing
+    if timing is None or timing.clock != "cuda-events" or timing.wall_ms is None:
+        return None
+    step_ms = statistics.fmean(timing.samples_ms or [timing.step.mean_ms])
+    if timing.wall_ms < max(MAX_WALL_RATIO * step_ms, step_ms + MIN_OUTSIDE_MS):
+        return None
+    return Finding(
+        rule="work-outside-steps",
+        severity="problem",
+        verdict=f"Steps of {step_ms:.4g} ms take {timing.wall_ms:.4g} ms of wall time: part of "
+        "their work is not timed.",
+        why="CUDA events time the current stream from the first to the last phase; the device is "
+        "idle only later. Work on another stream that the step does not wait for is outside.",
+        next="Let the current stream wait for the other one before the step ends "
+        "(`torch.cuda.current_stream().wait_stream`), or set sync=every-step.",
+        numbers={"step_ms": step_ms, "wall_ms": timing.wall_ms},
     )
 
 
@@ -358,6 +436,7 @@ def recompiled(record: Record) -> Finding | None:
 
 
 RULES = (
-    *(null_gpu, ended_early, not_settled, drifting, lost_rounds),
+    *(null_gpu, gpu_left_out, ended_early, settings_changed, work_outside_steps),
+    *(not_settled, drifting, lost_rounds),
     *(other_tenants, busy_machine, clock_held, fell_back, recompiled),
 )

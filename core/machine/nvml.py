@@ -25,6 +25,8 @@ WHY_CLOSED = {
     "NVML_ERROR_NO_PERMISSION": "no permission to use the NVIDIA driver",
     "NVML_ERROR_GPU_NOT_FOUND": "the NVIDIA driver sees no GPU",
 }
+NO_GPU = (WHY_CLOSED["NVML_ERROR_LIBRARY_NOT_FOUND"], WHY_CLOSED["NVML_ERROR_GPU_NOT_FOUND"])
+"""Reasons that a machine without a GPU has."""
 # Bits of nvmlClocksEventReasons in nvml.h; "idle" is a reason too.
 CLOCK_REASONS = {
     0x1: "idle",
@@ -86,7 +88,7 @@ class Nvml:
         elif opened:
             self.unavailable = "no permission to use the NVIDIA GPUs here"
         else:
-            self.unavailable = "the NVIDIA driver sees no GPU"
+            self.unavailable = WHY_CLOSED["NVML_ERROR_GPU_NOT_FOUND"]
         return self
 
     def __exit__(self, *_: object) -> None:

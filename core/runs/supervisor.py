@@ -37,6 +37,7 @@ from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.machine.sample import Sample
 from sysbench.core.machine.sampler import Sampler
 from sysbench.core.record.blocks import PassName, why_left_out
+from sysbench.core.record.environment import left_out_gpu
 from sysbench.core.record.events import (
     AnyEvent,
     ClockMoved,
@@ -352,6 +353,8 @@ class Supervision:
                 environment=self.builder.environment,
             )
         )
+        if not spec.on_cuda and (why := left_out_gpu(self.builder.environment)):
+            yield from self.emit(Noticed(message=f"on the CPU: the GPU cannot be used: {why}"))
         self.keep_record()
 
     def resume(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sysbench.core.compare.comparison import differing
 from sysbench.core.record.events import Noticed, PassEnded
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import create_run
@@ -18,10 +19,11 @@ from sysbench.core.spec.spec import parse_spec
 CASES = "cases/reliability"
 SETTINGS = {
     **{"batch": 2, "context": 8, "layers": 0, "steps": 5, "warmup": 1},
-    **{"optimizer": "sgd", "attention": "own", "device": "cpu"},
+    **{"optimizer": "sgd", "attention": "own", "device": "cpu", "threads": 1},
 }
 MODEL = """
 import ctypes, multiprocessing, os, subprocess, sys, time
+import torch
 from torch import nn
 
 def note(pid):
@@ -94,6 +96,46 @@ def measure(
     events = list(supervise(run))
     (ended,) = (event for event in events if isinstance(event, PassEnded))
     return run.record(), ended, [one.message for one in events if isinstance(one, Noticed)]
+
+
+CHANGES = """
+torch.set_num_threads(2)
+torch.autograd.set_detect_anomaly(True)
+
+class Changes(Model):
+    def forward(self, ids):
+        torch.backends.cudnn.benchmark = torch.backends.cuda.matmul.allow_tf32 = True
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        return super().forward(ids)
+
+def make():
+    return Changes()
+"""
+
+
+def test_settings_are_those_in_force_while_steps_ran(
+    sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, ended, _ = measure(tmp_path, CHANGES, monkeypatch)
+    assert ended.outcome == "finished"
+    settings = record.environment["settings"]
+    assert settings["threads"] == 2 and settings["float32_matmul_precision"] == "high"
+    assert settings["anomaly_mode"] is settings["deterministic_algorithms"] is True
+    (found,) = (one for one in record.findings if one.rule == "settings-changed")
+    assert found.severity == "problem", "threads=1 and precision=fp32 were asked for"
+    assert "threads was 1, is 2" in found.why and "anomaly_mode was False, is True" in found.why
+    assert "cudnn" not in found.why, "without effect on the CPU"
+
+
+def test_a_comparison_names_the_settings_that_the_code_changed(
+    sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "torch.set_float32_matmul_precision('high')\ndef make():\n    return Model()\n"
+    changed, *_ = measure(tmp_path, code, monkeypatch)
+    plain, *_ = measure(tmp_path, "def make():\n    return Model()\n", monkeypatch)
+    assert "settings-changed" not in [one.rule for one in plain.findings]
+    names = [factor.name for factor in differing(plain, changed)]
+    assert "settings.float32_matmul_precision" in names and "settings.allow_tf32" in names
 
 
 def is_running(pid: int) -> bool:

@@ -139,3 +139,12 @@ def test_a_study_of_two_ranks_runs_on_two_cards_and_is_refused_on_one(
         assert "at most 1 here, each rank has a CUDA device" in done.stdout
     else:
         assert "finished  method=flat" in done.stderr
+
+
+@pytest.mark.parametrize("code", [18, 12])
+def test_a_gpu_without_nvml_is_measured(null_gpu: NullGpu, code: int) -> None:
+    words = ("--set", "device=auto", "--passes", "timing")
+    record = null_gpu.record(*TINY, *words, NVML_STUB_INIT=code)
+    assert record["spec"]["device"] == "cuda:0"
+    assert record["environment"]["device"]["name"] == NAME
+    assert record["environment"]["nvidia"] is None

@@ -100,6 +100,15 @@ def test_a_quiet_run_is_called_trustworthy(quiet: Record) -> None:
     assert only(quiet).severity == "good"
 
 
+def test_steps_that_the_device_outlasts_are_reported(quiet: Record) -> None:
+    def timed(clock: str, wall_ms: float | None) -> list[str]:
+        return rules(bent(quiet, timing=bent(quiet.timing, clock=clock, wall_ms=wall_ms)))
+
+    assert timed("cuda-events", 640.0) == ["work-outside-steps"]
+    assert timed("cuda-events", 10.4) == timed("cuda-events", None) == ["trustworthy"]
+    assert timed("host", 640.0) == ["trustworthy"], "the host's steps have all that it did"
+
+
 def test_wide_interval_is_reported_with_its_target(quiet: Record) -> None:
     assert quiet.timing is not None
     step = spread([10.0, 14.0] * 20)
