@@ -104,7 +104,7 @@ def search_cuda(nvml: Nvml, python: str | None = None) -> FoundCuda:
     devices = visible_devices(nvml.read(), os.environ)
     if not nvml.unavailable and not devices:
         value = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        return FoundCuda([], f"CUDA_VISIBLE_DEVICES={value!r} hides every GPU")
+        return FoundCuda([], f"CUDA_VISIBLE_DEVICES={value!r} hides every GPU{_repeats(value)}")
     has_gpu = any(Path(path).exists() for path in GPU_FILES)
     is_here = has_gpu or nvml.unavailable not in ("", *NO_GPU)
     torch = torch_facts(python)
@@ -121,6 +121,11 @@ def search_cuda(nvml: Nvml, python: str | None = None) -> FoundCuda:
             return FoundCuda([None] * count)
         why = f"{why}; torch {torch['version']}: {torch_says or 'no device'}"
     return FoundCuda([], why, is_left_out=bool(devices) or is_here)
+
+
+def _repeats(visible: str) -> str:
+    entries = [*map(str.strip, visible.split(","))]
+    return " because an entry is repeated" if len({*entries}) < len(entries) else ""
 
 
 def _hidden() -> tuple[str | None, ...]:
@@ -164,26 +169,35 @@ def visible_devices(
 
     A device is None if NVML cannot identify it: a MIG slice, or a number on a machine with
     different GPUs and CUDA_DEVICE_ORDER by speed. Workers start with `in_bus_order`.
+
+    CUDA shows no device if an entry of CUDA_VISIBLE_DEVICES is repeated, and one MIG slice only,
+    without any other GPU.
     """
     is_bus_order = environ.get(DEVICE_ORDER, BUS_ORDER) == BUS_ORDER
     is_same_order = is_bus_order or len({device.name for device in devices}) == 1
     numbered = [device if is_same_order and not device.mig else None for device in devices]
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
-        return numbered
-    visible: list[DeviceSample | None] = []
+        return [None] if any(device.mig for device in devices) else numbered
+    visible: dict[int | str, DeviceSample | None] = {}
+    has_slice = False
     for entry in map(str.strip, chosen.split(",")):
         with_uuid = [device for device in devices if entry and device.uuid.startswith(entry)]
-        if entry.isdecimal() and int(entry) < len(devices):
-            visible.append(numbered[int(entry)])
-        elif entry.startswith("MIG-"):
-            visible.append(None)
+        place: int | str
+        if entry.startswith("MIG-"):
+            place, device = entry, None
+        elif entry.isdecimal() and int(entry) < len(devices):
+            place, device = int(entry), numbered[int(entry)]
         elif len(with_uuid) == 1:
-            visible.append(with_uuid[0])
+            place, device = devices.index(with_uuid[0]), with_uuid[0]
         else:
             # CUDA hides an invalid entry, and all that follow it.
             break
-    return visible
+        if place in visible:
+            return []
+        visible[place] = device
+        has_slice = has_slice or isinstance(place, str) or devices[place].mig is True
+    return [None] if has_slice else [*visible.values()]
 
 
 def nvml_index(device: str, devices: Sequence[DeviceSample]) -> int | None:

@@ -163,7 +163,13 @@ def gpus(*names: str, mig: bool = False) -> list[DeviceSample]:
         ({"CUDA_VISIBLE_DEVICES": "1,-1,0"}, [1]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-"}, []),
         ({"CUDA_VISIBLE_DEVICES": ""}, []),
-        ({"CUDA_VISIBLE_DEVICES": "MIG-1234,0"}, [None, 0]),
+        ({"CUDA_VISIBLE_DEVICES": "1,1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "0,2, 0,1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "1,GPU-1f"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "2,-1,2"}, [2]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1234,0"}, [None]),
+        ({"CUDA_VISIBLE_DEVICES": "0,MIG-1234,MIG-5678"}, [None]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1234,MIG-1234"}, []),
     ],
 )
 def test_cuda_numbers_become_nvml_numbers(
@@ -205,7 +211,11 @@ def test_a_worker_numbers_its_devices_as_we_do(
 
 
 def test_a_gpu_in_mig_mode_is_not_what_a_run_gets() -> None:
-    assert visible_devices(gpus("A", mig=True), {}) == [None]
+    for slices in (gpus("A", mig=True), gpus("A", "A", mig=True)):
+        assert visible_devices(slices, {}) == [None]
+    mixed = [gpus("A")[0], gpus("A", "A", mig=True)[1]]
+    assert visible_devices(mixed, {}) == [None]
+    assert visible_devices(mixed, {"CUDA_VISIBLE_DEVICES": "0"}) == [mixed[0]]
 
 
 def test_nvml_index_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
