@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,6 +52,26 @@ def marked_processes(name: str, value: str, session: int) -> list[psutil.Process
             if is_marked and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def fork_guard() -> Callable[[], None]:
+    """Return a check that ends a process which is a fork of this one, with a line in its log.
+
+    Code that a worker calls may fork and return in both processes, which then would both measure.
+    """
+    worker = os.getpid()
+
+    def refuse_fork() -> None:
+        if (pid := os.getpid()) != worker:
+            line = f"process {pid}, a fork of {worker}, went on as a second worker and is ended\n"
+            with suppress(OSError):
+                os.write(STANDARD_ERROR, line.encode())
+            os._exit(1)
+
+    return refuse_fork
+
+
+STANDARD_ERROR = 2
 
 
 def stopped_process(pid: int) -> int | None:

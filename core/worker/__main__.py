@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from sysbench.core.machine.children import die_with, private_pipe, take_standard_input
-from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.machine.processes import die_with_parent, fork_guard
 from sysbench.core.record.blocks import PASSES
 from sysbench.core.record.events import AnyEvent, Noticed, StageEntered, encode_event
 from sysbench.core.runs.worker_process import (
@@ -64,8 +64,10 @@ def _reporter(descriptor: int) -> Report:
     """Make the function that writes events into a pipe, each in one call if it fits."""
     pipe = private_pipe(descriptor, "wb")
     lock = threading.Lock()
+    refuse_fork = fork_guard()
 
     def report(event: AnyEvent) -> None:
+        refuse_fork()
         data = memoryview(encode_event(event))
         with lock:
             while data:  # a full pipe accepts a part of the event

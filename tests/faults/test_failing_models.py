@@ -14,13 +14,15 @@ from sysbench.core.machine.children import LineReader
 from sysbench.core.record.events import (
     MAX_LINE_BYTES,
     AnyEvent,
+    ResultReported,
     WorkerFailed,
     decode_event,
     encode_event,
 )
+from sysbench.core.runs.run_directory import find_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import report_failure
-from tests.faults.test_own_models import measure
+from tests.faults.test_own_models import CASES, measure
 
 MODELS = {
     "blank": ("raise RuntimeError(' \\n ')", "RuntimeError"),
@@ -48,6 +50,35 @@ class Hostile(OSError):
     errno = property(lambda self: 1 // 0)
 
 
+FORKS = {
+    "in Python": "os.fork()",
+    "in C": "ctypes.CDLL(None).fork()",
+    "twice": "os.fork() and os.fork()",
+}
+SECOND = """
+def make():
+    is_first = {fork} != 0
+    model = Model()
+    if not is_first:
+        model.head = nn.Sequential(model.head, nn.Linear(50, 50))
+    return model
+"""
+
+
+@pytest.mark.parametrize("fork", FORKS.values(), ids=FORKS)
+def test_a_fork_that_goes_on_as_a_second_worker_is_refused(
+    sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fork: str
+) -> None:
+    record, ended, _ = measure(tmp_path, SECOND.format(fork=fork), monkeypatch)
+    assert (ended.outcome, record.status) == ("finished", "finished")
+    assert record.timing is not None and record.timing.step.n == 5
+    assert record.parameters == 50 * 12 + 12 * 50 + 50
+    run = find_run(record.id)
+    assert "went on as a second worker" in run.log_path("timing").read_text()
+    results = [event for event in run.tail().read() if isinstance(event, ResultReported)]
+    assert len(results) == 1
+
+
 def read_lines(code: str) -> list[bytes]:
     """Lines that a process writes, as a supervisor reads them."""
     command = [sys.executable, "-S", "-E", "-c", f"import sys; write = sys.stdout.write; {code}"]
@@ -64,6 +95,14 @@ def test_long_lines_are_put_together_and_longer_ones_refused() -> None:
     assert lines == [b"a", b"b" + b"x" * 20_000_000, b"last"]
     with pytest.raises(DamagedFileError, match="more than 128 MiB"):
         read_lines(f"write('x' * {MAX_LINE_BYTES + 1})")
+
+
+def test_a_blank_message_of_a_review_ends_the_run(
+    shared_data: Path, sysbench_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, ended, _ = measure(tmp_path, shared_data / CASES / "f8-blank-message", monkeypatch)
+    assert (ended.outcome, record.status) == ("failed", "failed")
+    assert ended.detail.endswith(": RuntimeError")
 
 
 def circle() -> Exception:

@@ -166,6 +166,18 @@ def test_no_name_of_an_imported_file_is_obeyed_by_a_terminal(
     assert "octocat" in text
 
 
+@pytest.mark.parametrize("form", ["--csv", "--md", "--json", "--no-pager"])
+def test_a_file_of_a_review_is_visible(
+    form: str,
+    shared_data: Path,
+    tmp_path: Path,
+    sysbench_home: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = shared_data / "cases" / "reliability" / "f4-csv-escapes.json"
+    assert "52;c;aGVsbG8=" in assert_visible(["inspect", str(file), form], tmp_path / "x", capsys)
+
+
 MENTION = "gemm@octocat #12 www.a.example https://b.example ftp://c.example `@all` c@d.example"
 
 
