@@ -22,6 +22,7 @@ from sysbench.core.record.events import (
 from sysbench.core.runs.run_directory import find_run
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import report_failure
+from sysbench.tui.cli import main
 from tests.faults.test_own_models import CASES, measure
 
 MODELS = {
@@ -95,6 +96,17 @@ def test_long_lines_are_put_together_and_longer_ones_refused() -> None:
     assert lines == [b"a", b"b" + b"x" * 20_000_000, b"last"]
     with pytest.raises(DamagedFileError, match="more than 128 MiB"):
         read_lines(f"write('x' * {MAX_LINE_BYTES + 1})")
+
+
+@pytest.mark.parametrize("name", ["blank", "surrogate", "long", "no text"])
+def test_the_reason_is_in_the_answer_of_the_dry_run(
+    sysbench_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    code, said = MODELS[name]
+    (tmp_path / "model.py").write_text(f"def make():\n    {code}\n")
+    assert main(["estimate", f"{tmp_path}/model.py:make", "batch=2", "context=8"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line and "model.py:2 in make" in line and len(line) < 20_000
 
 
 def test_a_blank_message_of_a_review_ends_the_run(
