@@ -28,6 +28,7 @@ CPU_REASONS = {
     "largest_free_bytes": "the CPU allocator asks the system for each block",
     "op": "only the memory pass records operators on the CPU",
 }
+NO_BLOCKS = "only torch's caching allocator has blocks"
 NO_NODE = "on CUDA only backward's functions are known; see the expression"
 
 
@@ -68,9 +69,15 @@ class OomObserver:
 
 
 def observe_refusals(observer: Any) -> None:
+    """Have the caching allocator call this before it raises; other allocators call nothing."""
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-    if attach is not None:
+    if attach is not None and has_caching_allocator():
         attach(observer)
+
+
+def has_caching_allocator() -> bool:
+    """Whether CUDA's memory is that of torch's own allocator: of blocks, with a history."""
+    return bool(torch.cuda.get_allocator_backend() == "native")  # type: ignore[no-untyped-call]
 
 
 def state_now(spec: RunSpec) -> AllocatorState:
@@ -87,11 +94,10 @@ def cuda_state(spec: RunSpec, op: str | None = None) -> AllocatorState:
         # The cap counts reserved bytes, so cached free blocks do not allow a new one.
         free = min(free, max(0, spec.memory_limit - reserved))
     index = torch.cuda.current_device() if device.index is None else device.index
+    has_blocks = has_caching_allocator()
+    segments = torch.cuda.memory_snapshot() if has_blocks else []  # type: ignore[no-untyped-call]
     blocks = (
-        block
-        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-        if segment["device"] == index
-        for block in segment["blocks"]
+        block for segment in segments if segment["device"] == index for block in segment["blocks"]
     )
     return AllocatorState(
         free_bytes=free,
@@ -100,10 +106,12 @@ def cuda_state(spec: RunSpec, op: str | None = None) -> AllocatorState:
         # Freed blocks that a stream still uses are not "inactive": no request can have them yet.
         largest_free_bytes=max(
             (block["size"] for block in blocks if block["state"] == "inactive"), default=0
-        ),
+        )
+        if has_blocks
+        else None,
         capacity_bytes=reserved + free,
         op=op,
-        missing={"op": NO_NODE},
+        missing={"op": NO_NODE} | ({} if has_blocks else {"largest_free_bytes": NO_BLOCKS}),
     )
 
 
