@@ -77,7 +77,7 @@ def observe_refusals(observer: Any) -> None:
 
 def has_caching_allocator() -> bool:
     """Whether CUDA's memory is that of torch's own allocator: of blocks, with a history."""
-    return bool(torch.cuda.get_allocator_backend() == "native")  # type: ignore[no-untyped-call]
+    return bool(torch.cuda.get_allocator_backend() == "native")
 
 
 def state_now(spec: RunSpec) -> AllocatorState:

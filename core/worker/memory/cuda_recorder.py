@@ -201,7 +201,7 @@ class CudaRecorder:
 
 def why_no_history() -> str:
     """Return the reason why CUDA's memory has no history to record; empty if it has one."""
-    backend = torch.cuda.get_allocator_backend()  # type: ignore[no-untyped-call]
+    backend = torch.cuda.get_allocator_backend()
     if not has_caching_allocator():
         return f"the allocator is {backend}, and torch records only its own caching allocator"
     if NO_CACHING in os.environ:
