@@ -198,12 +198,17 @@ def report_failure(
     report(
         WorkerFailed(
             kind=_kind(cause),
-            message=DEBUGGED if isinstance(cause, BdbQuit) else text or type(cause).__name__,
+            message=message_of(cause),
             traceback="".join(traceback.format_exception(error)),
             place=users_place(error, spec),
             is_cuda_error="CUDA error" in text or "cuBLAS" in text or "CUDNN" in text.upper(),
         )
     )
+
+
+def message_of(error: BaseException) -> str:
+    """Return what the exception says, else its type."""
+    return DEBUGGED if isinstance(error, BdbQuit) else str(error) or type(error).__name__
 
 
 def _phase_and_cause(error: Exception) -> tuple[str, Exception]:

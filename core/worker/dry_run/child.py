@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
-    from sysbench.core.worker.failures import users_place  # lazy: `main` times torch
+    from sysbench.core.worker.failures import message_of, users_place  # lazy: `main` times torch
 
     place = ""
     try:
@@ -63,7 +63,8 @@ def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
     except Exception as error:
         traceback.print_exc()
         cause = error if isinstance(error, ModelError) else error.__cause__ or error
-        return DryRunAnswer(error=place + " ".join(f"{type(cause).__name__}: {cause}".split()))
+        words = f"{type(cause).__name__}: {message_of(cause)}"
+        return DryRunAnswer(error=place + " ".join(words.split()))
     return DryRunAnswer(
         prediction=msgspec.structs.replace(
             prediction, seconds=time.perf_counter() - began, import_seconds=import_seconds
