@@ -29,6 +29,7 @@ CPU_REASONS = {
     "largest_free_bytes": "the CPU allocator asks the system for each block",
     "op": "only the memory pass records operators on the CPU",
 }
+NO_BLOCKS = "only torch's caching allocator has blocks"
 NO_NODE = "on CUDA only backward's functions are known; see the expression"
 
 
@@ -69,9 +70,15 @@ class OomObserver:
 
 
 def observe_refusals(observer: Any) -> None:
+    """Have the caching allocator call this before it raises; other allocators call nothing."""
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-    if attach is not None:
+    if attach is not None and has_caching_allocator():
         attach(observer)
+
+
+def has_caching_allocator() -> bool:
+    """Whether CUDA's memory is that of torch's own allocator: of blocks, with a history."""
+    return bool(torch.cuda.get_allocator_backend() == "native")
 
 
 def state_now(spec: RunSpec) -> AllocatorState:
@@ -88,11 +95,10 @@ def cuda_state(spec: RunSpec, op: str | None = None) -> AllocatorState:
         # The cap counts reserved bytes, so cached free blocks do not allow a new one.
         free = min(free, max(0, spec.memory_limit - reserved))
     index = torch.cuda.current_device() if device.index is None else device.index
+    has_blocks = has_caching_allocator()
+    segments = torch.cuda.memory_snapshot() if has_blocks else []  # type: ignore[no-untyped-call]
     blocks = (
-        block
-        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-        if segment["device"] == index
-        for block in segment["blocks"]
+        block for segment in segments if segment["device"] == index for block in segment["blocks"]
     )
     return AllocatorState(
         free_bytes=free,
@@ -101,10 +107,12 @@ def cuda_state(spec: RunSpec, op: str | None = None) -> AllocatorState:
         # Freed blocks that a stream still uses are not "inactive": no request can have them yet.
         largest_free_bytes=max(
             (block["size"] for block in blocks if block["state"] == "inactive"), default=0
-        ),
+        )
+        if has_blocks
+        else None,
         capacity_bytes=reserved + free,
         op=op,
-        missing={"op": NO_NODE},
+        missing={"op": NO_NODE} | ({} if has_blocks else {"largest_free_bytes": NO_BLOCKS}),
     )
 
 
@@ -202,7 +210,7 @@ def _describe(
         return _out_of_memory(cause, phase, observed or state_now(spec), spec)
     return WorkerFailed(
         kind=_kind(cause),
-        message=DEBUGGED if isinstance(cause, BdbQuit) else message_of(cause),
+        message=message_of(cause),
         traceback=_bounded("".join(traceback.format_exception(error)), MAX_TRACEBACK),
         place=users_place(error, spec),
         is_cuda_error=spec.on_cuda and is_cuda_error(cause),
@@ -211,6 +219,8 @@ def _describe(
 
 def message_of(error: BaseException) -> str:
     """Text of an exception, at most about `MAX_MESSAGE` characters; its type's name if blank."""
+    if isinstance(error, BdbQuit):
+        return DEBUGGED
     try:
         text = str(error)
     except Exception as problem:
