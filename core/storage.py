@@ -116,7 +116,7 @@ def open_regular(path: Path, inside: Path | None = None) -> IO[bytes]:
 
 
 def _open_inside(path: Path, inside: Path) -> int:
-    """Open a file whose links lead nowhere else, whatever is replaced by a link meanwhile."""
+    """Open a file and follow no link out of the folder, also none that appears during this call."""
     # Unlike Path.resolve, realpath accepts links that point to themselves.
     root, resolved = os.path.realpath(inside), os.path.realpath(path)
     if not Path(resolved).is_relative_to(root):
