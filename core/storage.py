@@ -69,7 +69,7 @@ def has_folder(path: Path) -> bool:
     """
     if path.is_dir():
         return True
-    if path.parent.exists() and not path.parent.is_dir():
+    if os.path.lexists(path.parent) and not path.parent.is_dir():
         raise SpecError(HOME_VARIABLE, str(path.parent), "is not a folder; name one")
     return False
 

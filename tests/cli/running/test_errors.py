@@ -219,16 +219,19 @@ def test_home_that_cannot_be_made_is_a_message(
         "attach last",
     ],
 )
-@pytest.mark.parametrize("is_device", [False, True])
+@pytest.mark.parametrize("kind", ["file", "device", "link to nowhere"])
 def test_a_home_that_is_a_file_does_not_read_as_empty(
     words: str,
-    is_device: bool,
+    kind: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    home = Path(os.devnull) if is_device else tmp_path / "file"
-    home.touch()
+    home = Path(os.devnull) if kind == "device" else tmp_path / "file"
+    if kind == "link to nowhere":
+        home.symlink_to(tmp_path / "unmounted")
+    else:
+        home.touch()
     monkeypatch.setenv("SYSBENCH_HOME", str(home))
     text = message(capsys, *words.split())
     assert f"SYSBENCH_HOME = '{home}': is not a folder" in text
