@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from sysbench.core.errors import SpecError
+from sysbench.core.errors import InterpreterError, SpecError
 from sysbench.core.machine.children import child_environment
 from sysbench.core.machine.interpreter import chosen_python, probe_python
 from sysbench.core.machine.nvml import NO_GPU, Nvml
@@ -28,8 +28,8 @@ Without it CUDA sorts different GPUs by an estimate of their speed.
 """
 
 
-GPU_FILES = ("/dev/nvidia0", "/dev/dxg", "/dev/kfd")
-"""Files of GPUs: NVIDIA's driver, Windows' for WSL, AMD's."""
+NVIDIA_GPU, AMD_GPU = Path("/dev/nvidia0"), Path("/dev/kfd")
+"""Files that exist on a machine with such a GPU."""
 ASK_TORCH = """
 import torch
 count, why = torch.cuda.device_count(), ""
@@ -105,10 +105,14 @@ def search_cuda(nvml: Nvml, python: str | None = None) -> FoundCuda:
     if not nvml.unavailable and not devices:
         value = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return FoundCuda([], f"CUDA_VISIBLE_DEVICES={value!r} hides every GPU{_repeats(value)}")
-    has_gpu = any(Path(path).exists() for path in GPU_FILES)
-    is_here = has_gpu or nvml.unavailable not in ("", *NO_GPU)
-    torch = torch_facts(python)
+    is_here = NVIDIA_GPU.exists() or nvml.unavailable not in ("", *NO_GPU)
     why = nvml.unavailable
+    try:
+        torch = torch_facts(python)
+    except InterpreterError:
+        if not why:
+            raise
+        return FoundCuda([], why, is_left_out=is_here)  # the interpreter is refused elsewhere
     if torch["version"] is None:
         why = why or "torch is not installed"
     elif torch["cuda"] is None and torch["hip"] is None:
@@ -120,7 +124,9 @@ def search_cuda(nvml: Nvml, python: str | None = None) -> FoundCuda:
         if count:
             return FoundCuda([None] * count)
         why = f"{why}; torch {torch['version']}: {torch_says or 'no device'}"
-    return FoundCuda([], why, is_left_out=bool(devices) or is_here)
+        is_here |= torch["hip"] is not None and AMD_GPU.exists()
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return FoundCuda([], why, is_left_out=bool(devices) or (is_here and not is_hidden))
 
 
 def _repeats(visible: str) -> str:

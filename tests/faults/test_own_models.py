@@ -9,12 +9,15 @@ import psutil
 import pytest
 
 from sysbench.core.compare.comparison import differing
+from sysbench.core.errors import WorkerFailed
+from sysbench.core.predict.dry_run_client import Estimator
 from sysbench.core.record.events import Noticed, PassEnded
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import create_run
 from sysbench.core.runs.supervisor import supervise
 from sysbench.core.spec.profiles import resolve
 from sysbench.core.spec.spec import parse_spec
+from tests.worker_double.script import wait_until
 
 CASES = "cases/reliability"
 SETTINGS = {
@@ -191,6 +194,21 @@ def test_a_model_that_reads_standard_input_reads_its_end(
     code = ASKS.replace('input("batch? ")', "assert not sys.stdin.read() and not os.read(0, 1)")
     _, ended, notices = measure(tmp_path, code, monkeypatch)
     assert (ended.outcome, notices) == ("finished", [])
+
+
+def test_a_dry_run_leaves_and_asks_nobody_either(tmp_path: Path) -> None:
+    (tmp_path / "asks.py").write_text(MODEL + ASKS.replace('input("batch? ")', "breakpoint()"))
+    (tmp_path / "forks.py").write_text(MODEL + FORKS)
+    asks, forks = (
+        resolve(parse_spec({"model": f"{tmp_path}/{name}.py:make", **SETTINGS}))
+        for name in ("asks", "forks")
+    )
+    with Estimator() as estimator:
+        with pytest.raises(WorkerFailed, match=r"asks\.py:.*debugger"):
+            estimator.predict(asks)
+        assert estimator.predict(forks).peak_bytes
+    (pid,) = (int(line) for line in (tmp_path / "pids").read_text().split())
+    wait_until(lambda: not is_running(pid))
 
 
 @pytest.mark.parametrize("then", ["", "; time.sleep(30)"])

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sysbench.core.errors import NotFoundError, SpecError
-from sysbench.core.machine.devices import find_cuda
 from sysbench.core.record.blocks import PassName
 from sysbench.core.spec.fields import FIELDS
 from sysbench.core.spec.models import find_model, model_presets, published_models
@@ -24,7 +23,6 @@ from sysbench.core.spec.profiles import (
 )
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec, parse_spec
 from sysbench.tui.commands.arguments import WORDS, add_settings, complete_with
-from sysbench.tui.commands.output import say
 
 OPTIONS = ("model", "context", "precision", "batch", "compile")
 """Keys that are also options."""
@@ -76,13 +74,7 @@ def chosen_spec(arguments: argparse.Namespace) -> RunSpec:
     Raises:
         SpecError, ProfileError, NotFoundError
     """
-    asked = asked_spec(arguments)
-    spec = resolve(asked)
-    if (asked.device, spec.device) == ("auto", "cpu"):
-        found = find_cuda()
-        if not found.is_left_out:  # else the run says so itself
-            say(f"device auto is cpu: {found.why_none}", to_stderr=True)
-    return spec
+    return resolve(asked_spec(arguments))
 
 
 def asked_spec(arguments: argparse.Namespace) -> RunSpec:

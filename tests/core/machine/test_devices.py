@@ -140,6 +140,11 @@ def test_a_gpu_that_nvml_has_and_cannot_give_is_left_out(
     assert answer[0] == "cpu" and words in answer[2] and answer[3] is True
 
 
+def test_a_gpu_that_is_hidden_is_not_left_out(on_stub: RunPython, cuda_torch: str) -> None:
+    settings = {"NVML_STUB_INIT": "18", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": cuda_torch}
+    assert on_stub(ASKS_TORCH, **settings)[3] is False
+
+
 def test_a_torch_for_the_cpu_leaves_a_gpu_out(on_stub: RunPython, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
