@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 
-from sysbench.core.machine.sample import UNSEEN, HostSample
+from sysbench.core.machine.sample import UNSEEN as UNSEEN
+from sysbench.core.machine.sample import HostSample
 from sysbench.core.record.events import Neighbour as Neighbour
 from sysbench.core.storage import text_of
 
