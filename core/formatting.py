@@ -131,6 +131,11 @@ def short_path(path: str) -> str:
     return f"{folder}/{file}" if folder and not is_home else file
 
 
+def first_line(text: str) -> str:
+    """Return the first line that is not blank, without blanks around it; empty if all are."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``did you mean 'batch'? `` for a name close to a known one, else an empty text."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

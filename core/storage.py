@@ -15,7 +15,7 @@ from typing import IO
 
 import msgspec
 
-from sysbench.core.errors import DamagedFileError, DeviceBusyError
+from sysbench.core.errors import DamagedFileError, DeviceBusyError, SpecError
 from sysbench.core.formatting import format_bytes
 
 HOME_VARIABLE = "SYSBENCH_HOME"
@@ -61,6 +61,19 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> None:
     path.mkdir(parents=True, exist_ok=exist_ok)
 
 
+def has_folder(path: Path) -> bool:
+    """Return whether a folder of the data folder exists.
+
+    Raises:
+        SpecError: The data folder is not a folder.
+    """
+    if path.is_dir():
+        return True
+    if os.path.lexists(path.parent) and not path.parent.is_dir():
+        raise SpecError(HOME_VARIABLE, str(path.parent), "is not a folder; name one")
+    return False
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file so that readers see the old or the new content; after OSError the old."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -87,14 +100,8 @@ def open_regular(path: Path, inside: Path | None = None) -> IO[bytes]:
         DamagedFileError: Not a regular file, or outside that folder.
         OSError: It cannot be opened.
     """
-    # Unlike Path.resolve, this accepts links that point to themselves.
-    if inside is not None and not Path(os.path.realpath(path)).is_relative_to(
-        os.path.realpath(inside)
-    ):
-        raise DamagedFileError(f"{path} is a link that points out of {inside}, and is not followed")
     try:
-        # Without O_NONBLOCK, opening a pipe waits for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = _open_inside(path, inside) if inside else os.open(path, _READ)
     except OSError as error:
         if error.errno in _NO_FILE:
             raise DamagedFileError(f"{path} is not a regular file: {error.strerror}") from error
@@ -108,6 +115,27 @@ def open_regular(path: Path, inside: Path | None = None) -> IO[bytes]:
         raise
 
 
+def _open_inside(path: Path, inside: Path) -> int:
+    """Open a file and follow no link out of the folder, also none that appears during this call."""
+    # Unlike Path.resolve, realpath accepts links that point to themselves.
+    root, resolved = os.path.realpath(inside), os.path.realpath(path)
+    if not Path(resolved).is_relative_to(root):
+        raise DamagedFileError(f"{path} is a link that points out of {inside}, and is not followed")
+    *folders, name = Path(resolved).relative_to(root).parts or (".",)
+    parent = os.open(root, _FOLDER)
+    try:
+        for folder in folders:
+            descriptor = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+            os.close(parent)
+            parent = descriptor
+        return os.open(name, _READ | os.O_NOFOLLOW, dir_fd=parent)
+    finally:
+        os.close(parent)
+
+
+# Without O_NONBLOCK, opening a pipe waits for its writer.
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _NO_FILE = (errno.ENXIO, errno.ELOOP)
 """Errors of opening a socket, and a link that points to itself."""
 
@@ -125,7 +153,8 @@ def read_regular(path: Path, most_bytes: int = MAX_BYTES, *, inside: Path | None
             raise DamagedFileError(
                 f"{path} has {format_bytes(size)}; more than {format_bytes(most_bytes)} is not read"
             )
-        return file.read(most_bytes)
+        # Python allocates as many bytes as it is asked to read.
+        return file.read(min(most_bytes, size + 2**16))
 
 
 def text_of(path: Path) -> str:

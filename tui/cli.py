@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from sysbench.core.errors import SysbenchError
+from sysbench.core.storage import has_folder, home
 
 INTERRUPTED = 130
 
@@ -27,22 +28,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     _settle_streams()
     words = sys.argv[1:] if argv is None else argv
     try:
-        code = _run(words) if words else open_workstation()
+        return _run(words) if words else open_workstation()
     except KeyboardInterrupt:
-        code = _explain("interrupted", INTERRUPTED)
+        return _explain("interrupted", INTERRUPTED)
     except SysbenchError as error:
-        code = _explain(str(error), error.exit_code)
+        return _explain(str(error), error.exit_code)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        code = _explain(f"{place}{error.strerror or error}", 1)
-    if words:
-        from sysbench.tui.commands.output import flush  # lazy: not for the workstation
-
-        flush()
-    return code
+        return _explain(f"{place}{error.strerror or error}", 1)
+    except MemoryError:
+        return _explain("out of memory: a limit such as `ulimit -v`, or the machine", 1)
 
 
 def _run(words: Sequence[str]) -> int:
+    """Run one command; its output is written when this returns or raises."""
+    from sysbench.tui.commands.output import flush  # lazy: not for the workstation
+
+    try:
+        return _run_command(words)
+    finally:
+        flush()
+
+
+def _run_command(words: Sequence[str]) -> int:
     from sysbench.tui.commands.registry import COMMANDS, parse_arguments  # lazy: as above
 
     arguments = parse_arguments(words)
@@ -68,6 +76,7 @@ def open_workstation(mode: str = "") -> int:
             "the workstation needs a terminal; without one, `sysbench-tui run` measures and "
             "prints the tables, and `sysbench-tui --help` lists every command"
         )
+    has_folder(home() / "runs")  # raises before the screens start
     # Objects of the first frames stay alive; the default threshold of 700 would spend a sixth of
     # the start on collections.
     gc.set_threshold(100_000)

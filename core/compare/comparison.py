@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from sysbench.core.compare.verdict import MIN_EFFECT, Verdict, Word, headline, t
 from sysbench.core.memory.peak_difference import MemoryDifference, memory_difference
 from sysbench.core.record.environment import (
     SDPA_KERNEL,
+    changed_settings,
     device_name,
     node,
     sdpa_kernel,
@@ -127,7 +128,8 @@ def differing(a: Record, b: Record) -> list[Factor]:
     optimizer without a training step) are not factors, and neither is the kernel of ``sdpa`` if one
     run has no ``sdpa``.
     """
-    factors_a, factors_b = _factors(a), _factors(b)
+    changed = {*changed_settings(a.environment), *changed_settings(b.environment)} - {"threads"}
+    factors_a, factors_b = _factors(a, changed), _factors(b, changed)
     ignored = unused_keys(a.spec) & unused_keys(b.spec) | {"model_file"}
     if None in (factors_a[SDPA_KERNEL], factors_b[SDPA_KERNEL]):
         ignored |= {SDPA_KERNEL}
@@ -148,8 +150,10 @@ def describe_factors(factors: Sequence[Factor]) -> str:
     return f"{len(factors)} factors differ: the change has no single cause."
 
 
-def _factors(record: Record) -> dict[str, Any]:
+def _factors(record: Record, changed: Collection[str]) -> dict[str, Any]:
+    """Return what decides a run's times, with these settings that the code of a run has changed."""
     environment = record.environment
+    settings = environment.get("settings") or {}
     return {
         **record.spec,
         "device_name": device_name(environment),
@@ -157,6 +161,7 @@ def _factors(record: Record) -> dict[str, Any]:
         "torch": torch_version(environment),
         "threads": threads(environment),
         SDPA_KERNEL: sdpa_kernel(environment),
+        **{f"settings.{name}": settings.get(name) for name in changed},
     }
 
 

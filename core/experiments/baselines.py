@@ -23,7 +23,13 @@ from sysbench.core.formatting import did_you_mean
 from sysbench.core.record.environment import machine
 from sysbench.core.record.record import SCHEMA, Record
 from sysbench.core.spec.spec import RunSpec, parse_spec
-from sysbench.core.storage import UNREADABLE_JSON, make_folder, read_json, write_atomically
+from sysbench.core.storage import (
+    UNREADABLE_JSON,
+    has_folder,
+    make_folder,
+    read_json,
+    write_atomically,
+)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NAME_ALLOWED = "up to 64 letters, digits, dots, dashes and underscores, a letter or digit first"
@@ -133,7 +139,8 @@ def load_baseline(name: str, *, file: Path | None = None, root: Path | None = No
 
 def list_baselines(root: Path | None = None) -> list[Listed]:
     """Return all baselines of the data folder by name, damaged ones included."""
-    paths = sorted(baselines_folder(root).glob("*.json"))
+    folder = baselines_folder(root)
+    paths = sorted(folder.glob("*.json")) if has_folder(folder) else []
     return [_listed(path, root) for path in paths if NAME.fullmatch(path.stem)]
 
 

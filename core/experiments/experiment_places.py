@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sysbench.core.storage import home
+from sysbench.core.storage import has_folder, home
 
 
 def experiments_folder(root: Path | None = None) -> Path:
@@ -16,7 +16,7 @@ def experiments_folder(root: Path | None = None) -> Path:
 
 def experiment_folders(root: Path | None = None) -> list[Path]:
     folder = experiments_folder(root)
-    if not folder.is_dir():
+    if not has_folder(folder):
         return []
     return sorted((path.parent for path in folder.glob("*/experiment.json")), reverse=True)
 

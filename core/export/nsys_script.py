@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -15,7 +16,7 @@ from sysbench.core.export.written_files import refuse_existing, write
 from sysbench.core.machine.children import PROBE, python_child
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.tables.cells import literal
+from sysbench.core.tables.cells import literal, literal_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ _ALWAYS = (
     Flag("--sample=none", "no CPU sampling: it slows the host threads that launch kernels"),
     Flag("--cpuctxsw=none", "no context switches: they need privileges and are not used here"),
     Flag("--export=sqlite", "a database beside the report, which newer and older tools can read"),
+    Flag("--wait=primary", "end with the program, and not with the processes that it leaves"),
     Flag("--force-overwrite=true", "replace the report of an earlier call"),
 )
 _ON_CUDA = (
@@ -55,7 +57,7 @@ def write_script(run: RunDirectory, out: Path, *, force: bool) -> list[Path]:
     spec = header.spec
     spec_path = out.with_suffix(".spec.json")
     refuse_existing([spec_path], force=force)
-    write(spec_path, msgspec.json.format(msgspec.json.encode(spec), indent=2))
+    write(spec_path, literal_json(msgspec.json.encode(spec)))
     write(out, script(run.id, spec, spec_path, header.python).encode())
     out.chmod(out.stat().st_mode | 0o111)
     return [out, spec_path]
@@ -85,14 +87,26 @@ def script(run_id: str, spec: RunSpec, spec_path: Path, python: str = "") -> str
         "#",
         "# A step under nsys is not a timing: compare it with the run's bare step.",
         "set -eu",
-        *([f"export PYTHONPATH={shlex.quote(str(PROBE))}"] if python else []),
+        *([f"export PYTHONPATH={_quoted(str(PROBE))}"] if python else []),
         "flags=(",
     ]
     for flag in flags:
-        lines += [f"  # {flag.purpose}", f"  {shlex.quote(flag.text)}"]
+        lines += [f"  # {flag.purpose}", f"  {_quoted(flag.text)}"]
     lines += [f"  # left out, this nsys has no {flag.option}: {flag.purpose}" for flag in left_out]
-    lines += [")", f'exec nsys profile "${{flags[@]}}" {shlex.join(target)}', ""]
+    command = " ".join(map(_quoted, target))
+    lines += [")", f'exec nsys profile "${{flags[@]}}" {command}', ""]
     return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    """Quote a word for bash, with control characters as escapes of their bytes."""
+    if text.isprintable():
+        return shlex.quote(text)
+    parts = (
+        c if c.isprintable() and c not in "\\'" else "".join(f"\\x{b:02x}" for b in os.fsencode(c))
+        for c in text
+    )
+    return f"$'{''.join(parts)}'"
 
 
 def flags_for(spec: RunSpec, options: frozenset[str] | None) -> tuple[list[Flag], list[Flag], str]:

@@ -26,6 +26,7 @@ from sysbench.core.runs.artifacts import layer_rows
 from sysbench.core.runs.related import compile_break_even, runs_with_other_steps
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.stored_records import load_record
+from sysbench.core.tables.cells import literal_json
 from sysbench.core.tables.section_tables import MIN_TREE_SHARE, SectionSource, tables_in, tables_of
 from sysbench.core.tables.sections import INSPECTED
 from sysbench.core.tables.table import Table
@@ -73,7 +74,7 @@ def write_markdown(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
 
 
 def write_record(run: RunDirectory, path: Path, *, force: bool) -> list[Path]:
-    return [write(path, encode_record(load_record(run)))]
+    return [write(path, literal_json(encode_record(load_record(run))))]
 
 
 FILE_ORDER = tuple(dict.fromkeys(("findings", "kernels", "roofline", *INSPECTED)))
@@ -153,5 +154,5 @@ def write_inspection(
         case "csv":
             data = tables_as_tidy_csv(tables)
         case _:
-            data = encode_inspection(inspection)
+            data = literal_json(encode_inspection(inspection))
     return [write(path, data)]

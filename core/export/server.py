@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -10,8 +12,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import IO
 
-from sysbench.core.errors import SpecError
+from sysbench.core.errors import DamagedFileError, SpecError
 from sysbench.core.export.report_document import run_as_page
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.storage import open_regular
@@ -26,10 +29,18 @@ SILENT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The content of one path: bytes, or a file to download."""
+    """The content of one path: bytes, or a file to download that lies inside a folder."""
 
     kind: str
     content: bytes | Path
+    inside: Path | None = None
+
+    def open(self) -> IO[bytes]:
+        """Open the content; OSError or DamagedFileError if it is not a file in that folder."""
+        if isinstance(self.content, bytes):
+            return io.BytesIO(self.content)
+        # A run of another user may contain links to private files, also later.
+        return open_regular(self.content, self.inside)
 
 
 class PageServer:
@@ -66,22 +77,15 @@ class PageServer:
 
 
 def _page_and_artifacts(run: RunDirectory) -> dict[str, Served]:
-    """Return the page, the record and existing artifacts by name."""
+    """Return the page, the record and the artifacts by name."""
     files = {
         "record.json": run.record_path,
         "trace.json.gz": run.trace_path,
         "snapshot.pickle": run.snapshot_path,
     }
     page = Served("text/html; charset=utf-8", run_as_page(run).encode())
-    # A run of another user may contain links to private files.
-    inside = run.path.resolve()
-    present = {
-        name: path
-        for name, path in files.items()
-        if path.is_file() and path.resolve().is_relative_to(inside)
-    }
     return {"": page} | {
-        name: Served("application/octet-stream", path) for name, path in present.items()
+        name: Served("application/octet-stream", path, run.path) for name, path in files.items()
     }
 
 
@@ -91,32 +95,35 @@ def _handler(served: Mapping[str, Served]) -> type[BaseHTTPRequestHandler]:
         sys_version = ""
         timeout = SILENT_SECONDS
 
+        def handle(self) -> None:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                super().handle()
+
         def do_GET(self) -> None:
             if self.headers.get("Host", "").partition(":")[0] not in HOSTS:
                 self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
-                return
-            served_file = served.get(self.path)
-            if served_file is None:
+            elif (served_file := served.get(self.path)) is None:
                 self.send_error(HTTPStatus.NOT_FOUND)
-                return
-            with suppress(BrokenPipeError, ConnectionResetError):
-                self._send(served_file)
+            else:
+                try:
+                    file = served_file.open()
+                except (OSError, DamagedFileError):
+                    self.send_error(HTTPStatus.NOT_FOUND)
+                    return
+                with file:
+                    self._send(served_file.kind, file)
 
-        def _send(self, served_file: Served) -> None:
-            content = served_file.content
-            size = content.stat().st_size if isinstance(content, Path) else len(content)
+        def _send(self, kind: str, file: IO[bytes]) -> None:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
             self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", served_file.kind)
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(size))
             self.send_header("Cache-Control", "no-store")
             self.send_header("Referrer-Policy", "no-referrer")
             self.send_header("X-Content-Type-Options", "nosniff")
             self.end_headers()
-            if isinstance(content, Path):
-                with open_regular(content) as file:
-                    shutil.copyfileobj(file, self.wfile)
-            else:
-                self.wfile.write(content)
+            shutil.copyfileobj(file, self.wfile)
 
         def log_message(self, format: str, *args: object) -> None:
             """Log nothing: every path contains the token."""

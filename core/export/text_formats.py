@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from sysbench.core.compare.comparison import BreakEven
@@ -19,8 +20,8 @@ from sysbench.core.tables.trust import trust_lines
 
 
 def table_as_csv(table: Table) -> bytes:
-    """Write one table with a header. Null is an empty field, numbers are not rounded, and texts
-    that a spreadsheet would evaluate start with an apostrophe."""
+    """Write one table with a header. Null is an empty field, numbers are not rounded, control
+    characters are escaped, and texts that a spreadsheet would evaluate start with an apostrophe."""
     return _encode([table.columns, *table.rows])
 
 
@@ -43,17 +44,20 @@ def tables_as_tidy_csv(tables: Iterable[Table]) -> bytes:
 def _encode(rows: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([_no_formula(cell) for cell in row] for row in rows)
+    writer.writerows([_harmless(cell) for cell in row] for row in rows)
     return text.getvalue().encode()
 
 
-def _no_formula(cell: object) -> object:
-    """Escape texts that a spreadsheet would evaluate, as OWASP advises against CSV injection."""
-    is_formula = isinstance(cell, str) and cell.startswith(FORMULA_STARTS)
-    return f"'{cell}" if is_formula else cell
+def _harmless(cell: object) -> object:
+    """Escape what a terminal obeys, and texts that a spreadsheet would evaluate, as OWASP advises
+    against CSV injection."""
+    if not isinstance(cell, str):
+        return cell
+    shown = literal(cell)
+    return f"'{shown}" if shown.startswith(FORMULA_STARTS) else shown
 
 
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+FORMULA_STARTS = ("=", "+", "-", "@")
 
 
 _KERNEL_ROWS = 50
@@ -124,11 +128,15 @@ def findings_as_markdown(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Escape untrusted text for Markdown."""
+    """Escape untrusted text for Markdown, so that it neither links nor mentions anyone."""
     shown = literal(text).replace("&", "&amp;")
     for char in "\\`*_[]<>|#~":
         shown = shown.replace(char, f"\\{char}")
-    return shown
+    return _ALIVE.sub(lambda found: "`" + found[0].replace("\\", "") + "`", shown)
+
+
+_ALIVE = re.compile(r"(?:@|://|www\.|\\#(?=\d))+", re.IGNORECASE)
+"""What GitHub and GitLab turn into mentions, links and references, escaped or not; not in code."""
 
 
 VERDICT_MARKS = {

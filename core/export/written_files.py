@@ -20,12 +20,35 @@ from sysbench.core.storage import home, make_folder, open_regular
 def refuse_existing(paths: list[Path], *, force: bool) -> None:
     """Raise SpecError if a target exists, unless forced."""
     for path in paths:
-        if path.is_dir():
-            raise SpecError("output", str(path), "is a folder; name a file")
-        if path.exists() and not path.is_file():
-            raise SpecError("output", str(path), "is not a regular file and is not replaced")
+        _refuse_special(path)
         if os.path.lexists(path) and not force:  # also true for a broken link
             raise SpecError("output", str(path), "exists already; --force replaces it")
+
+
+def _refuse_special(path: Path) -> None:
+    """Refuse what `replacing` may not replace: folders, devices, pipes, and links of the system,
+    such as /dev/stdout, whatever they lead to."""
+    if path.is_dir():
+        raise SpecError("output", str(path), "is a folder; name a file")
+    for link in _links(path):
+        folder = os.path.realpath(link.parent)
+        if folder == "/dev" or folder.startswith("/proc/"):
+            raise SpecError("output", str(path), "is a link of the system and is not replaced")
+    if path.exists() and not path.is_file():
+        raise SpecError("output", str(path), "is not a regular file and is not replaced")
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Yield the links that opening a path would follow in its last part."""
+    for _ in range(MAX_LINKS):
+        if not path.is_symlink():
+            return
+        yield path
+        path = path.parent / os.readlink(path)
+
+
+MAX_LINKS = 40
+"""After as many links Linux refuses a path, too."""
 
 
 def new_path(stem: str, suffix: str) -> Path:
@@ -47,7 +70,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Write a file that appears at ``path`` once it is complete; a link is replaced, not followed.
 
     Raises:
-        SpecError: The folder cannot be created or written to.
+        SpecError: The folder cannot be created or written to, or something other than a file is
+            in the way.
     """
     # An unpredictable new name, because the folder may be shared.
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
@@ -55,11 +79,15 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         # One folder at most, so that a typo does not create a tree.
         path.parent.mkdir(exist_ok=True)
         file = part.open("xb")
+    except FileExistsError as error:
+        reason = f"cannot be written: {path.parent} is not a folder"
+        raise SpecError("output", str(path), reason) from error
     except OSError as error:
         raise SpecError("output", str(path), f"cannot be written: {error.strerror}") from error
     try:
         with file:
             yield file
+        _refuse_special(path)  # again: it may have appeared since
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 
 from sysbench.core.compare.rounds import inside, middle
 from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
@@ -14,7 +15,13 @@ from sysbench.core.memory.oom import (
     refused,
     what_fits,
 )
-from sysbench.core.record.environment import device_name, is_simulated, threads
+from sysbench.core.record.environment import (
+    changed_settings,
+    device_name,
+    is_simulated,
+    left_out_gpu,
+    threads,
+)
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Finding, PassRecord, Record, Timing
 from sysbench.core.record.timing import limiting_reasons
@@ -44,7 +51,38 @@ AFTER_SIGNAL = {
     "SIGBUS": "Free space in /dev/shm and on the disk, then rerun: a mapped file could not grow.",
     **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"), CRASHED),
 }
+AFTER_CUDA = {
+    r"busy or unavailable|exclusive-thread": "Look for another process on the device, and at its "
+    "compute mode (nvidia-smi -q -d COMPUTE): an exclusive or prohibited device refuses this one.",
+    r"\bECC\b|NVLink error|hardware error": "The hardware reported a fault: look at `nvidia-smi -q "
+    "-d ECC,ROW_REMAPPER` and for Xid in the kernel's log, then reset or replace the device.",
+    r"system not yet initialized": "A machine with NVSwitch needs nvidia-fabricmanager of the "
+    "driver's version: start it, then rerun.",
+    r"driver combination|unknown error": "The driver was updated or lost since it was loaded: "
+    "reload its modules or reboot, and restart a container that uses it.",
+    r"forward compatibility|stub library": "The libcuda that is loaded is not the driver's: take "
+    "cuda-compat and stubs off LD_LIBRARY_PATH.",
+    r"driver version is insufficient|is too old|unsupported toolchain|installed CUDA driver": (
+        "Update NVIDIA's driver, or install a torch that was built for an older CUDA."
+    ),
+    r"no kernel image|kernel image is invalid|invalid device function": "This torch has no code "
+    "for the GPU: install a build whose torch.cuda.get_arch_list() has its compute capability.",
+    r"no CUDA-capable device|invalid device ordinal|no NVIDIA driver": "The device is hidden or "
+    "gone: check CUDA_VISIBLE_DEVICES, the container's devices, and nvidia-smi.",
+    r"\bMPS\b|device connections": "MPS refused it: read the log of nvidia-cuda-mps-control, and "
+    "restart that or rerun without it.",
+    r"\bcaptur": "The step does what no CUDA graph records: use a compile mode without graphs.",
+}
+"""What to do about errors of CUDA that no launch caused, by the driver's words in the detail."""
+AFTER_LAUNCH = "Read the worker's log; rerun with CUDA_LAUNCH_BLOCKING=1."
 
+OF_CUDA = {"allow_tf32", "cudnn_allow_tf32", "cudnn_benchmark", "cudnn_deterministic"}
+"""Settings of torch without effect on the CPU."""
+ROUNDING = {"float32_matmul_precision", "allow_tf32", "cudnn_allow_tf32", "default_dtype"}
+ROUNDED_BY = {"fp32", "tf32"}
+"""Settings that decide how these precisions round."""
+MAX_WALL_RATIO, MIN_OUTSIDE_MS = 1.5, 0.5
+"""Wall time over the time of steps, and their difference, that issuing and waiting can explain."""
 MIN_HELD_SHARE = 0.01
 STEADY = ("power cap", "application clocks", "sync boost")
 """Reasons that are the same in every run; the others depend on the temperature."""
@@ -78,6 +116,21 @@ def null_gpu(record: Record) -> Finding | None:
     )
 
 
+def gpu_left_out(record: Record) -> Finding | None:
+    """The run is on the CPU of a machine with a GPU that no run could use."""
+    why = left_out_gpu(record.environment)
+    if record.spec["device"] != "cpu" or not why:
+        return None
+    return Finding(
+        rule="gpu-left-out",
+        severity="warning",
+        verdict="Measured on the CPU: the GPU of this machine could not be used.",
+        why=f"{why}.",
+        next="`sysbench-tui doctor` has the remedy; rerun with device=cuda.",
+        numbers={},
+    )
+
+
 def ended_early(record: Record) -> Finding | None:
     bad = next((entry for entry in record.passes if entry.outcome != "finished"), None)
     if bad is None:
@@ -91,7 +144,7 @@ def ended_early(record: Record) -> Finding | None:
         "hung": "Read the worker's log; check the device with doctor.",
         "cancelled": "Rerun at any time; finished passes are saved.",
         "disk-full": "Free disk space or move SYSBENCH_HOME, then rerun.",
-        "cuda-error": "Read the worker's log; rerun with CUDA_LAUNCH_BLOCKING=1.",
+        "cuda-error": _after_cuda(bad.detail),
         "failed": "See the traceback in the worker's log.",
     }[bad.outcome]
     return Finding(
@@ -102,6 +155,13 @@ def ended_early(record: Record) -> Finding | None:
         next=remedy,
         numbers={"seconds": round(bad.seconds, 1)},
     )
+
+
+def _after_cuda(detail: str) -> str:
+    for words, remedy in AFTER_CUDA.items():
+        if re.search(words, detail, re.IGNORECASE):
+            return remedy
+    return AFTER_LAUNCH
 
 
 def _ran_out(bad: PassRecord, oom: Oom) -> Finding:
@@ -147,6 +207,55 @@ def not_settled(record: Record) -> Finding | None:
         f"{_in_round(timing)}.",
         next="Free the machine or raise max steps. To compare runs use `ab`.",
         numbers={"half_width": width, "until": goal, "n": step.n},
+    )
+
+
+def settings_changed(record: Record) -> Finding | None:
+    """The measured code changed settings of torch that the spec or this program had set."""
+    on_cuda = str(record.spec["device"]).startswith("cuda")
+    changed = {
+        name: values
+        for name, values in changed_settings(record.environment).items()
+        if on_cuda or name not in OF_CUDA
+    }
+    if not changed:
+        return None
+    precision = str(record.spec["precision"])
+    keys = ["precision"] * (precision in ROUNDED_BY and not ROUNDING.isdisjoint(changed))
+    keys += ["threads"] * ("threads" in changed and bool(record.spec.get("threads")))
+    asked = " and ".join(f"{key}={record.spec[key]}" for key in keys)
+    rows = [f"{name} was {was}, is {now}" for name, (was, now) in changed.items()]
+    return Finding(
+        rule="settings-changed",
+        severity="problem" if keys else "warning",
+        verdict=f"The measured code changed {', '.join(changed)}"
+        f"{f', which contradicts {asked}' if keys else ''}.",
+        why=f"{'; '.join(rows)}, read after the steps.",
+        next=f"Set {' and '.join(keys)} to match the code, or remove these lines from it."
+        if keys
+        else "Compare only with runs under the same settings.",
+        numbers={name: str(now) for name, (_, now) in changed.items()},
+    )
+
+
+def work_outside_steps(record: Record) -> Finding | None:
+    """The host waits much longer for the steps than the events around them are apart."""
+    timing = record.timing
+    if timing is None or timing.clock != "cuda-events" or timing.wall_ms is None:
+        return None
+    step_ms = statistics.fmean(timing.samples_ms or [timing.step.mean_ms])
+    if timing.wall_ms < max(MAX_WALL_RATIO * step_ms, step_ms + MIN_OUTSIDE_MS):
+        return None
+    return Finding(
+        rule="work-outside-steps",
+        severity="problem",
+        verdict=f"Steps of {step_ms:.4g} ms take {timing.wall_ms:.4g} ms of wall time: part of "
+        "their work is not timed.",
+        why="CUDA events time the current stream from the first to the last phase; the device is "
+        "idle only later. Work on another stream that the step does not wait for is outside.",
+        next="Let the current stream wait for the other one before the step ends "
+        "(`torch.cuda.current_stream().wait_stream`), or set sync=every-step.",
+        numbers={"step_ms": step_ms, "wall_ms": timing.wall_ms},
     )
 
 
@@ -327,6 +436,7 @@ def recompiled(record: Record) -> Finding | None:
 
 
 RULES = (
-    *(null_gpu, ended_early, not_settled, drifting, lost_rounds),
+    *(null_gpu, gpu_left_out, ended_early, settings_changed, work_outside_steps),
+    *(not_settled, drifting, lost_rounds),
     *(other_tenants, busy_machine, clock_held, fell_back, recompiled),
 )

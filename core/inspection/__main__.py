@@ -7,7 +7,10 @@ the entry's folder. The process exits when standard input closes.
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -16,7 +19,7 @@ from sysbench.core.errors import ForeignFileError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.inspection.decoding import run_decoder
 from sysbench.core.inspection.entries import InspectionEntry, forget_oldest, inspection_entry
-from sysbench.core.inspection.inspection import ProgressSender, encode_inspection
+from sysbench.core.inspection.inspection import Finished, ProgressSender, encode_inspection
 from sysbench.core.inspection.reading import Tables, read_tables
 from sysbench.core.storage import write_atomically
 from sysbench.core.trace.rank_summary import encode_rank
@@ -40,16 +43,36 @@ def main(
     chosen = (int(first), int(last)) if steps else None
     joined = Path(capture) if capture else None
 
-    def work() -> None:
+    def work() -> Finished:
         tables = read_tables(path, ProgressSender().send, number, chosen, joined)
         # The entry's name contains the file's state at the start.
         if inspection_entry(path, number, chosen, joined).path != Path(entry):
             raise ForeignFileError(
                 f"{path} changed while it was read: try again when it is complete"
             )
-        _write(tables, InspectionEntry(Path(entry)))
+        return _keep(tables, InspectionEntry(Path(entry)))
 
     return run_decoder(path, int(limit_bytes), work)
+
+
+def _keep(tables: Tables, entry: InspectionEntry) -> Finished:
+    """Write the tables into the entry, or into a temporary folder if the data folder is full or
+    read-only."""
+    try:
+        _write(tables, entry)
+        forget_oldest()
+        return Finished()
+    except OSError as error:
+        reason = OSError(error.errno, os.strerror(error.errno or 0), str(entry.path))
+    folder = ""
+    try:
+        folder = tempfile.mkdtemp(prefix="sysbench-inspection-")
+        _write(tables, InspectionEntry(Path(folder)))
+        return Finished(os.fsencode(folder))
+    except OSError:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise reason from None
 
 
 def _write(tables: Tables, entry: InspectionEntry) -> None:
@@ -69,7 +92,6 @@ def _write(tables: Tables, entry: InspectionEntry) -> None:
     if layers:
         write_atomically(entry.layers_path, layers)
     write_atomically(entry.inspection_path, inspection)
-    forget_oldest()
 
 
 if __name__ == "__main__":

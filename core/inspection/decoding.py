@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import IO
 
 from sysbench.core.errors import ForeignFileError, SysbenchError
-from sysbench.core.inspection.entries import inspection_entry
+from sysbench.core.inspection.entries import InspectionEntry, inspection_entry
 from sysbench.core.inspection.inspection import (
     Finished,
     Inspection,
@@ -24,7 +27,7 @@ from sysbench.core.inspection.inspection import (
 )
 from sysbench.core.inspection.kinds import format_of
 from sysbench.core.inspection.recent import remember
-from sysbench.core.machine.children import die_with_input, python_child
+from sysbench.core.machine.children import die_with, python_child, take_standard_input
 from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.machine.processes import die_with_parent, limit_data_memory
 from sysbench.core.storage import make_folder
@@ -42,7 +45,8 @@ class Decoding:
     """Decodes one file once, in a child process with a memory limit.
 
     Attributes:
-        entry: Folder of the tables, complete after `run`.
+        entry: Folder of the tables, complete after `run`. If the data folder cannot be written, a
+            temporary one that is deleted at exit.
     """
 
     def __init__(
@@ -88,8 +92,7 @@ class Decoding:
         if cached is not None:
             remember(self.entry, self.path, cached)
             return cached
-        make_folder(self.entry.path)
-        with self.entry.log_path.open("wb") as log, self._lock:
+        with self._log() as log, self._lock:
             if self._cancelled:
                 raise DecodingCancelled(f"{self.path}: cancelled")
             arguments = (str(self.path), str(self.entry.path), str(self._limit_bytes))
@@ -99,7 +102,10 @@ class Decoding:
         if self._cancelled:
             raise DecodingCancelled(f"{self.path}: cancelled")
         match end:
-            case Finished():
+            case Finished(folder=folder):
+                if folder:
+                    self.entry = InspectionEntry(Path(os.fsdecode(folder)))
+                    atexit.register(shutil.rmtree, self.entry.path, ignore_errors=True)
                 if (inspection := self.entry.read()) is not None:
                     remember(self.entry, self.path, inspection)
                     return inspection
@@ -110,6 +116,14 @@ class Decoding:
                 raise ForeignFileError(message)
             case None:
                 raise ForeignFileError(self._describe_crash(code))
+
+    def _log(self) -> IO[bytes]:
+        """Open the log of the process, in its entry if that can be made."""
+        try:
+            make_folder(self.entry.path)
+            return self.entry.log_path.open("wb")
+        except OSError:
+            return Path(os.devnull).open("wb")
 
     def cancel(self) -> None:
         """End the process; `run` then raises. May be called from another thread."""
@@ -162,19 +176,20 @@ def follow_decoder(
             process.kill()
 
 
-def run_decoder(path: Path, limit_bytes: int, work: Callable[[], None]) -> int:
+def run_decoder(path: Path, limit_bytes: int, work: Callable[[], Finished]) -> int:
     """Do the work of a decoding process with a memory limit; report its end, return the exit code.
 
     The process exits when its parent does, or when standard input closes.
     """
     die_with_parent(os.getppid())
-    die_with_input()
+    die_with(take_standard_input())
     limit_data_memory(limit_bytes)
     try:
-        work()
+        end = work()
     except Exception as error:  # an imported file can raise anything; see the log
-        traceback.print_exc()
         send_message(refusal(error, path, limit_bytes))
+        with suppress(OSError):  # the log may be on the full disk that is the error
+            traceback.print_exc()
         return 1
-    send_message(Finished())
+    send_message(end)
     return 0

@@ -111,7 +111,9 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """The tables are in the entry."""
+    """The tables are in the entry, or in another folder, named by its bytes."""
+
+    folder: bytes = b""
 
 
 Message = Progressed | Refused | Finished

@@ -24,7 +24,7 @@ import msgspec
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.decoding import run_decoder
-from sysbench.core.inspection.inspection import ProgressSender
+from sysbench.core.inspection.inspection import Finished, ProgressSender
 from sysbench.core.trace.trace_json import Text, read_events, read_origin, unpacked
 
 PIDS_OF_RANK = 2**16
@@ -52,7 +52,7 @@ def main(output: str, limit_bytes: str, *files: str) -> int:
     return run_decoder(target, int(limit_bytes), lambda: _merge(sources, target))
 
 
-def _merge(sources: list[RankSource], target: Path) -> None:
+def _merge(sources: list[RankSource], target: Path) -> Finished:
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with unfinished.open("wb") as file:
@@ -62,6 +62,7 @@ def _merge(sources: list[RankSource], target: Path) -> None:
             else:
                 _write(file, sources, ProgressSender())
         unfinished.replace(target)
+        return Finished()
     except BaseException:
         with suppress(OSError):
             unfinished.unlink()

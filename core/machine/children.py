@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import signal
@@ -13,6 +14,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from sysbench.core.errors import DamagedFileError
+from sysbench.core.formatting import format_bytes
+from sysbench.core.record.events import MAX_LINE_BYTES
 from sysbench.core.storage import open_to_append
 
 STANDARD_INPUT = 0
@@ -64,22 +68,43 @@ def start_session(command: list[str], log: Path) -> int:
 
 
 class LineReader:
-    """Complete lines of a pipe as they arrive; ``ended`` is true once its writers are gone."""
+    """Complete lines that a process writes into a pipe, as they arrive.
 
-    def __init__(self, descriptor: int) -> None:
+    Attributes:
+        ended: Whether the process has ended or closed the pipe. The end of the process counts even
+            if one that it started holds the pipe open.
+    """
+
+    def __init__(self, descriptor: int, process: subprocess.Popen[bytes]) -> None:
         self.ended = False
         self._descriptor = descriptor
-        self._rest = b""
+        self._process = process
+        self._pieces: list[bytes] = []
+        self._bytes = 0
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
 
     def read(self, timeout_seconds: float) -> list[bytes]:
-        """Return the lines that were completed within the timeout, without their ends."""
-        if not self._poll.poll(1e3 * timeout_seconds):
+        """Return the lines that were completed within the timeout, without their ends.
+
+        Raises:
+            DamagedFileError: A line has more than `MAX_LINE_BYTES`.
+        """
+        # Before the read, which then has all that the process wrote: a pipe holds less.
+        self.ended = self._process.poll() is not None
+        if not self._poll.poll(0 if self.ended else 1e3 * timeout_seconds):
             return []
         data = os.read(self._descriptor, 2**20)
-        self.ended = not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        self.ended = self.ended or not data
+        first, *others = data.split(b"\n")
+        self._pieces.append(first)
+        self._bytes += len(first)
+        if self._bytes > MAX_LINE_BYTES:
+            raise DamagedFileError(f"a line has more than {format_bytes(MAX_LINE_BYTES)}")
+        if not others:
+            return []
+        *lines, rest = b"".join(self._pieces), *others
+        self._pieces, self._bytes = [rest], len(rest)
         return lines
 
 
@@ -102,7 +127,7 @@ class LineChild:
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self._files = self.process.stdin, self.process.stdout, self._log
-        self.lines = LineReader(self.process.stdout.fileno())
+        self.lines = LineReader(self.process.stdout.fileno(), self.process)
 
     def send(self, line: bytes) -> None:
         """Send one line; raises BrokenPipeError if the process has ended."""
@@ -124,12 +149,30 @@ class LineChild:
                 file.close()
 
 
-def die_with_input() -> None:
-    """End this process when its standard input closes, which the parent holds open."""
-    threading.Thread(target=_exit_with_input, daemon=True).start()
+def private_pipe(descriptor: int, mode: str) -> io.FileIO:
+    """Return an unbuffered file for a pipe that no program and no fork of this process inherits."""
+    os.set_inheritable(descriptor, False)
+    pipe = io.FileIO(descriptor, mode)
+    os.register_at_fork(after_in_child=pipe.close)
+    return pipe
 
 
-def _exit_with_input() -> None:
-    while os.read(STANDARD_INPUT, 4096):
-        pass
-    os._exit(1)
+def take_standard_input() -> io.FileIO:
+    """Return standard input for this process only: all other code reads /dev/null from now on."""
+    pipe = private_pipe(os.dup(STANDARD_INPUT), "rb")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, STANDARD_INPUT)
+    os.close(null)
+    return pipe
+
+
+def die_with(pipe: io.FileIO) -> None:
+    """End this process when the pipe ends, whose other end the parent holds open."""
+    threading.Thread(target=_exit_with, args=(pipe,), daemon=True).start()
+
+
+def _exit_with(pipe: io.FileIO) -> None:
+    with suppress(OSError, ValueError):  # other code closed the descriptor
+        while pipe.read(4096):
+            pass
+        os._exit(1)

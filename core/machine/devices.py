@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import importlib.util
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from sysbench.core.errors import SpecError
+from sysbench.core.errors import InterpreterError, SpecError
+from sysbench.core.machine.children import child_environment
 from sysbench.core.machine.interpreter import chosen_python, probe_python
-from sysbench.core.machine.nvml import Nvml
+from sysbench.core.machine.nvml import NO_GPU, Nvml
 from sysbench.core.machine.sample import DeviceSample
 from sysbench.core.storage import text_of
 
@@ -21,6 +26,20 @@ DEVICE_ORDER, BUS_ORDER = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 
 Without it CUDA sorts different GPUs by an estimate of their speed.
 """
+
+
+NVIDIA_GPU, AMD_GPU = Path("/dev/nvidia0"), Path("/dev/kfd")
+"""Files that exist on a machine with such a GPU."""
+ASK_TORCH = """
+import torch
+count, why = torch.cuda.device_count(), ""
+try:
+    torch.cuda.init()
+except Exception as error:
+    count, why = 0, " ".join(str(error).split())
+print(count, why)
+"""
+ASK_SECONDS = 120.0
 
 
 def in_bus_order(environ: Mapping[str, str]) -> dict[str, str]:
@@ -32,19 +51,20 @@ def resolve_device(text: str) -> str:
     """Resolve the device of a run: ``cpu`` or ``cuda:N``.
 
     ``auto`` is the first CUDA device that torch can use, else the CPU. Opens NVML, which can take a
-    second on an idle driver: do not call it on every keystroke.
+    second on an idle driver, and asks torch without NVML: do not call it on every keystroke.
 
     Raises:
         SpecError: The requested CUDA device does not exist; the message has the reason.
     """
     if text == "cpu":
         return text
-    devices, why_none = find_cuda()
+    found = find_cuda()
+    devices = found.devices
     if text == "auto":
         return "cuda:0" if devices else "cpu"
     if not devices:
         raise SpecError(
-            "device", text, f"{why_none}; take cpu, or see what `sysbench-tui doctor` advises"
+            "device", text, f"{found.why_none}; take cpu, or see what `sysbench-tui doctor` advises"
         )
     ordinal = int(text.partition(":")[2] or 0)
     if ordinal >= len(devices):
@@ -53,21 +73,99 @@ def resolve_device(text: str) -> str:
     return f"cuda:{ordinal}"
 
 
-def find_cuda() -> tuple[list[DeviceSample | None], str]:
-    """Return the CUDA devices of `visible_devices`, and a short reason if there are none."""
+@dataclass(frozen=True, slots=True)
+class FoundCuda:
+    """CUDA devices of `visible_devices`, or a short reason why there are none.
+
+    Attributes:
+        is_left_out: Whether this machine has a GPU, that no run can use and nobody has hidden.
+    """
+
+    devices: list[DeviceSample | None]
+    why_none: str = ""
+    is_left_out: bool = False
+
+
+def find_cuda() -> FoundCuda:
+    """Return the result of `search_cuda` for the chosen interpreter."""
     with Nvml(gpm=False) as nvml:
-        if nvml.unavailable:
-            return [], nvml.unavailable
-        devices = visible_devices(nvml.read(), os.environ)
-    if not devices:
+        return search_cuda(nvml)
+
+
+def search_cuda(nvml: Nvml, python: str | None = None) -> FoundCuda:
+    """Ask an open NVML, and torch where NVML does not answer.
+
+    A container may have CUDA without NVML, and AMD's GPUs have none. Torch then answers in a
+    process of its own, which takes seconds, and once.
+
+    Args:
+        python: The worker's interpreter, as of `torch_facts`.
+    """
+    devices = visible_devices(nvml.read(), os.environ)
+    if not nvml.unavailable and not devices:
         value = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        return [], f"CUDA_VISIBLE_DEVICES={value!r} hides every GPU"
-    torch = torch_facts()
+        return FoundCuda([], f"CUDA_VISIBLE_DEVICES={value!r} hides every GPU{_repeats(value)}")
+    is_here = NVIDIA_GPU.exists() or nvml.unavailable not in ("", *NO_GPU)
+    why = nvml.unavailable
+    try:
+        torch = torch_facts(python)
+    except InterpreterError:
+        if not why:
+            raise
+        return FoundCuda([], why, is_left_out=is_here)  # the interpreter is refused elsewhere
     if torch["version"] is None:
-        return [], "torch is not installed"
-    if torch["cuda"] is None:
-        return [], f"torch {torch['version']} was built without CUDA"
-    return devices, ""
+        why = why or "torch is not installed"
+    elif torch["cuda"] is None and torch["hip"] is None:
+        why = why or f"torch {torch['version']} was built without CUDA"
+    elif devices:
+        return FoundCuda(devices)
+    elif torch["hip"] is not None or _has_cuda_driver():
+        count, torch_says = _ask_torch(chosen_python() if python is None else python, _hidden())
+        if count:
+            return FoundCuda([None] * count)
+        why = f"{why}; torch {torch['version']}: {torch_says or 'no device'}"
+        is_here |= torch["hip"] is not None and AMD_GPU.exists()
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return FoundCuda([], why, is_left_out=bool(devices) or (is_here and not is_hidden))
+
+
+def _repeats(visible: str) -> str:
+    entries = [*map(str.strip, visible.split(","))]
+    return " because an entry is repeated" if len({*entries}) < len(entries) else ""
+
+
+def _hidden() -> tuple[str | None, ...]:
+    return tuple(map(os.environ.get, ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")))
+
+
+def _has_cuda_driver() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _ask_torch(python: str, hidden: tuple[str | None, ...]) -> tuple[int, str]:
+    """Return the number of devices that torch finds, and its reason for none.
+
+    Args:
+        hidden: Variables that decide it.
+    """
+    command = [python or sys.executable, "-P", "-c", ASK_TORCH]
+    environ = in_bus_order(child_environment(python, os.environ))
+    try:
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=ASK_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 0, str(error)
+    last = (done.stderr if done.returncode else done.stdout).strip().splitlines()[-1:] or [""]
+    if done.returncode:
+        return 0, last[0]
+    count, _, why = last[0].partition(" ")
+    return int(count), why
 
 
 def visible_devices(
@@ -77,26 +175,35 @@ def visible_devices(
 
     A device is None if NVML cannot identify it: a MIG slice, or a number on a machine with
     different GPUs and CUDA_DEVICE_ORDER by speed. Workers start with `in_bus_order`.
+
+    CUDA shows no device if an entry of CUDA_VISIBLE_DEVICES is repeated, and one MIG slice only,
+    without any other GPU.
     """
     is_bus_order = environ.get(DEVICE_ORDER, BUS_ORDER) == BUS_ORDER
     is_same_order = is_bus_order or len({device.name for device in devices}) == 1
     numbered = [device if is_same_order and not device.mig else None for device in devices]
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
-        return numbered
-    visible: list[DeviceSample | None] = []
+        return [None] if any(device.mig for device in devices) else numbered
+    visible: dict[int | str, DeviceSample | None] = {}
+    has_slice = False
     for entry in map(str.strip, chosen.split(",")):
         with_uuid = [device for device in devices if entry and device.uuid.startswith(entry)]
-        if entry.isdecimal() and int(entry) < len(devices):
-            visible.append(numbered[int(entry)])
-        elif entry.startswith("MIG-"):
-            visible.append(None)
+        place: int | str
+        if entry.startswith("MIG-"):
+            place, device = entry, None
+        elif entry.isdecimal() and int(entry) < len(devices):
+            place, device = int(entry), numbered[int(entry)]
         elif len(with_uuid) == 1:
-            visible.append(with_uuid[0])
+            place, device = devices.index(with_uuid[0]), with_uuid[0]
         else:
             # CUDA hides an invalid entry, and all that follow it.
             break
-    return visible
+        if place in visible:
+            return []
+        visible[place] = device
+        has_slice = has_slice or isinstance(place, str) or devices[place].mig is True
+    return [None] if has_slice else [*visible.values()]
 
 
 def nvml_index(device: str, devices: Sequence[DeviceSample]) -> int | None:
@@ -150,9 +257,10 @@ def _sample_of(device: str, visible: list[DeviceSample | None]) -> DeviceSample 
 
 
 def torch_facts(python: str | None = None) -> dict[str, str | None]:
-    """Return the torch that a worker would import: ``version``, ``cuda`` and ``path``.
+    """Return the torch that a worker would import: ``version``, ``cuda``, ``hip`` and ``path``.
 
-    ``cuda`` is the version it was built for, None in a CPU build; all None without torch.
+    ``cuda`` and ``hip`` are the versions it was built for, None in other builds; all None without
+    torch.
 
     Args:
         python: The worker's interpreter; empty for this one (default: the chosen one).
@@ -162,12 +270,13 @@ def torch_facts(python: str | None = None) -> dict[str, str | None]:
     """
     origin = _torch_origin(chosen_python() if python is None else python)
     if not origin:
-        return {"version": None, "cuda": None, "path": None}
+        return {"version": None, "cuda": None, "hip": None, "path": None}
     folder = Path(origin).parent
     text = text_of(folder / "version.py")
     return {
         "version": _assigned_text(text, "__version__"),
         "cuda": _assigned_text(text, "cuda"),
+        "hip": _assigned_text(text, "hip"),
         "path": str(folder),
     }
 

@@ -26,6 +26,26 @@ MISSING = {
         "runs measure the CPU: operators instead of kernels",
         "install NVIDIA's driver; for a container pass the GPU on (--gpus all)",
     ),
+    "no GPU": (
+        "runs measure the CPU: operators instead of kernels",
+        "for a container pass the GPU on (--gpus all); else see `lspci` and the kernel log",
+    ),
+    "unloaded driver": (
+        "runs measure the CPU: operators instead of kernels",
+        "load it: `sudo modprobe nvidia`; if that fails, see the kernel log",
+    ),
+    "updated driver": (
+        "runs measure the CPU: operators instead of kernels",
+        "reboot, or unload and load the driver's modules",
+    ),
+    "closed driver": (
+        "runs measure the CPU: operators instead of kernels",
+        "let this user open /dev/nvidia*; for a container pass the GPU on (--gpus all)",
+    ),
+    "silent driver": (
+        "runs measure the CPU: operators instead of kernels",
+        "look for NVRM and Xid lines in the kernel log; reboot, or install the driver again",
+    ),
     "no GPM": (
         "utilization shows only that a kernel ran, not how full the GPU was",
         "only Hopper and later have them, outside MIG; elsewhere use the trace pass",
@@ -53,6 +73,26 @@ MISSING = {
     ),
 }
 WARNINGS = {
+    "no NVML": (
+        "runs measure the GPU; its clocks, power and other processes are n/a",
+        "for a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility; AMD's GPUs have none",
+    ),
+    "prohibited": (
+        "CUDA starts on no GPU in this mode: runs there fail",
+        "`sudo nvidia-smi -c DEFAULT`",
+    ),
+    "exclusive": (
+        "only one process at a time can use the GPU: `ab` cannot measure pairs",
+        "`sudo nvidia-smi -c DEFAULT`",
+    ),
+    "damaged memory": (
+        "rows of its memory are broken or wait for a reset: runs can fail, or be wrong",
+        "reset the GPU or reboot; if it happens again, have it replaced",
+    ),
+    "MPS": (
+        "kernels of several programs run side by side: times depend on the others",
+        "stop it to measure: `echo quit | nvidia-cuda-mps-control`",
+    ),
     "lost GPU": (
         "a lost GPU runs nothing",
         "reboot; if it happens again, look for Xid errors in the kernel log",

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sysconfig
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,11 +17,19 @@ import psutil
 from sysbench.core.errors import InterpreterError
 from sysbench.core.formatting import format_bytes, percent
 from sysbench.core.machine.children import PYTHON_VARIABLE
-from sysbench.core.machine.devices import torch_facts
+from sysbench.core.machine.devices import search_cuda, torch_facts
 from sysbench.core.machine.doctor_check import Check, row
 from sysbench.core.machine.host_sampler import memory_capacity_bytes
 from sysbench.core.machine.interpreter import OPTION, chosen_python, probe_python, why_not_ready
-from sysbench.core.machine.nvml import MIN_GPM_NS, Nvml
+from sysbench.core.machine.nvml import (
+    MIN_GPM_NS,
+    NO_GPU_PERMITTED,
+    SINCE_LOADED,
+    UNCORRECTED,
+    WHY_CLOSED,
+    Nvml,
+    NvmlGpu,
+)
 from sysbench.core.machine.peaks import find_gpu
 from sysbench.core.machine.read_environment import is_wsl, workers_package
 from sysbench.core.machine.sample import DeviceSample
@@ -236,6 +244,19 @@ def check_compiler(environ: Mapping[str, str]) -> Check:
 
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")
 OWN_STATUS = Path("/proc/self/status")
+MPS_CONTROL = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control")
+COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+"""nvmlComputeMode_t of nvml.h."""
+PROHIBITED, EXCLUSIVE = 2, (1, 3)
+DEFECTS = {
+    WHY_CLOSED["NVML_ERROR_LIBRARY_NOT_FOUND"]: "no driver",
+    WHY_CLOSED["NVML_ERROR_DRIVER_NOT_LOADED"]: "unloaded driver",
+    WHY_CLOSED["NVML_ERROR_LIB_RM_VERSION_MISMATCH"]: "updated driver",
+    WHY_CLOSED["NVML_ERROR_NO_PERMISSION"]: "closed driver",
+    WHY_CLOSED["NVML_ERROR_GPU_NOT_FOUND"]: "no GPU",
+    NO_GPU_PERMITTED: "closed driver",
+}
+"""Defect by the reason for which NVML is unavailable."""
 SHARED_MEMORY = Path("/dev/shm")
 MIN_SHARED_BYTES = 2**30
 """NCCL's documentation asks for 1 GiB in containers, which have 64 MiB by default."""
@@ -247,20 +268,44 @@ PERFMON_DRIVER = 565
 ACTIVITY = ("sm_active", "tensor_active", "dram_active")
 
 
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """State of a GPU that decides whether it measures, and how steadily; None if not reported.
+
+    Attributes:
+        compute: NVML's number of the compute mode; see `COMPUTE_MODES`.
+        errors: Uncorrected memory errors since the driver was loaded.
+        is_damaged: Rows of its memory wait for a reset, or could not be replaced.
+    """
+
+    compute: int | None
+    is_persistent: bool | None
+    has_ecc: bool | None
+    errors: int | None
+    is_damaged: bool | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """NVML's answers, read twice so that activity between the readings is known."""
+    """NVML's answers, read twice so that activity between the readings is known.
+
+    Attributes:
+        seen_by_torch: Devices that torch finds though NVML is unavailable.
+    """
 
     unavailable: str
     cuda: str | None = None
     driver: str | None = None
     devices: list[DeviceSample] = field(default_factory=list)
+    modes: list[Modes] = field(default_factory=list)
+    seen_by_torch: int = 0
 
 
 def survey() -> Survey:
     with Nvml() as nvml:
         if nvml.unavailable:
-            return Survey(unavailable=nvml.unavailable)
+            found = search_cuda(nvml)
+            return Survey(unavailable=nvml.unavailable, seen_by_torch=len(found.devices))
         nvml.read()
         time.sleep(MIN_GPM_NS / 1e9)
         versions = nvml.driver()
@@ -269,16 +314,34 @@ def survey() -> Survey:
             cuda=versions["cuda"],
             driver=versions["driver"],
             devices=nvml.read(slow=False),
+            modes=[_modes(gpu) for gpu in nvml.gpus],
         )
+
+
+def _modes(gpu: NvmlGpu) -> Modes:
+    ecc = gpu.query("nvmlDeviceGetEccMode")
+    remapped = gpu.query("nvmlDeviceGetRemappedRows")
+    persistence = gpu.query("nvmlDeviceGetPersistenceMode")
+    return Modes(
+        compute=gpu.query("nvmlDeviceGetComputeMode"),
+        is_persistent=None if persistence is None else bool(persistence),
+        has_ecc=None if ecc is None else bool(ecc[0]),
+        errors=gpu.query("nvmlDeviceGetTotalEccErrors", UNCORRECTED, SINCE_LOADED),
+        is_damaged=None if remapped is None else any(remapped[2:]),
+    )
 
 
 def gpu_checks(survey: Survey) -> list[Check]:
     """Check GPU and driver and, if there is a GPU, fields, activity, processes and counters."""
+    if survey.seen_by_torch:
+        number = "a GPU" if survey.seen_by_torch == 1 else f"{survey.seen_by_torch} GPUs"
+        return [row("GPU", f"torch finds {number}; {survey.unavailable}", "no NVML")]
     if survey.unavailable:
-        return [row("GPU", survey.unavailable, "no driver")]
+        return [row("GPU", survey.unavailable, DEFECTS.get(survey.unavailable, "silent driver"))]
     answering = [device for device in survey.devices if not device.lost]
     return [
         _gpus(survey),
+        check_modes(survey.modes, has_mps=MPS_CONTROL.exists()),
         check_peaks([device.name for device in answering]),
         _fields(answering),
         _activity(answering),
@@ -300,6 +363,35 @@ def _gpus(survey: Survey) -> Check:
     text = f"{', '.join(names)}; driver {survey.driver or 'n/a'}, CUDA up to {survey.cuda or 'n/a'}"
     is_lost = any(device.lost for device in survey.devices)
     return row("GPU", text, "lost GPU" if is_lost else "")
+
+
+def check_modes(modes: Sequence[Modes], *, has_mps: bool) -> Check:
+    """Check compute mode, persistence, ECC and memory of all GPUs, and NVIDIA's MPS."""
+    rows = []
+    for index, mode in enumerate(modes):
+        facts = {
+            "compute mode": COMPUTE_MODES.get(mode.compute) if mode.compute is not None else None,
+            "persistence": mode.is_persistent,
+            "ECC": mode.has_ecc,
+            "uncorrected errors": mode.errors,
+        }
+        words = [f"{name} {_word(value)}" for name, value in facts.items() if value is not None]
+        words += ["damaged rows"] if mode.is_damaged else []
+        rows.append(f"{index}: {', '.join(words) or 'not reported'}")
+    computes = {mode.compute for mode in modes}
+    is_damaged = any(mode.is_damaged or mode.errors for mode in modes)
+    defects = {
+        "prohibited": PROHIBITED in computes,
+        "damaged memory": is_damaged,
+        "MPS": has_mps,
+        "exclusive": not computes.isdisjoint(EXCLUSIVE),
+    }
+    defect = next((name for name, is_so in defects.items() if is_so), "")
+    return row("GPU modes", "; ".join([*rows, *(["MPS runs"] if has_mps else [])]), defect)
+
+
+def _word(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def check_peaks(names: list[str]) -> Check:

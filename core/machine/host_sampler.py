@@ -12,14 +12,13 @@ from typing import Any
 
 import psutil
 
+from sysbench.core.machine.sample import UNSEEN as UNSEEN
 from sysbench.core.machine.sample import HostSample
 from sysbench.core.record.events import Neighbour as Neighbour
 from sysbench.core.storage import text_of
 
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
-UNSEEN = "unseen process"
-"""Name of a process that is hidden from this one, for example inside a container."""
 
 
 class Host:

@@ -24,7 +24,7 @@ from sysbench.core.machine.machine_state import (
     ProcessState,
     command_text,
 )
-from sysbench.core.machine.nvml import NvmlGpu
+from sysbench.core.machine.nvml import SINCE_LOADED, UNCORRECTED, NvmlGpu
 from sysbench.core.machine.sample import DeviceSample, HostSample
 from sysbench.core.machine.sampler import Probe
 
@@ -56,8 +56,6 @@ MORE_FUNCTIONS = {
 }
 """Functions of NVML behind the fields of `GpuState`."""
 ACTIVITY = ("sm_active", "tensor_active", "dram_active")
-UNCORRECTED, SINCE_LOADED = 1, 0
-"""NVML_MEMORY_ERROR_TYPE_UNCORRECTED and NVML_VOLATILE_ECC."""
 UNKNOWN_STATE = 32
 """NVML_PSTATE_UNKNOWN."""
 NO_INSTANCE = 0xFFFFFFFF

@@ -25,6 +25,9 @@ WHY_CLOSED = {
     "NVML_ERROR_NO_PERMISSION": "no permission to use the NVIDIA driver",
     "NVML_ERROR_GPU_NOT_FOUND": "the NVIDIA driver sees no GPU",
 }
+NO_GPU = (WHY_CLOSED["NVML_ERROR_LIBRARY_NOT_FOUND"], WHY_CLOSED["NVML_ERROR_GPU_NOT_FOUND"])
+"""Reasons that a machine without a GPU has."""
+NO_GPU_PERMITTED = "no permission to use the NVIDIA GPUs here"
 # Bits of nvmlClocksEventReasons in nvml.h; "idle" is a reason too.
 CLOCK_REASONS = {
     0x1: "idle",
@@ -37,6 +40,14 @@ CLOCK_REASONS = {
     0x80: "power brake",
     0x100: "display clocks",
 }
+UNCORRECTED, SINCE_LOADED = 1, 0
+"""NVML_MEMORY_ERROR_TYPE_UNCORRECTED and NVML_VOLATILE_ECC."""
+PROCESS_LISTS = (
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+)
+"""Functions that list processes on a GPU; clients of MPS are in the last one only."""
 MIN_GPM_NS = 100_000_000
 """NVML asks for at least 100 ms between the two samples of a pair."""
 THROTTLE_FIELDS = {
@@ -84,9 +95,9 @@ class Nvml:
         if self._gpus:
             self.unavailable = ""
         elif opened:
-            self.unavailable = "no permission to use the NVIDIA GPUs here"
+            self.unavailable = NO_GPU_PERMITTED
         else:
-            self.unavailable = "the NVIDIA driver sees no GPU"
+            self.unavailable = WHY_CLOSED["NVML_ERROR_GPU_NOT_FOUND"]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -301,16 +312,14 @@ class NvmlGpu:
     def _processes(self) -> list[ProcessUse] | None:
         from sysbench.core.machine.host_sampler import process_name  # lazy: psutil
 
-        processes = self._ask(self._library.nvmlDeviceGetComputeRunningProcesses_v3)
-        if processes is None:
+        answers = [self._first((name,)) for name in PROCESS_LISTS]
+        if answers[0] is None:
             return None
+        # A process can be in several lists, each with all of its memory.
+        processes = {process.pid: process for answer in answers for process in answer or ()}
         return [
-            ProcessUse(
-                pid=process.pid,
-                name=process_name(process.pid),
-                memory_bytes=process.usedGpuMemory,
-            )
-            for process in processes
+            ProcessUse(pid=pid, name=process_name(pid), memory_bytes=process.usedGpuMemory)
+            for pid, process in processes.items()
         ]
 
     def _first(self, names: Sequence[str], *arguments: object) -> Any:

@@ -7,6 +7,8 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -35,6 +37,41 @@ def kill_descendants(pid: int) -> None:
             process.kill()
         except psutil.NoSuchProcess:  # it ended already
             continue
+
+
+def marked_processes(name: str, value: str, session: int) -> list[psutil.Process]:
+    """Return processes of a session, and those whose environment has a variable with this value.
+
+    A process that started a session of its own still has the variables of its parents. Their names
+    are in ``info``.
+    """
+    found = []
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.Error, OSError):  # it ended, or belongs to another user
+            is_marked = os.getsid(process.pid) == session or process.environ().get(name) == value
+            if is_marked and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def fork_guard() -> Callable[[], None]:
+    """Return a check that ends a process which is a fork of this one, with a line in its log.
+
+    Code that a worker calls may fork and return in both processes, which then would both measure.
+    """
+    worker = os.getpid()
+
+    def refuse_fork() -> None:
+        if (pid := os.getpid()) != worker:
+            line = f"process {pid}, a fork of {worker}, went on as a second worker and is ended\n"
+            with suppress(OSError):
+                os.write(STANDARD_ERROR, line.encode())
+            os._exit(1)
+
+    return refuse_fork
+
+
+STANDARD_ERROR = 2
 
 
 def stopped_process(pid: int) -> int | None:

@@ -15,11 +15,12 @@ from typing import Any
 
 import psutil
 
-from sysbench.core.machine.devices import torch_facts
+from sysbench.core.machine.devices import search_cuda, torch_facts
 from sysbench.core.machine.host_sampler import cpu_quota, memory_capacity_bytes
 from sysbench.core.machine.interpreter import Interpreter, chosen_python, probe_python
 from sysbench.core.machine.node import describe_node
 from sysbench.core.machine.nvml import Nvml
+from sysbench.core.record.environment import LEFT_OUT
 from sysbench.core.storage import text_of
 
 PROGRAM = "sysbench-tui"
@@ -59,7 +60,9 @@ def describe_host(python: str = "", ranks: int = 1) -> dict[str, Any]:
         InterpreterError: The interpreter does not answer.
         ClusterError: The nodes of the job are not known.
     """
-    nvidia, why_no_nvidia = _nvidia()
+    with Nvml(gpm=False) as nvml:
+        nvidia, why_no_nvidia = _nvidia(nvml)
+        cuda = search_cuda(nvml, python)
     torch = torch_facts(python)
     other = probe_python(python) if python else None
     facts: dict[str, Any] = {
@@ -84,7 +87,12 @@ def describe_host(python: str = "", ranks: int = 1) -> dict[str, Any]:
             "container": container(),
         },
         "nvidia": nvidia,
-        "torch": {"version": torch["version"], "cuda": torch["cuda"]},
+        "torch": {
+            "version": torch["version"],
+            "cuda": torch["cuda"],
+            **({"hip": torch["hip"]} if torch["hip"] else {}),
+        },
+        **({LEFT_OUT: {"gpu": cuda.why_none}} if cuda.is_left_out else {}),
         **({"python": {"environment": other.environment}} if other else {}),
         "packages": _packages(other),
         "variables": relevant_variables(os.environ),
@@ -163,22 +171,21 @@ def container() -> str | None:
     return next((kind for name, kind in signs.items() if name in os.environ), None)
 
 
-def _nvidia() -> tuple[dict[str, Any] | None, str]:
-    with Nvml(gpm=False) as nvml:
-        if nvml.unavailable:
-            return None, nvml.unavailable
-        devices = {
-            f"device{sample.index}": {
-                "name": sample.name,
-                "memory_total_bytes": sample.memory_total_bytes,
-                "power_limit_watts": sample.power_limit_watts,
-                "sm_clock_max_mhz": sample.sm_clock_max_mhz,
-                "mig": sample.mig,
-                **facts,
-            }
-            for sample, facts in zip(nvml.read(), nvml.facts(), strict=True)
+def _nvidia(nvml: Nvml) -> tuple[dict[str, Any] | None, str]:
+    if nvml.unavailable:
+        return None, nvml.unavailable
+    devices = {
+        f"device{sample.index}": {
+            "name": sample.name,
+            "memory_total_bytes": sample.memory_total_bytes,
+            "power_limit_watts": sample.power_limit_watts,
+            "sm_clock_max_mhz": sample.sm_clock_max_mhz,
+            "mig": sample.mig,
+            **facts,
         }
-        return nvml.driver() | devices, ""
+        for sample, facts in zip(nvml.read(), nvml.facts(), strict=True)
+    }
+    return nvml.driver() | devices, ""
 
 
 def cpu_model() -> str:

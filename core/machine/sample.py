@@ -10,6 +10,10 @@ MIN_INTERVAL_SECONDS = 0.5
 """Minimum time between two samples, and the default."""
 
 
+UNSEEN = "unseen process"
+"""Name of a process that is hidden from this one, for example inside a container."""
+
+
 class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
     """A process that computes on a device; ``memory_bytes`` is null if NVML hides it."""
 

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from sysbench.core.machine.devices import nvml_index
-from sysbench.core.machine.sample import MIN_INTERVAL_SECONDS, DeviceSample, Sample
+from sysbench.core.machine.sample import MIN_INTERVAL_SECONDS, UNSEEN, DeviceSample, Sample
 from sysbench.core.record.events import ClockMoved, TelemetrySampled
 from sysbench.core.record.record import Telemetry
 from sysbench.core.record.timing import limiting_reasons
 
+FOREIGN_IDS = "NVML has process ids of the host here, which do not tell the run's own from others"
 DEVICE_FIELDS = (
     "utilization",
     "sm_active",
@@ -111,6 +112,8 @@ def summarise(
     }
     series = of_host | _device_series(f"device{device_index}", answers)
     empty = {key: "not reported, or too few samples" for key in series if not series[key]}
+    if _has_foreign_ids(answers, own_pids):
+        empty["other_processes"] = FOREIGN_IDS
     reasons = [reason for _, device in answers for reason in device.clock_reasons or ()]
     return Telemetry(
         interval_seconds=MIN_INTERVAL_SECONDS,
@@ -232,11 +235,19 @@ def _spread(values: list[float]) -> dict[str, float]:
     }
 
 
+def _has_foreign_ids(answers: Answers, own_pids: frozenset[int]) -> bool:
+    """Detect process ids of a host, which a container does not see: the run's own is among them."""
+    seen = [process for _, device in answers for process in device.processes or ()]
+    is_own_seen = any(process.pid in own_pids for process in seen)
+    return bool(own_pids) and not is_own_seen and any(row.name == UNSEEN for row in seen)
+
+
 def _others(answers: Answers, own_pids: frozenset[int]) -> list[dict[str, Any]]:
     others: dict[int, dict[str, Any]] = {}
+    is_foreign = _has_foreign_ids(answers, own_pids)
     for _, device in answers:
         for process in device.processes or ():
-            if process.pid in own_pids:
+            if process.pid in own_pids or (is_foreign and process.name == UNSEEN):
                 continue
             row = others.setdefault(
                 process.pid, {"pid": process.pid, "name": process.name, "memory_bytes": None}

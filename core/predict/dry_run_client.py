@@ -175,6 +175,7 @@ def _counts(small: Counter[_Key], large: Counter[_Key], times: int) -> Counter[_
 
 
 TIMEOUT_SECONDS = 120.0
+POLL_SECONDS = 0.2
 """Limit for one answer; the first includes the import of torch."""
 
 
@@ -340,7 +341,7 @@ class Estimator:
         deadline = time.monotonic() + self._timeout_seconds
         while not child.lines.ended:
             left = deadline - time.monotonic()
-            if lines := child.lines.read(max(0.0, left)):
+            if lines := child.lines.read(min(POLL_SECONDS, max(0.0, left))):
                 return lines[0]
             if left <= 0:
                 raise WorkerFailed(

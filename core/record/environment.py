@@ -9,6 +9,10 @@ import msgspec
 
 Environment = Mapping[str, Any]
 
+CHANGED_SETTINGS = "changed_settings"
+"""Group: torch's settings that the measured code changed, as ``asked`` and ``in_force``."""
+LEFT_OUT = "left_out"
+"""Group: devices of the machine that no run could use, with the reason."""
 SDPA_KERNEL = "sdpa_kernel"
 """Setting: the kernel that torch chose for its fused attention."""
 
@@ -41,6 +45,21 @@ def threads(environment: Environment) -> int | None:
 def sdpa_kernel(environment: Environment) -> str | None:
     """Return the kernel that ``sdpa`` used: ``cudnn``, ``flash`` …; None without sdpa."""
     return _fact(environment, "settings", SDPA_KERNEL)
+
+
+def changed_settings(environment: Environment) -> dict[str, tuple[Any, Any]]:
+    """Return torch's settings that the measured code changed: asked for, and in force."""
+    rows = environment.get(CHANGED_SETTINGS)
+    return {
+        name: (row.get("asked"), row.get("in_force"))
+        for name, row in (rows.items() if isinstance(rows, Mapping) else ())
+        if isinstance(row, Mapping)
+    }
+
+
+def left_out_gpu(environment: Environment) -> str:
+    """Return the reason why no run could use the machine's GPU; empty if one could, or has none."""
+    return _fact(environment, LEFT_OUT, "gpu") or ""
 
 
 def attention_words(attention: str, environment: Environment) -> str:
@@ -102,7 +121,7 @@ def other_facts(environment: Environment) -> dict[str, str]:
     """Return all other facts that stay the same between two runs, as text by dotted name."""
     named = {"device.name", "torch.version", "packages.torch", "settings.threads"}
     named.add(f"settings.{SDPA_KERNEL}")
-    passing = ("missing.", "cpu.load_average", "rates.")
+    passing = ("missing.", "cpu.load_average", "rates.", f"{CHANGED_SETTINGS}.")
     return {
         name: text
         for name, text in _flat(environment, "")

@@ -293,7 +293,24 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode_event(event: AnyEvent) -> bytes:
-    return _ENCODER.encode(event) + b"\n"
+    """Encode as one line; characters that are no text, as of file names, become escapes."""
+    try:
+        return _ENCODER.encode(event) + b"\n"
+    except UnicodeEncodeError:
+        return _ENCODER.encode(_as_text(msgspec.to_builtins(event))) + b"\n"
+
+
+def _as_text(value: Any) -> Any:
+    """Return JSON data whose texts are valid: a lone surrogate becomes ``\\udcff``."""
+    match value:
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_as_text(key): _as_text(content) for key, content in value.items()}
+        case list() | tuple():
+            return [_as_text(content) for content in value]
+        case _:
+            return value
 
 
 def decode_event(line: bytes) -> AnyEvent:

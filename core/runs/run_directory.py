@@ -32,6 +32,7 @@ from sysbench.core.spec.passes import check_passes, check_repeat
 from sysbench.core.spec.spec import RunSpec, subject
 from sysbench.core.storage import (
     UNREADABLE_JSON,
+    has_folder,
     home,
     lock_holder,
     open_to_append,
@@ -248,7 +249,7 @@ def is_run_id(text: str) -> bool:
 def list_runs(root: Path | None = None) -> list[RunDirectory]:
     """Return all runs, newest first, unreadable ones included."""
     folder = runs_folder(root)
-    if not folder.is_dir():
+    if not has_folder(folder):
         return []
     with os.scandir(folder) as entries:
         names = sorted((entry.name for entry in entries if _may_be_run(entry)), reverse=True)

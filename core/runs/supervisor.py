@@ -27,7 +27,7 @@ from sysbench.core.errors import (
     NotFoundError,
     SpecError,
 )
-from sysbench.core.formatting import format_bytes
+from sysbench.core.formatting import first_line, format_bytes
 from sysbench.core.machine.devices import nvml_index
 from sysbench.core.machine.host_sampler import ClockGuard, ProcessorUse
 from sysbench.core.machine.interpreter import require_chosen
@@ -37,6 +37,7 @@ from sysbench.core.machine.read_environment import describe_host
 from sysbench.core.machine.sample import Sample
 from sysbench.core.machine.sampler import Sampler
 from sysbench.core.record.blocks import PassName, why_left_out
+from sysbench.core.record.environment import left_out_gpu
 from sysbench.core.record.events import (
     AnyEvent,
     ClockMoved,
@@ -60,6 +61,7 @@ from sysbench.core.runs.prediction_errors import save_error
 from sysbench.core.runs.run_directory import EventLog, Header, RunDirectory
 from sysbench.core.runs.worker_process import (
     CACHE_FOLDER,
+    CLOSED_PIPE_CODE,
     FIRST_TURN,
     Job,
     WorkerProcess,
@@ -73,6 +75,9 @@ HANG_SECONDS = 300.0
 COMPILE_HANG_SECONDS = 1800.0
 POLL_SECONDS = 0.2
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MAX_DETAIL = 500
+"""Characters of an exception's message in the sentence on a pass; its event has more."""
+CLOSED_PIPE = "the measured code closed the pipe by which its worker reports events"
 STOPPED = "its process was stopped for a time, by a signal or a debugger"
 
 
@@ -348,6 +353,8 @@ class Supervision:
                 environment=self.builder.environment,
             )
         )
+        if not spec.on_cuda and (why := left_out_gpu(self.builder.environment)):
+            yield from self.emit(Noticed(message=f"on the CPU: the GPU cannot be used: {why}"))
         self.keep_record()
 
     def resume(self) -> None:
@@ -542,10 +549,15 @@ class _PassProcess:
             self._worker.kill()
 
     def finish(self) -> Iterator[AnyEvent]:
-        """Wait for the end of a worker whose events have ended."""
+        """Take the end of a worker that ended, and end what it left running."""
         if self._worker is None:
             return
-        self._code = None if self.watch.forced else self._worker.wait()
+        if not self.watch.forced:
+            self._code = self._worker.wait()
+            if self._code in (None, CLOSED_PIPE_CODE):
+                self.watch.force("failed", CLOSED_PIPE)
+            elif left := self._worker.end_left_processes():
+                yield from self._supervision.emit(Noticed(message=_describe_left(left)))
         spec = self._supervision.header.spec
         if (refused := self._worker.refusal(self.watch.stage, spec)) is not None:
             self.watch.see(refused)
@@ -670,6 +682,12 @@ class _Watch:
         return "failed", f"the worker ended with code {code} and no result; see its log"
 
 
+def _describe_left(names: Sequence[str]) -> str:
+    processes = "1 process" if len(names) == 1 else f"{len(names)} processes"
+    listed = ", ".join(sorted(set(names)))
+    return f"the worker left {processes} running, which the supervisor ended: {listed}"
+
+
 def _describe_stop(pid: int) -> str:
     return f"process {pid} is stopped by a signal or a debugger; `kill -CONT {pid}` continues it"
 
@@ -691,9 +709,11 @@ def _describe_oom(event: OutOfMemory, asked_bytes: int | None) -> str:
 
 
 def _describe_failure(failure: WorkerFailed) -> str:
-    first_line = failure.message.strip().splitlines()[0]
-    parts = [failure.place, "" if failure.killed else failure.kind, first_line]
-    return _of_rank(failure.rank) + ": ".join(part for part in parts if part)
+    message = first_line(failure.message)
+    if len(message) > MAX_DETAIL:
+        message = f"{message[:MAX_DETAIL]}…"
+    parts = [failure.place, "" if failure.killed else failure.kind, message]
+    return _of_rank(failure.rank) + ": ".join(dict.fromkeys(part for part in parts if part))
 
 
 def _of_rank(rank: int | None) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -16,7 +15,7 @@ import msgspec
 from sysbench.core.errors import DamagedFileError, DeviceBusyError, NotFoundError, SysbenchError
 from sysbench.core.experiments.experiment import experiment_meant
 from sysbench.core.runs.run_directory import RunDirectory, is_run_id, runs_folder
-from sysbench.core.storage import home, make_folder
+from sysbench.core.storage import has_folder, home, make_folder
 
 
 class KeptRunError(SysbenchError):
@@ -64,11 +63,11 @@ def trash_run(run: RunDirectory, root: Path | None = None) -> Trashed:
 def list_trash(root: Path | None = None) -> list[Trashed]:
     """Return the deleted runs, the last deleted one first."""
     deleted_runs = []
-    with suppress(FileNotFoundError, NotADirectoryError):
-        for path in trash_folder(root).iterdir():
-            deleted, _, run_id = path.name.partition(".")
-            if deleted.isdecimal() and is_run_id(run_id) and path.is_dir():
-                deleted_runs.append(Trashed(id=run_id, deleted_ns=int(deleted), path=str(path)))
+    folder = trash_folder(root)
+    for path in folder.iterdir() if has_folder(folder) else ():
+        deleted, _, run_id = path.name.partition(".")
+        if deleted.isdecimal() and is_run_id(run_id) and path.is_dir():
+            deleted_runs.append(Trashed(id=run_id, deleted_ns=int(deleted), path=str(path)))
     return sorted(deleted_runs, key=lambda trashed: trashed.deleted_ns, reverse=True)
 
 

@@ -8,15 +8,17 @@ import re
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.machine.children import LineReader, child_environment, python_child
 from sysbench.core.machine.devices import in_bus_order
-from sysbench.core.machine.processes import kill_descendants
+from sysbench.core.machine.processes import kill_descendants, marked_processes
 from sysbench.core.record.blocks import PassName
 from sysbench.core.record.events import AnyEvent, OutOfMemory, decode_event
 from sysbench.core.spec.spec import RunSpec
@@ -54,9 +56,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 EVENT_FD_VARIABLE = "SYSBENCH_EVENT_FD"
 PARENT_VARIABLE = "SYSBENCH_PARENT_PID"
+WORKER_VARIABLE = "SYSBENCH_WORKER"
+"""Name of one worker, by which the processes that it started are found."""
 FIRST_TURN = b"."
 """What a process reads when it may take its turn; see `sysbench.core.worker.turns`."""
+CLOSED_PIPE_CODE = 74
+"""Exit code of a worker whose pipe of events was closed by the code that it measured (EX_IOERR)."""
 TERMINATE_SECONDS = 2.0
+LOOK_SECONDS = 0.05
 STACKS_SIGNAL = signal.SIGUSR1
 """Makes the worker write the stacks of its threads into its log."""
 STACKS_SECONDS = 2.0
@@ -78,12 +85,13 @@ NATIVE_END = "an allocation failed in native code and ended the process, without
 class WorkerProcess:
     """One pass that is being measured.
 
-    Events come over a dedicated pipe; the worker's output goes to ``log``. The worker leads a
-    session, so that ending it ends the processes that it started.
+    Events come over a dedicated pipe; the worker's output goes to ``log``. The pass ends when this
+    process ends, and the processes that it started are ended then.
     """
 
     def __init__(self, job: Job, log: Path, python: str = "") -> None:
         read_end, write_end = os.pipe()
+        self._name = uuid.uuid4().hex
         try:
             with open_to_append(log) as output:
                 self._begin = os.fstat(output.fileno()).st_size
@@ -98,6 +106,7 @@ class WorkerProcess:
                         **in_bus_order(child_environment(python, os.environ)),
                         EVENT_FD_VARIABLE: str(write_end),
                         PARENT_VARIABLE: str(os.getpid()),
+                        WORKER_VARIABLE: self._name,
                         "KINETO_LOG_LEVEL": WARNINGS if job.spec.on_cuda else NOTHING,
                     },
                 )
@@ -105,12 +114,11 @@ class WorkerProcess:
             os.close(read_end)
             raise
         finally:
-            # Only the worker may hold the writing end: its death then closes the pipe.
             os.close(write_end)
         self.pid = self.process.pid
         self._log = log
         self._pipe = read_end
-        self._lines = LineReader(read_end)
+        self._lines = LineReader(read_end, self.process)
         self.ended = False
         assert self.process.stdin is not None
         try:
@@ -121,7 +129,7 @@ class WorkerProcess:
             self.ended = True
 
     def events(self, timeout_seconds: float) -> Iterator[AnyEvent]:
-        """Yield events that arrived within the timeout; set ``ended`` at the end of the pipe.
+        """Yield events that arrived within the timeout; set ``ended`` at the end of the worker.
 
         Raises DamagedFileError for a line that is not an event.
         """
@@ -136,13 +144,43 @@ class WorkerProcess:
         place = place_in_code(self.pid, self._log, Path(model_file).parent) if model_file else ""
         return place and f", at {place}"
 
-    def wait(self) -> int:
-        """Return the exit code, once the pipe has ended; minus the signal's number if killed."""
+    def wait(self) -> int | None:
+        """Return the exit code of an ended worker; minus the signal's number if killed.
+
+        None if it goes on without its pipe, and is killed here.
+        """
         try:
             return self.process.wait(TERMINATE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-            return self.process.wait()
+            self.process.wait()
+            return None
+
+    def end_left_processes(self) -> list[str]:
+        """Kill the processes that outlive the ended worker; return their names.
+
+        Many end by themselves when they notice its end, and have some time for that.
+        """
+        deadline = time.monotonic() + TERMINATE_SECONDS
+        while left := self._left_processes():
+            if time.monotonic() > deadline:
+                names = [process.info["name"] for process in left]
+                self._kill_left_processes()
+                return names
+            time.sleep(LOOK_SECONDS)
+        return []
+
+    def _left_processes(self) -> list[psutil.Process]:
+        return marked_processes(WORKER_VARIABLE, self._name, self.pid)
+
+    def _kill_left_processes(self) -> None:
+        """Kill them and wait for their end, which frees what they hold of the device."""
+        deadline = time.monotonic() + TERMINATE_SECONDS
+        while (left := self._left_processes()) and time.monotonic() < deadline:
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            time.sleep(LOOK_SECONDS)
 
     def refusal(self, stage: str, spec: RunSpec) -> OutOfMemory | None:
         """Return an out-of-memory event if uncaught C++ bad_alloc ended the worker; else None."""
@@ -171,9 +209,10 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill the worker and everything it started."""
-        kill_descendants(self.pid)  # including those that lead another session
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        if self.process.poll() is None:  # else its number may be another process's
+            kill_descendants(self.pid)
+            self.process.kill()
+        self._kill_left_processes()
 
     def close(self) -> None:
         self.kill()

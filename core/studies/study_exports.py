@@ -14,6 +14,7 @@ from sysbench.core.export.text_formats import (
     tables_as_csv,
 )
 from sysbench.core.studies.study_report import StudyReport
+from sysbench.core.tables.cells import literal_json
 from sysbench.core.tables.table import Table
 
 
@@ -83,7 +84,7 @@ def study_as(report: StudyReport, kind: str) -> bytes:
         case "html":
             return study_page(report).encode()
         case _:
-            return msgspec.json.format(msgspec.json.encode(study_as_json(report)), indent=2)
+            return literal_json(msgspec.json.encode(study_as_json(report)))
 
 
 def study_as_json(report: StudyReport) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from sysbench.core.storage import home
+from sysbench.core.storage import has_folder, home
 
 
 def studies_folder(root: Path | None = None) -> Path:
@@ -28,6 +28,6 @@ def study_files() -> dict[str, Path]:
 def begun_studies(root: Path | None = None) -> list[Path]:
     """Return the folders of started studies, newest first."""
     folder = studies_folder(root)
-    paths = folder.glob("*/study.json") if folder.is_dir() else ()
+    paths = folder.glob("*/study.json") if has_folder(folder) else ()
     newest = sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
     return [path.parent for path in newest]

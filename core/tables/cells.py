@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,8 @@ from itertools import chain
 from math import isnan
 from operator import itemgetter
 from typing import cast
+
+import msgspec
 
 from sysbench.core.formatting import UNKNOWN, format_bytes, format_count, percent, signed_percent
 from sysbench.core.spec.fields import FIELDS
@@ -248,6 +251,13 @@ def literal(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def literal_json(document: bytes) -> bytes:
+    """Return indented JSON with the control characters escaped that JSON allows in strings."""
+    text = msgspec.json.format(document, indent=2).decode()
+    hidden = (char for char in set(text) if char != "\n" and not char.isprintable())
+    return text.translate({ord(char): json.dumps(char)[1:-1] for char in hidden}).encode()
 
 
 def _writer(unit: str, contents: Contents, largest: float) -> Callable[[Cell], str]:

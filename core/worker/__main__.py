@@ -8,6 +8,7 @@ unsupervised, so that an outside profiler can watch it.
 from __future__ import annotations
 
 import argparse
+import errno
 import faulthandler
 import os
 import select
@@ -18,12 +19,13 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.machine.children import die_with_input
-from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.machine.children import die_with, private_pipe, take_standard_input
+from sysbench.core.machine.processes import die_with_parent, fork_guard
 from sysbench.core.record.blocks import PASSES
 from sysbench.core.record.events import AnyEvent, Noticed, StageEntered, encode_event
 from sysbench.core.runs.worker_process import (
     CACHE_FOLDER,
+    CLOSED_PIPE_CODE,
     EVENT_FD_VARIABLE,
     PARENT_VARIABLE,
     STACKS_SIGNAL,
@@ -46,8 +48,9 @@ def main() -> int:
 
 def _run_supervised() -> int:
     report = _reporter(int(os.environ.pop(EVENT_FD_VARIABLE)))
-    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
-    die_with_input()
+    supervisor = take_standard_input()
+    job = msgspec.json.decode(supervisor.readline(), type=Job)
+    die_with(supervisor)
     if job.spec.ranks > 1:
         return _run_ranks(job, report)
     if PASSES[job.name].program:
@@ -59,14 +62,21 @@ def _run_supervised() -> int:
 
 def _reporter(descriptor: int) -> Report:
     """Make the function that writes events into a pipe, each in one call if it fits."""
-    pipe = os.fdopen(descriptor, "wb", buffering=0)
+    pipe = private_pipe(descriptor, "wb")
     lock = threading.Lock()
+    refuse_fork = fork_guard()
 
     def report(event: AnyEvent) -> None:
+        refuse_fork()
         data = memoryview(encode_event(event))
         with lock:
             while data:  # a full pipe accepts a part of the event
-                data = data[pipe.write(data) :]
+                try:
+                    data = data[pipe.write(data) :]
+                except OSError as error:
+                    if error.errno == errno.EBADF:  # the user's code closed it: nothing can be said
+                        os._exit(CLOSED_PIPE_CODE)
+                    raise
 
     return report
 

@@ -13,12 +13,23 @@ from typing import Any
 import torch
 
 from sysbench.core.machine.instructions import cpu_flags, onednn_instructions
+from sysbench.core.record.environment import CHANGED_SETTINGS
 from sysbench.core.record.events import DeviceDescribed
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.failures import OomObserver, report_failure
 from sysbench.core.worker.limits import limit_memory, set_threads
 from sysbench.core.worker.workloads.make_workload import set_precision
+
+USUAL = {
+    "deterministic_algorithms": False,
+    "cudnn_deterministic": False,
+    "cudnn_benchmark": False,
+    "anomaly_mode": False,
+    "default_dtype": "float32",
+    "attention_kernels_off": "",
+}
+"""Torch's own values of settings that no spec has; a record names only others."""
 
 
 def measure_of(job: Job) -> Measure:
@@ -30,11 +41,73 @@ def measure_of(job: Job) -> Measure:
 
 def prepare_torch(spec: RunSpec) -> dict[str, Any]:
     """Set threads, precision and device; return the settings in force by name."""
-    threads = set_threads(spec)
-    settings = set_precision(spec)
+    set_threads(spec)
+    set_precision(spec)
     if spec.on_cuda:
         torch.cuda.set_device(torch.device(spec.device))
-    return settings | {"threads": threads}
+    return settings_in_force()
+
+
+def settings_in_force() -> dict[str, Any]:
+    """Return torch's settings that change results or times; None for what torch cannot tell."""
+    backends: Any = torch.backends
+    readers: dict[str, Callable[[], Any]] = {
+        "float32_matmul_precision": _matmul_precision,
+        "allow_tf32": lambda: _is_tf32(backends.cuda.matmul, backends.cuda.matmul),
+        "cudnn_allow_tf32": lambda: _is_tf32(backends.cudnn, backends.cudnn.conv),
+        "threads": torch.get_num_threads,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+        "cudnn_deterministic": lambda: backends.cudnn.deterministic,
+        "cudnn_benchmark": lambda: backends.cudnn.benchmark,
+        "anomaly_mode": torch.is_anomaly_enabled,
+        "default_dtype": lambda: str(torch.get_default_dtype()).removeprefix("torch."),
+        "attention_kernels_off": _attention_kernels_off,
+    }
+    return {name: _value_of(read) for name, read in readers.items()}
+
+
+def _value_of(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def _matmul_precision() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # devices differ: the code has set their ``fp32_precision``
+        backends: Any = torch.backends
+        cuda, cpu = backends.cuda.matmul, backends.mkldnn.matmul
+        return f"{cuda.fp32_precision} on CUDA, {cpu.fp32_precision} on the CPU"
+
+
+def _is_tf32(backend: Any, newer: Any) -> bool:
+    """Read ``allow_tf32``, or the newer ``fp32_precision`` if the code has set that one."""
+    try:
+        return bool(backend.allow_tf32)
+    except (AttributeError, RuntimeError):
+        return bool(newer.fp32_precision == "tf32")
+
+
+def _attention_kernels_off() -> str:
+    cuda: Any = torch.backends.cuda
+    enabled = {
+        "cudnn": cuda.cudnn_sdp_enabled(),
+        "flash": cuda.flash_sdp_enabled(),
+        "efficient": cuda.mem_efficient_sdp_enabled(),
+        "math": cuda.math_sdp_enabled(),
+    }
+    return ", ".join(name for name, is_on in enabled.items() if not is_on)
+
+
+def report_changed_settings(asked: dict[str, Any], report: Report) -> None:
+    """Report the settings that the measured code has changed, with the value that was asked for."""
+    now = settings_in_force()
+    changed = {name: value for name, value in now.items() if value != asked[name]}
+    if changed:
+        both = {name: {"asked": asked[name], "in_force": value} for name, value in changed.items()}
+        report(DeviceDescribed(facts={"settings": changed, CHANGED_SETTINGS: both}))
 
 
 def describe_torch(spec: RunSpec) -> dict[str, Any]:
@@ -92,9 +165,10 @@ def run_pass(job: Job, report: Report, load: Callable[[], Measure]) -> bool:
     Args:
         load: Called before the memory limit is set, so that its imports do not count.
     """
-    observer = None
+    observer = asked = None
     try:
-        settings = prepare_torch(job.spec)
+        asked = prepare_torch(job.spec)
+        settings = {name: value for name, value in asked.items() if value != USUAL.get(name)}
         report(DeviceDescribed(facts={**describe_torch(job.spec), "settings": settings}))
         measure = load()
         limit_memory(job.spec)
@@ -103,4 +177,7 @@ def run_pass(job: Job, report: Report, load: Callable[[], Measure]) -> bool:
     except Exception as error:
         report_failure(error, job.spec, report, observer)
         return False
+    finally:
+        if asked is not None:
+            report_changed_settings(asked, report)
     return True

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import linecache
 import os
 import re
 import traceback
+from bdb import BdbQuit
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import psutil
 import torch
 
-from sysbench.core.formatting import BINARY_UNITS
+from sysbench.core.formatting import BINARY_UNITS, first_line
 from sysbench.core.record.events import OutOfMemory, WorkerFailed
 from sysbench.core.runs.worker_process import Report
 from sysbench.core.spec.spec import RunSpec
@@ -27,6 +29,7 @@ CPU_REASONS = {
     "largest_free_bytes": "the CPU allocator asks the system for each block",
     "op": "only the memory pass records operators on the CPU",
 }
+NO_BLOCKS = "only torch's caching allocator has blocks"
 NO_NODE = "on CUDA only backward's functions are known; see the expression"
 
 
@@ -67,9 +70,15 @@ class OomObserver:
 
 
 def observe_refusals(observer: Any) -> None:
+    """Have the caching allocator call this before it raises; other allocators call nothing."""
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-    if attach is not None:
+    if attach is not None and has_caching_allocator():
         attach(observer)
+
+
+def has_caching_allocator() -> bool:
+    """Whether CUDA's memory is that of torch's own allocator: of blocks, with a history."""
+    return bool(torch.cuda.get_allocator_backend() == "native")
 
 
 def state_now(spec: RunSpec) -> AllocatorState:
@@ -86,11 +95,10 @@ def cuda_state(spec: RunSpec, op: str | None = None) -> AllocatorState:
         # The cap counts reserved bytes, so cached free blocks do not allow a new one.
         free = min(free, max(0, spec.memory_limit - reserved))
     index = torch.cuda.current_device() if device.index is None else device.index
+    has_blocks = has_caching_allocator()
+    segments = torch.cuda.memory_snapshot() if has_blocks else []  # type: ignore[no-untyped-call]
     blocks = (
-        block
-        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-        if segment["device"] == index
-        for block in segment["blocks"]
+        block for segment in segments if segment["device"] == index for block in segment["blocks"]
     )
     return AllocatorState(
         free_bytes=free,
@@ -99,10 +107,12 @@ def cuda_state(spec: RunSpec, op: str | None = None) -> AllocatorState:
         # Freed blocks that a stream still uses are not "inactive": no request can have them yet.
         largest_free_bytes=max(
             (block["size"] for block in blocks if block["state"] == "inactive"), default=0
-        ),
+        )
+        if has_blocks
+        else None,
         capacity_bytes=reserved + free,
         op=op,
-        missing={"op": NO_NODE},
+        missing={"op": NO_NODE} | ({} if has_blocks else {"largest_free_bytes": NO_BLOCKS}),
     )
 
 
@@ -119,8 +129,8 @@ def users_place(error: BaseException, spec: RunSpec) -> str:
     Empty for built-in models, and if no user code was running.
     """
     folder = os.path.dirname(spec.model_file) + os.sep
-    place, link = "", cast(BaseException | None, error)
-    while spec.model_file and link is not None:
+    place = ""
+    for link in _chain(error) if spec.model_file else ():
         frames = traceback.extract_tb(link.__traceback__)
         own = [frame for frame in frames if _is_users(frame.filename, folder)]
         if isinstance(link, SyntaxError) and link.filename and _is_users(link.filename, folder):
@@ -129,7 +139,6 @@ def users_place(error: BaseException, spec: RunSpec) -> str:
         elif own:
             name = os.path.relpath(own[-1].filename, folder)
             place = f"{name}:{own[-1].lineno} in {own[-1].name}: {expression_of(own[-1]) or ''}"
-        link = link.__cause__ or link.__context__
     return place.removesuffix(": ")
 
 
@@ -167,6 +176,7 @@ WATCHER = os.path.join("core", "worker", "memory", "tagger.py")
 
 NOT_SAID = "the allocator did not report the requested size"
 STACK_FRAMES = 12
+DEBUGGED = "the code starts a debugger, and a worker has no terminal: remove breakpoint() or pdb"
 
 
 def report_failure(
@@ -179,21 +189,67 @@ def report_failure(
     """
     if spec.memory_limit:
         lift_memory_limit()
+    try:
+        event = _describe(error, spec, observer)
+    except Exception as problem:  # any part of an exception can be the user's own code
+        event = WorkerFailed(
+            kind=type(error).__name__,
+            message=f"it cannot be described: {type(problem).__name__}: {message_of(problem)}",
+            traceback="".join(traceback.format_tb(error.__traceback__)),
+            is_cuda_error=False,
+        )
+    report(event)
+
+
+def _describe(
+    error: Exception, spec: RunSpec, observer: OomObserver | None
+) -> OutOfMemory | WorkerFailed:
     phase, cause = _phase_and_cause(error)
-    text = str(cause)
     if is_out_of_memory(cause):
         observed = observer.last if observer is not None else None
-        report(_out_of_memory(cause, phase, observed or state_now(spec), spec))
-        return
-    report(
-        WorkerFailed(
-            kind=_kind(cause),
-            message=text or type(cause).__name__,
-            traceback="".join(traceback.format_exception(error)),
-            place=users_place(error, spec),
-            is_cuda_error="CUDA error" in text or "cuBLAS" in text or "CUDNN" in text.upper(),
-        )
+        return _out_of_memory(cause, phase, observed or state_now(spec), spec)
+    return WorkerFailed(
+        kind=_kind(cause),
+        message=message_of(cause),
+        traceback=_bounded("".join(traceback.format_exception(error)), MAX_TRACEBACK),
+        place=users_place(error, spec),
+        is_cuda_error=spec.on_cuda and is_cuda_error(cause),
     )
+
+
+def message_of(error: BaseException) -> str:
+    """Text of an exception, at most about `MAX_MESSAGE` characters; its type's name if blank."""
+    if isinstance(error, BdbQuit):
+        return DEBUGGED
+    try:
+        text = str(error)
+    except Exception as problem:
+        return f"its __str__ raises {type(problem).__name__}"
+    return _bounded(text, MAX_MESSAGE) if text.strip() else type(error).__name__
+
+
+def _bounded(text: str, most: int) -> str:
+    """Leave out the middle of a long text."""
+    left_out = len(text) - most
+    if left_out <= 0:
+        return text
+    return f"{text[: most // 2]} … {left_out:,} characters … {text[-most // 2 :]}"
+
+
+MAX_MESSAGE = 2**14
+MAX_TRACEBACK = 2**17
+
+CUDA_FAILURE = re.compile(
+    r"\bCUDA(?: driver)? error:|\bCUDA unknown error\b|\bTriton Error \[CUDA\]|\bCuda failure\b"
+    r"|\bunhandled cuda error\b|\bcuDNN error:|\bcuFFT error:"
+    r"|\bCU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_[A-Z]|\bNVIDIA driver on your system\b"
+)
+"""What torch, Triton, NCCL and NVIDIA's libraries write of a call of CUDA that failed."""
+
+
+def is_cuda_error(error: Exception) -> bool:
+    """Whether a call of CUDA or one of its libraries failed, which torch raises as RuntimeError."""
+    return isinstance(error, RuntimeError) and bool(CUDA_FAILURE.search(message_of(error)))
 
 
 def _phase_and_cause(error: Exception) -> tuple[str, Exception]:
@@ -206,14 +262,19 @@ def _phase_and_cause(error: Exception) -> tuple[str, Exception]:
     causes = [link for link in chain if not isinstance(link, StepError)] or [error]
     if is_out_of_memory(causes[0]):
         refusals = (
-            cause for cause in causes if is_out_of_memory(cause) and requested_bytes(str(cause))
+            cause
+            for cause in causes
+            if is_out_of_memory(cause) and requested_bytes(message_of(cause))
         )
         return phase, next(refusals, causes[0])
     return phase, causes[0]
 
 
 def _chain(error: BaseException | None) -> Iterator[Exception]:
-    while isinstance(error, Exception):
+    """Yield the exception and those that it followed, each once: a chain can be a circle."""
+    seen: set[int] = set()
+    while isinstance(error, Exception) and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = error.__cause__ or error.__context__
 
@@ -221,7 +282,7 @@ def _chain(error: BaseException | None) -> Iterator[Exception]:
 def _out_of_memory(
     cause: Exception, phase: str, state: AllocatorState, spec: RunSpec
 ) -> OutOfMemory:
-    text = str(cause)
+    text = message_of(cause)
     frames = _own_frames(cause)
     fields = msgspec.structs.asdict(state)
     fields["requested_bytes"] = state.requested_bytes or requested_bytes(text)
@@ -229,7 +290,7 @@ def _out_of_memory(
     return OutOfMemory(
         phase=phase,
         limit_bytes=spec.memory_limit or None,
-        message=text.splitlines()[0] if text else type(cause).__name__,
+        message=first_line(text),
         stack=[
             f"{os.path.basename(frame.filename)}:{frame.lineno} {frame.name}"
             for frame in frames[:STACK_FRAMES]
@@ -246,8 +307,8 @@ def ran_out_of_memory(error: Exception) -> bool:
 def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and (
+    text = message_of(error) if isinstance(error, RuntimeError) else ""
+    return bool(text) and (
         CPU_REFUSAL.search(text) is not None or any(word in text for word in NATIVE_REFUSALS)
     )
 
@@ -262,7 +323,8 @@ def requested_bytes(message: str) -> int | None:
 
 
 def _kind(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno is not None:
+    # A number that the user's code made up has no name.
+    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         return f"{type(error).__name__} {os.strerror(error.errno)} ({error.errno})"
     return type(error).__name__
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 
+from sysbench.core.machine.children import private_pipe
 from sysbench.core.runs.worker_process import FIRST_TURN
 
 _NEXT, _LAST = FIRST_TURN, b"!"
@@ -21,13 +21,13 @@ class Turns:
 
     def __init__(self, ends: tuple[int, int] | None = None) -> None:
         self.is_pair = ends is not None
-        self._ends = ends
+        self._ends = ends and (private_pipe(ends[0], "rb"), private_pipe(ends[1], "wb"))
         self._is_alone = ends is None
 
     def take(self) -> None:
         """Wait, without using the processor, until it is this process's turn."""
         if self._ends is not None and not self._is_alone:
-            self._is_alone = os.read(self._ends[0], 1) in (_LAST, b"")
+            self._is_alone = self._ends[0].read(1) in (_LAST, b"")
 
     def give_way(self) -> None:
         """Let the partner have its turn, and wait for the next one."""
@@ -43,10 +43,10 @@ class Turns:
         while not self._is_alone:
             self.take()
         for end in self._ends:
-            os.close(end)
+            end.close()
         self._ends = None
 
     def _pass(self, byte: bytes) -> None:
         if self._ends is not None:
             with suppress(BrokenPipeError):  # the partner died: reading says so
-                os.write(self._ends[1], byte)
+                self._ends[1].write(byte)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.runs.supervisor import add_round, disturb_round, supervise
 from sysbench.core.spec.spec import RunSpec
-from sysbench.core.storage import locked
+from sysbench.core.storage import locked, open_regular
 from sysbench.tui.cli import main
 
 SECRET = "-----BEGIN PRIVATE KEY-----\nnobody's business\n"
@@ -96,6 +97,27 @@ def test_a_link_inside_the_run_is_followed(run: RunDirectory, tmp_path: Path) ->
     to_be_read(run.trace_path, kept)
     (out,) = write_export(run, "perfetto", tmp_path / "t.json.gz")
     assert out.read_bytes() == whole
+
+
+@pytest.mark.parametrize("place", ["t.json.gz", "."], ids=["file", "folder"])
+def test_a_link_that_appears_after_the_check_is_not_followed(
+    run: RunDirectory, secret: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    folder = run.path / "trace"
+    (secret.parent / "t.json.gz").write_text(SECRET)
+    (folder / "t.json.gz").write_bytes(b"mine")
+    check = os.path.realpath
+
+    def swap_after_check(path: Path) -> str:
+        checked = check(path)
+        if path == folder / "t.json.gz":
+            (folder / place).rename(run.path / "moved")
+            (folder / place).symlink_to(secret.parent / place)
+        return checked
+
+    monkeypatch.setattr(os.path, "realpath", swap_after_check)
+    with pytest.raises((DamagedFileError, OSError)):
+        open_regular(folder / "t.json.gz", inside=run.path)
 
 
 def a_round(run: RunDirectory) -> None:

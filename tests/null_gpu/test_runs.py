@@ -139,3 +139,38 @@ def test_a_study_of_two_ranks_runs_on_two_cards_and_is_refused_on_one(
         assert "at most 1 here, each rank has a CUDA device" in done.stdout
     else:
         assert "finished  method=flat" in done.stderr
+
+
+@pytest.mark.parametrize("code", [18, 12])
+def test_a_gpu_without_nvml_is_measured(null_gpu: NullGpu, code: int) -> None:
+    words = ("--set", "device=auto", "--passes", "timing")
+    record = null_gpu.record(*TINY, *words, NVML_STUB_INIT=code)
+    assert record["spec"]["device"] == "cuda:0"
+    assert record["environment"]["device"]["name"] == NAME
+    assert record["environment"]["nvidia"] is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync", "the allocator is cudaMallocAsync"),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "counts and records nothing"),
+    ],
+)
+def test_without_the_caching_allocator_only_the_ledger_is_missing(
+    null_gpu: NullGpu, variable: str, value: str, words: str
+) -> None:
+    record = null_gpu.record(*TINY, exit_code=1, **{variable: value})
+    outcomes = {row["name"]: (row["outcome"], row["detail"]) for row in record["passes"]}
+    assert outcomes["timing"][0] == outcomes["trace"][0] == "finished"
+    assert outcomes["memory"][0] == "failed" and words in outcomes["memory"][1]
+    assert record["memory"] is None and words in record["missing"]["memory"]
+
+
+def test_another_allocator_that_is_full_is_out_of_memory(null_gpu: NullGpu) -> None:
+    words = ("model=tiny", "batch=64", "context=512", "--passes", "timing")
+    variables = {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}
+    record = null_gpu.record(*words, exit_code=1, memory_mib=900, **variables)
+    (row,) = record["passes"]
+    assert row["outcome"] == "oom"
+    assert row["oom"]["largest_free_bytes"] is None

@@ -196,3 +196,15 @@ print(json.dumps([nccl.is_available(arrays), torch.cuda.current_device()]))
         count=2,
     )
     assert facts == [True, 0]
+
+
+@pytest.mark.parametrize("visible", ["0", "2,0", "0,0", "1,2,1", "0,-1,0", "0,7,1", ""])
+def test_as_many_devices_are_offered_as_torch_has(null_gpu: NullGpu, visible: str) -> None:
+    """A repeated entry hides all of them."""
+    code = """
+import json, torch
+from sysbench.core.machine.devices import find_cuda
+print(json.dumps([len(find_cuda().devices), torch.cuda.device_count()]))
+"""
+    offered, seen = null_gpu.python(code, count=3, CUDA_VISIBLE_DEVICES=visible)
+    assert offered == seen

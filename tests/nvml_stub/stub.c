@@ -240,6 +240,23 @@ int nvmlDeviceGetEccMode(Gpu *gpu, int *current, int *pending) {
     *current = *pending = 1;
     return SUCCESS;
 }
+int nvmlDeviceGetComputeMode(Gpu *gpu, int *mode) {
+    ENTER(gpu);
+    *mode = (int)number("NVML_STUB_COMPUTE_MODE", 0);
+    return SUCCESS;
+}
+int nvmlDeviceGetPersistenceMode(Gpu *gpu, int *mode) {
+    ENTER(gpu);
+    *mode = (int)number("NVML_STUB_PERSISTENCE", 1);
+    return SUCCESS;
+}
+int nvmlDeviceGetRemappedRows(Gpu *gpu, unsigned *corrected, unsigned *uncorrected,
+                              unsigned *pending, unsigned *failed) {
+    ENTER(gpu);
+    *corrected = 0, *uncorrected = 1, *failed = 0;
+    *pending = (unsigned)number("NVML_STUB_REMAP_PENDING", 0);
+    return SUCCESS;
+}
 int nvmlDeviceGetMemoryBusWidth(Gpu *gpu, unsigned *bits) {
     ENTER(gpu);
     *bits = 5120;
@@ -278,7 +295,7 @@ int nvmlDeviceGetFanSpeed(Gpu *gpu, unsigned *percent) {
 int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int type, int counter, u64 *count) {
     ENTER(gpu);
     (void)type, (void)counter;
-    *count = 0;
+    *count = (u64)number("NVML_STUB_ECC_ERRORS", 0);
     return SUCCESS;
 }
 
@@ -332,6 +349,10 @@ static int list_processes(const char *at, unsigned *count, Process *processes) {
 int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *processes) {
     ENTER(gpu);
     return list_processes(gpu->index ? NULL : getenv("NVML_STUB_PROCESSES"), count, processes);
+}
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *processes) {
+    ENTER(gpu);
+    return list_processes(gpu->index ? NULL : getenv("NVML_STUB_MPS"), count, processes);
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *processes) {
     ENTER(gpu);

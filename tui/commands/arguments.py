@@ -180,6 +180,13 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
+def output_path(text: str) -> str:
+    """Return the name of a file or folder to write; ``-`` is none."""
+    if text == "-":
+        raise argparse.ArgumentTypeError("'-' is not standard output: name a file, such as ./-.md")
+    return text
+
+
 def size_bytes(text: str) -> int:
     """Parse a size such as ``24GiB`` to bytes."""
     try:

@@ -10,6 +10,7 @@ from sysbench.tui.commands.arguments import (
     add_table_formats,
     complete_with,
     examples,
+    output_path,
     parse_count,
     share_above_zero,
     share_of_one,
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument(
         "-o",
         "--output",
+        type=output_path,
         metavar="FILE",
         help="write the report to a file: .html a page for any browser, .svg a picture of this "
         "text, .md Markdown",

@@ -29,7 +29,7 @@ _COLUMN = 16
 
 def measure_devices(arguments: argparse.Namespace) -> int:
     """Measure, save and print the rates; return 0, or 130 if cancelled."""
-    gpus = [f"cuda:{number}" for number in range(len(find_cuda()[0]))]
+    gpus = [f"cuda:{number}" for number in range(len(find_cuda().devices))]
     asked = arguments.rate_devices or gpus or ["cpu"]
     devices = list(dict.fromkeys(resolve_device(device) for device in asked))
     cancel = Cancellation()

@@ -13,6 +13,7 @@ from sysbench.tui.commands.arguments import (
     complete_with,
     examples,
     imported_file,
+    output_path,
     refuse_file_choice,
 )
 from sysbench.tui.commands.output import print_answer
@@ -35,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     parser.add_argument("kind", metavar="KIND", choices=tuple(EXPORTS), help="one of the above")
     output = parser.add_argument(
-        "-o", "--output", metavar="PATH", help="file or folder (default: the current folder)"
+        "-o",
+        "--output",
+        type=output_path,
+        metavar="PATH",
+        help="file or folder (default: the current folder)",
     )
     complete_with(output, "file")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")

@@ -21,7 +21,12 @@ from sysbench.core.experiments.baselines import (
     save_baseline,
 )
 from sysbench.core.experiments.gating import Judgement, foreign_here, judge_run, not_comparable
-from sysbench.core.export.text_formats import escaped, folded_overview, table_as_markdown
+from sysbench.core.export.text_formats import (
+    escaped,
+    folded_overview,
+    table_as_markdown,
+    with_code,
+)
 from sysbench.core.formatting import counted, percent
 from sysbench.core.record.record import Record
 from sysbench.core.runs.job_directory import Cancellation
@@ -143,7 +148,8 @@ def judgement_markdown(judgement: Judgement, command: str, record: Record | None
             lines += [f"- Spread between processes: {percent(judgement.verdict.spread, 2)}"]
     if judgement.note:
         lines += [f"- {escaped(judgement.note)}"]
-    return "\n".join([*lines, f"- Again: `{command}`"]) + "\n"
+    again = with_code(f"Again: `{command}`")
+    return "\n".join([*lines, f"- {again}"]) + "\n"
 
 
 def _tables(judgement: Judgement) -> Iterator[Table]:

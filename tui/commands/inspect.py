@@ -13,6 +13,7 @@ from sysbench.tui.commands.arguments import (
     add_wide,
     complete_with,
     examples,
+    output_path,
     size_bytes,
 )
 
@@ -76,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_file_choice(parser)
     parser.add_argument(
         "--merged",
+        type=output_path,
         metavar="OUT",
         help="for a folder: also write one merged trace on one clock, for Perfetto "
         "(.json or .json.gz)",

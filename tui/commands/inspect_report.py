@@ -13,6 +13,7 @@ import msgspec
 from sysbench.core.errors import NotFoundError
 from sysbench.core.export.report_document import inspection_as_markdown, inspection_tables
 from sysbench.core.export.text_formats import tables_as_csv, tables_as_markdown
+from sysbench.core.export.written_files import refuse_existing
 from sysbench.core.inspection.decoding import Decoding
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.ranks_folder import FolderError, merge_traces
@@ -179,6 +180,8 @@ def _show_folder(arguments: argparse.Namespace) -> int:
     if refused:
         flag = f"--{refused[0].replace('_', '-')}"
         raise FolderError(f"{flag} requires a single file of {folder}")
+    if arguments.merged:
+        refuse_existing([Path(arguments.merged)], force=True)
     with decoding_progress() as progress:
         decoding = FolderDecoding(folder, arguments.memory_limit, arguments.device)
         ranks = decoding.run(lambda path, step: progress.show(step))

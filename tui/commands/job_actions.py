@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from sysbench.core.experiments.experiment import experiment_meant
+from sysbench.core.machine.devices import find_cuda
 from sysbench.core.machine.peaks import parse_peak
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.record.events import AnyEvent, RunEnded
@@ -20,6 +21,7 @@ from sysbench.tui.commands.output import cancelled_by_signals, print_started, sa
 from sysbench.tui.commands.progress import SLOW_STEP_MS, RunFold, show_events
 from sysbench.tui.commands.run_report import print_ending
 from sysbench.tui.commands.spec_arguments import (
+    asked_spec,
     chosen_passes,
     chosen_spec,
 )
@@ -36,6 +38,10 @@ def run_spec(arguments: argparse.Namespace) -> int:
     passes = chosen_passes(arguments, spec)
     peak = None if arguments.peak is None else parse_peak(arguments.peak)
     run = create_run(spec, passes, peak=peak, repeat=arguments.repeat)
+    if asked_spec(arguments).device == "auto" and not spec.on_cuda and not arguments.json:
+        found = find_cuda()
+        if not found.is_left_out:  # the run reports a GPU that was left out
+            say(f"device auto is cpu: {found.why_none}", to_stderr=True)
     if arguments.detach:
         return print_started(run, run.start(), json=arguments.json)
     if text := step_forecast(spec):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 import msgspec
 
 from sysbench.core.runs.job_directory import Cancellation, JobDirectory
-from sysbench.core.tables.cells import literal
+from sysbench.core.tables.cells import literal, literal_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,24 +56,27 @@ UNCUT = 10_000
 """Page width that disables truncation."""
 
 
-def write_text(text: str) -> None:
+def write_text(text: str, *, to_stderr: bool = False) -> None:
     """Write text to stdout; drop it if the reader has closed the pipe (``| head``)."""
+    stream = sys.stderr if to_stderr else sys.stdout
     try:
-        sys.stdout.write(text)
+        stream.write(text)
     except BrokenPipeError:
-        _forget_reader(sys.stdout)
+        _forget_reader(stream)
 
 
 def flush() -> None:
-    """Flush stdout and stderr.
+    """Flush stdout and stderr; raises OSError if one is full.
 
-    Unread text in a buffer would make the interpreter exit with code 120.
+    Text left in a buffer would make the interpreter exit with code 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:
+        except OSError as error:
             _forget_reader(stream)
+            if not isinstance(error, BrokenPipeError):
+                raise
 
 
 def _forget_reader(stream: TextIO) -> None:
@@ -83,21 +85,13 @@ def _forget_reader(stream: TextIO) -> None:
 
 def print_json(value: object) -> None:
     """Print one JSON document without control characters."""
-    lines = msgspec.json.format(msgspec.json.encode(value), indent=2).decode().split("\n")
-    write_text("".join(f"{_json_literal(line)}\n" for line in lines))
-
-
-def _json_literal(line: str) -> str:
-    """Escape non-printable characters, which occur only in strings."""
-    if line.isprintable():
-        return line
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
+    write_text(literal_json(msgspec.json.encode(value)).decode() + "\n")
 
 
 def say(*texts: object, to_stderr: bool = False) -> None:
     """Print one line per text, with control characters escaped."""
     for text in texts:
-        print(literal(str(text)), file=sys.stderr if to_stderr else sys.stdout)
+        write_text(f"{literal(str(text))}\n", to_stderr=to_stderr)
 
 
 def print_answer(document: object, *texts: object, json: bool) -> None:

@@ -7,10 +7,11 @@ A command is a module of this folder with `add_arguments`, which imports what th
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from sysbench.core.errors import InterpreterError
 from sysbench.core.formatting import did_you_mean
@@ -23,6 +24,9 @@ from sysbench.tui.commands.arguments import (
     complete_with,
     examples,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 
 class CommandModule(Protocol):
@@ -160,7 +164,7 @@ class _Version(argparse.Action):
             torch = f"torch {torch_version}" if torch_version else "without torch"
         except InterpreterError as error:
             torch = f"torch unknown: {error}"
-        print(f"sysbench-tui {version('sysbench-tui')} ({torch})")
+        parser._print_message(f"sysbench-tui {version('sysbench-tui')} ({torch})\n", sys.stdout)
         parser.exit()
 
 
@@ -179,6 +183,15 @@ class CommandParser(argparse.ArgumentParser):
             examples = (line.strip() for line in (self.epilog or "").splitlines())
             usage = next((line for line in examples if line.startswith(self.prog)), usage)
         self.exit(2, f"{self.prog}: {message} (usage: {usage})\n")
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Print help; unlike argparse, do not ignore that it cannot be written."""
+        if file is not sys.stdout:
+            super()._print_message(message, file)
+            return
+        from sysbench.tui.commands.output import write_text  # lazy: not to print a mistake
+
+        write_text(message)
 
     def refuse_unknown(self, words: Sequence[str]) -> NoReturn:
         """Exit, naming the known option closest to the first word if it is one."""

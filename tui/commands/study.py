@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from sysbench.tui.commands.arguments import add_settings, complete_with, examples
+from sysbench.tui.commands.arguments import (
+    add_settings,
+    complete_with,
+    examples,
+    output_path,
+)
 
 FORMATS = ("md", "csv", "json", "html")
 
@@ -68,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="show the cells and a forecast, run nothing"
     )
     parser.add_argument("--format", choices=FORMATS, default="", help="output format of show")
-    parser.add_argument("-o", "--output", metavar="PATH", help="file for the output of show")
+    parser.add_argument(
+        "-o", "--output", type=output_path, metavar="PATH", help="file for the output of show"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 

@@ -17,6 +17,7 @@ import traceback
 import msgspec
 
 from sysbench.core.errors import ModelError
+from sysbench.core.machine.children import take_standard_input
 from sysbench.core.machine.processes import die_with_parent
 from sysbench.core.predict.dry_run_client import DryRunAnswer, ExactPrediction, Question
 
@@ -25,6 +26,7 @@ def main() -> int:
     # Standard output is for answers; redirect output of torch to standard error.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
+    questions = take_standard_input()
     # Importing makes a million objects, none of them garbage. Within a step a collection would
     # free storages at a moment at which a real step frees none.
     gc.disable()
@@ -37,7 +39,7 @@ def main() -> int:
     die_with_parent(int(sys.argv[1]))
     torch.set_num_threads(1)
     gc.freeze()
-    for line in sys.stdin.buffer:
+    for line in questions:
         answer = msgspec.json.encode(_answer(line, import_seconds)) + b"\n"
         while answer:
             answer = answer[answers.write(answer) :]
@@ -46,7 +48,7 @@ def main() -> int:
 
 
 def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
-    from sysbench.core.worker.failures import users_place  # lazy: `main` times torch
+    from sysbench.core.worker.failures import message_of, users_place  # lazy: `main` times torch
 
     place = ""
     try:
@@ -61,7 +63,9 @@ def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
     except Exception as error:
         traceback.print_exc()
         cause = error if isinstance(error, ModelError) else error.__cause__ or error
-        return DryRunAnswer(error=place + " ".join(f"{type(cause).__name__}: {cause}".split()))
+        words = f"{type(cause).__name__}: {message_of(cause)}".split()
+        text = (place + " ".join(words)).encode(errors="backslashreplace").decode()
+        return DryRunAnswer(error=text)
     return DryRunAnswer(
         prediction=msgspec.structs.replace(
             prediction, seconds=time.perf_counter() - began, import_seconds=import_seconds

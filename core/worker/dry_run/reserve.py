@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import torch
 
-from sysbench.core.formatting import format_bytes
+from sysbench.core.formatting import first_line, format_bytes
 from sysbench.core.memory.predicted import row_by_row
 from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec, unsupported_reason
@@ -17,6 +17,7 @@ from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.record import Memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.exact import exact_prediction
+from sysbench.core.worker.failures import message_of
 
 OF_DRY_RUN = ("predicted_peak_bytes", "reconciliation", "predicted_reserved_bytes")
 
@@ -59,7 +60,7 @@ def with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
             why = str(short)
         except Exception as error:  # code that reads values
             cause = error.__cause__ or error
-            why = f"the dry run failed: {type(cause).__name__}: {cause}".splitlines()[0]
+            why = f"the dry run failed: {type(cause).__name__}: {first_line(message_of(cause))}"
     return msgspec.structs.replace(memory, missing=memory.missing | dict.fromkeys(found, why))
 
 

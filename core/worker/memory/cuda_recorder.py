@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch
 
+from sysbench.core.errors import WorkerFailed
 from sysbench.core.memory.allocations import Sounding
 from sysbench.core.memory.block import UNSPLIT, Counters, Recording
 from sysbench.core.memory.block_sizes import block_sizes
@@ -20,7 +21,7 @@ from sysbench.core.memory.card import CardReading, segments_of
 from sysbench.core.memory.snapshot_reading import refusal_in, snapshot_from
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.storage import write_atomically
-from sysbench.core.worker.failures import observe_refusals
+from sysbench.core.worker.failures import has_caching_allocator, observe_refusals
 
 MAX_EVENTS = 400_000
 """Size of the allocator's ring of events; a full ring drops the oldest."""
@@ -32,6 +33,8 @@ SOUNDING_BYTES = (771, 773, 775)
 """Odd sizes that no tensor has, so that their events can be identified. The first may have to wait
 for memory of the driver; the others are timed."""
 
+NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+"""Variable that switches the caching allocator off, whatever its value."""
 NO_PROCESS = "NVML does not report this process's share of the device"
 NO_NVML = "nvidia-ml-py, which asks NVML for this process's share, is not installed beside torch"
 
@@ -48,6 +51,9 @@ class CudaRecorder:
     """
 
     def __init__(self, job: Job) -> None:
+        """Raises WorkerFailed if the process has no allocator with a history."""
+        if why := why_no_history():
+            raise WorkerFailed(f"no memory ledger: {why}; `--passes timing,trace` needs none")
         self._path = job.path / "snapshot.pickle"
         self._device = torch.device(job.spec.device)
         self._snapshot: dict[str, Any] = {}
@@ -193,6 +199,16 @@ class CudaRecorder:
             self._write(self._snapshot)
 
 
+def why_no_history() -> str:
+    """Return the reason why CUDA's memory has no history to record; empty if it has one."""
+    backend = torch.cuda.get_allocator_backend()
+    if not has_caching_allocator():
+        return f"the allocator is {backend}, and torch records only its own caching allocator"
+    if NO_CACHING in os.environ:
+        return f"{NO_CACHING} is set: torch's allocator counts and records nothing then"
+    return ""
+
+
 def _read_card(device: torch.device, *, allocated: int) -> CardReading:
     free, total = torch.cuda.mem_get_info(device)
     shares = _process_shares(device)
@@ -206,6 +222,14 @@ def _read_card(device: torch.device, *, allocated: int) -> CardReading:
     )
 
 
+def _nvml_handle(pynvml: Any, uuid: str) -> Any:
+    """Return NVML's handle of a GPU or of a slice of one; raises NVMLError for neither."""
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except pynvml.NVMLError:
+        return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{uuid}")
+
+
 def _process_shares(device: torch.device) -> dict[int, int]:
     """Device bytes by process id; empty if NVML does not answer."""
     try:
@@ -215,8 +239,7 @@ def _process_shares(device: torch.device) -> dict[int, int]:
     try:
         pynvml.nvmlInit()
         try:
-            uuid = torch.cuda.get_device_properties(device).uuid
-            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            handle = _nvml_handle(pynvml, str(torch.cuda.get_device_properties(device).uuid))
             processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
             processes += pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
         finally:

@@ -13,6 +13,7 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,9 +53,8 @@ def measure(job: Job, report: Report) -> bool:
         DamagedFileError: The export cannot be read.
     """
     adopt_orphans()
-    pipe = job.path / "events.pipe"
-    command = _command(job, pipe, report)
-    with _named_pipe(pipe) as pipe_fd:
+    with _named_pipe() as (pipe, pipe_fd):
+        command = _command(job, pipe, report)
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
@@ -116,16 +116,17 @@ def _command(job: Job, pipe: Path, report: Report) -> list[str]:
 
 
 @contextmanager
-def _named_pipe(path: Path) -> Iterator[int]:
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    # Also for writing: reads never reach the end of file, and opening does not wait for a writer.
-    pipe_fd = os.open(path, os.O_RDWR)
-    try:
-        yield pipe_fd
-    finally:
-        os.close(pipe_fd)
-        path.unlink()
+def _named_pipe() -> Iterator[tuple[Path, int]]:
+    """Make a pipe among temporary files: some file systems of homes (WSL's, CIFS) have none."""
+    with tempfile.TemporaryDirectory(prefix="sysbench-") as folder:
+        path = Path(folder, "events.pipe")
+        os.mkfifo(path)
+        # Also for writing: reads never reach the end, and opening does not wait for a writer.
+        pipe_fd = os.open(path, os.O_RDWR)
+        try:
+            yield path, pipe_fd
+        finally:
+            os.close(pipe_fd)
 
 
 def _follow(process: subprocess.Popen[bytes], pipe_fd: int, report: Report) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.machine.children import die_with_input
+from sysbench.core.machine.children import die_with, take_standard_input
 from sysbench.core.record.events import EventTail, OutOfMemory, WorkerFailed
 from sysbench.core.runs.worker_process import Job
 from sysbench.core.worker.imports import uncollected
@@ -50,7 +50,7 @@ def main() -> int:
     # All output goes into the pass's log.
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    die_with_input()
+    die_with(take_standard_input())
     threading.Thread(target=_die_with_pulse, args=(folder / MEETING / PULSE,), daemon=True).start()
     messages.write(msgspec.json.encode(Began()) + b"\n")
     job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from sysbench.core.machine.processes import die_with_parent
+from sysbench.core.machine.processes import die_with_parent, fork_guard
 from sysbench.core.record.events import AnyEvent, StageEntered, encode_event
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.worker.compile.plain_paths import have_plain_paths
@@ -42,8 +42,10 @@ def main() -> int:
     faulthandler.enable()
     job = msgspec.json.decode((folder / JOB).read_bytes(), type=Job)
     with (folder / events_name(rank)).open("ab", buffering=0) as events:
+        refuse_fork = fork_guard()
 
         def report(event: AnyEvent) -> None:
+            refuse_fork()
             events.write(encode_event(event))
 
         report(StageEntered(stage="import"))

@@ -77,13 +77,8 @@ def make_workload(spec: RunSpec) -> SteppedWorkload:
     raise ValueError(f"workload = {spec.workload} has no steps for one device")
 
 
-def set_precision(spec: RunSpec) -> dict[str, object]:
-    """Set the rounding of float32 matrix products; return the settings in force."""
+def set_precision(spec: RunSpec) -> None:
+    """Set the rounding of float32 matrix products and convolutions."""
     tf32 = spec.precision_row.tf32
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
-    return {
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "allow_tf32": torch.backends.cuda.matmul.allow_tf32,
-        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
-    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -13,12 +14,14 @@ import msgspec
 import pytest
 
 from sysbench.core.compare.compared_records import verdict_of
+from sysbench.core.export.exports import FILE_EXPORTS
 from sysbench.core.export.text_formats import verdict_as_markdown
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.tables.cells import literal
 from sysbench.core.tables.sections import SECTIONS
 from sysbench.tui.cli import main
+from tests.imported_files import write_trace
 
 ATTACK = "\x1b]52;c;aGk=\x07\x9b31m\u202e\r[bold]"
 """A clipboard written, a colour by one character, text turned round, a line over another."""
@@ -105,7 +108,11 @@ def test_no_name_ends_the_block_of_commands_in_markdown(tiny_run: RunDirectory) 
         ["show", "last"],
         ["show", "last", "--json"],
         ["stop", "last"],
-        ["export", "last", "md", "-o", "{folder}/a.md"],
+        *(
+            ["export", "last", kind, "-o", f"{{folder}}/a.{kind}"]
+            for kind in ("md", "csv", "json", "html", "nsys")
+        ),
+        ["export", "last", "csv", "-o", "{folder}/tables"],
         *(["show", "last", "--section", name] for name in SECTIONS),
     ],
     ids=" ".join,
@@ -118,9 +125,81 @@ def test_nothing_that_is_printed_is_obeyed_by_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("SYSBENCH_HOME", str(hostile_home))
-    assert main([word.format(folder=tmp_path) for word in words]) in (0, 1)
+    assert_visible([word.format(folder=tmp_path) for word in words], tmp_path, capsys)
+
+
+def assert_visible(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command; return what it prints and writes into a folder, which is printable text."""
+    assert main(words) in (0, 1)
     captured = capsys.readouterr()
-    for line in [*captured.out.split("\n"), *captured.err.split("\n")]:
-        assert line.isprintable(), line
-    for written in tmp_path.iterdir():
-        assert all(line.isprintable() for line in written.read_text().split("\n"))
+    written = [path.read_text() for path in folder.rglob("*") if path.is_file()]
+    texts = (captured.out, captured.err, *written)
+    for text in texts:
+        for line in text.split("\n"):
+            assert line.isprintable(), line
+    return "".join(texts)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["inspect", "{file}", form] for form in ("--no-pager", "--csv", "--md", "--json")),
+        *(["compare", "{file}", "{other}", form] for form in ("--csv", "--md", "--json")),
+        *(["compare", "{file}", "{other}", "-o", f"{{out}}/c.{kind}"] for kind in ("md", "html")),
+        ["inspect", "{file}", "--section", "kernels", "--csv"],
+        *(["export", "{file}", kind, "-o", f"{{out}}/a.{kind}"] for kind in FILE_EXPORTS),
+        ["export", "{file}", "csv", "-o", "{out}/tables"],
+    ],
+    ids=" ".join,
+)
+def test_no_name_of_an_imported_file_is_obeyed_by_a_terminal(
+    words: list[str], tmp_path: Path, sysbench_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = [(f"{MENTION}{ATTACK}\0{number}", 10 + number) for number in range(3)]
+    places = {
+        "file": write_trace(tmp_path / f"a{ATTACK}.json", [kernels, kernels]),
+        "other": write_trace(tmp_path / f"b{ATTACK}.json", [kernels, kernels[:2]]),
+        "out": tmp_path / "out",
+    }
+    places["out"].mkdir()
+    text = assert_visible([word.format(**places) for word in words], places["out"], capsys)
+    assert "octocat" in text
+
+
+@pytest.mark.parametrize("form", ["--csv", "--md", "--json", "--no-pager"])
+def test_a_file_of_a_review_is_visible(
+    form: str,
+    shared_data: Path,
+    tmp_path: Path,
+    sysbench_home: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = shared_data / "cases" / "reliability" / "f4-csv-escapes.json"
+    assert "52;c;aGVsbG8=" in assert_visible(["inspect", str(file), form], tmp_path / "x", capsys)
+
+
+MENTION = "gemm@octocat #12 www.a.example https://b.example ftp://c.example `@all` c@d.example"
+
+
+@pytest.mark.parametrize("words", [["inspect", "{file}", "--md"], ["export", "{file}", "md"]])
+def test_no_name_mentions_anyone_or_links_in_markdown(
+    words: list[str],
+    tmp_path: Path,
+    sysbench_home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = write_trace(tmp_path / "trace.json", [[(MENTION, 10)], [(MENTION, 10)]])
+    assert main([word.format(file=file) for word in words]) == 0
+    text = capsys.readouterr().out
+    if words[0] == "export":
+        text = (tmp_path / "trace.json.md").read_text()
+    prose = CODE.sub("", text)
+    assert "octocat" in prose
+    for alive in ("@", "#12", "www.", "://"):
+        assert alive not in prose
+
+
+CODE = re.compile(r"^```.*?^```$|(?<!\\)(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL | re.MULTILINE)
+"""Blocks and spans of code, in which nothing of Markdown is alive."""

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
 import pickle
 import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +20,7 @@ import pytest
 
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.tui.cli import main
+from tests.imported_files import write_trace
 
 pytestmark = pytest.mark.usefixtures("sysbench_home")
 
@@ -223,3 +230,63 @@ def test_a_public_file_reads_without_this_programs_own_words(
     assert len({line[head.index(" name") :] for line in rows}) == len(
         rows
     )  # 7.6 and 0.6 ms were of one name
+
+
+@pytest.fixture(params=["none", "full", "read-only"])
+def unwritable_home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A data folder that cannot hold anything; all but the first need the right to mount."""
+    if request.param == "none":
+        yield Path("/proc/none")
+        return
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no right to mount a small tmpfs")
+    try:
+        if request.param == "full":
+            with suppress(OSError), (folder / "ballast").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+        else:
+            subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_file_is_read_though_the_data_folder_cannot_be_written(
+    unwritable_home: Path, tmp_path: Path, sysbench_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write_trace(tmp_path / "trace.json", [[("gemm", 9), ("softmax", 4)]] * 3)
+    expected = printed(capsys, trace, "--json")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {"SYSBENCH_HOME": str(unwritable_home), "TMPDIR": str(temporary)}
+    for words in (["inspect", trace, "--json"], ["export", trace, "html", "-o", tmp_path / "p"]):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "sysbench.tui.cli", *map(str, words)],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        if words[0] == "inspect":
+            assert json.loads(done.stdout) == json.loads(expected)
+    assert (tmp_path / "p").stat().st_size
+    assert not list(temporary.iterdir())
+
+
+def test_where_nothing_can_be_written_the_data_folder_is_named_and_not_the_file(
+    tmp_path: Path, sysbench_home: Path
+) -> None:
+    trace = write_trace(tmp_path / "trace.json", [[("gemm", 9)]])
+    code = (
+        "import resource, sys; from sysbench.tui.cli import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        f"sys.exit(main(['inspect', {str(trace)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert str(sysbench_home / "inspections") in line and os.strerror(errno.EFBIG) in line

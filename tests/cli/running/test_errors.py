@@ -210,6 +210,56 @@ def test_home_that_cannot_be_made_is_a_message(
 @pytest.mark.parametrize(
     "words",
     [
+        "list",
+        "list --trash",
+        "show last",
+        "study list",
+        "baseline list",
+        "stop last",
+        "attach last",
+    ],
+)
+@pytest.mark.parametrize("kind", ["file", "device", "link to nowhere"])
+def test_a_home_that_is_a_file_does_not_read_as_empty(
+    words: str,
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home = Path(os.devnull) if kind == "device" else tmp_path / "file"
+    if kind == "link to nowhere":
+        home.symlink_to(tmp_path / "unmounted")
+    else:
+        home.touch()
+    monkeypatch.setenv("SYSBENCH_HOME", str(home))
+    text = message(capsys, *words.split())
+    assert f"SYSBENCH_HOME = '{home}': is not a folder" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "export last csv -o -",
+        "export trace.json md -o -",
+        "compare last last -o -",
+        "study show x -o -",
+        "inspect . --merged -",
+    ],
+)
+def test_a_dash_names_no_file(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(words.split())
+    assert "name a file" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
         ["tiny", "context=8", "precision=bf16", "--passes", "timing"],
         ["tiny", "--passes", "timing", "context=8", "precision=bf16"],
         ["--context", "8", "--passes", "timing", "tiny", "--precision", "bf16"],

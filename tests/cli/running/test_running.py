@@ -249,3 +249,13 @@ def test_nsys_script_runs_the_same_spec(tmp_path: Path) -> None:
     result = subprocess.run(["bash", script], env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert len(list_runs()) == 1
+
+
+def test_a_run_says_why_auto_is_the_cpu(
+    sysbench_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    replace_workers(monkeypatch, sysbench_home.parent / "double")
+    for device, count in (("auto", 1), ("cpu", 0)):
+        assert main(["run", "tiny", f"device={device}", "--passes", "timing"]) == 0
+        assert capsys.readouterr().err.count("device auto is cpu: ") == count

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
 
 import pytest
@@ -97,6 +100,51 @@ def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--version"])
     assert exit_info.value.code == 0
     assert re.fullmatch(r"sysbench-tui 0\.\S+ \(torch \d\S+\)\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("words", ["--version", "--help", "run --help", "list", "completions bash"])
+@pytest.mark.parametrize("options", [(), ("-u",)], ids=["buffered", "unbuffered"])
+def test_output_that_nobody_takes(
+    words: str, options: tuple[str, ...], sysbench_home: Path
+) -> None:
+    """A reader that has left is no error; a full disk is one."""
+    command = [sys.executable, "-P", *options, "-m", "sysbench.tui.cli", *words.split()]
+    environment = {key: text for key, text in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as closed, open("/dev/full", "wb") as full:
+        for stdout, code, said in ((closed, 0, ""), (full, 1, os.strerror(errno.ENOSPC))):
+            done = subprocess.run(
+                command, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True
+            )
+            assert done.returncode == code
+            assert done.stderr == (said and f"sysbench-tui: {said}\n")
+
+
+@pytest.mark.parametrize("words", ["show RUN", "list"])
+def test_100_mib_are_enough_to_read_a_run(tiny_run: RunDirectory, words: str) -> None:
+    code = (
+        "import resource, sys, psutil; from sysbench.tui.cli import main\n"
+        "limit = psutil.Process().memory_info().vms + 100 * 2**20\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        f"sys.exit(main({words.replace('RUN', tiny_run.id).split()!r}))"
+    )
+    environment = os.environ | {"SYSBENCH_HOME": str(tiny_run.path.parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_lack_of_memory_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(Command, "run", fail)
+    assert main(["list"]) == 1
+    assert capsys.readouterr().err.startswith("sysbench-tui: out of memory: ")
 
 
 def test_version_includes_that_of_torch_without_importing_it() -> None:

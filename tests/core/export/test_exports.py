@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ import pytest
 from sysbench.core.errors import DamagedFileError, NotFoundError, SpecError
 from sysbench.core.export.exports import EXPORTS, default_path, write_export
 from sysbench.core.export.text_formats import table_as_csv, tables_as_tidy_csv
+from sysbench.core.export.written_files import replacing
 from sysbench.core.runs.run_directory import RunDirectory, create_run
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.tables.cells import literal
 from sysbench.core.tables.section_tables import tables_of
 from sysbench.core.tables.table import Table
 
@@ -102,10 +105,13 @@ def test_csv_folder_reads_back_to_the_same_cells(gpu_run: RunDirectory, tmp_path
             header, *rows = csv.reader(file)
         table = tables[path.stem]
         assert tuple(header) == table.columns
-        assert rows == [["" if cell is None else str(cell) for cell in row] for row in table.rows]
+        assert rows == [
+            ["" if cell is None else literal(str(cell)) for cell in row] for row in table.rows
+        ]
     kernels = gpu_run.record().kernels
     assert kernels is not None
-    assert read_csv(tmp_path / "tables" / "kernels.csv")[0]["name"] == kernels.rows[0].name
+    name = read_csv(tmp_path / "tables" / "kernels.csv")[0]["name"]
+    assert name == literal(kernels.rows[0].name)
 
 
 def test_csv_file_is_tidy(gpu_run: RunDirectory, tmp_path: Path) -> None:
@@ -168,6 +174,34 @@ def test_a_device_is_not_replaced_though_forced(
     assert target.is_fifo()
 
 
+@pytest.mark.parametrize("kind", EXPORTS)
+@pytest.mark.parametrize("leads_to", ["/proc/self/fd/{file}", "/dev/stdout", "other"])
+def test_no_link_of_the_system_is_replaced_though_forced(
+    gpu_run: RunDirectory, tmp_path: Path, kind: str, leads_to: str
+) -> None:
+    """What they lead to may be a regular file, as standard output in a file is."""
+    target = tmp_path / "out.csv"
+    (tmp_path / "other").symlink_to("/dev/stdin")
+    with (tmp_path / "file").open("wb") as file:
+        target.symlink_to(leads_to.format(file=file.fileno()))
+        with pytest.raises(SpecError, match="not replaced"):
+            write_export(gpu_run, kind, target, force=True)
+        assert target.is_symlink()
+    assert not (tmp_path / "file").stat().st_size
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/full")])
+def test_what_appears_while_an_export_is_written_is_not_replaced(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    target = tmp_path / "r.md"
+    with pytest.raises(SpecError, match="output"), replacing(target) as file:
+        file.write(b"text")
+        make(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.md"]
+    assert not target.is_file()
+
+
 def test_folder_as_target_gets_the_default_name(gpu_run: RunDirectory, tmp_path: Path) -> None:
     (out,) = write_export(gpu_run, "md", tmp_path)
     assert out == tmp_path / f"{gpu_run.id}.md"
@@ -175,7 +209,7 @@ def test_folder_as_target_gets_the_default_name(gpu_run: RunDirectory, tmp_path:
 
 def test_target_that_cannot_be_made_is_a_message(gpu_run: RunDirectory, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpecError, match="cannot be written"):
+    with pytest.raises(SpecError, match=r"cannot be written: .*/file is not a folder"):
         write_export(gpu_run, "md", tmp_path / "file" / "r.md")
 
 
@@ -235,9 +269,10 @@ def test_nsys_script_leaves_out_what_the_installed_nsys_lacks(
 
 @pytest.mark.parametrize("name", ['=HYPERLINK("http://x")', "+1", "-1+1", "@SUM(A1)", "\t=1"])
 def test_a_foreign_name_is_no_formula_in_a_spreadsheet(name: str) -> None:
+    shown = r"\t=1" if name[0] == "\t" else f"'{name}"  # a visible tab starts no formula
     rows = ((name, -1.5), ("k<-1>", None))
     table = Table(name="t", title="T", columns=("name", "value"), rows=rows)
     lines = list(csv.reader(table_as_csv(table).decode().splitlines()))
-    assert lines == [["name", "value"], [f"'{name}", "-1.5"], ["k<-1>", ""]]
+    assert lines == [["name", "value"], [shown, "-1.5"], ["k<-1>", ""]]
     tidy = list(csv.reader(tables_as_tidy_csv([table]).decode().splitlines()))
-    assert tidy[1] == ["t", "0", "name", f"'{name}"]
+    assert tidy[1] == ["t", "0", "name", shown]

@@ -7,9 +7,11 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from urllib.error import HTTPError
@@ -25,12 +27,8 @@ from sysbench.core.storage import HOME_VARIABLE
 
 @pytest.fixture
 def server(tiny_run: RunDirectory) -> Iterator[PageServer]:
-    one = PageServer(tiny_run)
-    thread = Thread(target=one.serve)
-    thread.start()
-    yield one
-    one.close()
-    thread.join()
+    with serving(tiny_run) as one:
+        yield one
 
 
 def test_the_page_and_the_artifacts_are_there(server: PageServer, tiny_run: RunDirectory) -> None:
@@ -124,29 +122,87 @@ def test_a_client_that_says_nothing_is_dropped(
     tiny_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sysbench.core.export.server.SILENT_SECONDS", 0.05)
-    one = PageServer(tiny_run)
-    thread = Thread(target=one.serve)
-    thread.start()
-    try:
-        with socket.create_connection(("127.0.0.1", one.port), timeout=60) as client:
-            assert client.recv(1) == b""
-    finally:
-        one.close()
-        thread.join()
+    with (
+        serving(tiny_run) as one,
+        socket.create_connection(("127.0.0.1", one.port), timeout=60) as client,
+    ):
+        assert client.recv(1) == b""
 
 
-def test_a_link_out_of_the_run_is_not_served(tiny_run: RunDirectory, tmp_path: Path) -> None:
-    run = RunDirectory(shutil.copytree(tiny_run.path, tmp_path / tiny_run.id))
-    secret = tmp_path / "secret"
-    secret.write_text("secret")
-    run.trace_path.unlink()
-    run.trace_path.symlink_to(secret)
+@contextmanager
+def serving(run: RunDirectory) -> Iterator[PageServer]:
     one = PageServer(run)
     thread = Thread(target=one.serve)
     thread.start()
     try:
-        with pytest.raises(HTTPError, match="404"):
-            urlopen(f"{one.url}trace.json.gz")
+        yield one
     finally:
         one.close()
         thread.join()
+
+
+def link_the_file(trace: Path, secret: Path) -> None:
+    trace.unlink()
+    trace.symlink_to(secret)
+
+
+def link_the_folder(trace: Path, secret: Path) -> None:
+    shutil.rmtree(trace.parent)
+    secret.rename(secret.with_name(trace.name))
+    trace.parent.symlink_to(secret.parent)
+
+
+def make_a_pipe(trace: Path, secret: Path) -> None:
+    trace.unlink()
+    os.mkfifo(trace)
+
+
+def delete(trace: Path, secret: Path) -> None:
+    trace.unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "is_later"),
+    [
+        *((change, False) for change in (link_the_file, make_a_pipe, delete)),
+        *((change, True) for change in (link_the_file, link_the_folder, make_a_pipe, delete)),
+    ],
+)
+def test_only_a_file_of_the_run_is_served(
+    tiny_run: RunDirectory,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    change: Callable[[Path, Path], None],
+    is_later: bool,
+) -> None:
+    run = RunDirectory(shutil.copytree(tiny_run.path, tmp_path / "runs" / tiny_run.id))
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    if not is_later:
+        change(run.trace_path, secret)
+    with serving(run) as one:
+        if is_later:
+            with urlopen(f"{one.url}trace.json.gz") as answer:
+                assert answer.read() == tiny_run.trace_path.read_bytes()
+            change(run.trace_path, secret)
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{one.url}trace.json.gz", timeout=60)
+        with urlopen(f"{one.url}record.json") as answer:
+            assert answer.read() == tiny_run.record_path.read_bytes()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_client_that_hangs_up_is_no_error(
+    tiny_run: RunDirectory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with serving(tiny_run) as one:
+        path = f"/{one.url.split('/')[3]}/"
+        for line in ("GET /x", f"GET {path}", f"GET {path}trace.json.gz", "GET", "POST /"):
+            for host in ("localhost", "evil.example"):
+                with socket.create_connection(("127.0.0.1", one.port)) as client:
+                    reset = struct.pack("ii", 1, 0)
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                    client.sendall(f"{line} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        with urlopen(one.url) as answer:
+            assert answer.status == 200
+    assert capfd.readouterr().err == ""

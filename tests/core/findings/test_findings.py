@@ -100,6 +100,15 @@ def test_a_quiet_run_is_called_trustworthy(quiet: Record) -> None:
     assert only(quiet).severity == "good"
 
 
+def test_steps_that_the_device_outlasts_are_reported(quiet: Record) -> None:
+    def timed(clock: str, wall_ms: float | None) -> list[str]:
+        return rules(bent(quiet, timing=bent(quiet.timing, clock=clock, wall_ms=wall_ms)))
+
+    assert timed("cuda-events", 640.0) == ["work-outside-steps"]
+    assert timed("cuda-events", 10.4) == timed("cuda-events", None) == ["trustworthy"]
+    assert timed("host", 640.0) == ["trustworthy"], "the host's steps have all that it did"
+
+
 def test_wide_interval_is_reported_with_its_target(quiet: Record) -> None:
     assert quiet.timing is not None
     step = spread([10.0, 14.0] * 20)
@@ -322,6 +331,38 @@ def test_every_early_end_comes_first_with_a_next_step(quiet: Record, outcome: An
     assert finding.rule == "ended-early"
     assert finding.why == "what happened"
     assert finding.next
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("an illegal memory access was encountered", "CUDA_LAUNCH_BLOCKING=1"),
+        ("device-side assert triggered", "CUDA_LAUNCH_BLOCKING=1"),
+        ("unspecified launch failure", "CUDA_LAUNCH_BLOCKING=1"),
+        ("operation not supported on global/shared address space", "CUDA_LAUNCH_BLOCKING=1"),
+        ("CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(…)`", "CUDA_LAUNCH_BLOCKING=1"),
+        ("CUDA-capable device(s) is/are busy or unavailable", "compute mode"),
+        ("all CUDA-capable devices are busy or unavailable", "compute mode"),
+        ("uncorrectable ECC error encountered", "ECC"),
+        ("uncorrectable NVLink error detected during the execution", "Xid"),
+        ("system not yet initialized", "fabricmanager"),
+        ("system has unsupported display driver / cuda driver combination", "reboot"),
+        ("forward compatibility was attempted on non supported HW", "cuda-compat"),
+        ("CUDA driver version is insufficient for CUDA runtime version", "Update"),
+        ("The NVIDIA driver on your system is too old (found version 11040).", "Update"),
+        ("no kernel image is available for execution on the device", "get_arch_list"),
+        ("no CUDA-capable device is detected", "CUDA_VISIBLE_DEVICES"),
+        ("MPS server is not ready to accept new MPS client requests", "MPS"),
+        ("operation not permitted when stream is capturing", "graph"),
+    ],
+)
+def test_what_to_do_about_a_cuda_error_goes_by_the_error(
+    quiet: Record, error: str, words: str
+) -> None:
+    ended = PassRecord("trace", "cuda-error", f"RuntimeError: CUDA error: {error}", 1.0)
+    finding = findings_of(bent(quiet, passes=[ended]))[0]
+    assert words in finding.next
+    assert ("LAUNCH_BLOCKING" in finding.next) == ("LAUNCH_BLOCKING" in words)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,63 @@ def test_no_driver_is_the_reason_without_one(without_nvml: RunPython, cuda_torch
     assert "take cpu" in message
 
 
+ASKS_TORCH = """
+import json, os
+from sysbench.core.machine.devices import find_cuda, resolve_device
+found = find_cuda()
+print(json.dumps([resolve_device("auto"), len(found.devices), found.why_none, found.is_left_out]))
+"""
+HIP_TORCH = """
+class cuda:
+    def device_count(): return {count}
+    def init(): {init}
+"""
+
+
+def hip_torch(folder: Path, count: int, init: str = "pass") -> str:
+    """A folder with a torch for AMD's GPUs, of which NVML knows nothing."""
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").write_text(HIP_TORCH.format(count=count, init=init))
+    (folder / "torch" / "version.py").write_text(
+        "__version__ = '2.11.0+rocm6.4'\ncuda = None\nhip = '6.4.43482'\n"
+    )
+    return str(folder)
+
+
+def test_a_torch_for_rocm_is_asked_for_its_devices(without_nvml: RunPython, tmp_path: Path) -> None:
+    site = hip_torch(tmp_path, 3)
+    assert without_nvml(ASKS_TORCH, PYTHONPATH=site) == ["cuda:0", 3, "", False]
+
+
+def test_what_torch_says_of_no_device_is_the_reason(
+    without_nvml: RunPython, tmp_path: Path
+) -> None:
+    site = hip_torch(tmp_path, 1, "raise RuntimeError('No HIP GPUs are available')")
+    device, count, why, _ = without_nvml(ASKS_TORCH, PYTHONPATH=site)
+    assert (device, count) == ("cpu", 0)
+    assert why.endswith("torch 2.11.0+rocm6.4: No HIP GPUs are available")
+
+
+@pytest.mark.parametrize(("code", "words"), [(18, "updated while loaded"), (9, "not loaded")])
+def test_a_gpu_that_nvml_has_and_cannot_give_is_left_out(
+    on_stub: RunPython, cuda_torch: str, code: int, words: str
+) -> None:
+    answer = on_stub(ASKS_TORCH, NVML_STUB_INIT=str(code), PYTHONPATH=cuda_torch)
+    assert answer[0] == "cpu" and words in answer[2] and answer[3] is True
+
+
+def test_a_gpu_that_is_hidden_is_not_left_out(on_stub: RunPython, cuda_torch: str) -> None:
+    settings = {"NVML_STUB_INIT": "18", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": cuda_torch}
+    assert on_stub(ASKS_TORCH, **settings)[3] is False
+
+
+def test_a_torch_for_the_cpu_leaves_a_gpu_out(on_stub: RunPython, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.9.1+cpu'\ncuda = None\n")
+    assert on_stub(ASKS_TORCH, PYTHONPATH=str(tmp_path))[3] is True
+
+
 def gpus(*names: str, mig: bool = False) -> list[DeviceSample]:
     return [
         DeviceSample(index=n, name=name, uuid=f"GPU-{n}f00", mig=mig)
@@ -111,7 +168,13 @@ def gpus(*names: str, mig: bool = False) -> list[DeviceSample]:
         ({"CUDA_VISIBLE_DEVICES": "1,-1,0"}, [1]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-"}, []),
         ({"CUDA_VISIBLE_DEVICES": ""}, []),
-        ({"CUDA_VISIBLE_DEVICES": "MIG-1234,0"}, [None, 0]),
+        ({"CUDA_VISIBLE_DEVICES": "1,1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "0,2, 0,1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "1,GPU-1f"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "2,-1,2"}, [2]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1234,0"}, [None]),
+        ({"CUDA_VISIBLE_DEVICES": "0,MIG-1234,MIG-5678"}, [None]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1234,MIG-1234"}, []),
     ],
 )
 def test_cuda_numbers_become_nvml_numbers(
@@ -153,7 +216,11 @@ def test_a_worker_numbers_its_devices_as_we_do(
 
 
 def test_a_gpu_in_mig_mode_is_not_what_a_run_gets() -> None:
-    assert visible_devices(gpus("A", mig=True), {}) == [None]
+    for slices in (gpus("A", mig=True), gpus("A", "A", mig=True)):
+        assert visible_devices(slices, {}) == [None]
+    mixed = [gpus("A")[0], gpus("A", "A", mig=True)[1]]
+    assert visible_devices(mixed, {}) == [None]
+    assert visible_devices(mixed, {"CUDA_VISIBLE_DEVICES": "0"}) == [mixed[0]]
 
 
 def test_nvml_index_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

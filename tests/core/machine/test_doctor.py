@@ -10,14 +10,17 @@ import pytest
 
 from sysbench.core.machine.children import PYTHON_VARIABLE
 from sysbench.core.machine.doctor_checks import (
+    Modes,
     Survey,
     check_compiler,
     check_counters,
     check_home,
+    check_modes,
     check_peaks,
     check_shared_memory,
     check_terminal,
     check_torch,
+    gpu_checks,
     may_profile,
 )
 
@@ -59,6 +62,48 @@ def test_a_capable_gpu(on_stub: RunPython) -> None:
     assert "driver 580.95.05, CUDA up to 13.0" in checks["GPU"]["found"]
     assert checks["telemetry"]["status"] == "ok"
     assert checks["activity counters"]["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(9, "modprobe"), (18, "reboot"), (4, "/dev/nvidia"), (999, "Xid")]
+)
+def test_each_reason_of_a_silent_driver_has_its_remedy(
+    on_stub: RunPython, code: int, remedy: str
+) -> None:
+    check = on_stub(EXAMINE, NVML_STUB_INIT=str(code))["GPU"]
+    assert check["status"] == "missing" and remedy in check["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words", "remedy"),
+    [
+        ({}, "compute mode default, persistence on, ECC on, uncorrected errors 0", ""),
+        ({"PERSISTENCE": "0"}, "persistence off", ""),
+        ({"COMPUTE_MODE": "2"}, "compute mode prohibited", "nvidia-smi -c DEFAULT"),
+        ({"COMPUTE_MODE": "3"}, "compute mode exclusive process", "nvidia-smi -c DEFAULT"),
+        ({"REMAP_PENDING": "1"}, "damaged rows", "reset the GPU"),
+        ({"ECC_ERRORS": "3"}, "uncorrected errors 3", "reset the GPU"),
+    ],
+)
+def test_modes_of_a_gpu_that_decide_how_it_measures(
+    on_stub: RunPython, setting: dict[str, str], words: str, remedy: str
+) -> None:
+    settings = {f"NVML_STUB_{name}": value for name, value in setting.items()}
+    check = on_stub(EXAMINE, **settings)["GPU modes"]
+    assert words in check["found"] and remedy in check["remedy"]
+    assert (check["status"] == "ok") == (not remedy)
+
+
+def test_a_gpu_that_only_torch_sees_is_no_missing_driver() -> None:
+    survey = Survey(unavailable="no NVIDIA driver", seen_by_torch=2)
+    (check,) = gpu_checks(survey)
+    assert check.status == "warning" and check.found.startswith("torch finds 2 GPUs")
+    assert "compute,utility" in check.remedy
+
+
+def test_mps_is_named() -> None:
+    check = check_modes([Modes(3, True, True, 0, False)], has_mps=True)
+    assert check.status == "warning" and "MPS runs" in check.found
 
 
 def test_fields_that_a_gpu_does_not_report(on_stub: RunPython) -> None:

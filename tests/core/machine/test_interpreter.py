@@ -62,6 +62,7 @@ def test_a_virtual_environment_with_another_torch_can_run_workers(tmp_path: Path
     assert torch_facts(python) == {
         "version": "2.12.0+cu130",
         "cuda": "13.0",
+        "hip": None,
         "path": str(site / "torch"),
     }
     assert probe_python(python, ["lib", "none"]).libraries == {"lib": "1.5"}

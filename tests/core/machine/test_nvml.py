@@ -250,6 +250,14 @@ def test_processes_are_named_and_their_memory_may_be_hidden(on_stub: RunPython) 
     ]
 
 
+def test_graphics_programs_and_clients_of_mps_are_processes_too(on_stub: RunPython) -> None:
+    lists = {"PROCESSES": "4211:1024", "GRAPHICS": "77:5,4211:1024", "MPS": "5000:9"}
+    settings = {f"NVML_STUB_{name}": rows for name, rows in lists.items()}
+    processes = on_stub(READ_THRICE, **settings)["looks"][0][0]["processes"]
+    held = [(one["pid"], one["memory_bytes"]) for one in processes]
+    assert held == [(4211, 1024), (77, 5), (5000, 9)]
+
+
 def test_clock_reasons_become_words(on_stub: RunPython) -> None:
     device = on_stub(READ_THRICE, NVML_STUB_REASONS="0x24")["looks"][0][0]
     assert device["clock_reasons"] == ["power cap", "software thermal"]

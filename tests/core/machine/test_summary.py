@@ -169,6 +169,19 @@ def test_other_processes_are_named_with_the_most_they_held() -> None:
     ]
 
 
+def test_ids_of_the_host_are_no_other_processes_in_a_container() -> None:
+    def seen(*pids: int) -> list[Sample]:
+        rows = [ProcessUse(pid=pid, name="unseen process", memory_bytes=7) for pid in pids]
+        return [sample(0, gpu(processes=[*rows, ProcessUse(pid=9, name="Xorg")]))]
+
+    hidden = summarise(seen(40_001, 40_002), 0, own_pids=frozenset({12}))
+    assert [row["name"] for row in hidden.other_processes] == ["Xorg"]
+    assert "ids of the host" in hidden.missing["other_processes"]
+    known = summarise(seen(12, 40_002), 0, own_pids=frozenset({12}))
+    assert [row["pid"] for row in known.other_processes] == [40_002, 9]
+    assert "other_processes" not in known.missing
+
+
 def test_the_conditions_of_a_process_are_of_its_measured_part_and_its_tenants_of_its_life() -> None:
     def at(t_ns: int, clock: int, pid: int) -> Sample:
         processes = [ProcessUse(pid=1, name="own"), ProcessUse(pid=pid, name="other")]

@@ -30,7 +30,7 @@ def test_the_ddp_study_tries_every_way_of_sharing() -> None:
 def test_a_cell_with_more_ranks_than_gpus_is_refused_with_the_reason(
     gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "find_cuda", lambda: ([None] * gpus, ""))
+    monkeypatch.setattr(devices, "find_cuda", lambda: devices.FoundCuda([None] * gpus))
     study = with_variant(load_study("ddp"), "small")
     for cell in expand(study, {"device": "cuda"}):
         assert (cell.spec is not None) == (gpus == 2)

@@ -15,7 +15,7 @@ from tests.gpu.stages.stage import NO_TIME, Bench, header, line
 
 def lines(bench: Bench) -> Iterator[str]:
     """Measure every device in turn; the rates are then the roofs of what follows."""
-    count = len(find_cuda()[0]) if bench.device != "cpu" else 0
+    count = len(find_cuda().devices) if bench.device != "cpu" else 0
     devices = [f"cuda:{number}" for number in range(count)] or [bench.device]
     rounds, seconds = (1, 0.01) if bench.is_quick else (ROUNDS, SECONDS)
     found = []
