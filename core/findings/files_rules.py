@@ -62,7 +62,7 @@ REMEDIES = {
         "larger batches need fewer launches.",
     ),
     ON_SYNC: (
-        "mostly after a synchronization",
+        "mostly while the CPU waited in a synchronization",
         "Look for .item(), .cpu(), print or a synchronization; read results later.",
     ),
     LAUNCHING: (
@@ -76,6 +76,15 @@ REMEDIES = {
     ),
 }
 """By cause: end of the verdict, next step."""
+
+LOADER_REMEDY = (
+    "Raise num_workers and prefetch_factor, set pin_memory=True, or move work out of __getitem__ "
+    "and collate_fn."
+)
+MAX_LAUNCH_NS = 20_000
+"""Mean idle time per launch call up to which the calls are merely many, not slow."""
+MAX_AROUND_SHARE = 0.9
+"""Share of the span above which an open annotation explains nothing."""
 
 NO_MAIN_CAUSE = ("for several reasons", "See the idle rows of the kernel table.")
 
@@ -120,10 +129,13 @@ def device_idle(kernels: Kernels) -> Finding | None:
     idle_ns = fsum(row.ns for row in kernels.idle)
     if kernels.source != "kernels" or not whole_ns or idle_ns < IDLE_LIMIT * whole_ns:
         return None
-    longest = max(kernels.idle, key=lambda row: row.ns)
-    reason, remedy = REMEDIES.get(longest.cause, NO_MAIN_CAUSE)
-    if longest.ns < MAIN_CAUSE_SHARE * idle_ns:
+    causes = _causes(kernels)
+    cause = max(causes, key=lambda name: causes[name])
+    reason, remedy = REMEDIES.get(cause, NO_MAIN_CAUSE)
+    if causes[cause] < MAIN_CAUSE_SHARE * idle_ns:
         reason, remedy = NO_MAIN_CAUSE
+    elif cause == HOST_LATE and _loader_ns(kernels) >= MAIN_CAUSE_SHARE * _late_ns(kernels):
+        reason, remedy = "mostly waiting for the data loader", LOADER_REMEDY
     parts = ", ".join(
         f"{idle_label(row.cause)} {row.ns / 1e6:.4g} ms"
         for row in sorted(kernels.idle, key=lambda row: -row.ns)
@@ -137,28 +149,48 @@ def device_idle(kernels: Kernels) -> Finding | None:
         f"{_longest_calls(kernels, idle_ns)}{_outside_steps(kernels)} Profiling slows "
         "the CPU, not the kernels: the share may be lower without it.",
         next=remedy,
-        numbers={"idle": idle_ns / whole_ns, "cause": longest.cause, "cause_ns": longest.ns},
+        numbers={"idle": idle_ns / whole_ns, "cause": cause, "cause_ns": causes[cause]},
         # The wait for the loader has a finding of its own.
         cost=(idle_ns - _loader_ns(kernels)) / whole_ns,
     )
 
 
+def _causes(kernels: Kernels) -> dict[str, float]:
+    """Nanoseconds by cause; many calls of the usual length mean that the host is late."""
+    causes = {row.cause: row.ns for row in kernels.idle}
+    late_ns, launching_ns = causes.get(HOST_LATE, 0.0), causes.get(LAUNCHING, 0.0)
+    if launching_ns > late_ns and not _has_slow_launches(kernels):
+        causes |= {HOST_LATE: late_ns + launching_ns, LAUNCHING: 0.0}
+    return causes
+
+
+def _has_slow_launches(kernels: Kernels) -> bool:
+    launching_ns = fsum(row.ns for row in kernels.idle if row.cause == LAUNCHING)
+    return launching_ns * kernels.steps > MAX_LAUNCH_NS * kernels.coverage.launches
+
+
+def _late_ns(kernels: Kernels) -> float:
+    return fsum(row.ns for row in kernels.idle if row.cause == HOST_LATE) * kernels.steps
+
+
 def _open_annotation(kernels: Kernels) -> str:
-    late_ns = fsum(row.ns for row in kernels.idle if row.cause == HOST_LATE) * kernels.steps
+    late_ns, whole_ns = _late_ns(kernels), kernels.step_ms * 1e6 * kernels.steps
     ranges = kernels.host.annotations if kernels.host else []
     steps = kernels.marked_steps.rows if kernels.marked_steps else []
     around = {name for row in steps for name in (row.name, re.sub(r"\d+", "*", row.name))}
     candidates = [
         row
         for row in ranges
-        if row.late_ns >= max(MAIN_CAUSE_SHARE * late_ns, 1) and row.name not in around
+        if row.own_late_ns >= max(MIN_CAUSE_SHARE * late_ns, 1)
+        and row.host_ns < MAX_AROUND_SHARE * whole_ns
+        and row.name not in around
     ]
     if not candidates:
         return ""
-    narrowest = min(candidates, key=lambda row: row.host_ns)
+    main = max(candidates, key=lambda row: row.own_late_ns)
     return (
-        f" {narrowest.late_ns / 1e6:.4g} of {late_ns / 1e6:.4g} ms of the wait for launches lie in "
-        f"the annotation {narrowest.name}."
+        f" {main.late_ns / 1e6:.4g} of {late_ns / 1e6:.4g} ms of the wait for launches lie in "
+        f"the annotation {main.name}."
     )
 
 
@@ -166,7 +198,8 @@ def _longest_calls(kernels: Kernels, idle_ns: float) -> str:
     calls = kernels.host.calls if kernels.host else []
     causes = {row.cause for row in kernels.idle if row.ns >= MIN_CAUSE_SHARE * idle_ns}
     words = ""
-    if LAUNCHING in causes and (launches := [row for row in calls if LAUNCH.search(row.name)]):
+    is_slow = LAUNCHING in causes and _has_slow_launches(kernels)
+    if is_slow and (launches := [row for row in calls if LAUNCH.search(row.name)]):
         longest = max(launches, key=lambda row: row.max_ns)
         words += f" The longest launch call, {longest.name}, took {longest.max_ns / 1e6:.4g} ms."
     if ON_SYNC in causes and (waits := [row for row in calls if SYNC.search(row.name)]):
@@ -265,8 +298,7 @@ def data_loader(kernels: Kernels) -> Finding | None:
         verdict=f"The {who} waits {waiting_ns / 1e6:.4g} of {whole_ns / 1e6:.4g} ms "
         f"({percent(waiting_ns / whole_ns, 0)}) for the data loader.",
         why=f"{counted(calls, 'call')} of {rows[0].name} take {open_ns / 1e6:.4g} ms on the CPU.",
-        next="Raise num_workers and prefetch_factor, set pin_memory=True, or move work out of "
-        "__getitem__ and collate_fn.",
+        next=LOADER_REMEDY,
         numbers={"share": waiting_ns / whole_ns, "limit": LOADER_LIMIT},
         cost=waiting_ns / whole_ns,
     )

@@ -119,7 +119,7 @@ class HostRange(msgspec.Struct, frozen=True, kw_only=True):
     backward from its own threads. ``launched`` counts the kernels, copies and fills of
     ``total_ns``, without a device the operators. ``host_ns`` is the time that any call was open,
     per thread; ``late_ns`` the part of it in which the device was idle because the host had not
-    launched yet.
+    launched yet, ``own_late_ns`` the part of that in no nested range.
     """
 
     name: str
@@ -130,6 +130,7 @@ class HostRange(msgspec.Struct, frozen=True, kw_only=True):
     total_ns: int
     meanwhile_ns: int
     late_ns: int = 0
+    own_late_ns: int = 0
 
 
 class HostSide(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ import numpy as np
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from sysbench.core.trace.idle_causes import LAUNCH
-from sysbench.core.trace.intervals import Times
+from sysbench.core.trace.idle_causes import LAUNCH, SYNC
+from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.numbers import durations, integers, nanoseconds
 from sysbench.core.trace.operators import operands_text
 from sysbench.core.trace.trace_events import (
@@ -40,12 +40,30 @@ FILL_LAUNCH = re.compile(r"Memset")
 
 
 class Launches:
-    """Calls of the runtime and the driver. Launches ran on a device, into a graph, or are lost."""
+    """Calls of the runtime and the driver. Launches ran on a device, into a graph, or are lost.
 
-    def __init__(self, trace: Trace) -> None:
+    Args:
+        device: Leaves out launches onto other devices, and of threads that launch only there; None
+            for all launches.
+    """
+
+    def __init__(self, trace: Trace, device: int | None = None) -> None:
         self.calls = trace.host.take(trace.host.kind == Kind.RUNTIME)
         self._names = trace.names
-        self._is_launch = self.named(LAUNCH)
+        elsewhere = np.zeros(len(self.calls), dtype=np.bool_)
+        here = ~elsewhere
+        if device is not None:
+            is_here = trace.device.device == device
+            has_id = self.calls.correlation > 0
+            ran_here, ran_elsewhere = (
+                has_id & np.isin(self.calls.correlation, trace.device.correlation[chosen])
+                for chosen in (is_here, ~is_here)
+            )
+            here = np.isin(self.calls.thread, self.calls.thread[ran_here])
+            is_other = np.isin(self.calls.thread, self.calls.thread[ran_elsewhere]) & ~here
+            elsewhere = (ran_elsewhere & ~ran_here) | is_other
+        self._here = here
+        self._is_launch = self.named(LAUNCH) & ~elsewhere
         self._captured = self._is_launch & self._in_captures()
         ran = self._is_launch & ~self._captured & (self.calls.correlation > 0)
         at = np.flatnonzero(ran)
@@ -60,6 +78,11 @@ class Launches:
         at = self._lost[self.named(pattern)[self._lost]]
         _, first = np.unique(self.calls.correlation[at], return_index=True)
         return self.calls.start[at[first]]
+
+    def syncs(self) -> Cover:
+        """Return the time inside synchronizing calls of the threads that launch onto the device."""
+        chosen = self._here & self.named(SYNC)
+        return Cover(self.calls.start[chosen], self.calls.end[chosen])
 
     def count(self, low: int, high: int) -> int:
         # A driver's call inside a runtime's may have the same id: one launch.

@@ -143,13 +143,12 @@ class _LaneMaker:
         self.scopes: Scopes = ledger.scopes
         self.texts = _Texts()
         self.left_out: list[str] = []
-        self.launches = Launches(trace)
         own = steps_window(trace)
         self.steps = own_steps(self.scopes.ranges, own) if own else find_steps(trace)
 
     def lanes(self) -> Iterator[Lane]:
         if self.ledger.device is None:
-            yield from self._of_work(HOST, self.ledger.work, self.ledger.window)
+            yield from self._of_work(HOST, self.ledger.work, self.ledger.window, None)
             yield from self._host_ranges(self._threads(MAX_LAUNCHING_THREADS))
             return
         devices = devices_by_work(self.trace)
@@ -160,7 +159,7 @@ class _LaneMaker:
             if device == self.ledger.device and self.ledger.host_window is None:
                 low = min(low, self.ledger.window.low)
                 high = max(high, self.ledger.window.high)
-            yield from self._of_work(f"GPU {device}", work, Window(low, high))
+            yield from self._of_work(f"GPU {device}", work, Window(low, high), device)
         threads = self._threads(MAX_LAUNCHING_THREADS)
         yield from self._host_ranges(threads)
         yield from self._host_calls(threads)
@@ -176,8 +175,10 @@ class _LaneMaker:
         if count > limit:
             self.left_out.append(f"{counted(count - limit, f'idler {noun}')} of the {group}")
 
-    def _of_work(self, group: str, work: Activities, window: Window) -> Iterator[Lane]:
-        on_device = self.ledger.device is not None
+    def _of_work(
+        self, group: str, work: Activities, window: Window, device: int | None
+    ) -> Iterator[Lane]:
+        on_device = device is not None
         low, high = window.low, window.high
         if self.steps is not None:
             cuts = (self.steps.start, self.steps.end)
@@ -191,7 +192,8 @@ class _LaneMaker:
             yield from self._streams(group, work, events)
         else:
             yield from self._operator_threads(group, work, events)
-        gaps = window_gaps(self.launches, work, window, on_device=on_device)
+        launches = Launches(self.trace, device)
+        gaps = window_gaps(launches, work, window, on_device=on_device)
         covers = {**gaps.causes, UNATTRIBUTED: gaps.unattributed}
         start = np.concatenate([cover.start for cover in covers.values()])
         end = np.concatenate([cover.end for cover in covers.values()])

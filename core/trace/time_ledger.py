@@ -22,7 +22,6 @@ from sysbench.core.trace.idle_causes import (
     LAUNCHING,
     ON_SYNC,
     OUTSIDE_OPERATORS,
-    SYNC,
     UNKNOWN,
 )
 from sysbench.core.trace.intervals import Cover, Times, exclusive
@@ -40,10 +39,11 @@ from sysbench.core.trace.trace_events import NONE, Trace
 def gaps_of(launches: Launches, work: Activities, low: int, high: int) -> Gaps:
     """Return the time of [low, high) in which nothing ran, by cause.
 
-    Until the launch of the work that ends a gap begins, the host is late; or waiting on a sync if
-    it was inside a synchronizing call when the gap began. Then it is inside the launch call, which
-    can be long: it loads code or waits for a full queue. After that the work is launched but not
-    started. After the launch of work that the trace never shows, a gap cannot be called idle.
+    Until the launch of the work that ends a gap begins, the host is late; but it waits on a sync
+    while a thread that launches this work is inside a synchronizing call. Then it is inside the
+    launch call, which can be long: it loads code or waits for a full queue. After that the work is
+    launched but not started. After the launch of work that the trace never shows, a gap cannot be
+    called idle.
     """
     begin, end = Cover(work.start, work.end).gaps(low, high)
     # A gap is split in up to four: begin … launch … return … idle_end … end.
@@ -56,18 +56,15 @@ def gaps_of(launches: Launches, work: Activities, low: int, high: int) -> Gaps:
     launched[has_next] = work.launched[order[following[has_next]]]
     returned = launched.copy()
     returned[has_next] = work.returned[order[following[has_next]]]
-    calls = launches.calls
-    is_sync = launches.named(SYNC)
-    syncs = Cover(calls.start[is_sync], calls.end[is_sync])
-    on_sync = syncs.within(begin, begin + 1) > 0  # the gap's first nanosecond lies in a sync
     unknown = has_next & (launched == NONE)
     known = ~unknown
     launched = np.clip(launched, begin, idle_end)
     returned = np.clip(returned, launched, idle_end)
+    on_host, syncs = Cover(begin[known], launched[known]), launches.syncs()
     return Gaps(
         causes={
-            HOST_LATE: Cover(begin[~on_sync & known], launched[~on_sync & known]),
-            ON_SYNC: Cover(begin[on_sync & known], launched[on_sync & known]),
+            HOST_LATE: on_host.without(syncs),
+            ON_SYNC: on_host.shared(syncs),
             LAUNCHING: Cover(launched[known], returned[known]),
             BETWEEN: Cover(returned[known], idle_end[known]),
             UNKNOWN: Cover(begin[unknown], idle_end[unknown]),
@@ -158,10 +155,10 @@ def time_ledger(
         DamagedFileError: The trace marks no such step, or the step ran nothing.
     """
     scopes = host_scopes(trace)
-    launches = Launches(trace)
     devices = devices_by_work(trace)
     if device is not None:
         devices = [device, *(other for other in devices if other != device)]
+    launches = Launches(trace, devices[0] if devices else None)
     names = trace.names
     if devices:
         work = device_activities(trace, scopes, devices[0])

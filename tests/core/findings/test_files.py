@@ -248,3 +248,65 @@ def test_snapshots_of_others_that_ran_out(
 ) -> None:
     (found,) = inspected(shared_data / f"cases/{case}.pickle").findings
     assert words in found.verdict
+
+
+def idle_of(inspection: Inspection) -> dict[str, float]:
+    assert inspection.kernels is not None
+    return {row.cause: row.ns for row in inspection.kernels.idle if row.ns}
+
+
+@pytest.mark.parametrize(("returns", "words"), [(70, "waiting for the CPU to launch"), (900, "in")])
+def test_gap_cut_at_sync_end(writer: Any, inspected: Inspected, returns: int, words: str) -> None:
+    writer.launch(0, GEMM, 10, 50)
+    writer.call("cudaStreamSynchronize", 20, returns - 20)
+    writer.call("cudaEventSynchronize", 30, 950, tid=999)  # of a thread that launches nothing
+    writer.launch(990, GEMM, 994, 6)
+    inspection = inspected(writer.write())
+    assert idle_of(inspection) == {
+        "waiting on a sync": returns - 60,
+        "host had not launched yet": 990 - returns,
+        "host inside the launch call": 2,
+        "between launched kernels": 2,
+    }
+    (found,) = inspection.findings
+    assert words in found.verdict
+    assert (".item()" in found.next) == (returns == 900)
+
+
+def test_a_gap_of_others_that_begins_in_a_synchronization(
+    shared_data: Path, inspected: Inspected
+) -> None:
+    inspection = inspected(shared_data / "cases/files/f05_gap_begins_in_a_sync.json")
+    assert idle_of(inspection) == {
+        "waiting on a sync": 2_000,
+        "host had not launched yet": 99_988_000,
+        "host inside the launch call": 5_000,
+        "between launched kernels": 5_000,
+    }
+    assert ".item()" not in inspection.findings[0].next
+
+
+@pytest.mark.parametrize(("length", "words"), [(5_000, "CUDA graphs"), (400_000, "loads the")])
+def test_usual_launches(writer: Any, inspected: Inspected, length: int, words: str) -> None:
+    for number in range(20):
+        at = number * (length + 2_000)
+        writer.call("cudaLaunchKernel", at, length)
+        writer.work(GEMM, at + length, 1_500, correlation=writer.correlations)
+    found = next(one for one in inspected(writer.write()).findings if "idle" in one.rule)
+    assert words in found.next
+    assert ("longest launch call" in found.why) == (length > 100_000)
+
+
+def test_a_loader_open_while_the_host_is_late_is_the_reason(
+    writer: Any, inspected: Inspected
+) -> None:
+    writer.add("user_annotation", "main", 0, 4_000)
+    for number in range(4):
+        begin = number * 1_000
+        writer.add("user_annotation", "epoch", begin + 1, 990)
+        writer.add("user_annotation", "enumerate(DataLoader)#_Iter.__next__", begin + 2, 700)
+        writer.launch(begin + 710, GEMM, begin + 720, 280)
+    found = {finding.rule: finding for finding in inspected(writer.write()).findings}
+    assert found["file-device-idle"].verdict.endswith("mostly waiting for the data loader.")
+    assert "num_workers" in found["file-device-idle"].next
+    assert "lie in the annotation enumerate(DataLoader)" in found["file-device-idle"].why

@@ -297,7 +297,7 @@ def test_idle_time_has_its_cause_although_calls_carry_versions(writer: Any) -> N
     writer.launch("k", 50, 60, 70)
     writer.launch("k", 90, 100, 110)
     idle = {row.cause: row.ns for row in read_export(writer.write()).folded.idle}
-    assert (idle[ON_SYNC], idle[HOST_LATE]) == (30, 20)
+    assert (idle[ON_SYNC], idle[HOST_LATE]) == (20, 30)
 
 
 def test_the_clocks_count_what_overlaps_once(writer: Any) -> None:
