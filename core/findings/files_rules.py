@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import fsum
 
@@ -287,6 +287,14 @@ def category_in_file(kernels: Kernels) -> Finding | None:
 def data_loader(kernels: Kernels) -> Finding | None:
     """The loop waits for the next batch."""
     whole_ns, waiting_ns = kernels.step_ms * 1e6 * kernels.steps, _loader_ns(kernels)
+    steps, of_step = kernels.marked_steps, ""
+    if steps is not None and not steps.chosen:
+        whole_ns = steps.span_ns
+        waiting_ns = fsum(row.loading_ns for row in (*steps.rows, steps.outside))
+        of_step = (
+            f" In the median step it is {_middle(row.loading_ns for row in steps.rows):.4g} of "
+            f"{_middle(row.ns for row in steps.rows):.4g} ms."
+        )
     if not whole_ns or waiting_ns < LOADER_LIMIT * whole_ns:
         return None
     who = "GPU" if kernels.source == "kernels" else "loop"
@@ -297,11 +305,17 @@ def data_loader(kernels: Kernels) -> Finding | None:
         severity="warning",
         verdict=f"The {who} waits {waiting_ns / 1e6:.4g} of {whole_ns / 1e6:.4g} ms "
         f"({percent(waiting_ns / whole_ns, 0)}) for the data loader.",
-        why=f"{counted(calls, 'call')} of {rows[0].name} take {open_ns / 1e6:.4g} ms on the CPU.",
+        why=f"{counted(calls, 'call')} of {rows[0].name} take {open_ns / 1e6:.4g} ms on the CPU."
+        f"{of_step}",
         next=LOADER_REMEDY,
         numbers={"share": waiting_ns / whole_ns, "limit": LOADER_LIMIT},
         cost=waiting_ns / whole_ns,
     )
+
+
+def _middle(values: Iterable[int]) -> float:
+    """Return the median of nanoseconds, in milliseconds."""
+    return statistics.median(values) / 1e6
 
 
 def _loader_ranges(kernels: Kernels) -> list[HostRange]:
@@ -394,7 +408,7 @@ def odd_step(kernels: Kernels) -> Finding | None:
     }
     change = {name: of(row) - _median(marked, row, of) for name, of in parts.items()}
     main = max(change, key=lambda name: abs(change[name]))
-    ratio = row.ns / median if median else 0.0
+    ratio = row.ns / median
     change_of_all = f"{percent(abs(ratio - 1), 0)} {'slower' if ratio > 1 else 'faster'}"
     kind = f"{row.kind} " if row.kind else ""
     others = f" {counted(len(odd) - 1, 'more outlier')}." if len(odd) > 1 else ""
@@ -414,10 +428,33 @@ def _idle(cause: str, row: StepRow) -> float:
 
 
 def _median(marked: MarkedSteps, row: StepRow, of: Callable[[StepRow], float]) -> float:
-    return statistics.median(of(other) for other in marked.rows if other.kind == row.kind)
+    rows = [other for other in marked.rows if other.kind == row.kind and not other.is_empty]
+    return statistics.median(of(other) for other in rows)
+
+
+def empty_steps(kernels: Kernels) -> Finding | None:
+    """Marked steps in which the device ran nothing."""
+    marked = kernels.marked_steps
+    empty = [row for row in marked.rows if row.is_empty] if marked else []
+    if marked is None or not empty or marked.chosen or marked.clock != "device":
+        return None
+    count, share = len(marked.rows), len(empty) / len(marked.rows)
+    first = next((row for row in marked.rows if not row.is_empty), None)
+    return Finding(
+        rule="file-empty-steps",
+        severity="warning" if share >= MAIN_CAUSE_SHARE else "note",
+        verdict=f"{len(empty):,} of {counted(count, 'marked step')} "
+        f"{'has' if len(empty) == 1 else 'have'} no GPU event.",
+        why="Nothing was launched in them, or the profiler did not record it: sums of the file "
+        "cover fewer steps than it marks.",
+        next="Record again, with fewer steps or without stacks and shapes"
+        + (f"; --step {first.number} has GPU events." if first else "."),
+        numbers={"empty": len(empty), "steps": count},
+        cost=share if share >= MAIN_CAUSE_SHARE else 0.0,
+    )
 
 
 RULES: tuple[FileRule, ...] = (
     *(odd_call, copies, data_loader, device_idle, exposed_communication),
-    *(category_in_file, small_kernels, odd_step),
+    *(category_in_file, small_kernels, odd_step, empty_steps),
 )

@@ -180,9 +180,9 @@ class _LaneMaker:
     ) -> Iterator[Lane]:
         on_device = device is not None
         low, high = window.low, window.high
-        if self.steps is not None:
-            cuts = (self.steps.start, self.steps.end)
-            start, end = device_cuts(self.steps, work, low, high) if on_device else cuts
+        if (steps := self.steps) is not None:
+            start, end = device_cuts(steps, work) if on_device else (steps.start, steps.end)
+            low, high = min(low, int(start[0])), max(high, int(end[-1]))
             index = np.arange(len(start))
             yield self._plain_lane("steps", group, (start, end), self.steps.names, index, STEP)
         start, end, phase = _phase_runs(work, self.ledger.phases)
@@ -193,7 +193,7 @@ class _LaneMaker:
         else:
             yield from self._operator_threads(group, work, events)
         launches = Launches(self.trace, device)
-        gaps = window_gaps(launches, work, window, on_device=on_device)
+        gaps = window_gaps(launches, work, Window(low, high), on_device=on_device)
         covers = {**gaps.causes, UNATTRIBUTED: gaps.unattributed}
         start = np.concatenate([cover.start for cover in covers.values()])
         end = np.concatenate([cover.end for cover in covers.values()])

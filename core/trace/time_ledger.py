@@ -32,7 +32,14 @@ from sysbench.core.trace.marked_steps import (
     rows_between,
 )
 from sysbench.core.trace.markers import find_steps
-from sysbench.core.trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, Scopes, host_scopes
+from sysbench.core.trace.scopes import (
+    OTHER_PHASE,
+    STEPS_RANGE,
+    PhaseRanges,
+    Scopes,
+    host_scopes,
+    loader_cover,
+)
 from sysbench.core.trace.trace_events import NONE, Trace
 
 
@@ -167,15 +174,14 @@ def time_ledger(
     own = window or steps_window(trace)
     window = own or _whole(work)
     work = work.clipped(window.low, window.high)
-    gaps = window_gaps(launches, work, window, on_device=bool(devices))
-    marked = host_window = None
+    marked = gaps = host_window = None
     if own is None:
-        marked = _marked_steps(trace, launches, work, gaps, window, on_device=bool(devices))
+        marked, gaps = _marked_steps(trace, launches, work, window, on_device=bool(devices))
+    if gaps is None:
+        gaps = window_gaps(launches, work, window, on_device=bool(devices))
     if steps is not None:
         marked, window, host_window = _select_steps(marked, steps)
         work = work.clipped(window.low, window.high)
-        if not devices:  # a marker may begin before the first operator
-            gaps = window_gaps(launches, work, window, on_device=False)
     idle, unattributed = gaps.within(window.low, window.high)
     busy = Cover(work.start, work.end).total
     dropped = _within(launches.lost(), window)
@@ -226,26 +232,21 @@ def window_gaps(launches: Launches, work: Activities, window: Window, *, on_devi
 
 
 def _marked_steps(
-    trace: Trace,
-    launches: Launches,
-    work: Activities,
-    gaps: Gaps,
-    window: Window,
-    *,
-    on_device: bool,
-) -> MarkedSteps | None:
-    """Return the steps of an imported trace; the span includes their markers on a host."""
+    trace: Trace, launches: Launches, work: Activities, window: Window, *, on_device: bool
+) -> tuple[MarkedSteps | None, Gaps | None]:
+    """Return the steps of an imported trace; the span includes their markers."""
     steps = find_steps(trace) if len(work) else None
     if steps is None:
-        return None
-    low, high = window.low, window.high
+        return None, None
+    cuts = device_cuts(steps, work) if on_device else (steps.start, steps.end)
+    low, high = min(window.low, int(cuts[0][0])), max(window.high, int(cuts[1][-1]))
+    gaps = window_gaps(launches, work, Window(low, high), on_device=on_device)
+    clock = "device" if on_device else "host"
+    loading = loader_cover(trace)
     if on_device:
-        cuts, clock = device_cuts(steps, work, low, high), "device"
-    else:
-        cuts, clock = (steps.start, steps.end), "host"
-        low, high = min(low, int(steps.start[0])), max(high, int(steps.end[-1]))
-        gaps = window_gaps(launches, work, Window(low, high), on_device=False)
-    return marked_steps(steps, cuts, work, gaps, low, high, clock=clock)
+        loading = loading.shared(gaps.causes[HOST_LATE])
+    marked = marked_steps(steps, cuts, work, gaps, loading, low, high, clock=clock)
+    return marked, gaps
 
 
 def _select_steps(
@@ -261,7 +262,7 @@ def _select_steps(
     rows = rows_between(marked, *wanted)
     first, last = rows[0], rows[-1]
     window = Window(first.start_ns, last.start_ns + last.ns, len(rows))
-    if not window.length:
+    if not any(row.busy_ns or row.kernels for row in rows):
         raise DamagedFileError(f"nothing ran in {first.name}")
     host_low = first.host_start_ns or 0
     host_high = (last.host_start_ns or 0) + (last.host_ns or 0)

@@ -86,8 +86,8 @@ def test_idle_device_names_the_longest_calls(shared_data: Path, inspected: Inspe
     # The first launch loaded its code: 1,565,347 µs.
     why = whys(inspected(more / "kin_resnet50_autograd.json.gz"))["file-device-idle"]
     assert "The longest launch call, cudaLaunchKernel, took 1565 ms." in why
-    why = whys(inspected(more / "tl_sglang_decode.json.gz"))["file-device-idle"]
-    assert "463.3 ms of it lie outside the marked steps" in why
+    why = whys(inspected(more / "tl_sglang_prefilldecode.json.gz"))["file-device-idle"]
+    assert "493.5 ms of it lie outside the marked steps" in why
 
 
 def test_idle_device_names_the_open_annotation(
@@ -310,3 +310,41 @@ def test_a_loader_open_while_the_host_is_late_is_the_reason(
     assert found["file-device-idle"].verdict.endswith("mostly waiting for the data loader.")
     assert "num_workers" in found["file-device-idle"].next
     assert "lie in the annotation enumerate(DataLoader)" in found["file-device-idle"].why
+
+
+def test_steps_without_gpu_events(writer: Any, inspected: Inspected) -> None:
+    for number in range(10):
+        writer.add("user_annotation", f"ProfilerStep#{number}", 1_000 * number, 990)
+        if number in (0, 3):
+            writer.launch(1_000 * number + 10, GEMM, 1_000 * number + 20, 900)
+    inspection = inspected(writer.write())
+    found = {finding.rule: finding for finding in inspection.findings}
+    assert inspection.findings[0].verdict == "8 of 10 marked steps have no GPU event."
+    assert "file-odd-step" not in found
+
+
+@pytest.mark.parametrize("loading", [600, 150])
+def test_equal_steps(writer: Any, inspected: Inspected, loading: int) -> None:
+    """The first and the last step are as long as the others, which the device does not show."""
+    loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    for number in range(5):
+        begin = 1_000 * number
+        writer.add("user_annotation", f"ProfilerStep#{number}", begin, 1_000)
+        writer.add("user_annotation", loader, begin, loading)
+        writer.launch(begin + loading + 10, GEMM, begin + loading + 20, 100)
+    inspection = inspected(writer.write())
+    assert inspection.kernels is not None and inspection.kernels.marked_steps is not None
+    steps = inspection.kernels.marked_steps
+    assert [(row.ns, row.loading_ns) for row in steps.rows] == [(1_000, loading)] * 5
+    assert (steps.span_ns, steps.outside.ns) == (5_000, 0)
+    found = {finding.rule: finding for finding in inspection.findings}
+    assert "file-odd-step" not in found
+    assert "for the data loader." in found["file-data-loader"].verdict
+
+
+def test_equal_steps_of_others(shared_data: Path, inspected: Inspected) -> None:
+    inspection = inspected(shared_data / "cases/files/f04_equal_steps.json")
+    assert inspection.kernels is not None and inspection.kernels.marked_steps is not None
+    rows = inspection.kernels.marked_steps.rows
+    assert [(row.ns, row.loading_ns, row.is_odd) for row in rows] == [(10**7, 6 * 10**6, False)] * 5
+    assert "In the median step it is 6 of 10 ms." in inspection.findings[0].why
