@@ -30,7 +30,7 @@ from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.record import Kernels, Memory
 from sysbench.core.trace.attention_kernels import precision_from_kernel_names
 from sysbench.core.trace.captures import join_replays, with_captured
-from sysbench.core.trace.collective_kernels import collective_rows
+from sysbench.core.trace.collective_kernels import collective_rows, with_purposes
 from sysbench.core.trace.columns import BEGIN_CAPTURE
 from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.cost_rows import add_work, with_costs, work_from_capture, work_from_shapes
@@ -184,6 +184,8 @@ def _read_trace(
             raise
         return Tables(_allocations_inspection(path, memory, missing={"kernels": str(error)}), None)
     progress("analyse", 0, 0)
+    origin = read_origin(path)
+    trace = with_purposes(trace, origin.purposes)
     ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
     work = work_from_shapes(trace, ledger)
     missing = {}
@@ -204,7 +206,7 @@ def _read_trace(
     rank = None
     if steps is None:
         with suppress(DamagedFileError):  # too large to compare; the tables remain valid
-            rank = rank_trace(trace, ledger, read_origin(path))
+            rank = rank_trace(trace, ledger, origin)
     lanes = encode_lanes(lanes_of(trace, ledger))
     is_on_cpu = ledger.source == "operators" and trace.has_requests
     memory = _read_cpu_memory(path) if is_on_cpu else None

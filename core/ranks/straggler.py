@@ -90,8 +90,12 @@ def last_arrivals(rank: int, arrived: Iterable[Arrivals], clocks: RankClocks) ->
 
 
 def late_by_rank(arrived: Iterable[Arrivals]) -> dict[int, list[Arrivals]]:
-    """Return by rank the collectives that waited only for this rank."""
-    return group_by((each for each in arrived if each.late_ns), lambda each: each.last)
+    """Return by rank the collectives that waited only for this rank.
+
+    A receive is not among them: stages of a pipeline wait for each other by design.
+    """
+    late = (each for each in arrived if each.late_ns and not each.match.is_pair)
+    return group_by(late, lambda each: each.last)
 
 
 def late_causes(
@@ -99,13 +103,13 @@ def late_causes(
 ) -> dict[Cause, int]:
     """Return nanoseconds per cause that the rank spent beyond the median of the others.
 
-    Sums over the windows before the collectives that it was late to.
+    Sums over the windows before the collectives that it was late to; empty without such a window.
 
     Args:
         late: Collectives that the rank was late to.
         before: Begin of each call's window (see `window_begins`); others are excluded.
     """
-    totals: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
+    totals: dict[Cause, int] = {}
     for each in late:
         calls = each.match.calls
         windows = {
@@ -118,7 +122,8 @@ def late_causes(
         spent = {number: _spent(splits[number], *windows[number]) for number in windows}
         for cause in CAUSES:
             others = [spent[number][cause] for number in spent if number != rank]
-            totals[cause] += spent[rank][cause] - round(statistics.median(others))
+            beyond = spent[rank][cause] - round(statistics.median(others))
+            totals[cause] = totals.get(cause, 0) + beyond
     return totals
 
 
@@ -145,8 +150,14 @@ def window_begins(ranks: Mapping[int, RankTrace], arrived: Sequence[Arrivals]) -
     return begins
 
 
-def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
-    """Return a finding on the rank that the others wait for, or None; needs at least two rows."""
+def find_straggler(
+    rows: Sequence[FileRankRow], first_late: Mapping[int, int] | None = None
+) -> Finding | None:
+    """Return a finding on the rank that the others wait for, or None; needs at least two rows.
+
+    Args:
+        first_late: Lateness of a rank in the first collective of the files, in ns.
+    """
     second, worst = sorted(rows, key=lambda row: row.late_ns)[-2:]
     least_ns = max(MIN_RATIO * second.late_ns, MIN_SHARE * worst.span_ns)
     if not worst.late_ns or worst.late_ns < least_ns:
@@ -158,6 +169,13 @@ def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
     is_bounded = worst.bounded_ns >= MAIN_SHARE * worst.late_ns
     before = f": before these, {ACTIVITY[cause]}" if has_cause else ""
     provided = "" if is_bounded else ", if collectives end on all ranks together"
+    first_ns = (first_late or {}).get(worst.rank, 0)
+    at_first = (
+        f" {first_ns / 1e6:.4g} ms of it are in the first collective of these files: the rank "
+        "began to record later, or warmed up longer."
+        if first_ns >= MAIN_SHARE * worst.late_ns
+        else ""
+    )
     waiting = ", ".join(
         f"rank {row.rank} {row.waiting_ns / 1e6:.4g} ms" for row in rows if row is not worst
     )
@@ -173,7 +191,7 @@ def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
         f"{percent(worst.late_ns / worst.span_ns, 0)} of its span{provided}{before}.",
         why=f"It was last in {worst.last} of {counted(worst.matched, 'matched collective')}; "
         f"exposed waiting: {waiting}. Before them it spent, beyond the median of the others: "
-        f"{beyond or 'unknown'}.{'' if is_bounded else _clock_uncertainty(rows)}",
+        f"{beyond or 'unknown'}.{at_first}{'' if is_bounded else _clock_uncertainty(rows)}",
         next=REMEDIES[cause] if has_cause else "Compare its file with that of another rank.",
         numbers={
             "rank": worst.rank,

@@ -80,7 +80,8 @@ class TracedCollective(msgspec.Struct, frozen=True, kw_only=True):
     ``bytes`` are of one call as nccl-tests counts them: of all ranks' parts if these differ.
     ``exposed_ns`` is the part in which nothing computed. Bandwidths are in GB/s, by the mean time
     and, ``best_bus_gbs``, by the shortest; the time includes waiting for other ranks. Null if the
-    file does not contain it.
+    file does not contain it. ``purpose`` is the name that the program gave the group, such as
+    ``mesh_tp``, and ``group`` torch's name for it.
     """
 
     kind: str
@@ -99,6 +100,7 @@ class TracedCollective(msgspec.Struct, frozen=True, kw_only=True):
     algorithm_gbs: float | None = None
     bus_gbs: float | None = None
     best_bus_gbs: float | None = None
+    purpose: str | None = None
 
 
 class TracedCopy(msgspec.Struct, frozen=True, kw_only=True):

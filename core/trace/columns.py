@@ -31,7 +31,7 @@ from sysbench.core.trace.trace_events import (
     names_fit,
     no_ranges,
 )
-from sysbench.core.trace.trace_json import Args, JsonEvent
+from sysbench.core.trace.trace_json import UNNAMED, Args, JsonEvent
 
 KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
 BEGIN_CAPTURE = re.compile(r"StreamBeginCapture")
@@ -169,15 +169,26 @@ MAX_TEXT_LENGTH = 256
 
 def call_of(args: Args) -> CollectiveCall:
     """Parse the arguments of a collective; values of unexpected types count as absent."""
-    texts = (args.collective, args.dtype, args.group, args.ranks)
-    name, dtype, group, ranks = (
+    texts = (args.collective, args.dtype, args.group, args.ranks, args.purpose)
+    name, dtype, group, ranks, purpose = (
         text[:MAX_TEXT_LENGTH] if isinstance(text, str) else "" for text in texts
     )
-    counts = (args.in_elements, args.out_elements, args.group_size)
-    first, last, size = (
+    counts = (args.in_elements, args.out_elements, args.group_size, args.source, args.target)
+    first, last, size, source, target = (
         count if isinstance(count, int) and 0 <= count < MAX_ELEMENTS else NONE for count in counts
     )
-    return CollectiveCall(name, dtype, first, last, size, group, ranks)
+    return CollectiveCall(
+        name,
+        dtype,
+        first,
+        last,
+        size,
+        group,
+        ranks,
+        source,
+        target,
+        "" if purpose == UNNAMED else purpose,
+    )
 
 
 def launch_name(name: str, category: str, args: Args) -> str:

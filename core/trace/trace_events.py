@@ -71,7 +71,11 @@ class HostEvents(EventColumns):
 
 
 class CollectiveCall(NamedTuple):
-    """Arguments that torch records with the kernel of a collective; -1 or empty if absent."""
+    """Arguments that torch records with the kernel of a collective; -1 or empty if absent.
+
+    ``source`` and ``target`` are ranks of the group. ``purpose`` is the description of the group,
+    such as ``mesh_tp``.
+    """
 
     name: str
     dtype: str
@@ -80,6 +84,9 @@ class CollectiveCall(NamedTuple):
     group_size: int
     group: str
     ranks: str
+    source: int
+    target: int
+    purpose: str
 
 
 class NumberedCall(NamedTuple):

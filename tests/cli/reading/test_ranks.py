@@ -108,3 +108,83 @@ def test_snapshots_of_ranks_side_by_side(
     assert found["rows"] == [] and found["missing"]["rows"]
     assert "Memory of each rank's recording" in printed(capsys, tmp_path)
     assert "has no traces to merge" in complaint(capsys, tmp_path, "--merged", "a.json")
+
+
+def write_rank(folder: Path, rank: int, calls: list[dict[str, Any]], steps: list[int]) -> None:
+    """A trace with steps of 1,000 µs at these times, and calls by ``ts`` and ``dur`` in µs."""
+    group = {"Process Group Name": "7", "Process Group Ranks": "[0, 1, 2]", "Group size": 3}
+    sizes = {"In msg nelems": 256, "Out msg nelems": 256, "dtype": "Float", "device": 0}
+    events: list[dict[str, Any]] = [
+        {"cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": ts, "dur": 1000}
+        | {"pid": 9, "tid": 9}
+        for number, ts in enumerate(steps)
+    ]
+    for number, call in enumerate(calls, 1):
+        times = {"ts": call.pop("ts"), "dur": call.pop("dur")}
+        launch = {"ts": times["ts"] - 3, "dur": 1, "args": {"correlation": number}}
+        arguments = {"correlation": number, "stream": 3} | group | sizes | call
+        events += [
+            {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9} | launch,
+            {"cat": "kernel", "name": "ncclDevKernel", "pid": 0, "tid": 3, "args": arguments}
+            | times,
+        ]
+    config = [{"pg_name": "7", "pg_desc": "mesh_pp", "ranks": [0, 1, 2]}]
+    facts = {"rank": rank, "world_size": 3, "pg_config": config}
+    document = {"distributedInfo": facts, "traceEvents": [{"ph": "X"} | one for one in events]}
+    (folder / f"rank{rank}.json").write_text(json.dumps(document))
+
+
+def test_the_first_collective_before_the_steps_is_the_longest_wait(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reduce = {"Collective name": "allreduce"}
+    for rank, late in enumerate((0, 700, 200)):
+        first = {"ts": 100 + late, "dur": 750 - late} | reduce
+        later = [{"ts": ts + 900, "dur": 50} | reduce for ts in (1000, 2000)]
+        write_rank(tmp_path, rank, [first, *later], [1000, 2000])
+    found = json.loads(printed(capsys, tmp_path, "--json"))
+    assert [row["waiting_ns"] for row in found["rows"]] == [700_000, 0, 500_000]
+    assert [row["transfer_ns"] for row in found["rows"]] == [150_000] * 3
+    assert [row["matched"] for row in found["rows"]] == [3, 3, 3]
+    (finding,) = found["findings"]
+    assert finding["numbers"]["rank"] == 1
+    assert "0.5 ms of it are in the first collective" in finding["why"]
+    assert {row["purpose"] for row in found["collectives"]} == {"mesh_pp"}
+    assert "mesh_pp" in printed(capsys, tmp_path)
+
+
+def test_stages_of_a_pipeline_wait_in_their_receives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stage in range(3):
+        calls = []
+        for batch in range(4):
+            at = 1000 * batch + 600 * stage
+            if stage:  # waits for the first batch, then the data are there
+                begin = 10 if batch == 0 else at + 500
+                ends = {"Src Rank": stage - 1, "Dst Rank": stage, "Collective name": "recv"}
+                calls.append({"ts": begin, "dur": at + 520 - begin} | ends)
+            if stage < 2:
+                ends = {"Src Rank": stage, "Dst Rank": stage + 1, "Collective name": "send"}
+                calls.append({"ts": at + 1100, "dur": 20} | ends)
+        write_rank(tmp_path, stage, calls, [])
+    found = json.loads(printed(capsys, tmp_path, "--json"))
+    assert [row["matched"] for row in found["rows"]] == [4, 8, 4]
+    assert [row["waiting_ns"] for row in found["rows"]] == [0, 1_090_000, 1_690_000]
+    assert all(row["clock_error_ns"] is not None for row in found["rows"])
+    pairs = [(row["source"], row["target"]) for row in found["collectives"]]
+    assert sorted(pairs) == [(0, 1), (1, 2)]
+    (finding,) = found["findings"]
+    assert finding["verdict"].startswith("Rank 2 waits 1.69 ms")
+
+
+def test_folders_of_others(shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = shared_data / "cases/files"
+    first = json.loads(printed(capsys, cases / "f01_first_collective_outside_steps", "--json"))
+    assert [(row["matched"], row["waiting_ns"]) for row in first["rows"]] == [(4, 10**6), (4, 0)]
+    assert [row["transfer_ns"] for row in first["rows"]] == [160_000, 160_000]
+    stages = json.loads(printed(capsys, cases / "f02_pipeline_send_recv", "--json"))
+    assert [row["matched"] for row in stages["rows"]] == [3, 3]
+    assert stages["rows"][1]["waiting_ns"] == 900_000
+    assert [row["transfer_ns"] for row in stages["rows"]] == [200_000, 200_000]
+    assert stages["collectives"][0]["purpose"] == "mesh_pp"
