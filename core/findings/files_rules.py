@@ -14,6 +14,7 @@ from math import fsum
 from sysbench.core.findings.kernels_rules import IDLE_LIMIT, heavy_category
 from sysbench.core.formatting import counted, format_bytes, format_duration, percent, short_path
 from sysbench.core.memory.snapshot_reading import Snapshot
+from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.record.record import Finding, KernelRow, Kernels
 from sysbench.core.record.steps import HostRange, MarkedSteps, StepRow
 from sysbench.core.trace.idle_causes import (
@@ -91,10 +92,12 @@ NO_MAIN_CAUSE = ("for several reasons", "See the idle rows of the kernel table."
 FileRule = Callable[[Kernels], Finding | None]
 
 
-def findings_of_file(kernels: Kernels) -> list[Finding]:
-    """The findings of all rules, the costliest first."""
-    findings = [finding for rule in RULES if (finding := rule(kernels)) is not None]
-    return sorted(findings, key=lambda finding: -finding.cost)
+def findings_of_file(kernels: Kernels, ranks: Ranks | None = None) -> list[Finding]:
+    """The findings of all rules, the costliest first, then those of the file's ranks."""
+    rules: list[FileRule] = [*RULES, partial(exposed_communication, ranks=ranks)]
+    findings = [finding for rule in rules if (finding := rule(kernels)) is not None]
+    findings.sort(key=lambda finding: -finding.cost)
+    return [*findings, *(ranks.findings if ranks else ())]
 
 
 def findings_of_snapshot(snapshot: Snapshot, device: int) -> list[Finding]:
@@ -222,7 +225,7 @@ def _outside_steps(kernels: Kernels) -> str:
     return f" {outside_ns / 1e6:.4g} ms of it lie outside the marked steps (--steps)."
 
 
-def exposed_communication(kernels: Kernels) -> Finding | None:
+def exposed_communication(kernels: Kernels, ranks: Ranks | None = None) -> Finding | None:
     """Communication without overlapping computation takes much of the span."""
     whole_ns = kernels.step_ms * 1e6
     rows = [row for row in kernels.rows if row.category == "communication"]
@@ -234,16 +237,29 @@ def exposed_communication(kernels: Kernels) -> Finding | None:
     )
     if kernels.source != "kernels" or not whole_ns or exposed_ns < MAX_EXPOSED_SHARE * whole_ns:
         return None
+    rows_of_device = [row for row in ranks.rows if row.device == kernels.device] if ranks else []
+    own = rows_of_device[0] if len(rows_of_device) == 1 else None
+    if own is not None and own.waiting_ns + own.transfer_ns:
+        parts = (
+            f"Of {own.exposed_ns / 1e6:.4g} ms on this device {own.waiting_ns / 1e6:.4g} ms wait "
+            f"for other ranks, and {own.transfer_ns / 1e6:.4g} ms transfer."
+        )
+        remedy = "See --section ranks for the rank that is late. "
+    else:
+        whose = "no other device of this file matches them" if ranks else "this file has one rank"
+        parts = (
+            "The kernel also runs while a rank waits for another one; "
+            f"{whose}, so waiting and transfer are not separated."
+        )
+        remedy = "Compare the files of all ranks first. "
     return Finding(
         rule="file-exposed-communication",
         severity="warning",
         verdict=f"{percent(exposed_ns / whole_ns, 0)} of the {kernels.whole} is exposed "
         "communication.",
         why=f"{exposed_ns / 1e6:.4g} of {all_ns / 1e6:.4g} ms of communication overlap with no "
-        "computation. The kernel also runs while a rank waits for another one: one file cannot "
-        "separate waiting from transfer.",
-        next="Compare the files of all ranks first. Larger buckets, or starting collectives "
-        "earlier, increase the overlap.",
+        f"computation. {parts}",
+        next=f"{remedy}Larger buckets, or starting collectives earlier, increase the overlap.",
         numbers={"exposed": exposed_ns / whole_ns, "limit": MAX_EXPOSED_SHARE},
         cost=exposed_ns / whole_ns,
     )
@@ -455,6 +471,6 @@ def empty_steps(kernels: Kernels) -> Finding | None:
 
 
 RULES: tuple[FileRule, ...] = (
-    *(odd_call, copies, data_loader, device_idle, exposed_communication),
+    *(odd_call, copies, data_loader, device_idle),
     *(category_in_file, small_kernels, odd_step, empty_steps),
 )

@@ -192,7 +192,8 @@ class _Overlap:
         return np.asarray((self._start[places] < self._to) & (self._from < self._end[places]))
 
     def shifts(self) -> Index:
-        return np.searchsorted(self._end, self._from, side="right") - np.arange(len(self._from))
+        first: Index = np.searchsorted(self._end, self._from, side="right")
+        return first - np.arange(len(self._from))
 
 
 def _costs(

@@ -379,8 +379,8 @@ def flops_table(record: Record) -> Table:
 
 GROUP_NAME = "process group, by the name that the program gave it"
 COLLECTIVES_NOTE = (
-    "one file does not separate waiting for other ranks from moving data: bandwidths are lower "
-    "bounds"
+    "these times include waiting for other ranks, so bandwidths are lower bounds: --section ranks "
+    "separates them if the file has several ranks, else a folder with the files of all ranks"
 )
 
 

@@ -18,6 +18,7 @@ from sysbench.core.trace.numbers import durations, integers, nanoseconds
 from sysbench.core.trace.operators import operands_text
 from sysbench.core.trace.trace_events import (
     MODULE_PREFIX,
+    PROCESS_SHIFT,
     CollectiveCall,
     DeviceEvents,
     Flags,
@@ -201,7 +202,6 @@ CATEGORY = attrgetter("cat")
 KERNEL_NAME = attrgetter("kernel")
 DIMENSIONS = attrgetter("dims")
 TIMED = ON_HOST | ON_DEVICE
-THREAD_BITS = 32
 
 NO_ARGS = Args()
 MAX_OPERANDS_LENGTH = 2**18
@@ -354,7 +354,7 @@ class Collector:
 
     def _thread_of(self, processes: Sequence[Any], threads: Sequence[Any]) -> NDArray[np.int64]:
         # A file's ids can be any JSON value: their numbers are small, and two fit in one integer.
-        return self.processes.of(processes) << THREAD_BITS | self.threads.of(threads)
+        return self.processes.of(processes) << PROCESS_SHIFT | self.threads.of(threads)
 
     def _collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
         if all(arg.collective is None for arg in args):

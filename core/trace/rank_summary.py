@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypedDict
 
@@ -10,15 +11,21 @@ import msgspec
 import numpy as np
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.trace.activities import COMMUNICATION, COMPUTE
-from sysbench.core.trace.classify import classify_operator
+from sysbench.core.trace.activities import COMMUNICATION, COMPUTE, launches_of
+from sysbench.core.trace.classify import classify_operator, is_communication
 from sysbench.core.trace.collective_kernels import collective_bytes, kind_of, kind_of_call
 from sysbench.core.trace.intervals import Cover, Times, open_at
 from sysbench.core.trace.markers import read_marker
 from sysbench.core.trace.operators import parse_operands
-from sysbench.core.trace.time_ledger import TimeLedger
+from sysbench.core.trace.time_ledger import (
+    TimeLedger,
+    device_trace,
+    devices_by_work,
+    time_ledger,
+)
 from sysbench.core.trace.trace_events import (
     NONE,
+    PROCESS_SHIFT,
     CollectiveCall,
     Kind,
     Trace,
@@ -159,6 +166,36 @@ def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTra
 def _has_number(name: str) -> bool:
     marker = read_marker(name)
     return marker is not None and marker[1].number is not None
+
+
+def rank_traces(trace: Trace, origin: TraceOrigin) -> dict[str, RankTrace]:
+    """Return the summaries of the ranks that one file contains, by what tells them apart.
+
+    A rank is a device with collectives; where several processes run them on one device, a process
+    on it. Empty if there are fewer than two.
+
+    Raises:
+        DamagedFileError: There are more events than a summary may hold.
+    """
+    found = {}
+    for device in sorted(devices_by_work(trace)):
+        of_device = trace.device.take(trace.device.device == device)
+        launch = launches_of(of_device, trace.host)
+        process = follow_flow(launch, trace.host.thread >> PROCESS_SHIFT)
+        communicates = names_fit(trace.names, of_device.name, is_communication)
+        communicates |= of_device.collective != NONE
+        if not communicates.any():
+            continue
+        several = np.unique(process[communicates & (process != NONE)]).tolist()
+        parts = several if len(several) > 1 else [None]
+        for number, part in enumerate(parts):
+            events = of_device if part is None else of_device.take(process == part)
+            own = device_trace(replace(trace, device=events), device)
+            summary = rank_trace(own, time_ledger(own, device=device), origin)
+            if summary is not None:
+                name = f"device {device}" + ("" if part is None else f", process {number}")
+                found[name] = summary
+    return found if len(found) > 1 else {}
 
 
 def encode_rank(rank: RankTrace) -> bytes:

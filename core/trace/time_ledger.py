@@ -6,7 +6,7 @@ All parts are integer nanoseconds that add up to the window.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
@@ -40,7 +40,7 @@ from sysbench.core.trace.scopes import (
     host_scopes,
     loader_cover,
 )
-from sysbench.core.trace.trace_events import NONE, Trace
+from sysbench.core.trace.trace_events import NONE, PROCESS_SHIFT, Index, Kind, Trace
 
 
 def gaps_of(launches: Launches, work: Activities, low: int, high: int) -> Gaps:
@@ -300,6 +300,38 @@ def devices_by_work(trace: Trace) -> list[int]:
     # bincount's float64 sums may round; they only rank the devices. Ties keep their order.
     busy = np.bincount(index, weights=(events.end - events.start), minlength=len(devices))
     return [int(device) for device in devices[np.argsort(-busy, kind="stable")]]
+
+
+def device_trace(trace: Trace, device: int | None) -> Trace:
+    """Return the trace without the host processes that launched onto other devices only.
+
+    All devices stay. If no launch of the device is known, all processes do.
+    """
+    processes = processes_of(trace, device)
+    if processes is None:
+        return trace
+    host, functions = trace.host, trace.functions
+    return replace(
+        trace,
+        host=host.take(np.isin(host.thread >> PROCESS_SHIFT, processes)),
+        functions=functions.take(np.isin(functions.thread >> PROCESS_SHIFT, processes)),
+    )
+
+
+def processes_of(trace: Trace, device: int | None) -> Index | None:
+    """Return the processes that launched work of the device; None for all of the file."""
+    host = trace.host
+    if device is None or not len(host) or not np.ptp(host.thread >> PROCESS_SHIFT):
+        return None
+    work = trace.device.correlation[trace.device.device == device]
+    is_launch = (host.kind == Kind.RUNTIME) & (host.correlation > 0)
+    is_launch &= np.isin(host.correlation, work)
+    return np.unique(host.thread[is_launch] >> PROCESS_SHIFT) if is_launch.any() else None
+
+
+def shown_device(trace: Trace, chosen: int | None) -> int | None:
+    """Return the device that the tables are of: the chosen one, else the busiest, if any."""
+    return next(iter(devices_by_work(trace)), None) if chosen is None else chosen
 
 
 def chosen_device(trace: Trace, device: int | None) -> int | None:

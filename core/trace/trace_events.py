@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sysbench.core.trace.intervals import Times
 
 MODULE_PREFIX = "nn.Module: "
+PROCESS_SHIFT = 32
 
 
 class Kind(IntEnum):
@@ -57,6 +58,7 @@ class HostEvents(EventColumns):
     """Operators, annotations, modules and runtime calls.
 
     ``name`` is an index of `Trace.names`; times are nanoseconds since `Trace.base_ns`.
+    The bits of ``thread`` from `PROCESS_SHIFT` on number its process.
     ``correlation`` links a runtime call to the work it launched, ``sequence`` an autograd node to
     the operator that created it; -1 if none. ``operands`` is an index of `Trace.operands`, -1
     without shapes.

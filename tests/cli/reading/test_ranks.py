@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import runpy
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from sysbench.tui.cli import main
+from tests.core.conftest import TraceWriter
+from tests.core.trace.ledgers import GEMM, NCCL
 
 pytestmark = pytest.mark.usefixtures("sysbench_home")
 RECORDED = Path(__file__).parents[2] / "fixtures" / "ranks"
@@ -188,3 +191,76 @@ def test_folders_of_others(shared_data: Path, capsys: pytest.CaptureFixture[str]
     assert stages["rows"][1]["waiting_ns"] == 900_000
     assert [row["transfer_ns"] for row in stages["rows"]] == [200_000, 200_000]
     assert stages["collectives"][0]["purpose"] == "mesh_pp"
+
+
+NSYS_DOUBLE = Path(__file__).parents[2] / "nsys_double" / "build.py"
+
+
+@pytest.mark.parametrize("devices", [(0, 1), (0, 0)])
+def test_processes_of_one_export_are_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], devices: tuple[int, int]
+) -> None:
+    """Each process has a GPU of its own, or calls its GPU 0; the second one comes 300 ns late."""
+    build = runpy.run_path(str(NSYS_DOUBLE))
+    writer = build["ExportWriter"](tmp_path / f"{devices[1]}.sqlite")
+    for rank, device in enumerate(devices):
+        thread = build["MAIN"] + (rank << 24)
+        for step in range(4):
+            at, late = 5000 * step, 300 * rank
+            writer.range(f"step {step}", at + 10 * rank, at + 4000 + 10 * rank, thread=thread)
+            own = {"thread": thread, "device": device}
+            writer.launch("ampere_sgemm", at + 20, at + 100, at + 600 + late, **own)
+            writer.launch("ncclDevKernel_AllReduce", at + 50, at + 700 + late, at + 1100, **own)
+            if step < 3:  # the files end in another place
+                writer.launch("ncclDevKernel_AllGather", at + 60, at + 1200, at + 1300, **own)
+        writer.call("cudaStreamSynchronize", 16_000, 16_050, thread=thread)
+    writer.launch("ncclDevKernel_AllGather", 15_060, 16_200, 16_300, device=devices[0])
+    path = writer.write()
+    found = json.loads(printed(capsys, path, "--json"))
+    rows = found["ranks"]["rows"]
+    assert [(row["rank"], row["matched"]) for row in rows] == [(0, 7), (1, 7)]
+    assert [row["waiting_ns"] for row in rows] == [1200, 0]
+    assert [row["transfer_ns"] for row in rows] == [100 * 4 + 100 * 3, 100 * 4 + 100 * 3]
+    assert [row["clock_error_ns"] for row in rows] == [0, 0]
+    for row in rows:
+        parts = ("compute_ns", "waiting_ns", "transfer_ns", "undivided_ns", "idle_ns")
+        assert sum(row[part] for part in parts) == row["span_ns"]
+    assert any(each["rule"] == "ranks-straggler" for each in found["findings"])
+    kernels = found["kernels"]
+    assert len(kernels["marked_steps"]["rows"]) == 4
+    if devices == (0, 1):
+        assert kernels["coverage"]["launches"] == kernels["coverage"]["kernels"] == 12
+        exposed = next(each for each in found["findings"] if "exposed" in each["rule"])
+        assert "0.0012 ms wait for other ranks" in exposed["why"]
+        assert {row["calls"] for row in kernels["host"]["annotations"]} == {4}
+        other = json.loads(printed(capsys, path, "--json", "--device", "1"))["kernels"]
+        assert other["marked_steps"]["rows"][0]["host_start_ns"] == 10
+        assert other["coverage"]["launches"] == 11
+    assert "with one clock" in printed(capsys, path, "--section", "ranks")
+
+
+def test_devices_of_one_trace_are_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = TraceWriter(tmp_path / "trace.json")
+    for device, late in enumerate((0, 40, 10)):
+        for step in range(3):
+            at = 1000 * step + late
+            writer.launch(at, GEMM, at + 10, 100, device=device)
+            end = 1000 * step + 300
+            writer.launch(at + 5, NCCL, at + 120, end - at - 120, device=device, stream=14)
+    found = json.loads(printed(capsys, writer.write(), "--json"))
+    rows = found["ranks"]["rows"]
+    assert [row["waiting_ns"] for row in rows] == [120, 0, 90]
+    assert [row["transfer_ns"] for row in rows] == [420, 420, 420]
+    assert found["kernels"]["coverage"]["launches"] == 6
+
+
+def test_an_export_of_others_with_both_ranks(
+    shared_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = shared_data / "cases/files/f09_both_ranks_in_one_export.sqlite"
+    rows = json.loads(printed(capsys, path, "--section", "ranks", "--json"))
+    assert [(row["waiting_ns"], row["transfer_ns"]) for row in rows] == [
+        (600_000, 600_000),
+        (0, 600_000),
+    ]
+    assert "6 kernels" in printed(capsys, path)
