@@ -106,7 +106,11 @@ def marked_steps(
     for values in chain(columns.values(), causes.values()):
         values[-1] -= values[:-1].sum()  # the span less its steps is what lies outside
     has_work = (kernels + launched)[:-1] > 0
-    odd = _odd(steps, columns["ns"][:-1], has_work)
+    own_ns = columns["ns"][:-1].copy()
+    # Each other step begins when the one before has ended; work from before the first runs into it.
+    earlier = work.end[work.linked & (work.launched < steps.start[0])].max(initial=low)
+    own_ns[0] -= max(0, min(int(earlier), int(end[0])) - int(begin[0]))
+    odd = _odd(steps, own_ns, has_work)
     rows = [
         msgspec.structs.replace(
             _row(columns, causes, at),

@@ -252,6 +252,8 @@ def test_devices_of_one_trace_are_ranks(tmp_path: Path, capsys: pytest.CaptureFi
     assert [row["waiting_ns"] for row in rows] == [120, 0, 90]
     assert [row["transfer_ns"] for row in rows] == [420, 420, 420]
     assert found["kernels"]["coverage"]["launches"] == 6
+    text = printed(capsys, writer.path)
+    assert "GPU 0; also in the file: 1, 2 (--device N)" in text.splitlines()[1]
 
 
 def test_an_export_of_others_with_both_ranks(

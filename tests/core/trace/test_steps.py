@@ -173,6 +173,20 @@ def test_the_odd_step_is_named_among_its_kind(
     assert any("odd step: 4" in note for note in steps_notes(steps)) == bool(odd)
 
 
+def test_steps_of_a_device_that_lags_are_compared_without_earlier_work(writer: Any) -> None:
+    """The host launches far ahead: each step takes the device 100 ns, also the first."""
+    for number in range(7):
+        writer.launch(10 * number, GEMM, 100 * number, 100)
+        if number > 1:
+            writer.add("user_annotation", f"ProfilerStep#{number}", 10 * number, 9)
+    trace = read_trace(writer.write())
+    steps = marked(trace)
+    assert [row.ns for row in steps.rows] == [280, 100, 100, 100, 100]
+    assert steps.rows[0].start_ns == 20
+    assert not any(row.is_odd for row in steps.rows)
+    assert_adds_up(trace, steps)
+
+
 def test_one_step_or_a_range_is_what_all_tables_are_of(writer: Any) -> None:
     trace = five_steps(writer, [510, 510, 520, 810, 530])
     table = kernel_rows(time_ledger(trace, steps=(2, 4)))
