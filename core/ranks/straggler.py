@@ -29,8 +29,8 @@ ACTIVITY: dict[Cause, str] = {
     "communication": "it waited in other collectives",
 }
 REMEDIES: dict[Cause, str] = {
-    "idle": "Check its host: data loading, Python code, other processes. `inspect` its file, or its "
-    "--device, to see the gaps.",
+    "idle": "Check its host: data loading, Python code, other processes. `inspect` its file, or "
+    "its --device, to see the gaps.",
     "compute": "Compare its kernels with those of another rank: more work (uneven data, experts), "
     "or slower work (clocks, another process on the device).",
     "communication": "Check its other process groups.",

@@ -152,6 +152,10 @@ def test_the_first_collective_before_the_steps_is_the_longest_wait(
     (finding,) = found["findings"]
     assert finding["numbers"]["rank"] == 1
     assert "0.5 ms of it are in the first collective" in finding["why"]
+    merged = tmp_path.with_suffix(".json")
+    printed(capsys, tmp_path, "--merged", merged)
+    once = json.loads(printed(capsys, merged, "--json"))["ranks"]["rows"]
+    assert [row["waiting_ns"] for row in once] == [700_000, 0, 500_000]
     assert {row["purpose"] for row in found["collectives"]} == {"mesh_pp"}
     assert "mesh_pp" in printed(capsys, tmp_path)
 
