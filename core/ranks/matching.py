@@ -52,8 +52,8 @@ class Match:
 
     @property
     def is_pair(self) -> bool:
-        """Whether it is a transfer between two known ranks."""
-        return self.kind == SEND_RECEIVE and (self.sender is not None or self.group_size == 2)
+        """Whether it is a transfer between two ranks."""
+        return self.kind == SEND_RECEIVE
 
 
 def match_collectives(ranks: Mapping[int, RankTrace], *, one_clock: bool = False) -> list[Match]:
@@ -72,6 +72,8 @@ def match_collectives(ranks: Mapping[int, RankTrace], *, one_clock: bool = False
     matches = []
     for key, by_rank in calls_of.items():
         sender = None
+        if key.kind == SEND_RECEIVE and key.source == NONE and not _is_pair(key, by_rank):
+            continue  # which two ranks each transfer is of is not known
         if key.source != NONE:
             senders = [rank for rank, calls in by_rank.items() if calls[0].sends]
             if len(by_rank) != 2 or len(senders) != 1:
@@ -90,6 +92,11 @@ def match_collectives(ranks: Mapping[int, RankTrace], *, one_clock: bool = False
                 )
             )
     return sorted(matches, key=lambda match: min(match.calls.items())[1].start_ns)
+
+
+def _is_pair(key: _Key, by_rank: Mapping[int, list[TracedCall]]) -> bool:
+    sizes = {call.group_size for calls in by_rank.values() for call in calls}
+    return bool(key.group) and len(by_rank) == 2 and sizes == {2}
 
 
 def _numbered(ranks: Mapping[int, RankTrace]) -> set[str]:

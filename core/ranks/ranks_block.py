@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from math import fsum
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from sysbench.core.formatting import counted, percent
 from sysbench.core.ranks.clock_alignment import RankClock, RankClocks, align_clocks
-from sysbench.core.ranks.matching import Match, match_collectives
+from sysbench.core.ranks.matching import SEND_RECEIVE, Match, match_collectives
 from sysbench.core.ranks.rank_rows import FileRankRow, MatchedCollective, Ranks, RankStepRow
 from sysbench.core.ranks.split import SpanSplit
 from sysbench.core.ranks.straggler import (
@@ -28,6 +28,7 @@ from sysbench.core.record.record import Finding
 from sysbench.core.trace.collective_kernels import bus_factor
 from sysbench.core.trace.intervals import Cover
 from sysbench.core.trace.rank_summary import RankTrace
+from sysbench.core.trace.trace_events import NONE
 
 MAX_CONFLICT_NS = 1_000_000
 """Clocks of one machine agree to microseconds; a larger conflict means wrong matches."""
@@ -67,9 +68,9 @@ def ranks_block(
     missing = {}
     if unmatched:
         missing["matched"] = (
-            f"{unmatched} of {counted(sum(row.collectives for row in rows), 'collective')} have no "
-            "counterpart in another file, or another number of calls there: waiting and transfer "
-            "cannot be separated"
+            f"{unmatched} of {counted(sum(row.collectives for row in rows), 'collective')} could "
+            f"not be matched: {_why_unmatched(ranks, matches)}; waiting and transfer are not "
+            "separated in them"
         )
     if alone := [rank for rank in sorted(ranks) if rank not in clocks.by_rank]:
         names = ", ".join(map(str, alone))
@@ -94,6 +95,31 @@ def ranks_block(
         missing=missing,
         one_clock=one_clock,
     )
+
+
+def _why_unmatched(ranks: Mapping[int, RankTrace], matches: Sequence[Match]) -> str:
+    """Count the unmatched calls by what they lack."""
+    matched = {id(call) for match in matches for call in match.calls.values()}
+    calls = [
+        (rank, call)
+        for rank, trace in ranks.items()
+        for call in trace.calls
+        if id(call) not in matched
+    ]
+    keys = {
+        (other, call.group, call.kind) for other, trace in ranks.items() for call in trace.calls
+    }
+    reasons: Counter[str] = Counter()
+    for rank, call in calls:
+        if call.kind == SEND_RECEIVE and call.source == NONE:
+            reasons["are transfers without the numbers of their two ranks"] += 1
+        elif call.kind == SEND_RECEIVE:
+            reasons["are transfers whose other side is in no file"] += 1
+        elif any((other, call.group, call.kind) in keys for other in ranks if other != rank):
+            reasons["are more, or of another size, than those of the other ranks"] += 1
+        else:
+            reasons["are of a kind or process group that no other rank has"] += 1
+    return ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
 
 
 def _rows(

@@ -57,7 +57,10 @@ class Arrivals:
 
 
 def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
-    """Return the synchronizing collectives of at least two aligned ranks, by last arrival."""
+    """Return the synchronizing collectives of at least two aligned ranks, by last arrival.
+
+    On one clock also others, such as broadcasts, that no rank ended before the last one came.
+    """
     result = []
     for match in matches:
         arrived = {
@@ -65,7 +68,11 @@ def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
             for rank, call in match.calls.items()
             if rank in clocks.by_rank
         }
-        if not match.is_synchronising or len(arrived) < 2:
+        if len(arrived) < 2:
+            continue
+        is_exact = not any(clocks.by_rank[rank].error_ns for rank in arrived)
+        ends = [match.calls[rank].end_ns - clocks.by_rank[rank].ahead_ns for rank in arrived]
+        if not match.is_synchronising and not (is_exact and min(ends) >= max(arrived.values())):
             continue
         (second_ns, second), (last_ns, last) = sorted((ns, rank) for rank, ns in arrived.items())[
             -2:

@@ -251,11 +251,13 @@ def test_devices_of_one_trace_are_ranks(tmp_path: Path, capsys: pytest.CaptureFi
             writer.launch(at, GEMM, at + 10, 100, device=device)
             end = 1000 * step + 300
             writer.launch(at + 5, NCCL, at + 120, end - at - 120, device=device, stream=14)
+        broadcast = {"device": device, "stream": 14}
+        writer.launch(2500, "ncclDevKernel_Broadcast_RING_LL", 3000 - late, 10 + late, **broadcast)
     found = json.loads(printed(capsys, writer.write(), "--json"))
     rows = found["ranks"]["rows"]
-    assert [row["waiting_ns"] for row in rows] == [120, 0, 90]
-    assert [row["transfer_ns"] for row in rows] == [420, 420, 420]
-    assert found["kernels"]["coverage"]["launches"] == 6
+    assert [row["waiting_ns"] for row in rows] == [120, 40, 100]
+    assert [row["transfer_ns"] for row in rows] == [430, 430, 430]
+    assert found["kernels"]["coverage"]["launches"] == 7
     text = printed(capsys, writer.path)
     assert "GPU 0; also in the file: 1, 2 (--device N)" in text.splitlines()[1]
 
