@@ -250,13 +250,13 @@ MAX_DEVICES = 7
 
 def file_text(inspection: Inspection) -> str:
     """Kind and size of an imported file, and of several devices the one that its tables show:
-    ``chrome trace · 434 KiB · GPU 0; also in the file: 1, 2 (--device N)``."""
+    ``chrome trace · 434 KiB · GPU 0 (others: 1, 2)``."""
     kernels = inspection.kernels
     words = [KIND_WORDS[inspection.kind], amount(inspection.file_bytes)]
     if kernels and kernels.device is not None and kernels.other_devices:
         others = ", ".join(map(str, kernels.other_devices[:MAX_DEVICES]))
         more = " …" if len(kernels.other_devices) > MAX_DEVICES else ""
-        words.append(f"GPU {kernels.device}; also in the file: {others}{more} (--device N)")
+        words.append(f"GPU {kernels.device} (others: {others}{more})")
     return " · ".join(words)
 
 

@@ -27,7 +27,7 @@ from sysbench.core.trace.idle_causes import (
     idle_label,
 )
 from sysbench.core.trace.kernel_names import short_kernel_name
-from sysbench.core.trace.scopes import LOADS_DATA
+from sysbench.core.trace.scopes import LOADS_DATA, loads_data
 
 MAX_EXPOSED_SHARE = 0.10
 COPY_LIMIT = 0.20
@@ -336,7 +336,9 @@ def _middle(values: Iterable[int]) -> float:
 
 def _loader_ranges(kernels: Kernels) -> list[HostRange]:
     ranges = kernels.host.annotations if kernels.host else []
-    return [row for row in ranges if row.name.startswith(LOADS_DATA)]
+    rows = [row for row in ranges if loads_data(row.name)]
+    # Ranges of the program contain those of torch.
+    return [row for row in rows if row.name.startswith(LOADS_DATA)] or rows
 
 
 def _loader_ns(kernels: Kernels) -> float:

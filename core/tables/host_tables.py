@@ -63,7 +63,7 @@ def steps_table(marked: MarkedSteps) -> Table:
             "name",
         ),
         name="steps",
-        title=f"Steps by {marked.family}, {clock}: with outside {marked.span_ns / 1e6:.2f} ms",
+        title=f"Steps by {marked.family}: with outside {marked.span_ns / 1e6:.2f} ms, {clock}",
     )
 
 

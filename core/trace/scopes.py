@@ -334,8 +334,13 @@ def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
     return np.array(list(values), dtype=np.bool_)
 
 
+def loads_data(name: str) -> bool:
+    """Return whether a range is of torch's data loader, or named after loading data."""
+    return _phase_of_range(name) == DATA_LOADING
+
+
 def loader_cover(trace: Trace) -> Cover:
-    """Return the time in which a range of torch's data loader is open."""
+    """Return the time in which a range that loads data is open."""
     host = trace.host
-    is_loader = names_fit(trace.names, host.name, lambda name: name.startswith(LOADS_DATA))
+    is_loader = names_fit(trace.names, host.name, loads_data) & (host.kind != Kind.RUNTIME)
     return Cover(host.start[is_loader], host.end[is_loader])

@@ -259,7 +259,7 @@ def test_devices_of_one_trace_are_ranks(tmp_path: Path, capsys: pytest.CaptureFi
     assert [row["transfer_ns"] for row in rows] == [430, 430, 430]
     assert found["kernels"]["coverage"]["launches"] == 7
     text = printed(capsys, writer.path)
-    assert "GPU 0; also in the file: 1, 2 (--device N)" in text.splitlines()[1]
+    assert "GPU 0 (others: 1, 2)" in text.splitlines()[1]
 
 
 def test_an_export_of_others_with_both_ranks(

@@ -297,19 +297,18 @@ def test_usual_launches(writer: Any, inspected: Inspected, length: int, words: s
     assert ("longest launch call" in found.why) == (length > 100_000)
 
 
-def test_a_loader_open_while_the_host_is_late_is_the_reason(
-    writer: Any, inspected: Inspected
-) -> None:
+@pytest.mark.parametrize("loader", ["enumerate(DataLoader)#_Iter.__next__", "data_loading"])
+def test_late_for_loader(writer: Any, inspected: Inspected, loader: str) -> None:
     writer.add("user_annotation", "main", 0, 4_000)
     for number in range(4):
         begin = number * 1_000
         writer.add("user_annotation", "epoch", begin + 1, 990)
-        writer.add("user_annotation", "enumerate(DataLoader)#_Iter.__next__", begin + 2, 700)
+        writer.add("user_annotation", loader, begin + 2, 700)
         writer.launch(begin + 710, GEMM, begin + 720, 280)
     found = {finding.rule: finding for finding in inspected(writer.write()).findings}
     assert found["file-device-idle"].verdict.endswith("mostly waiting for the data loader.")
     assert "num_workers" in found["file-device-idle"].next
-    assert "lie in the annotation enumerate(DataLoader)" in found["file-device-idle"].why
+    assert f"lie in the annotation {loader}" in found["file-device-idle"].why
 
 
 def test_steps_without_gpu_events(writer: Any, inspected: Inspected) -> None:
@@ -348,3 +347,14 @@ def test_equal_steps_of_others(shared_data: Path, inspected: Inspected) -> None:
     rows = inspection.kernels.marked_steps.rows
     assert [(row.ns, row.loading_ns, row.is_odd) for row in rows] == [(10**7, 6 * 10**6, False)] * 5
     assert "In the median step it is 6 of 10 ms." in inspection.findings[0].why
+
+
+def test_the_innermost_annotation_that_explains_is_named(writer: Any, inspected: Inspected) -> None:
+    writer.add("user_annotation", "training", 0, 2_000)
+    writer.add("user_annotation", "block", 10, 1_980)
+    writer.add("user_annotation", "attention", 20, 500)
+    writer.add("user_annotation", "mlp", 600, 100)
+    writer.launch(5, GEMM, 12, 8)
+    writer.launch(900, GEMM, 910, 1_090)
+    (found,) = inspected(writer.write()).findings
+    assert "0.0005 of 0.00088 ms of the wait for launches lie in the annotation att" in found.why
