@@ -177,24 +177,32 @@ def rank_traces(trace: Trace, origin: TraceOrigin) -> dict[str, RankTrace]:
     Raises:
         DamagedFileError: There are more events than a summary may hold.
     """
+    devices = sorted(devices_by_work(trace))
+    process = trace.host.thread >> PROCESS_SHIFT
+    if len(devices) < 2 and not (len(process) and np.ptp(process)):
+        return {}
+    communicates = names_fit(trace.names, trace.device.name, is_communication)
+    communicates |= trace.device.collective != NONE
+    units = {}
+    for device in np.unique(trace.device.device[communicates]).tolist():
+        events = trace.device.take(trace.device.device == device)
+        launched_by = follow_flow(launches_of(events, trace.host), process)
+        own = launched_by[communicates[trace.device.device == device]]
+        several = np.unique(own[own != NONE]).tolist()
+        if len(several) < 2:
+            units[f"device {device}"] = device, events
+        else:
+            units |= {
+                f"device {device}, process {number}": (device, events.take(launched_by == each))
+                for number, each in enumerate(several)
+            }
+    if len(units) < 2:
+        return {}
     found = {}
-    for device in sorted(devices_by_work(trace)):
-        of_device = trace.device.take(trace.device.device == device)
-        launch = launches_of(of_device, trace.host)
-        process = follow_flow(launch, trace.host.thread >> PROCESS_SHIFT)
-        communicates = names_fit(trace.names, of_device.name, is_communication)
-        communicates |= of_device.collective != NONE
-        if not communicates.any():
-            continue
-        several = np.unique(process[communicates & (process != NONE)]).tolist()
-        parts = several if len(several) > 1 else [None]
-        for number, part in enumerate(parts):
-            events = of_device if part is None else of_device.take(process == part)
-            own = device_trace(replace(trace, device=events), device)
-            summary = rank_trace(own, time_ledger(own, device=device), origin)
-            if summary is not None:
-                name = f"device {device}" + ("" if part is None else f", process {number}")
-                found[name] = summary
+    for name, (device, events) in units.items():
+        part = device_trace(replace(trace, device=events), device)
+        if summary := rank_trace(part, time_ledger(part, device=device), origin):
+            found[name] = summary
     return found if len(found) > 1 else {}
 
 
