@@ -62,6 +62,7 @@ def align_clocks(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
     np.fill_diagonal(bound, 0)
     assumed = bound.copy()
     ends: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    ends_of_sends: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for match in matches:
         if not match.is_synchronising:
             continue
@@ -75,12 +76,16 @@ def align_clocks(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
                 bounds = assumed if can_end_early else bound
                 bounds[a, b] = min(bounds[a, b], first.end_ns - second.start_ns)
                 if a < b:
-                    ends[a, b].append(first.end_ns - second.end_ns)
+                    kept = ends_of_sends if match.is_pair else ends
+                    kept[a, b].append(first.end_ns - second.end_ns)
     conflict_ns, bound = _resolve_conflicts(bound)
-    # A sender may end before its receiver comes, if the data fit into buffers. Usually it does not.
-    if (np.diag(both := _shortest(np.minimum(bound, assumed + conflict_ns))) >= 0).all():
+    # A sender may end before its receiver comes, if the data fit into buffers. Usually it does not,
+    # and it is assumed not to where that contradicts no other bound.
+    assumed = np.where(assumed + bound.T >= 0, assumed + conflict_ns, NO_BOUND_NS)
+    if (np.diag(both := _shortest(np.minimum(bound, assumed))) >= 0).all():
         bound = both
-    estimate = _estimates(bound, ends)
+    # A send may end before its receive: other collectives are the better estimate.
+    estimate = _estimates(bound, ends_of_sends | ends)
     by_rank = {}
     for index, (value, spread_ns) in estimate.items():
         high, low = int(bound[index, 0]), -int(bound[0, index])

@@ -196,8 +196,9 @@ def _collective(members: Sequence[Arrivals], clocks: RankClocks) -> MatchedColle
     for each in members:
         for rank, came_ns in each.arrived.items():
             end_ns = each.match.calls[rank].end_ns - clocks.by_rank[rank].ahead_ns
-            waiting.append(min(each.last_ns, max(end_ns, came_ns)) - came_ns)
-            transfer.append(max(0, end_ns - each.last_ns))
+            last_ns = each.waits_until(rank, end_ns)
+            waiting.append(min(last_ns, max(end_ns, came_ns)) - came_ns)
+            transfer.append(max(0, end_ns - last_ns))
     match = members[0].match
     purposes = {call.purpose for each in members for call in each.match.calls.values()}
     transfer_ns = fsum(transfer) / len(transfer)

@@ -55,6 +55,12 @@ class Arrivals:
     late_ns: int
     is_bounded: bool
 
+    def waits_until(self, rank: int, end_ns: int) -> int:
+        """Return the end of a rank's wait: the last arrival, but its own for a sender that ended
+        before, as the data fit into buffers."""
+        has_not_waited = rank == self.match.sender and end_ns <= self.last_ns
+        return self.arrived[rank] if has_not_waited else self.last_ns
+
 
 def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
     """Return the synchronizing collectives of at least two aligned ranks, by last arrival.
@@ -87,12 +93,12 @@ def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
 
 
 def last_arrivals(rank: int, arrived: Iterable[Arrivals], clocks: RankClocks) -> dict[int, int]:
-    """Return the last arrival of each call by its identity, on this rank's own clock."""
+    """Return the end of each call's wait by its identity, on this rank's own clock."""
     ahead_ns = clocks.by_rank[rank].ahead_ns if rank in clocks.by_rank else 0
     return {
-        id(each.match.calls[rank]): each.last_ns + ahead_ns
+        id(call): each.waits_until(rank, call.end_ns - ahead_ns) + ahead_ns
         for each in arrived
-        if rank in each.arrived
+        if rank in each.arrived and (call := each.match.calls[rank])
     }
 
 
