@@ -251,8 +251,8 @@ def test_devices_of_one_trace_are_ranks(tmp_path: Path, capsys: pytest.CaptureFi
             writer.launch(at, GEMM, at + 10, 100, device=device)
             end = 1000 * step + 300
             writer.launch(at + 5, NCCL, at + 120, end - at - 120, device=device, stream=14)
-        broadcast = {"device": device, "stream": 14}
-        writer.launch(2500, "ncclDevKernel_Broadcast_RING_LL", 3000 - late, 10 + late, **broadcast)
+        name, start = "ncclDevKernel_Broadcast_RING_LL", 3000 - late
+        writer.launch(2500, name, start, 10 + late, device=device, stream=14)
     found = json.loads(printed(capsys, writer.write(), "--json"))
     rows = found["ranks"]["rows"]
     assert [row["waiting_ns"] for row in rows] == [120, 40, 100]

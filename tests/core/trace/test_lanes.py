@@ -66,7 +66,9 @@ def assert_complete(trace: Trace) -> None:
         by_cause[label] += end - start
     unattributed = by_cause.pop(UNATTRIBUTED, 0)
     rows = [*ledger.marked.rows, ledger.marked.outside] if ledger.marked else []
-    idle_ns = {cause: sum(row.idle[cause] for row in rows) for cause in (rows and rows[0].idle)}
+    idle_ns: Counter[str] = Counter()
+    for row in rows:
+        idle_ns.update(row.idle)
     assert unattributed == (sum(row.unattributed_ns for row in rows) or ledger.unattributed)
     assert by_cause == {cause: ns for cause, ns in (idle_ns or ledger.idle).items() if ns}
 
