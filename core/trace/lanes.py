@@ -39,7 +39,7 @@ from sysbench.core.trace.time_ledger import (
     Window,
     device_trace,
     devices_by_work,
-    processes_of,
+    processes_elsewhere,
     steps_window,
     window_gaps,
 )
@@ -171,9 +171,10 @@ class _LaneMaker:
     def _host_of(self, device: int) -> tuple[Trace, Scopes]:
         """Return the trace and the scopes of the processes that launched onto the device."""
         trace = device_trace(self.trace, device)
-        shown, own = (processes_of(self.trace, each) for each in (self.ledger.device, device))
-        is_shown = own is None if shown is None else own is not None and np.array_equal(own, shown)
-        return trace, self.scopes if is_shown else host_scopes(trace)
+        shown, own = (
+            processes_elsewhere(self.trace, each) for each in (self.ledger.device, device)
+        )
+        return trace, self.scopes if np.array_equal(own, shown) else host_scopes(trace)
 
     def _work_of(self, device: int, scopes: Scopes) -> Activities:
         ledger = self.ledger

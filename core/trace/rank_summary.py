@@ -22,6 +22,7 @@ from sysbench.core.trace.time_ledger import (
     device_trace,
     devices_by_work,
     time_ledger,
+    without_processes,
 )
 from sysbench.core.trace.trace_events import (
     NONE,
@@ -177,30 +178,29 @@ def rank_traces(trace: Trace, origin: TraceOrigin) -> dict[str, RankTrace]:
     Raises:
         DamagedFileError: There are more events than a summary may hold.
     """
-    devices = sorted(devices_by_work(trace))
     process = trace.host.thread >> PROCESS_SHIFT
-    if len(devices) < 2 and not (len(process) and np.ptp(process)):
+    if len(devices_by_work(trace)) < 2 and not (len(process) and np.ptp(process)):
         return {}
     communicates = names_fit(trace.names, trace.device.name, is_communication)
     communicates |= trace.device.collective != NONE
     units = {}
     for device in np.unique(trace.device.device[communicates]).tolist():
-        events = trace.device.take(trace.device.device == device)
+        is_here = trace.device.device == device
+        events = trace.device.take(is_here)
         launched_by = follow_flow(launches_of(events, trace.host), process)
-        own = launched_by[communicates[trace.device.device == device]]
-        several = np.unique(own[own != NONE]).tolist()
+        own = launched_by[communicates[is_here]]
+        several = np.unique(own[own != NONE])
         if len(several) < 2:
-            units[f"device {device}"] = device, events
-        else:
-            units |= {
-                f"device {device}, process {number}": (device, events.take(launched_by == each))
-                for number, each in enumerate(several)
-            }
+            units[f"device {device}"] = device, device_trace(trace, device)
+            continue
+        for number, each in enumerate(several.tolist()):
+            part = replace(trace, device=events.take(launched_by == each))
+            part = without_processes(part, several[several != each])
+            units[f"device {device}, process {number}"] = device, part
     if len(units) < 2:
         return {}
     found = {}
-    for name, (device, events) in units.items():
-        part = device_trace(replace(trace, device=events), device)
+    for name, (device, part) in units.items():
         if summary := rank_trace(part, time_ledger(part, device=device), origin):
             found[name] = summary
     return found if len(found) > 1 else {}

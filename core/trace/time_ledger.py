@@ -303,30 +303,34 @@ def devices_by_work(trace: Trace) -> list[int]:
 
 
 def device_trace(trace: Trace, device: int | None) -> Trace:
-    """Return the trace without the host processes that launched onto other devices only.
+    """Return the trace without the host processes that launched onto other devices only."""
+    return without_processes(trace, processes_elsewhere(trace, device))
 
-    All devices stay. If no launch of the device is known, all processes do.
-    """
-    processes = processes_of(trace, device)
-    if processes is None:
+
+def processes_elsewhere(trace: Trace, device: int | None) -> Index:
+    """Return the processes that launched work of other devices, but none of this one."""
+    host = trace.host
+    nothing = np.zeros(0, dtype=np.int64)
+    if device is None or not len(host) or not np.ptp(host.thread >> PROCESS_SHIFT):
+        return nothing
+    calls = host.take((host.kind == Kind.RUNTIME) & (host.correlation > 0))
+    is_here = trace.device.device == device
+    here, elsewhere = (
+        np.unique(calls.thread[np.isin(calls.correlation, ids)] >> PROCESS_SHIFT)
+        for ids in (trace.device.correlation[is_here], trace.device.correlation[~is_here])
+    )
+    return np.setdiff1d(elsewhere, here) if len(here) else nothing
+
+
+def without_processes(trace: Trace, processes: Index) -> Trace:
+    if not len(processes):
         return trace
     host, functions = trace.host, trace.functions
     return replace(
         trace,
-        host=host.take(np.isin(host.thread >> PROCESS_SHIFT, processes)),
-        functions=functions.take(np.isin(functions.thread >> PROCESS_SHIFT, processes)),
+        host=host.take(~np.isin(host.thread >> PROCESS_SHIFT, processes)),
+        functions=functions.take(~np.isin(functions.thread >> PROCESS_SHIFT, processes)),
     )
-
-
-def processes_of(trace: Trace, device: int | None) -> Index | None:
-    """Return the processes that launched work of the device; None for all of the file."""
-    host = trace.host
-    if device is None or not len(host) or not np.ptp(host.thread >> PROCESS_SHIFT):
-        return None
-    work = trace.device.correlation[trace.device.device == device]
-    is_launch = (host.kind == Kind.RUNTIME) & (host.correlation > 0)
-    is_launch &= np.isin(host.correlation, work)
-    return np.unique(host.thread[is_launch] >> PROCESS_SHIFT) if is_launch.any() else None
 
 
 def shown_device(trace: Trace, chosen: int | None) -> int | None:
