@@ -258,7 +258,10 @@ def _tables_of_ranks(ranks: Ranks, width: int) -> Iterator[Line]:
         if section == "steps":
             summed = [name for name in table.columns if name.endswith("_ns")]
             shown = folded(table, STEPS_SHOWN, "step", summed)
-        lines = table_lines(shown, width, drop=DROPPED.get(section, ()))
+        drop: tuple[str, ...] = DROPPED.get(section, ())
+        if ranks.one_clock:  # the file is the device or process
+            drop = (*(name for name in drop if name != "file"), "clock_ahead_ns")
+        lines = table_lines(shown, width, drop=drop)
         yield from titled(table.title, lines)
         if section == "ranks":
             yield from _notes(ranks, width)
