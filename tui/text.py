@@ -244,9 +244,20 @@ def outcome_glyph(outcome: str) -> str:
     return STATE_GLYPHS.get(outcome, FAILED_GLYPH)
 
 
+MAX_DEVICES = 7
+"""Other devices that the line about a file lists."""
+
+
 def file_text(inspection: Inspection) -> str:
-    """Kind and size of an imported file: ``chrome trace · 434 KiB``."""
-    return f"{KIND_WORDS[inspection.kind]} · {amount(inspection.file_bytes)}"
+    """Kind and size of an imported file, and of several devices the one that its tables show:
+    ``chrome trace · 434 KiB · GPU 0 (others: 1, 2)``."""
+    kernels = inspection.kernels
+    words = [KIND_WORDS[inspection.kind], amount(inspection.file_bytes)]
+    if kernels and kernels.device is not None and kernels.other_devices:
+        others = ", ".join(map(str, kernels.other_devices[:MAX_DEVICES]))
+        more = " …" if len(kernels.other_devices) > MAX_DEVICES else ""
+        words.append(f"GPU {kernels.device} (others: {others}{more})")
+    return " · ".join(words)
 
 
 def folder_text(ranks: Ranks) -> str:

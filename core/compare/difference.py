@@ -378,9 +378,7 @@ def _shares(kinds: Mapping[str, int]) -> dict[str, float]:
 
 
 def _steps(a: Kernels | None, b: Kernels | None) -> list[StepChange]:
-    a_rows, b_rows = (
-        side.marked_steps.rows if side and side.marked_steps else [] for side in (a, b)
-    )
+    a_rows, b_rows = (_steps_with_work(side) if side else [] for side in (a, b))
     if not a_rows or not b_rows:
         return []
     changes = []
@@ -389,6 +387,11 @@ def _steps(a: Kernels | None, b: Kernels | None) -> list[StepChange]:
         for key in sorted(a_steps.keys() | b_steps.keys()):
             changes.append(_step(kind, a_steps.get(key), b_steps.get(key)))
     return changes
+
+
+def _steps_with_work(side: Kernels) -> list[StepRow]:
+    rows = side.marked_steps.rows if side.marked_steps else []
+    return [row for row in rows if not row.is_empty]
 
 
 def _by_number(a: list[StepRow], b: list[StepRow]) -> list[dict[int, StepRow]]:
@@ -430,6 +433,13 @@ def _notes(a: Kernels, b: Kernels, *records: Record) -> Iterator[str]:
         yield f"A is a {a.whole}, B a {b.whole}, with an unknown number of steps"
     elif a.whole == "span":
         yield "both are spans with an unknown number of steps"
+    for name, side in (("A", a), ("B", b)):
+        rows = side.marked_steps.rows if side.marked_steps else []
+        if empty := len(rows) - len(_steps_with_work(side)):
+            yield (
+                f"{empty:,} of {name}'s {len(rows):,} marked steps are without work: its steps are "
+                "compared without them, its rows are means over all"
+            )
     kinds_a, kinds_b = _kinds(a), _kinds(b)
     if kinds_a and kinds_b and _shares(kinds_a) != _shares(kinds_b):
         a_words, b_words = (

@@ -27,6 +27,7 @@ from sysbench.core.runs.related import compile_break_even, runs_with_other_steps
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.tables.cells import literal_json
+from sysbench.core.tables.ranks_tables import ranks_table
 from sysbench.core.tables.section_tables import MIN_TREE_SHARE, SectionSource, tables_in, tables_of
 from sysbench.core.tables.sections import INSPECTED
 from sysbench.core.tables.table import Table
@@ -89,6 +90,8 @@ def inspection_tables(inspection: Inspection, tree: TreeNode | None) -> dict[str
     """
     source = SectionSource(record=inspection.as_record(), tree=tree)
     sections = {name: tables_in(name, source) for name in FILE_ORDER}
+    if inspection.ranks:
+        sections["ranks"] = [ranks_table(inspection.ranks)]
     return {name: tables for name, tables in sections.items() if tables}
 
 

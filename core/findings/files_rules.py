@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import fsum
 
 from sysbench.core.findings.kernels_rules import IDLE_LIMIT, heavy_category
 from sysbench.core.formatting import counted, format_bytes, format_duration, percent, short_path
 from sysbench.core.memory.snapshot_reading import Snapshot
+from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.record.record import Finding, KernelRow, Kernels
 from sysbench.core.record.steps import HostRange, MarkedSteps, StepRow
 from sysbench.core.trace.idle_causes import (
@@ -27,7 +28,7 @@ from sysbench.core.trace.idle_causes import (
     idle_label,
 )
 from sysbench.core.trace.kernel_names import short_kernel_name
-from sysbench.core.trace.scopes import LOADS_DATA
+from sysbench.core.trace.scopes import LOADS_DATA, loads_data
 
 MAX_EXPOSED_SHARE = 0.10
 COPY_LIMIT = 0.20
@@ -65,7 +66,7 @@ REMEDIES = {
         "larger batches need fewer launches.",
     ),
     ON_SYNC: (
-        "mostly after a synchronization",
+        "mostly while the CPU waited in a synchronization",
         "Look for .item(), .cpu(), print or a synchronization; read results later.",
     ),
     LAUNCHING: (
@@ -84,15 +85,26 @@ REMEDIES = {
 }
 """By cause: end of the verdict, next step."""
 
+LOADER_REMEDY = (
+    "Raise num_workers and prefetch_factor, set pin_memory=True, or move work out of __getitem__ "
+    "and collate_fn."
+)
+MAX_LAUNCH_NS = 20_000
+"""Mean idle time per launch call up to which the calls are merely many, not slow."""
+MAX_AROUND_SHARE = 0.9
+"""Share of the span above which an open annotation explains nothing."""
+
 NO_MAIN_CAUSE = ("for several reasons", "See the idle rows of the kernel table.")
 
 FileRule = Callable[[Kernels], Finding | None]
 
 
-def findings_of_file(kernels: Kernels) -> list[Finding]:
-    """The findings of all rules, the costliest first."""
-    findings = [finding for rule in RULES if (finding := rule(kernels)) is not None]
-    return sorted(findings, key=lambda finding: -finding.cost)
+def findings_of_file(kernels: Kernels, ranks: Ranks | None = None) -> list[Finding]:
+    """The findings of all rules, the costliest first, then those of the file's ranks."""
+    rules: list[FileRule] = [*RULES, partial(exposed_communication, ranks=ranks)]
+    findings = [finding for rule in rules if (finding := rule(kernels)) is not None]
+    findings.sort(key=lambda finding: -finding.cost)
+    return [*findings, *(ranks.findings if ranks else ())]
 
 
 def findings_of_snapshot(snapshot: Snapshot, device: int) -> list[Finding]:
@@ -127,10 +139,13 @@ def device_idle(kernels: Kernels) -> Finding | None:
     idle_ns = fsum(row.ns for row in kernels.idle)
     if kernels.source != "kernels" or not whole_ns or idle_ns < IDLE_LIMIT * whole_ns:
         return None
-    longest = max(kernels.idle, key=lambda row: row.ns)
-    reason, remedy = REMEDIES.get(longest.cause, NO_MAIN_CAUSE)
-    if longest.ns < MAIN_CAUSE_SHARE * idle_ns:
+    causes = _causes(kernels)
+    cause = max(causes, key=lambda name: causes[name])
+    reason, remedy = REMEDIES.get(cause, NO_MAIN_CAUSE)
+    if causes[cause] < MAIN_CAUSE_SHARE * idle_ns:
         reason, remedy = NO_MAIN_CAUSE
+    elif cause == HOST_LATE and _loader_ns(kernels) >= MAIN_CAUSE_SHARE * _late_ns(kernels):
+        reason, remedy = "mostly waiting for the data loader", LOADER_REMEDY
     parts = ", ".join(
         f"{idle_label(row.cause)} {_ms(row.ns)} ms"
         for row in sorted(kernels.idle, key=lambda row: -row.ns)
@@ -144,7 +159,7 @@ def device_idle(kernels: Kernels) -> Finding | None:
         f"{_longest_calls(kernels, idle_ns)}{_outside_steps(kernels)} Profiling slows "
         "the CPU, not the kernels: the share may be lower without it.",
         next=remedy,
-        numbers={"idle": idle_ns / whole_ns, "cause": longest.cause, "cause_ns": longest.ns},
+        numbers={"idle": idle_ns / whole_ns, "cause": cause, "cause_ns": causes[cause]},
         # The wait for the loader has a finding of its own.
         cost=(idle_ns - _loader_ns(kernels)) / whole_ns,
     )
@@ -155,22 +170,42 @@ def _ms(ns: float) -> str:
     return f"{ns / 1e6:,.0f}" if ns >= 1e10 else f"{ns / 1e6:.4g}"
 
 
+def _causes(kernels: Kernels) -> dict[str, float]:
+    """Nanoseconds by cause; many calls of the usual length mean that the host is late."""
+    causes = {row.cause: row.ns for row in kernels.idle}
+    late_ns, launching_ns = causes.get(HOST_LATE, 0.0), causes.get(LAUNCHING, 0.0)
+    if launching_ns > late_ns and not _has_slow_launches(kernels):
+        causes |= {HOST_LATE: late_ns + launching_ns, LAUNCHING: 0.0}
+    return causes
+
+
+def _has_slow_launches(kernels: Kernels) -> bool:
+    launching_ns = fsum(row.ns for row in kernels.idle if row.cause == LAUNCHING)
+    return launching_ns * kernels.steps > MAX_LAUNCH_NS * kernels.coverage.launches
+
+
+def _late_ns(kernels: Kernels) -> float:
+    return fsum(row.ns for row in kernels.idle if row.cause == HOST_LATE) * kernels.steps
+
+
 def _open_annotation(kernels: Kernels) -> str:
-    late_ns = fsum(row.ns for row in kernels.idle if row.cause == HOST_LATE) * kernels.steps
+    late_ns, whole_ns = _late_ns(kernels), kernels.step_ms * 1e6 * kernels.steps
     ranges = kernels.host.annotations if kernels.host else []
     steps = kernels.marked_steps.rows if kernels.marked_steps else []
     around = {name for row in steps for name in (row.name, re.sub(r"\d+", "*", row.name))}
     candidates = [
         row
         for row in ranges
-        if row.late_ns >= max(MAIN_CAUSE_SHARE * late_ns, 1) and row.name not in around
+        if row.own_late_ns >= max(MIN_CAUSE_SHARE * late_ns, 1)
+        and row.host_ns < MAX_AROUND_SHARE * whole_ns
+        and row.name not in around
     ]
     if not candidates:
         return ""
-    narrowest = min(candidates, key=lambda row: row.host_ns)
+    main = max(candidates, key=lambda row: row.own_late_ns)
     return (
-        f" {_ms(narrowest.late_ns)} of {_ms(late_ns)} ms of the wait for launches lie in "
-        f"the annotation {narrowest.name}."
+        f" {_ms(main.late_ns)} of {_ms(late_ns)} ms of the wait for launches lie in "
+        f"the annotation {main.name}."
     )
 
 
@@ -178,7 +213,8 @@ def _longest_calls(kernels: Kernels, idle_ns: float) -> str:
     calls = kernels.host.calls if kernels.host else []
     causes = {row.cause for row in kernels.idle if row.ns >= MIN_CAUSE_SHARE * idle_ns}
     words = ""
-    if LAUNCHING in causes and (launches := [row for row in calls if LAUNCH.search(row.name)]):
+    is_slow = LAUNCHING in causes and _has_slow_launches(kernels)
+    if is_slow and (launches := [row for row in calls if LAUNCH.search(row.name)]):
         longest = max(launches, key=lambda row: row.max_ns)
         words += f" The longest launch call, {longest.name}, took {_ms(longest.max_ns)} ms."
     if ON_SYNC in causes and (waits := [row for row in calls if SYNC.search(row.name)]):
@@ -201,7 +237,7 @@ def _outside_steps(kernels: Kernels) -> str:
     return f" {_ms(outside_ns)} ms of it lie outside the marked steps (--steps)."
 
 
-def exposed_communication(kernels: Kernels) -> Finding | None:
+def exposed_communication(kernels: Kernels, ranks: Ranks | None = None) -> Finding | None:
     """Communication without overlapping computation takes much of the span."""
     whole_ns = kernels.step_ms * 1e6
     rows = [row for row in kernels.rows if row.category == "communication"]
@@ -213,16 +249,29 @@ def exposed_communication(kernels: Kernels) -> Finding | None:
     )
     if kernels.source != "kernels" or not whole_ns or exposed_ns < MAX_EXPOSED_SHARE * whole_ns:
         return None
+    rows_of_device = [row for row in ranks.rows if row.device == kernels.device] if ranks else []
+    own = rows_of_device[0] if len(rows_of_device) == 1 else None
+    if own is not None and own.waiting_ns + own.transfer_ns:
+        parts = (
+            f"Of {own.exposed_ns / 1e6:.4g} ms on this device {own.waiting_ns / 1e6:.4g} ms wait "
+            f"for other ranks, and {own.transfer_ns / 1e6:.4g} ms transfer."
+        )
+        remedy = "See --section ranks for the rank that is late. "
+    else:
+        whose = "no other device of this file matches them" if ranks else "this file has one rank"
+        parts = (
+            "The kernel also runs while a rank waits for another one; "
+            f"{whose}, so waiting and transfer are not separated."
+        )
+        remedy = "Compare the files of all ranks first. "
     return Finding(
         rule="file-exposed-communication",
         severity="warning",
         verdict=f"{percent(exposed_ns / whole_ns, 0)} of the {kernels.whole} is exposed "
         "communication.",
         why=f"{_ms(exposed_ns)} of {_ms(all_ns)} ms of communication overlap with no "
-        "computation. The kernel also runs while a rank waits for another one: one file cannot "
-        "separate waiting from transfer.",
-        next="Compare the files of all ranks first. Larger buckets, or starting collectives "
-        "earlier, increase the overlap.",
+        f"computation. {parts}",
+        next=f"{remedy}Larger buckets, or starting collectives earlier, increase the overlap.",
         numbers={"exposed": exposed_ns / whole_ns, "limit": MAX_EXPOSED_SHARE},
         cost=exposed_ns / whole_ns,
     )
@@ -266,6 +315,14 @@ def category_in_file(kernels: Kernels) -> Finding | None:
 def data_loader(kernels: Kernels) -> Finding | None:
     """The loop waits for the next batch."""
     whole_ns, waiting_ns = kernels.step_ms * 1e6 * kernels.steps, _loader_ns(kernels)
+    steps, of_step = kernels.marked_steps, ""
+    if steps is not None and not steps.chosen:
+        whole_ns = steps.span_ns
+        waiting_ns = fsum(row.loading_ns for row in (*steps.rows, steps.outside))
+        of_step = (
+            f" In the median step it is {_middle(row.loading_ns for row in steps.rows):.4g} of "
+            f"{_middle(row.ns for row in steps.rows):.4g} ms."
+        )
     if not whole_ns or waiting_ns < LOADER_LIMIT * whole_ns:
         return None
     who = "GPU" if kernels.source == "kernels" else "loop"
@@ -276,17 +333,24 @@ def data_loader(kernels: Kernels) -> Finding | None:
         severity="warning",
         verdict=f"The {who} waits {_ms(waiting_ns)} of {_ms(whole_ns)} ms "
         f"({percent(waiting_ns / whole_ns, 0)}) for the data loader.",
-        why=f"{counted(calls, 'call')} of {rows[0].name} take {_ms(open_ns)} ms on the CPU.",
-        next="Raise num_workers and prefetch_factor, set pin_memory=True, or move work out of "
-        "__getitem__ and collate_fn.",
+        why=f"{counted(calls, 'call')} of {rows[0].name} take {_ms(open_ns)} ms on the CPU."
+        f"{of_step}",
+        next=LOADER_REMEDY,
         numbers={"share": waiting_ns / whole_ns, "limit": LOADER_LIMIT},
         cost=waiting_ns / whole_ns,
     )
 
 
+def _middle(values: Iterable[int]) -> float:
+    """Return the median of nanoseconds, in milliseconds."""
+    return statistics.median(values) / 1e6
+
+
 def _loader_ranges(kernels: Kernels) -> list[HostRange]:
     ranges = kernels.host.annotations if kernels.host else []
-    return [row for row in ranges if row.name.startswith(LOADS_DATA)]
+    rows = [row for row in ranges if loads_data(row.name)]
+    # Ranges of the program contain those of torch.
+    return [row for row in rows if row.name.startswith(LOADS_DATA)] or rows
 
 
 def _loader_ns(kernels: Kernels) -> float:
@@ -374,7 +438,7 @@ def odd_step(kernels: Kernels) -> Finding | None:
     }
     change = {name: of(row) - _median(marked, row, of) for name, of in parts.items()}
     main = max(change, key=lambda name: abs(change[name]))
-    ratio = row.ns / median if median else 0.0
+    ratio = row.ns / median
     change_of_all = f"{percent(abs(ratio - 1), 0)} {'slower' if ratio > 1 else 'faster'}"
     kind = f"{row.kind} " if row.kind else ""
     others = f" {counted(len(odd) - 1, 'more outlier')}." if len(odd) > 1 else ""
@@ -394,7 +458,30 @@ def _idle(cause: str, row: StepRow) -> float:
 
 
 def _median(marked: MarkedSteps, row: StepRow, of: Callable[[StepRow], float]) -> float:
-    return statistics.median(of(other) for other in marked.rows if other.kind == row.kind)
+    rows = [other for other in marked.rows if other.kind == row.kind and not other.is_empty]
+    return statistics.median(of(other) for other in rows)
+
+
+def empty_steps(kernels: Kernels) -> Finding | None:
+    """Marked steps in which the device ran nothing."""
+    marked = kernels.marked_steps
+    empty = [row for row in marked.rows if row.is_empty] if marked else []
+    if marked is None or not empty or marked.chosen or marked.clock != "device":
+        return None
+    count, share = len(marked.rows), len(empty) / len(marked.rows)
+    first = next((row for row in marked.rows if not row.is_empty), None)
+    return Finding(
+        rule="file-empty-steps",
+        severity="warning" if share >= MAIN_CAUSE_SHARE else "note",
+        verdict=f"{len(empty):,} of {counted(count, 'marked step')} "
+        f"{'has' if len(empty) == 1 else 'have'} no GPU event.",
+        why="Nothing was launched in them, or the profiler did not record it: sums of the file "
+        "cover fewer steps than it marks.",
+        next="Record again, with fewer steps or without stacks and shapes"
+        + (f"; --step {first.number} has GPU events." if first else "."),
+        numbers={"empty": len(empty), "steps": count},
+        cost=share if share >= MAIN_CAUSE_SHARE else 0.0,
+    )
 
 
 def no_kernels(kernels: Kernels) -> Finding | None:
@@ -426,6 +513,6 @@ def lost_kernels(kernels: Kernels) -> Finding | None:
 
 RULES: tuple[FileRule, ...] = (
     *(no_kernels, lost_kernels),
-    *(odd_call, copies, data_loader, device_idle, exposed_communication),
-    *(category_in_file, small_kernels, odd_step),
+    *(odd_call, copies, data_loader, device_idle),
+    *(category_in_file, small_kernels, odd_step, empty_steps),
 )

@@ -164,9 +164,9 @@ def idle_on_sync(record: Record) -> Finding | None:
         rule="idle-on-sync",
         severity="warning",
         verdict=f"The GPU idles {percent(row.share, 0)} of the traced step "
-        "after a synchronization.",
-        why=f"{row.ns / 1e6:.4g} ms of idle time per step begin during a synchronizing call: "
-        "nothing is queued when it returns.",
+        "inside synchronizing calls.",
+        why=f"For {row.ns / 1e6:.4g} ms of each step the GPU has nothing queued while the CPU is "
+        "in such a call.",
         next="Look for .item(), .cpu(), print or a synchronization; read results later.",
         numbers={"share": row.share, "limit": SYNC_LIMIT},
         cost=row.share,

@@ -12,6 +12,7 @@ import msgspec
 from sysbench.core.errors import DamagedFileError, SysbenchError
 from sysbench.core.formatting import format_bytes
 from sysbench.core.inspection.kinds import Kind, path_text
+from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.record.nsys import Clocks, KernelSummary, NsysDevice, Nvtx
 from sysbench.core.record.record import Finding, Kernels, Memory, Nsys, Record
 from sysbench.core.storage import UNREADABLE_JSON
@@ -27,7 +28,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """Tables of one imported file; public JSON like the record.
 
     ``device`` is the name of the device of ``kernels``. A block without data is null, and
-    ``missing`` has the reason. Fields from ``nvtx`` on belong to nsys exports;
+    ``missing`` has the reason. ``ranks`` are the devices or processes with collectives, if there
+    are several. Fields from ``nvtx`` on belong to nsys exports;
     ``kernel_summary``, ``memory_summary`` and ``api_summary`` are NVIDIA's ``cuda_gpu_kern_sum``,
     ``cuda_gpu_mem_time_sum`` and ``cuda_api_sum``. Traces have the last too.
     """
@@ -48,6 +50,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     nsys_version: str | None = None
     findings: list[Finding] = []
     missing: dict[str, str] = {}
+    ranks: Ranks | None = None
 
     @property
     def nsys(self) -> Nsys | None:

@@ -1,10 +1,10 @@
 """Merge the traces of ranks into one file.
 
-``python -m sysbench.core.inspection.merging_process OUT LIMIT {FILE RANK AHEAD}…``
+``python -m sysbench.core.inspection.merging_process OUT LIMIT {FILE RANK AHEAD DEVICE}…``
 
-LIMIT is the memory limit in bytes, AHEAD the clock offset of a file in nanoseconds. Events keep
-their content; processes and arrow ids are renumbered, and processes are named by rank. Messages go
-to standard output.
+LIMIT is the memory limit in bytes, AHEAD the clock offset of a file in nanoseconds, DEVICE a device
+that gets the number of the rank, or empty. Events keep their content otherwise; processes, arrows
+and launches are renumbered, and processes are named by rank. Messages go to standard output.
 """
 
 from __future__ import annotations
@@ -31,22 +31,24 @@ PIDS_OF_RANK = 2**16
 """Process numbers reserved per rank; a file with more processes is hostile."""
 IDS_OF_RANK = 2**40
 """Perfetto reads ids as doubles, which are exact up to 4,096 ranks of 2**40 ids."""
+LAUNCHES_OF_RANK = 2**32
 EVENTS_AT_ONCE = 1000
 
 
 class RankSource(NamedTuple):
-    """One rank's file and its clock offset."""
+    """One rank's file, its clock offset, and the device to number by the rank."""
 
     path: Path
     rank: int
     ahead_ns: int
+    device: int | None
 
 
 def main(output: str, limit_bytes: str, *files: str) -> int:
     """Write the merged file atomically; return the exit code."""
     sources = [
-        RankSource(Path(path), int(rank), int(ahead))
-        for path, rank, ahead in zip(files[::3], files[1::3], files[2::3], strict=True)
+        RankSource(Path(path), int(rank), int(ahead), int(device) if device else None)
+        for path, rank, ahead, device in zip(*(files[at::4] for at in range(4)), strict=True)
     ]
     target = Path(output)
     return run_decoder(target, int(limit_bytes), lambda: _merge(sources, target))
@@ -78,7 +80,7 @@ def _write(file: BufferedIOBase, sources: list[RankSource], progress: ProgressSe
     separator = b""
     for source, origin in zip(sources, origins, strict=True):
         shift = Decimal(origin.clock_base_ns - base_ns - source.ahead_ns) / 1000
-        change = _Change(source.rank, shift)
+        change = _Change(source.rank, shift, source.device)
         pending: list[bytes] = []
         for event in _events(source.path, progress):
             pending.append(encoder.encode(change.changed(event)))
@@ -95,9 +97,10 @@ def _write(file: BufferedIOBase, sources: list[RankSource], progress: ProgressSe
 class _Change:
     """Shifts one rank's events and renumbers its processes and ids."""
 
-    def __init__(self, rank: int, shift: Decimal) -> None:
+    def __init__(self, rank: int, shift: Decimal, device: int | None) -> None:
         self._rank = rank
         self._shift = shift
+        self._device = device
         self._pids: dict[object, int] = {}
         self._numbers = count((rank + 1) * PIDS_OF_RANK)
         self._named: set[int] = set()
@@ -109,7 +112,14 @@ class _Change:
         for key in ("id", "bind_id"):
             if key in event:
                 event[key] = self._id(event[key])
-        if event.get("ph") == "M" and isinstance(args := event.get("args"), dict):
+        if not isinstance(args := event.get("args"), dict):
+            return event
+        # A merged file has one device and one launch of a number, as each file does.
+        if type(launch := args.get("correlation")) is int and 0 < launch < LAUNCHES_OF_RANK:
+            args["correlation"] = self._rank * LAUNCHES_OF_RANK + launch
+        if self._device is not None and args.get("device") == self._device:
+            args["device"] = self._rank
+        if event.get("ph") == "M":
             if event.get("name") == "process_name":
                 args["name"] = f"rank {self._rank}: {args.get('name')}"
                 self._named.add(pid)

@@ -162,10 +162,15 @@ def merge_traces(
             "another folder"
         )
     paths = {path_text(path.name): path for path in folder.iterdir()}
+    devices = [row.device for row in ranks.rows]
+    is_shared = len(set(devices)) < len(devices)
     files = [
         text
         for row in ranks.rows
-        for text in (str(paths[row.file]), str(row.rank), str(row.clock_ahead_ns or 0))
+        for text in (
+            *(str(paths[row.file]), str(row.rank), str(row.clock_ahead_ns or 0)),
+            str(row.device) if is_shared and row.device is not None else "",
+        )
     ]
     limit = str(limit_bytes or default_limit_bytes())
     arguments = (str(output.absolute()), limit, *files)

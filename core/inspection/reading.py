@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import fsum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -27,11 +27,13 @@ from sysbench.core.memory.profiled import (
     read_profiled_allocations,
 )
 from sysbench.core.memory.snapshot_reading import read_snapshot
+from sysbench.core.ranks.rank_rows import Ranks
+from sysbench.core.ranks.ranks_block import ranks_block
 from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.record import Finding, Kernels, Memory
 from sysbench.core.trace.attention_kernels import precision_from_kernel_names
 from sysbench.core.trace.captures import join_replays, with_captured
-from sysbench.core.trace.collective_kernels import collective_rows
+from sysbench.core.trace.collective_kernels import collective_rows, with_purposes
 from sysbench.core.trace.columns import BEGIN_CAPTURE
 from sysbench.core.trace.copy_rows import copy_rows
 from sysbench.core.trace.cost_rows import add_work, with_costs, work_from_capture, work_from_shapes
@@ -42,9 +44,15 @@ from sysbench.core.trace.lanes import encode_lanes, lanes_of
 from sysbench.core.trace.nsys_export import export_of, read_contents
 from sysbench.core.trace.nsys_projection import summary
 from sysbench.core.trace.operators import COUNTED_CATEGORIES
-from sysbench.core.trace.rank_summary import RankTrace, rank_trace
+from sysbench.core.trace.rank_summary import RankTrace, rank_trace, rank_traces
 from sysbench.core.trace.roofline import with_roof
-from sysbench.core.trace.time_ledger import TimeLedger, chosen_device, time_ledger
+from sysbench.core.trace.time_ledger import (
+    TimeLedger,
+    chosen_device,
+    device_trace,
+    shown_device,
+    time_ledger,
+)
 from sysbench.core.trace.trace_events import Kind, Trace
 from sysbench.core.trace.trace_json import read_origin
 from sysbench.core.trace.trace_reader import read_trace
@@ -179,7 +187,11 @@ def _read_trace(
     trace = read_trace(path, lambda done, total: progress("decode", done, total))
     progress("analyse", 0, 0)
     trace, health = examine(trace)
-    ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
+    origin = read_origin(path)
+    whole = with_purposes(trace, origin.purposes)
+    device = chosen_device(whole, device)
+    trace = device_trace(whole, shown_device(whole, device))
+    ledger = time_ledger(trace, device=device, steps=steps)
     work = work_from_shapes(trace, ledger)
     missing = {}
     if capture:
@@ -196,11 +208,12 @@ def _read_trace(
         folded, collectives=rows, copies=copy_rows(ledger), host=host_side(trace, ledger, calls)
     )
     layers = with_costs(kernel_rows(ledger, by_layer=True), work)
-    rank = None
+    rank = ranks = None
     if steps is None:
         with suppress(DamagedFileError):  # too large to compare; the tables remain valid
-            rank = rank_trace(trace, ledger, read_origin(path))
-    lanes = encode_lanes(lanes_of(trace, ledger))
+            rank = rank_trace(trace, ledger, origin)
+            ranks = _ranks_of_file(path, "chrome-trace", rank_traces(whole, origin))
+    lanes = encode_lanes(lanes_of(whole, ledger))
     is_on_cpu = ledger.source == "operators" and trace.has_requests
     memory = _read_cpu_memory(path) if is_on_cpu else None
     if memory:
@@ -232,8 +245,9 @@ def _read_trace(
         kernels=folded,
         memory=counted,
         api_summary=calls,
-        findings=with_health(health, findings_of_file(folded)),
+        findings=with_health(health, findings_of_file(folded, ranks)),
         missing={} if counted else {"memory": why_none},
+        ranks=ranks,
     )
     return Tables(inspection, layers, rank, lanes)
 
@@ -249,6 +263,22 @@ def with_health(health: list[Finding], findings: list[Finding]) -> list[Finding]
     what does not change a table last."""
     every = [*findings, *health]
     return [*filter(is_health, every), *(found for found in every if not is_health(found))]
+
+
+def _ranks_of_file(
+    path: Path, kind: Literal["chrome-trace", "nsys-export"], found: dict[str, RankTrace]
+) -> Ranks | None:
+    """Put the ranks of one file side by side; None if it has fewer than two."""
+    if not found:
+        return None
+    # A device is the rank of its number, as torchrun starts them, unless processes share one.
+    numbers = [trace.device for trace in found.values()]
+    has_numbers = len(set(numbers)) == len(numbers) and None not in numbers
+    places = [number or 0 for number in numbers] if has_numbers else range(len(found))
+    files = dict(zip(places, found, strict=True))
+    ranks = dict(zip(places, found.values(), strict=True))
+    block = ranks_block(path_text(path), files, ranks, one_clock=True)
+    return msgspec.structs.replace(block, kind=kind)
 
 
 def _read_capture(path: Path, progress: Progress) -> Trace:
@@ -318,6 +348,7 @@ def _read_export(
     contents = read_contents(path, lambda done, total: progress("rows", done, total))
     progress("analyse", 0, 0)
     export = export_of(contents, device, steps)
+    ranks = _ranks_of_file(path, "nsys-export", export.ranks)
     tables = {name: getattr(export.nvtx, name) for name in ("rows", "elsewhere", "folded")}
     missing = export.missing
     if (row_count := max(map(len, tables.values()))) > MAX_RANGES:
@@ -330,8 +361,9 @@ def _read_export(
         file_bytes=path.stat().st_size,
         kernels=export.folded,
         export_schema=export.schema,
-        findings=findings_of_file(export.folded),
+        findings=findings_of_file(export.folded, ranks),
         missing=missing | {"memory": "nsys does not record the allocator"},
+        ranks=ranks,
         **{name: getattr(export, name) for name in FROM_EXPORT},
     )
     return Tables(inspection, export.kernels, export.rank, export.lanes)

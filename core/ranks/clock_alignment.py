@@ -3,8 +3,9 @@
 A rank cannot end a synchronizing collective before all have come. So with clocks ``a`` and ``b``
 ahead of true time, ``a - b <= end on a - start on b`` for every such collective, and vice versa:
 each collective bounds the offset from both sides, as a round trip does in NTP (RFC 5905, section
-8). Bounds add up along any path of ranks. Within them the offset is the median difference of the
-ends, which are close together.
+8). A receive bounds it from one side, and also from the other if the sender waits. Bounds add up
+along any path of ranks. Within them the offset is the median difference of the ends, which are
+close together.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def align_clocks(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
     place = {rank: index for index, rank in enumerate(order)}
     bound = np.full((len(order), len(order)), NO_BOUND_NS, dtype=np.int64)
     np.fill_diagonal(bound, 0)
+    assumed = bound.copy()
     ends: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    ends_of_sends: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for match in matches:
         if not match.is_synchronising:
             continue
@@ -69,11 +72,20 @@ def align_clocks(ranks: Sequence[int], matches: Iterable[Match]) -> RankClocks:
                 if a == b or abs(first.end_ns - second.start_ns) > MAX_DISTANCE_NS:
                     continue
                 # a cannot end before b has started: offset of a against b <= end - start
-                bound[a, b] = min(bound[a, b], first.end_ns - second.start_ns)
+                can_end_early = match.sender is not None and place[match.sender] == a
+                bounds = assumed if can_end_early else bound
+                bounds[a, b] = min(bounds[a, b], first.end_ns - second.start_ns)
                 if a < b:
-                    ends[a, b].append(first.end_ns - second.end_ns)
+                    kept = ends_of_sends if match.is_pair else ends
+                    kept[a, b].append(first.end_ns - second.end_ns)
     conflict_ns, bound = _resolve_conflicts(bound)
-    estimate = _estimates(bound, ends)
+    # A sender may end before its receiver comes, if the data fit into buffers. Usually it does not,
+    # and it is assumed not to where that contradicts no other bound.
+    assumed = np.where(assumed + bound.T >= 0, assumed + conflict_ns, NO_BOUND_NS)
+    if (np.diag(both := _shortest(np.minimum(bound, assumed))) >= 0).all():
+        bound = both
+    # A send may end before its receive: other collectives are the better estimate.
+    estimate = _estimates(bound, ends_of_sends | ends)
     by_rank = {}
     for index, (value, spread_ns) in estimate.items():
         high, low = int(bound[index, 0]), -int(bound[0, index])
@@ -122,7 +134,7 @@ def _estimates(
         open_pairs = [
             (int(bound[a, b] + bound[b, a]), a, b)
             for a, b in medians
-            if (a in offsets) != (b in offsets)
+            if (a in offsets) != (b in offsets) and max(bound[a, b], bound[b, a]) < NO_BOUND_NS
         ]
         if not open_pairs:
             return offsets

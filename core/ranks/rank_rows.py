@@ -1,4 +1,4 @@
-"""The ranks of one job, from a folder with a file per rank; public JSON."""
+"""The ranks of one job, from a folder with a file per rank, or from one file; public JSON."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class MatchedCollective(msgspec.Struct, frozen=True, kw_only=True):
 
     ``bytes`` are as nccl-tests counts them. ``waiting_ns`` is from a rank's arrival to the last
     one's, ``transfer_ns`` from there to its end. Bandwidths are of the transfer, in GB/s, null if
-    the clocks are not exact enough.
+    the clocks are not exact enough. ``purpose`` is the name that the program gave the group, such
+    as ``mesh_tp``. ``source`` and ``target`` are the ranks of a transfer from one to the other,
+    else null.
     """
 
     kind: str
@@ -78,6 +80,9 @@ class MatchedCollective(msgspec.Struct, frozen=True, kw_only=True):
     transfer_ns: float
     algorithm_gbs: float | None = None
     bus_gbs: float | None = None
+    purpose: str | None = None
+    source: int | None = None
+    target: int | None = None
 
 
 class RankMemoryRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +108,8 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     ``kind`` is that of the files with times, ``reference`` the rank with the reference clock; null
     without times. ``clock_conflict_ns`` is the contradiction between collectives that no offsets
     explain: clocks drift, or stamps are inexact. ``absent`` are ranks of the job without a file,
-    ``left_out`` files of unknown kinds.
+    ``left_out`` files of unknown kinds. With ``one_clock`` the ranks are devices or processes of
+    one file.
     """
 
     folder: str
@@ -119,3 +125,4 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     memory: list[RankMemoryRow] = []
     findings: list[Finding] = []
     missing: dict[str, str] = {}
+    one_clock: bool = False

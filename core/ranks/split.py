@@ -24,7 +24,10 @@ class SpanParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpanSplit:
-    """Activity of a rank; `within` sums it over any window of its own clock."""
+    """Activity of a rank; `within` sums it over any window of its own clock.
+
+    ``waiting`` is the exposed time until the last rank reached a collective.
+    """
 
     def __init__(self, trace: RankTrace, last: Mapping[int, int]) -> None:
         # `last`: arrival of the last rank by the identity of the call, see `last_arrivals`.
@@ -38,7 +41,7 @@ class SpanSplit:
         self.exposed = trace.communication.without(trace.compute)
         self._transfer = moving.shared(self.exposed)
         divided = _union(moving, waiting).shared(self.exposed)
-        self._waiting = divided.without(self._transfer)
+        self.waiting = divided.without(self._transfer)
         self._undivided = self.exposed.without(divided)
         self._busy = _union(self.work, self.exposed)
         self.low_ns, self.high_ns = trace.low_ns, trace.high_ns
@@ -47,7 +50,7 @@ class SpanSplit:
         return self.within(self.low_ns, self.high_ns)
 
     def within(self, low_ns: int, high_ns: int) -> SpanParts:
-        parts = (self._waiting, self._transfer, self._undivided, self._busy)
+        parts = (self.waiting, self._transfer, self._undivided, self._busy)
         waiting, transfer, undivided, busy = (part.length(low_ns, high_ns) for part in parts)
         return SpanParts(
             span_ns=high_ns - low_ns,

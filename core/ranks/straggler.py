@@ -29,8 +29,8 @@ ACTIVITY: dict[Cause, str] = {
     "communication": "it waited in other collectives",
 }
 REMEDIES: dict[Cause, str] = {
-    "idle": "Check its host: data loading, Python code, other processes. `inspect` its file to see "
-    "the gaps.",
+    "idle": "Check its host: data loading, Python code, other processes. `inspect` its file, or "
+    "its --device, to see the gaps.",
     "compute": "Compare its kernels with those of another rank: more work (uneven data, experts), "
     "or slower work (clocks, another process on the device).",
     "communication": "Check its other process groups.",
@@ -55,9 +55,18 @@ class Arrivals:
     late_ns: int
     is_bounded: bool
 
+    def waits_until(self, rank: int, end_ns: int) -> int:
+        """Return the end of a rank's wait: the last arrival, but its own for a sender that ended
+        before, as the data fit into buffers."""
+        has_not_waited = rank == self.match.sender and end_ns <= self.last_ns
+        return self.arrived[rank] if has_not_waited else self.last_ns
+
 
 def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
-    """Return the synchronizing collectives of at least two aligned ranks, by last arrival."""
+    """Return the synchronizing collectives of at least two aligned ranks, by last arrival.
+
+    On one clock also others, such as broadcasts, that no rank ended before the last one came.
+    """
     result = []
     for match in matches:
         arrived = {
@@ -65,7 +74,11 @@ def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
             for rank, call in match.calls.items()
             if rank in clocks.by_rank
         }
-        if not match.is_synchronising or len(arrived) < 2:
+        if len(arrived) < 2:
+            continue
+        is_exact = not any(clocks.by_rank[rank].error_ns for rank in arrived)
+        ends = [match.calls[rank].end_ns - clocks.by_rank[rank].ahead_ns for rank in arrived]
+        if not match.is_synchronising and not (is_exact and min(ends) >= max(arrived.values())):
             continue
         (second_ns, second), (last_ns, last) = sorted((ns, rank) for rank, ns in arrived.items())[
             -2:
@@ -80,18 +93,22 @@ def arrivals(matches: Iterable[Match], clocks: RankClocks) -> list[Arrivals]:
 
 
 def last_arrivals(rank: int, arrived: Iterable[Arrivals], clocks: RankClocks) -> dict[int, int]:
-    """Return the last arrival of each call by its identity, on this rank's own clock."""
+    """Return the end of each call's wait by its identity, on this rank's own clock."""
     ahead_ns = clocks.by_rank[rank].ahead_ns if rank in clocks.by_rank else 0
     return {
-        id(each.match.calls[rank]): each.last_ns + ahead_ns
+        id(call): each.waits_until(rank, call.end_ns - ahead_ns) + ahead_ns
         for each in arrived
-        if rank in each.arrived
+        if rank in each.arrived and (call := each.match.calls[rank])
     }
 
 
 def late_by_rank(arrived: Iterable[Arrivals]) -> dict[int, list[Arrivals]]:
-    """Return by rank the collectives that waited only for this rank."""
-    return group_by((each for each in arrived if each.late_ns), lambda each: each.last)
+    """Return by rank the collectives that waited only for this rank.
+
+    A receive is not among them: stages of a pipeline wait for each other by design.
+    """
+    late = (each for each in arrived if each.late_ns and not each.match.is_pair)
+    return group_by(late, lambda each: each.last)
 
 
 def late_causes(
@@ -99,13 +116,13 @@ def late_causes(
 ) -> dict[Cause, int]:
     """Return nanoseconds per cause that the rank spent beyond the median of the others.
 
-    Sums over the windows before the collectives that it was late to.
+    Sums over the windows before the collectives that it was late to; empty without such a window.
 
     Args:
         late: Collectives that the rank was late to.
         before: Begin of each call's window (see `window_begins`); others are excluded.
     """
-    totals: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
+    totals: dict[Cause, int] = {}
     for each in late:
         calls = each.match.calls
         windows = {
@@ -118,7 +135,8 @@ def late_causes(
         spent = {number: _spent(splits[number], *windows[number]) for number in windows}
         for cause in CAUSES:
             others = [spent[number][cause] for number in spent if number != rank]
-            totals[cause] += spent[rank][cause] - round(statistics.median(others))
+            beyond = spent[rank][cause] - round(statistics.median(others))
+            totals[cause] = totals.get(cause, 0) + beyond
     return totals
 
 
@@ -145,8 +163,14 @@ def window_begins(ranks: Mapping[int, RankTrace], arrived: Sequence[Arrivals]) -
     return begins
 
 
-def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
-    """Return a finding on the rank that the others wait for, or None; needs at least two rows."""
+def find_straggler(
+    rows: Sequence[FileRankRow], first_late: Mapping[int, int] | None = None
+) -> Finding | None:
+    """Return a finding on the rank that the others wait for, or None; needs at least two rows.
+
+    Args:
+        first_late: Lateness of a rank in the first collective of the files, in ns.
+    """
     second, worst = sorted(rows, key=lambda row: row.late_ns)[-2:]
     least_ns = max(MIN_RATIO * second.late_ns, MIN_SHARE * worst.span_ns)
     if not worst.late_ns or worst.late_ns < least_ns:
@@ -158,6 +182,13 @@ def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
     is_bounded = worst.bounded_ns >= MAIN_SHARE * worst.late_ns
     before = f": before these, {ACTIVITY[cause]}" if has_cause else ""
     provided = "" if is_bounded else ", if collectives end on all ranks together"
+    first_ns = (first_late or {}).get(worst.rank, 0)
+    at_first = (
+        f" {first_ns / 1e6:.4g} ms of it are in the first collective of these files: the rank "
+        "began to record later, or warmed up longer."
+        if first_ns >= MAIN_SHARE * worst.late_ns
+        else ""
+    )
     waiting = ", ".join(
         f"rank {row.rank} {row.waiting_ns / 1e6:.4g} ms" for row in rows if row is not worst
     )
@@ -173,7 +204,7 @@ def find_straggler(rows: Sequence[FileRankRow]) -> Finding | None:
         f"{percent(worst.late_ns / worst.span_ns, 0)} of its span{provided}{before}.",
         why=f"It was last in {worst.last} of {counted(worst.matched, 'matched collective')}; "
         f"exposed waiting: {waiting}. Before them it spent, beyond the median of the others: "
-        f"{beyond or 'unknown'}.{'' if is_bounded else _clock_uncertainty(rows)}",
+        f"{beyond or 'unknown'}.{at_first}{'' if is_bounded else _clock_uncertainty(rows)}",
         next=REMEDIES[cause] if has_cause else "Compare its file with that of another rank.",
         numbers={
             "rank": worst.rank,

@@ -14,7 +14,8 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     the host. ``ns`` is the step's part of the span, from ``start_ns``: ``busy_ns``, the causes of
     ``idle`` and ``unattributed_ns`` sum to it. ``communication_ns`` is the exposed part of
     ``busy_ns``: only communication and copies ran. ``kernels`` counts the work that began in it, on
-    the host operators.
+    the host operators, and ``launched`` the work launched while its marker was open. ``loading_ns``
+    is the part of ``ns`` in which the loop, or an idle device, waits for torch's data loader.
 
     ``kind`` is ``prefill``, ``decode`` or ``mixed`` if the marker contains it, else empty, and
     ``tokens`` and ``requests`` are the marker's, null if it has none. ``is_odd`` marks an outlier
@@ -36,14 +37,22 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     unattributed_ns: int = 0
     kernels: int = 0
     is_odd: bool = False
+    launched: int = 0
+    loading_ns: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing ran in it, nor was launched."""
+        return not self.kernels and not self.launched
 
 
 class MarkedSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of a file; ``rows`` and ``outside`` add up to ``span_ns``, column by column.
 
-    With ``clock`` ``device`` a step lasts from the first to the end of the last work that was
-    launched while its marker was open, since a device lags its host, and at most to the next step;
-    with ``host``, in a file without device work, a step is its marker. ``left_out`` counts the
+    With ``clock`` ``device`` a step lasts from the begin of its marker to the end of the marker or
+    of the last work launched while it was open, since a device lags its host; it begins when the
+    step before has ended. With ``host``, in a file without device work, a step is its marker. The
+    span begins and ends with the first and last of steps and work. ``left_out`` counts the
     markers that begin inside another one. ``chosen`` are the first and last number of the steps
     that all other tables cover; null if they cover the whole file.
     """
@@ -71,7 +80,8 @@ class TracedCollective(msgspec.Struct, frozen=True, kw_only=True):
     ``bytes`` are of one call as nccl-tests counts them: of all ranks' parts if these differ.
     ``exposed_ns`` is the part in which nothing computed. Bandwidths are in GB/s, by the mean time
     and, ``best_bus_gbs``, by the shortest; the time includes waiting for other ranks. Null if the
-    file does not contain it.
+    file does not contain it. ``purpose`` is the name that the program gave the group, such as
+    ``mesh_tp``, and ``group`` torch's name for it.
     """
 
     kind: str
@@ -90,6 +100,7 @@ class TracedCollective(msgspec.Struct, frozen=True, kw_only=True):
     algorithm_gbs: float | None = None
     bus_gbs: float | None = None
     best_bus_gbs: float | None = None
+    purpose: str | None = None
 
 
 class TracedCopy(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +130,7 @@ class HostRange(msgspec.Struct, frozen=True, kw_only=True):
     backward from its own threads. ``launched`` counts the kernels, copies and fills of
     ``total_ns``, without a device the operators. ``host_ns`` is the time that any call was open,
     per thread; ``late_ns`` the part of it in which the device was idle because the host had not
-    launched yet.
+    launched yet, ``own_late_ns`` the part of that in no nested range.
     """
 
     name: str
@@ -130,6 +141,7 @@ class HostRange(msgspec.Struct, frozen=True, kw_only=True):
     total_ns: int
     meanwhile_ns: int
     late_ns: int = 0
+    own_late_ns: int = 0
 
 
 class HostSide(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sysbench.core.formatting import counted
 from sysbench.core.record.nsys import KernelSummary
 from sysbench.core.record.record import Kernels
 from sysbench.core.record.steps import HostRange, HostSide, MarkedSteps, StepRow
@@ -27,7 +28,7 @@ def steps_table(marked: MarkedSteps) -> Table:
 
     span_ns = marked.span_ns or 1
     on_host = marked.clock == "host"
-    clock = "their markers on the host" if on_host else "work launched by each"
+    clock = "their markers on the host" if on_host else "each with the work it launched"
     work = "kernels" if marked.clock == "device" else "operators"
     return tabulate(
         rows,
@@ -45,6 +46,12 @@ def steps_table(marked: MarkedSteps) -> Table:
             "communication_ns",
             *map(idle_column, causes),
             Column("unattributed_ns", about="busy time without a named event in the trace"),
+            Column(
+                "loading_ns",
+                lambda row: row.loading_ns or None,
+                is_optional=True,
+                about="time spent waiting for the data loader",
+            ),
             Column("kernels", heading=work),
             "host_ns",
             Column(
@@ -56,7 +63,7 @@ def steps_table(marked: MarkedSteps) -> Table:
             "name",
         ),
         name="steps",
-        title=f"Steps by {marked.family}, {clock}: with outside {marked.span_ns / 1e6:.2f} ms",
+        title=f"Steps by {marked.family}: with outside {marked.span_ns / 1e6:.2f} ms, {clock}",
     )
 
 
@@ -68,6 +75,9 @@ def steps_notes(marked: MarkedSteps) -> list[str]:
         numbers = ", ".join(str(row.number) for row in odd)
         are = "step" if len(odd) == 1 else "steps"
         notes.append(f"odd {are}: {numbers}")
+    if empty := sum(row.is_empty for row in marked.rows):
+        events = "GPU event" if marked.clock == "device" else "operator"
+        notes.append(f"{empty:,} of {counted(len(marked.rows), 'step')} without a single {events}")
     if marked.left_out:
         markers = "marker starts" if marked.left_out == 1 else "markers start"
         notes.append(f"{marked.left_out:,} {markers} inside another one and is ignored")

@@ -377,9 +377,10 @@ def flops_table(record: Record) -> Table:
     )
 
 
+GROUP_NAME = "process group, by the name that the program gave it"
 COLLECTIVES_NOTE = (
-    "one file does not separate waiting for other ranks from moving data: bandwidths are lower "
-    "bounds"
+    "these times include waiting for other ranks, so bandwidths are lower bounds: --section ranks "
+    "separates them if the file has several ranks, else a folder with the files of all ranks"
 )
 
 
@@ -417,6 +418,7 @@ def collectives_table(rows: Sequence[TracedCollective]) -> Table:
             "exposed_ns",
             "calls",
             "kind",
+            Column("purpose", heading="group name", is_optional=True, about=GROUP_NAME),
             Column("bytes", is_optional=True, about="bytes of one call"),
             Column("dtype", is_optional=True, about="type of the elements"),
             Column("group_size", heading="ranks", is_optional=True),

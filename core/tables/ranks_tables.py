@@ -12,6 +12,7 @@ from sysbench.core.ranks.rank_rows import (
     Ranks,
     RankStepRow,
 )
+from sysbench.core.tables.kernel_tables import GROUP_NAME
 from sysbench.core.tables.table import Cell, Column, Table, columns_for, tabulate
 
 RANKS_TITLE = (
@@ -139,6 +140,7 @@ def matched_table(ranks: Ranks) -> Table:
             MatchedCollective,
             "calls",
             "kind",
+            Column("purpose", heading="group name", is_optional=True, about=GROUP_NAME),
             "ranks",
             Column("bytes", is_optional=True, about="bytes of one call"),
             "waiting_ns",
@@ -147,6 +149,8 @@ def matched_table(ranks: Ranks) -> Table:
             Column("algorithm_gbs", heading="alg GB/s", is_optional=True),
             Column("bus_gbs", heading="bus GB/s", is_optional=True),
             Column("group", is_optional=True),
+            Column("source", is_optional=True, about="rank that sends"),
+            Column("target", is_optional=True, about="rank that receives"),
         ),
         name="collectives",
         title="Matched collectives: mean waiting for the last rank, then transfer, ms",
@@ -197,7 +201,9 @@ def ranks_notes(ranks: Ranks) -> list[str]:
     notes = []
     errors = [row.clock_error_ns for row in ranks.rows if row.clock_error_ns is not None]
     spreads = [row.clock_spread_ns for row in ranks.rows if row.clock_spread_ns is not None]
-    if len(errors) > 1:
+    if ranks.one_clock:
+        notes.append("the ranks are of one file, with one clock")
+    elif len(errors) > 1:
         notes.append(
             f"clocks aligned to rank {ranks.reference} by collectives: error "
             f"{max(errors) / 1e6:.3g} ms at most, {max(spreads) / 1e6:.3g} ms if these end on "

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -22,7 +23,7 @@ from sysbench.core.record.steps import TracedCollective
 from sysbench.core.trace.classify import is_communication
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.time_ledger import TimeLedger
-from sysbench.core.trace.trace_events import NONE, CollectiveCall, names_fit
+from sysbench.core.trace.trace_events import NONE, CollectiveCall, Trace, names_fit
 
 KINDS = (
     ("all-reduce", r"all_?reduce|cross_device_reduce|(one|two)_?shot"),
@@ -30,7 +31,7 @@ KINDS = (
     ("all-gather", r"all_?gather"),
     ("all-to-all", r"all_?to_?all|(?<![a-z])a2a(?![a-z])"),
     ("broadcast", r"broad_?cast"),
-    ("send-receive", r"send_?recv|^_?(send|recv)$|p2p"),
+    ("send-receive", r"send_?recv|(?<![a-z])i?(send|recv)(?![a-z])|p2p"),
     ("barrier", r"barrier"),
     ("reduce", r"(?<!all)(?<!all_)reduce(?!_?scatter)"),
 )
@@ -52,11 +53,18 @@ class _Key(NamedTuple):
     group: str
     ranks: str
     name: str
+    purpose: str = ""
 
 
 def kind_of(name: str) -> str:
     """Return the kind of collective from the name of the call or kernel; ``other`` if unknown."""
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
+
+
+def kind_of_call(call: CollectiveCall | None, kernel: str) -> str:
+    """Return the kind from the arguments of the kernel, else from its name."""
+    kind = kind_of(call.name) if call else "other"
+    return kind_of(kernel) if kind == "other" else kind
 
 
 def collective_bytes(kind: str, call: CollectiveCall) -> int | None:
@@ -84,6 +92,15 @@ def bus_factor(kind: str, ranks: int) -> float | None:
     return 1.0 if kind in ("broadcast", "reduce", "send-receive") else None
 
 
+def with_purposes(trace: Trace, purposes: Mapping[str, str]) -> Trace:
+    """Return the trace with the names of process groups that its kernels do not contain."""
+    calls = [
+        call._replace(purpose=call.purpose or purposes.get(call.group, ""))
+        for call in trace.collectives
+    ]
+    return replace(trace, collectives=calls)
+
+
 def collective_rows(ledger: TimeLedger, calls: list[CollectiveCall]) -> list[TracedCollective]:
     """Sum the device's collectives by kind, bytes and group, longest first.
 
@@ -105,11 +122,12 @@ def collective_rows(ledger: TimeLedger, calls: list[CollectiveCall]) -> list[Tra
 
 
 def _key(name: str, call: CollectiveCall | None) -> _Key:
+    kind = kind_of_call(call, name)
     if call is None:
-        return _Key(kind_of(name), None, "", None, "", "", name)
-    kind = kind_of(call.name)
+        return _Key(kind, None, "", None, "", "", name)
     size = call.group_size if call.group_size > 0 else None
-    return _Key(kind, collective_bytes(kind, call), call.dtype, size, call.group, call.ranks, name)
+    bytes_ = collective_bytes(kind, call)
+    return _Key(kind, bytes_, call.dtype, size, call.group, call.ranks, name, call.purpose)
 
 
 def _row(ledger: TimeLedger, key: _Key, pieces: np.ndarray) -> TracedCollective:
@@ -140,6 +158,7 @@ def _row(ledger: TimeLedger, key: _Key, pieces: np.ndarray) -> TracedCollective:
         algorithm_gbs=rate(mean_ns, 1.0),
         bus_gbs=rate(mean_ns, factor),
         best_bus_gbs=rate(shortest_ns, factor),
+        purpose=key.purpose or None,
     )
 
 

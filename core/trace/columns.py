@@ -13,8 +13,8 @@ import numpy as np
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from sysbench.core.trace.idle_causes import LAUNCH
-from sysbench.core.trace.intervals import Times
+from sysbench.core.trace.idle_causes import LAUNCH, SYNC
+from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.numbers import (
     TOO_LONG,
     NotATimeError,
@@ -26,6 +26,7 @@ from sysbench.core.trace.numbers import (
 from sysbench.core.trace.operators import operands_text
 from sysbench.core.trace.trace_events import (
     MODULE_PREFIX,
+    PROCESS_SHIFT,
     CollectiveCall,
     DeviceEvents,
     Flags,
@@ -40,7 +41,7 @@ from sysbench.core.trace.trace_events import (
     names_fit,
     no_ranges,
 )
-from sysbench.core.trace.trace_json import Args, JsonEvent
+from sysbench.core.trace.trace_json import UNNAMED, Args, JsonEvent
 from sysbench.core.trace.unread_work import NO_WORK, UnreadWork
 
 KERNEL_LAUNCH = re.compile(r"Launch(?!HostFunc)")
@@ -50,12 +51,30 @@ FILL_LAUNCH = re.compile(r"Memset")
 
 
 class Launches:
-    """Calls of the runtime and the driver. Launches ran on a device, into a graph, or are lost."""
+    """Calls of the runtime and the driver. Launches ran on a device, into a graph, or are lost.
 
-    def __init__(self, trace: Trace) -> None:
+    Args:
+        device: Leaves out launches onto other devices, and of threads that launch only there; None
+            for all launches.
+    """
+
+    def __init__(self, trace: Trace, device: int | None = None) -> None:
         self.calls = trace.host.take(trace.host.kind == Kind.RUNTIME)
         self._names = trace.names
-        self._is_launch = self.named(LAUNCH)
+        elsewhere = np.zeros(len(self.calls), dtype=np.bool_)
+        here = ~elsewhere
+        if device is not None:
+            is_here = trace.device.device == device
+            has_id = self.calls.correlation > 0
+            ran_here, ran_elsewhere = (
+                has_id & np.isin(self.calls.correlation, trace.device.correlation[chosen])
+                for chosen in (is_here, ~is_here)
+            )
+            here = np.isin(self.calls.thread, self.calls.thread[ran_here])
+            is_other = np.isin(self.calls.thread, self.calls.thread[ran_elsewhere]) & ~here
+            elsewhere = (ran_elsewhere & ~ran_here) | is_other
+        self._here = here
+        self._is_launch = self.named(LAUNCH) & ~elsewhere
         self._captured = self._is_launch & self._in_captures()
         ran = self._is_launch & ~self._captured & (self.calls.correlation > 0)
         at = np.flatnonzero(ran)
@@ -70,6 +89,11 @@ class Launches:
         at = self._lost[self.named(pattern)[self._lost]]
         _, first = np.unique(self.calls.correlation[at], return_index=True)
         return self.calls.start[at[first]]
+
+    def syncs(self) -> Cover:
+        """Return the time inside synchronizing calls of the threads that launch onto the device."""
+        chosen = self._here & self.named(SYNC)
+        return Cover(self.calls.start[chosen], self.calls.end[chosen])
 
     def count(self, low: int, high: int) -> int:
         # A driver's call inside a runtime's may have the same id: one launch.
@@ -136,7 +160,7 @@ ON_HOST = {category: int(kind) for category, kind in KIND_OF.items() if kind < K
 ON_DEVICE = {category: int(kind) for category, kind in KIND_OF.items() if kind >= Kind.KERNEL}
 PYTHON = "python_function"
 PROJECTED = "gpu_user_annotation"
-SYNC = "cuda_sync"
+CUDA_SYNC = "cuda_sync"
 PYTHON_FILE = ".py("
 """Name of a Python function: ``train.py(12): step``, with its first line."""
 OF_TORCH = ("torch/", "<")
@@ -152,15 +176,26 @@ MAX_TEXT_LENGTH = 256
 
 def call_of(args: Args) -> CollectiveCall:
     """Parse the arguments of a collective; values of unexpected types count as absent."""
-    texts = (args.collective, args.dtype, args.group, args.ranks)
-    name, dtype, group, ranks = (
+    texts = (args.collective, args.dtype, args.group, args.ranks, args.purpose)
+    name, dtype, group, ranks, purpose = (
         text[:MAX_TEXT_LENGTH] if isinstance(text, str) else "" for text in texts
     )
-    counts = (args.in_elements, args.out_elements, args.group_size)
-    first, last, size = (
+    counts = (args.in_elements, args.out_elements, args.group_size, args.source, args.target)
+    first, last, size, source, target = (
         count if isinstance(count, int) and 0 <= count < MAX_ELEMENTS else NONE for count in counts
     )
-    return CollectiveCall(name, dtype, first, last, size, group, ranks)
+    return CollectiveCall(
+        name,
+        dtype,
+        first,
+        last,
+        size,
+        group,
+        ranks,
+        source,
+        target,
+        "" if purpose == UNNAMED else purpose,
+    )
 
 
 def launch_name(name: str, category: str, args: Args) -> str:
@@ -276,8 +311,8 @@ class Collector:
         if PROJECTED in categories:
             of_device = [event for event in timed if event.cat == PROJECTED]
             projected.append(self._ranges_of(of_device, on_device=True))
-        if SYNC in categories:
-            self._add_waits([event for event in timed if event.cat == SYNC])
+        if CUDA_SYNC in categories:
+            self._add_waits([event for event in timed if event.cat == CUDA_SYNC])
         self._add_timed(host, [event for event in timed if event.cat in ON_DEVICE])
         self.functions += functions
         self.projected += projected
@@ -403,7 +438,7 @@ class Collector:
 
     def _thread_of(self, processes: Sequence[Any], threads: Sequence[Any]) -> NDArray[np.int64]:
         # A file's ids can be any JSON value: their numbers are small, and two fit in one integer.
-        return self.processes.of(processes) << THREAD_BITS | self.threads.of(threads)
+        return self.processes.of(processes) << PROCESS_SHIFT | self.threads.of(threads)
 
     def _collectives_of(self, args: list[Args]) -> NDArray[np.int64]:
         if all(arg.collective is None for arg in args):

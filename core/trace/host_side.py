@@ -36,6 +36,7 @@ from sysbench.core.trace.trace_events import (
     nearest,
     occurring,
     parents,
+    self_times,
 )
 
 MAX_ROWS = 1000
@@ -241,9 +242,10 @@ def range_rows(
     total, launched, host = (sums_by(group // threads, values, count) for values in inside)
     group, begin, end = launches.covered(label[kept], kept)
     any_ns, _ = launches.any_thread.within(begin, end)
-    late_ns = np.zeros_like(any_ns)
+    late_ns, own_late = np.zeros_like(any_ns), np.zeros(count, dtype=np.int64)
     if late is not None:
         late_ns = late.within(instants[begin], instants[end])
+        own_late = _own_late(ranges, label, count, late)
     columns = {
         "calls": np.bincount(label[kept], minlength=count),
         "host_ns": host,
@@ -252,6 +254,7 @@ def range_rows(
         "total_ns": total,
         "meanwhile_ns": sums_by(group, any_ns, count),
         "late_ns": sums_by(group, late_ns, count),
+        "own_late_ns": own_late,
     }
     table = zip(numbers, *(values.tolist() for values in columns.values()), strict=True)
     rows = [
@@ -261,6 +264,26 @@ def range_rows(
     ]
     rows.sort(key=lambda row: (-max(row.total_ns, row.meanwhile_ns), -row.host_ns, row.name))
     return rows, elsewhere_ns
+
+
+def _own_late(ranges: Ranges, label: Index, count: int, late: Cover) -> Times:
+    """Return the part of ``late`` in which a range of each label was a thread's innermost."""
+    size = len(ranges)
+    none = np.full(size, NONE)
+    events = by_thread(
+        HostEvents(
+            kind=np.full(size, int(Kind.ANNOTATION)),
+            name=label,
+            thread=ranges.thread,
+            start=ranges.start,
+            end=ranges.end,
+            correlation=none,
+            sequence=none,
+            operands=none,
+        )
+    )
+    owner, start, end = self_times(events, parents(events))
+    return sums_by(events.name[owner], late.within(start, end), count)
 
 
 def _innermost(ranges: Ranges, work: Work) -> Index:

@@ -14,7 +14,7 @@ OUTSIDE_OPERATORS = "host outside operators (Python, dispatch)"
 # Records and exports contain the names above; people read these.
 LABELS = {
     HOST_LATE: "waiting for the CPU to launch",
-    ON_SYNC: "after a synchronization",
+    ON_SYNC: "CPU inside a synchronization",
     LAUNCHING: "CPU inside the launch call",
     UNKNOWN: "cause unknown",
     OUTSIDE_OPERATORS: "Python / framework overhead (incl. DataLoader)",

@@ -31,12 +31,15 @@ from sysbench.core.trace.scopes import (
     UNKNOWN_PHASE,
     PhaseRanges,
     Scopes,
+    host_scopes,
     outermost_operators,
 )
 from sysbench.core.trace.time_ledger import (
     TimeLedger,
     Window,
+    device_trace,
     devices_by_work,
+    processes_elsewhere,
     steps_window,
     window_gaps,
 )
@@ -143,62 +146,83 @@ class _LaneMaker:
         self.scopes: Scopes = ledger.scopes
         self.texts = _Texts()
         self.left_out: list[str] = []
-        self.launches = Launches(trace)
-        own = steps_window(trace)
-        self.steps = own_steps(self.scopes.ranges, own) if own else find_steps(trace)
 
     def lanes(self) -> Iterator[Lane]:
         if self.ledger.device is None:
-            yield from self._of_work(HOST, self.ledger.work, self.ledger.window)
+            window = self.ledger.window
+            yield from self._of_work(HOST, self.ledger.work, window, None, self.trace, self.scopes)
             yield from self._host_ranges(self._threads(MAX_LAUNCHING_THREADS))
             return
         devices = devices_by_work(self.trace)
         self._note_rest("device", "file", len(devices), MAX_DEVICES)
         for device in sorted(devices[:MAX_DEVICES]):
-            work = self._work_of(device)
+            trace, scopes = self._host_of(device)
+            work = self._work_of(device, scopes)
             low, high = int(work.start.min()), int(work.end.max())
             if device == self.ledger.device and self.ledger.host_window is None:
                 low = min(low, self.ledger.window.low)
                 high = max(high, self.ledger.window.high)
-            yield from self._of_work(f"GPU {device}", work, Window(low, high))
+            window = Window(low, high)
+            yield from self._of_work(f"GPU {device}", work, window, device, trace, scopes)
         threads = self._threads(MAX_LAUNCHING_THREADS)
         yield from self._host_ranges(threads)
         yield from self._host_calls(threads)
 
-    def _work_of(self, device: int) -> Activities:
+    def _host_of(self, device: int) -> tuple[Trace, Scopes]:
+        """Return the trace and the scopes of the processes that launched onto the device."""
+        trace = device_trace(self.trace, device)
+        shown, own = (
+            processes_elsewhere(self.trace, each) for each in (self.ledger.device, device)
+        )
+        return trace, self.scopes if np.array_equal(own, shown) else host_scopes(trace)
+
+    def _work_of(self, device: int, scopes: Scopes) -> Activities:
         ledger = self.ledger
         # The ledger's own work may have places from the trace of a graph's capture.
         if device == ledger.device and ledger.host_window is None and len(ledger.work):
             return ledger.work
-        return device_activities(self.trace, self.scopes, device)
+        return device_activities(self.trace, scopes, device)
 
     def _note_rest(self, noun: str, group: str, count: int, limit: int) -> None:
         if count > limit:
             self.left_out.append(f"{counted(count - limit, f'idler {noun}')} of the {group}")
 
-    def _of_work(self, group: str, work: Activities, window: Window) -> Iterator[Lane]:
-        on_device = self.ledger.device is not None
+    def _of_work(
+        self,
+        group: str,
+        work: Activities,
+        window: Window,
+        device: int | None,
+        trace: Trace,
+        scopes: Scopes,
+    ) -> Iterator[Lane]:
+        on_device = device is not None
         low, high = window.low, window.high
-        if self.steps is not None:
-            cuts = (self.steps.start, self.steps.end)
-            start, end = device_cuts(self.steps, work, low, high) if on_device else cuts
+        marked = steps_window(trace)
+        steps = own_steps(scopes.ranges, marked) if marked else find_steps(trace)
+        if steps is not None:
+            start, end = device_cuts(steps, work) if on_device else (steps.start, steps.end)
+            low, high = min(low, int(start[0])), max(high, int(end[-1]))
             index = np.arange(len(start))
-            yield self._plain_lane("steps", group, (start, end), self.steps.names, index, STEP)
-        start, end, phase = _phase_runs(work, self.ledger.phases)
-        yield self._plain_lane("phases", group, (start, end), self.ledger.phases, phase)
-        events = self._work_events(work)
+            yield self._plain_lane("steps", group, (start, end), steps.names, index, STEP)
+        # Those of the ledger may go on with the modules of a capture.
+        source = self.ledger if scopes is self.scopes else scopes
+        start, end, phase = _phase_runs(work, source.phases)
+        yield self._plain_lane("phases", group, (start, end), source.phases, phase)
+        events = self._work_events(work, source)
         if on_device:
             yield from self._streams(group, work, events)
         else:
             yield from self._operator_threads(group, work, events)
-        gaps = window_gaps(self.launches, work, window, on_device=on_device)
+        launches = Launches(trace, device)
+        gaps = window_gaps(launches, work, Window(low, high), on_device=on_device)
         covers = {**gaps.causes, UNATTRIBUTED: gaps.unattributed}
         start = np.concatenate([cover.start for cover in covers.values()])
         end = np.concatenate([cover.end for cover in covers.values()])
         cause = np.repeat(np.arange(len(covers)), [len(cover.start) for cover in covers.values()])
         yield self._plain_lane("idle", group, (start, end), [*covers], cause)
 
-    def _work_events(self, work: Activities) -> LaneEvents:
+    def _work_events(self, work: Activities, source: TimeLedger | Scopes) -> LaneEvents:
         ledger, texts = self.ledger, self.texts
         # One lookup per pair of name and operator, not per event.
         width = len(ledger.names) + 1
@@ -213,8 +237,8 @@ class _LaneMaker:
             label=texts.of(ledger.names, work.name),
             category=np.array(categories, dtype=np.int64)[which.reshape(-1)],
             operator=texts.of(ledger.names, work.operator),
-            module=texts.of(ledger.modules, work.module),
-            phase=texts.of(ledger.phases, work.phase),
+            module=texts.of(source.modules, work.module),
+            phase=texts.of(source.phases, work.phase),
         )
 
     def _streams(self, group: str, work: Activities, events: LaneEvents) -> Iterator[Lane]:

@@ -1,11 +1,12 @@
 """Marked steps of a file: busy time, idle time by cause, exposed communication.
 
-A device lags behind its host, so its part of a step is the work launched while the step's marker
-was open on the host.
+A device lags behind its host, so a step ends after the work that was launched while its marker was
+open on the host.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from sysbench.core.trace.activities import COMPUTE, MEMORY, Activities
 from sysbench.core.trace.intervals import Cover, Times
 from sysbench.core.trace.markers import Steps
 from sysbench.core.trace.module_tree import find_outliers
+from sysbench.core.trace.trace_events import Flags, Index
 
 OUTSIDE = "outside the steps"
 
@@ -36,39 +38,25 @@ class Gaps:
         return causes, self.unattributed.length(low, high)
 
 
-def device_cuts(steps: Steps, work: Activities, low: int, high: int) -> tuple[Times, Times]:
-    """Return begin and end of each step on the device, ascending and disjoint in [low, high].
+def device_cuts(steps: Steps, work: Activities) -> tuple[Times, Times]:
+    """Return begin and end of each step on the device, ascending and disjoint.
 
-    A step lasts from its first work to the end of its last, at most until the next step. It also
-    owns the parts of adjacent gaps in which its marker was open. Only kernels begin a step: a copy
-    for it may overlap the step before. A step that launched nothing has length 0.
+    A step lasts from the begin of its marker to the end of the marker or of the last work launched
+    in it, whichever is later; while an earlier step lasts, it has not begun.
     """
+    step, is_in_step = _launching_steps(steps, work)
+    end = steps.end.copy()
+    np.maximum.at(end, step[is_in_step], work.end[is_in_step])
+    end = np.maximum.accumulate(end)
+    return np.maximum(steps.start, np.append(steps.start[:1], end[:-1])), end
+
+
+def _launching_steps(steps: Steps, work: Activities) -> tuple[Index, Flags]:
+    """Return the step whose marker was open at each launch, and whether one was."""
     borders = np.stack((steps.start, steps.end), axis=1).reshape(-1)
     # Odd parts are steps, even ones lie before, between and after them.
     part = np.searchsorted(borders, work.launched, side="right")
-    step, is_in_step = part // 2, work.linked & (part % 2 == 1)
-    count = len(steps.start)
-    begin, kernel = np.full(count, high), np.full(count, high)
-    end = np.full(count, low)
-    is_kernel = is_in_step & (work.rank != MEMORY)
-    np.minimum.at(begin, step[is_in_step], work.start[is_in_step])
-    np.minimum.at(kernel, step[is_kernel], work.start[is_kernel])
-    np.maximum.at(end, step[is_in_step], work.end[is_in_step])
-    before_it = np.append(low, np.maximum.accumulate(end)[:-1])
-    begin = np.minimum(kernel, np.maximum(begin, before_it))
-    # Gaps are between pieces of any work: what ran last before, and what starts next.
-    order = np.argsort(work.start, kind="stable")
-    starts, reached = work.start[order], np.maximum.accumulate(work.end[order])
-    before = np.searchsorted(starts, begin) - 1
-    idle_from = np.where(before >= 0, reached[np.maximum(before, 0)], low)
-    has_work = end > begin
-    begin = np.where(has_work, np.minimum(begin, np.maximum(idle_from, steps.start)), begin)
-    after = np.searchsorted(starts, end)
-    idle_to = np.where(after < len(starts), starts[np.minimum(after, len(starts) - 1)], high)
-    end = np.where(has_work, np.maximum(end, np.minimum(idle_to, steps.end)), begin)
-    begin = np.clip(np.minimum.accumulate(begin[::-1])[::-1], low, high)
-    end = np.clip(np.minimum(end, np.append(begin[1:], high)), begin, high)
-    return begin, end
+    return part // 2, work.linked & (part % 2 == 1)
 
 
 def marked_steps(
@@ -76,6 +64,7 @@ def marked_steps(
     cuts: tuple[Times, Times],
     work: Activities,
     gaps: Gaps,
+    loading: Cover,
     low: int,
     high: int,
     *,
@@ -86,6 +75,7 @@ def marked_steps(
     Args:
         cuts: Begin and end of each step, in order and disjoint.
         work: Everything that ran in the span.
+        loading: Time in which the loop, or an idle device, waits for the data loader.
         clock: ``device`` or ``host``.
     """
     begin, end = cuts
@@ -101,16 +91,26 @@ def marked_steps(
     order = np.sort(work.start)
     kernels = np.searchsorted(order, high_of) - np.searchsorted(order, low_of)
     kernels[-1] = len(order)  # also what begins at the very end, without length
+    launching, is_in_step = _launching_steps(steps, work)
+    launched = np.bincount(launching[is_in_step], minlength=len(low_of))
+    launched[-1] = len(work)
     columns = {
         "ns": high_of - low_of,
         "busy_ns": busy,
         "communication_ns": both - alone,
         "unattributed_ns": unattributed,
         "kernels": kernels,
+        "launched": launched,
+        "loading_ns": loading.within(low_of, high_of),
     }
     for values in chain(columns.values(), causes.values()):
         values[-1] -= values[:-1].sum()  # the span less its steps is what lies outside
-    odd = _odd(steps, columns["ns"][:-1])
+    has_work = (kernels + launched)[:-1] > 0
+    own_ns = columns["ns"][:-1].copy()
+    # Each other step begins when the one before has ended; work from before the first runs into it.
+    earlier = work.end[work.linked & (work.launched < steps.start[0])].max(initial=low)
+    own_ns[0] -= max(0, min(int(earlier), int(end[0])) - int(begin[0]))
+    odd = _odd(steps, own_ns, has_work)
     rows = [
         msgspec.structs.replace(
             _row(columns, causes, at),
@@ -159,8 +159,14 @@ def _row(columns: Mapping[str, Times], causes: Mapping[str, Times], at: int) -> 
     )
 
 
-def _odd(steps: Steps, lengths: Times) -> set[int]:
+def _odd(steps: Steps, lengths: Times, has_work: Flags) -> set[int]:
+    """Return the outliers among the steps of each kind that ran something."""
     groups: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    for at, (marker, length) in enumerate(zip(steps.markers, lengths.tolist(), strict=True)):
-        groups[marker.kind][at] = float(length)
-    return {at for group in groups.values() for at in find_outliers(group)}
+    for at in np.flatnonzero(has_work).tolist():
+        groups[steps.markers[at].kind][at] = float(lengths[at])
+    return {
+        at
+        for group in groups.values()
+        if statistics.median(group.values())
+        for at in find_outliers(group)
+    }

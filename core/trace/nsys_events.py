@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from sysbench.core.errors import DamagedFileError
 from sysbench.core.trace.nsys_file import NULL, ExportFile, Integers
 from sysbench.core.trace.trace_events import (
     NONE,
+    PROCESS_SHIFT,
     DeviceEvents,
     EventColumns,
     HostEvents,
@@ -104,10 +105,12 @@ class NsysEvents:
 
     @property
     def trace(self) -> Trace:
+        host = HostEvents.joined((self.ranges, self.calls))
+        process = np.r_[self.ranges.process, self.calls.process]
         return Trace(
             names=self.names,
             base_ns=self.base_ns,
-            host=HostEvents.joined((self.ranges, self.calls)),
+            host=replace(host, thread=process << PROCESS_SHIFT | host.thread),
             device=DeviceEvents.joined((self.work, self.graphs)),
         )
 

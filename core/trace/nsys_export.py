@@ -24,8 +24,13 @@ from sysbench.core.trace.nsys_projection import (
     nvtx_of,
     summary,
 )
-from sysbench.core.trace.rank_summary import RankTrace, rank_trace
-from sysbench.core.trace.time_ledger import chosen_device, time_ledger
+from sysbench.core.trace.rank_summary import RankTrace, rank_trace, rank_traces
+from sysbench.core.trace.time_ledger import (
+    chosen_device,
+    device_trace,
+    shown_device,
+    time_ledger,
+)
 from sysbench.core.trace.trace_events import Kind
 from sysbench.core.trace.trace_json import TraceOrigin
 
@@ -35,11 +40,13 @@ GPU_TABLE = "TARGET_INFO_GPU"
 
 class NsysExport(NsysFacts, frozen=True, kw_only=True):
     """Tables of one export: ``kernels`` has a row per layer, ``folded`` has layers folded; ``rank``
-    is None without collectives, ``lanes`` is the encoded timeline."""
+    is None without collectives, ``ranks`` are those of several devices or processes, ``lanes`` is
+    the encoded timeline."""
 
     kernels: Kernels
     folded: Kernels
     lanes: bytes
+    ranks: dict[str, RankTrace]
     rank: RankTrace | None = None
 
     def block(self) -> Nsys:
@@ -94,13 +101,16 @@ def export_of(
     events, models, versions = contents
     schema = versions.get("EXPORT_SCHEMA_VERSION")
     missing = _missing(events, schema)
-    trace = events.trace
-    ledger = time_ledger(trace, device=chosen_device(trace, device), steps=steps)
+    whole = events.trace
+    device = chosen_device(whole, device)
+    trace = device_trace(whole, shown_device(whole, device))
+    ledger = time_ledger(trace, device=device, steps=steps)
     devices = devices_of(events, models)
-    rank = None
+    rank, ranks = None, {}
     if steps is None:
         with suppress(DamagedFileError):  # too much to compare, yet the export's tables stand
             rank = rank_trace(trace, ledger, TraceOrigin())
+            ranks = rank_traces(whole, TraceOrigin())
     is_kernel = events.work.kind == Kind.KERNEL
     kernels, others = events.work.take(is_kernel), events.work.take(~is_kernel)
     return NsysExport(
@@ -111,8 +121,9 @@ def export_of(
             copies=copy_rows(ledger),
             host=host_side(trace, ledger, []),
         ),
-        lanes=encode_lanes(lanes_of(trace, ledger)),
+        lanes=encode_lanes(lanes_of(whole, ledger)),
         rank=rank,
+        ranks=ranks,
         kernel_summary=summary(events.names, kernels.short, kernels),
         memory_summary=summary(events.names, others.short, others),
         api_summary=summary(events.names, events.calls.name, events.calls),

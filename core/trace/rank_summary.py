@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 import msgspec
 import numpy as np
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.trace.activities import COMMUNICATION, COMPUTE
-from sysbench.core.trace.classify import classify_operator
-from sysbench.core.trace.collective_kernels import collective_bytes, kind_of
+from sysbench.core.trace.activities import COMMUNICATION, COMPUTE, launches_of
+from sysbench.core.trace.classify import classify_operator, is_communication
+from sysbench.core.trace.collective_kernels import collective_bytes, kind_of, kind_of_call
 from sysbench.core.trace.intervals import Cover, Times, open_at
+from sysbench.core.trace.markers import read_marker
 from sysbench.core.trace.operators import parse_operands
-from sysbench.core.trace.time_ledger import TimeLedger
+from sysbench.core.trace.time_ledger import (
+    TimeLedger,
+    device_trace,
+    devices_by_work,
+    time_ledger,
+    without_processes,
+)
 from sysbench.core.trace.trace_events import (
     NONE,
+    PROCESS_SHIFT,
     CollectiveCall,
     Kind,
     Trace,
@@ -28,6 +37,7 @@ from sysbench.core.trace.trace_json import TraceOrigin
 
 ON_HOST = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 """torch's annotations around collectives run by host threads."""
+WAY = re.compile(r"send|recv|receive", re.IGNORECASE)
 MAX_CALLS = 2**17
 MAX_INTERVALS = 2**20
 """Per file; a summary takes at most 160 MiB at both limits."""
@@ -37,7 +47,9 @@ class TracedCall(msgspec.Struct, frozen=True, array_like=True):
     """One collective on one rank, in nanoseconds of the file's clock since the epoch.
 
     ``position`` is its number in its process group, ``step`` that of the marked step that launched
-    it; -1 if unknown.
+    it; -1 if unknown. ``source`` and ``target`` are the ranks, by their number in the group, of a
+    transfer from one to the other, which this rank ``sends`` or receives. ``purpose`` describes the
+    group, such as ``mesh_tp``.
     """
 
     kind: str
@@ -48,6 +60,10 @@ class TracedCall(msgspec.Struct, frozen=True, array_like=True):
     step: int
     start_ns: int
     end_ns: int
+    source: int = NONE
+    target: int = NONE
+    sends: bool = False
+    purpose: str = ""
 
 
 class StepPart(msgspec.Struct, frozen=True, array_like=True):
@@ -60,7 +76,8 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     """One file; times are nanoseconds of the file's clock since the epoch.
 
     ``computing`` (computation) and ``working`` (computation and copies) are disjoint intervals as
-    packed int64, all starts before all ends.
+    packed int64, all starts before all ends. ``has_step_numbers`` says whether the markers of the
+    steps contain numbers.
     """
 
     rank: int | None
@@ -74,6 +91,7 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     calls: list[TracedCall]
     computing: bytes
     working: bytes
+    has_step_numbers: bool = True
 
     @property
     def compute(self) -> Cover:
@@ -125,6 +143,8 @@ def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTra
     if not on_device:  # a rank may end in a collective, with no operator after it
         low = min(low, *(call.start_ns for call in calls))
         high = max(high, *(call.end_ns for call in calls))
+    marked = ledger.marked.rows if ledger.marked else ()
+    rows = [row for row in marked if row.number is not None]
     return RankTrace(
         rank=origin.rank,
         world_size=origin.world_size,
@@ -134,14 +154,56 @@ def rank_trace(trace: Trace, ledger: TimeLedger, origin: TraceOrigin) -> RankTra
         low_ns=low,
         high_ns=high,
         steps=[
-            StepPart(row.number, row.start_ns + base, row.start_ns + base + row.ns)
-            for row in (ledger.marked.rows if ledger.marked else ())
-            if row.number is not None
+            StepPart(row.number or 0, row.start_ns + base, row.start_ns + base + row.ns)
+            for row in rows
         ],
         calls=sorted(calls, key=lambda call: (call.start_ns, call.end_ns)),
         computing=computing,
         working=working,
+        has_step_numbers=all(_has_number(row.name) for row in rows),
     )
+
+
+def _has_number(name: str) -> bool:
+    marker = read_marker(name)
+    return marker is not None and marker[1].number is not None
+
+
+def rank_traces(trace: Trace, origin: TraceOrigin) -> dict[str, RankTrace]:
+    """Return the summaries of the ranks that one file contains, by what tells them apart.
+
+    A rank is a device with collectives; where several processes run them on one device, a process
+    on it. Empty if there are fewer than two.
+
+    Raises:
+        DamagedFileError: There are more events than a summary may hold.
+    """
+    process = trace.host.thread >> PROCESS_SHIFT
+    if len(devices_by_work(trace)) < 2 and not (len(process) and np.ptp(process)):
+        return {}
+    communicates = names_fit(trace.names, trace.device.name, is_communication)
+    communicates |= trace.device.collective != NONE
+    units = {}
+    for device in np.unique(trace.device.device[communicates]).tolist():
+        is_here = trace.device.device == device
+        events = trace.device.take(is_here)
+        launched_by = follow_flow(launches_of(events, trace.host), process)
+        own = launched_by[communicates[is_here]]
+        several = np.unique(own[own != NONE])
+        if len(several) < 2:
+            units[f"device {device}"] = device, device_trace(trace, device)
+            continue
+        for number, each in enumerate(several.tolist()):
+            part = replace(trace, device=events.take(launched_by == each))
+            part = without_processes(part, several[several != each])
+            units[f"device {device}, process {number}"] = device, part
+    if len(units) < 2:
+        return {}
+    found = {}
+    for name, (device, part) in units.items():
+        if summary := rank_trace(part, time_ledger(part, device=device), origin):
+            found[name] = summary
+    return found if len(found) > 1 else {}
 
 
 def encode_rank(rank: RankTrace) -> bytes:
@@ -166,7 +228,7 @@ def _device_calls(trace: Trace, ledger: TimeLedger, base: int) -> list[TracedCal
     for piece, step, position in zip(pieces.tolist(), steps, positions, strict=True):
         number = int(work.collective[piece])
         arguments = trace.collectives[number] if number != NONE else None
-        kind = kind_of(arguments.name if arguments else ledger.names[work.name[piece]])
+        kind = kind_of_call(arguments, ledger.names[work.name[piece]])
         calls.append(
             TracedCall(
                 kind=kind,
@@ -177,9 +239,30 @@ def _device_calls(trace: Trace, ledger: TimeLedger, base: int) -> list[TracedCal
                 step=step,
                 start_ns=int(work.start[piece]) + base,
                 end_ns=int(work.end[piece]) + base,
+                purpose=arguments.purpose if arguments else "",
+                **_ends(kind, arguments),
             )
         )
     return calls
+
+
+class _Ends(TypedDict, total=False):
+    source: int
+    target: int
+    sends: bool
+
+
+def _ends(kind: str, call: CollectiveCall | None) -> _Ends:
+    """Return the two ranks of a send or a receive, if known; empty for other calls."""
+    way = WAY.findall(call.name) if call else []
+    if (
+        call is None
+        or kind != "send-receive"
+        or len(way) != 1
+        or NONE in (call.source, call.target)
+    ):
+        return {}
+    return {"source": call.source, "target": call.target, "sends": way[0].lower() == "send"}
 
 
 def _group(call: CollectiveCall) -> str:

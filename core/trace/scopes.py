@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sysbench.core.trace.classify import GRAD_ACCUMULATE, LOSS, WHOLE_MODEL
-from sysbench.core.trace.intervals import Times, open_at
+from sysbench.core.trace.intervals import Cover, Times, open_at
 from sysbench.core.trace.markers import is_served_step
 from sysbench.core.trace.trace_events import (
     MODULE_PREFIX,
@@ -27,6 +27,7 @@ from sysbench.core.trace.trace_events import (
     Trace,
     by_thread,
     follow_flow,
+    names_fit,
     nearest,
     occurring,
     parents,
@@ -331,3 +332,15 @@ def _phase_of_range(name: str) -> str | None:
 
 def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
     return np.array(list(values), dtype=np.bool_)
+
+
+def loads_data(name: str) -> bool:
+    """Return whether a range is of torch's data loader, or named after loading data."""
+    return _phase_of_range(name) == DATA_LOADING
+
+
+def loader_cover(trace: Trace) -> Cover:
+    """Return the time in which a range that loads data is open."""
+    host = trace.host
+    is_loader = names_fit(trace.names, host.name, loads_data) & (host.kind != Kind.RUNTIME)
+    return Cover(host.start[is_loader], host.end[is_loader])

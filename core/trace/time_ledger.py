@@ -6,7 +6,7 @@ All parts are integer nanoseconds that add up to the window.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
@@ -22,7 +22,6 @@ from sysbench.core.trace.idle_causes import (
     LAUNCHING,
     ON_SYNC,
     OUTSIDE_OPERATORS,
-    SYNC,
     UNKNOWN,
 )
 from sysbench.core.trace.intervals import Cover, Times, exclusive
@@ -33,17 +32,25 @@ from sysbench.core.trace.marked_steps import (
     rows_between,
 )
 from sysbench.core.trace.markers import find_steps
-from sysbench.core.trace.scopes import OTHER_PHASE, STEPS_RANGE, PhaseRanges, Scopes, host_scopes
-from sysbench.core.trace.trace_events import NONE, Trace
+from sysbench.core.trace.scopes import (
+    OTHER_PHASE,
+    STEPS_RANGE,
+    PhaseRanges,
+    Scopes,
+    host_scopes,
+    loader_cover,
+)
+from sysbench.core.trace.trace_events import NONE, PROCESS_SHIFT, Index, Kind, Trace
 
 
 def gaps_of(launches: Launches, work: Activities, low: int, high: int) -> Gaps:
     """Return the time of [low, high) in which nothing ran, by cause.
 
-    Until the launch of the work that ends a gap begins, the host is late; or waiting on a sync if
-    it was inside a synchronizing call when the gap began. Then it is inside the launch call, which
-    can be long: it loads code or waits for a full queue. After that the work is launched but not
-    started. After the launch of work that the trace never shows, a gap cannot be called idle.
+    Until the launch of the work that ends a gap begins, the host is late; but it waits on a sync
+    while a thread that launches this work is inside a synchronizing call. Then it is inside the
+    launch call, which can be long: it loads code or waits for a full queue. After that the work is
+    launched but not started. After the launch of work that the trace never shows, a gap cannot be
+    called idle.
     """
     begin, end = Cover(work.start, work.end).gaps(low, high)
     # A gap is split in up to four: begin … launch … return … idle_end … end.
@@ -56,18 +63,15 @@ def gaps_of(launches: Launches, work: Activities, low: int, high: int) -> Gaps:
     launched[has_next] = work.launched[order[following[has_next]]]
     returned = launched.copy()
     returned[has_next] = work.returned[order[following[has_next]]]
-    calls = launches.calls
-    is_sync = launches.named(SYNC)
-    syncs = Cover(calls.start[is_sync], calls.end[is_sync])
-    on_sync = syncs.within(begin, begin + 1) > 0  # the gap's first nanosecond lies in a sync
     unknown = has_next & (launched == NONE)
     known = ~unknown
     launched = np.clip(launched, begin, idle_end)
     returned = np.clip(returned, launched, idle_end)
+    on_host, syncs = Cover(begin[known], launched[known]), launches.syncs()
     return Gaps(
         causes={
-            HOST_LATE: Cover(begin[~on_sync & known], launched[~on_sync & known]),
-            ON_SYNC: Cover(begin[on_sync & known], launched[on_sync & known]),
+            HOST_LATE: on_host.without(syncs),
+            ON_SYNC: on_host.shared(syncs),
             LAUNCHING: Cover(launched[known], returned[known]),
             BETWEEN: Cover(returned[known], idle_end[known]),
             UNKNOWN: Cover(begin[unknown], idle_end[unknown]),
@@ -158,10 +162,10 @@ def time_ledger(
         DamagedFileError: The trace marks no such step, or the step ran nothing.
     """
     scopes = host_scopes(trace)
-    launches = Launches(trace)
     devices = devices_by_work(trace)
     if device is not None:
         devices = [device, *(other for other in devices if other != device)]
+    launches = Launches(trace, devices[0] if devices else None)
     names = trace.names
     if devices:
         work = device_activities(trace, scopes, devices[0])
@@ -170,15 +174,14 @@ def time_ledger(
     own = window or steps_window(trace)
     window = own or _whole(work)
     work = work.clipped(window.low, window.high)
-    gaps = window_gaps(launches, work, window, on_device=bool(devices))
-    marked = host_window = None
+    marked = gaps = host_window = None
     if own is None:
-        marked = _marked_steps(trace, launches, work, gaps, window, on_device=bool(devices))
+        marked, gaps = _marked_steps(trace, launches, work, window, on_device=bool(devices))
+    if gaps is None:
+        gaps = window_gaps(launches, work, window, on_device=bool(devices))
     if steps is not None:
         marked, window, host_window = _select_steps(marked, steps)
         work = work.clipped(window.low, window.high)
-        if not devices:  # a marker may begin before the first operator
-            gaps = window_gaps(launches, work, window, on_device=False)
     idle, unattributed = gaps.within(window.low, window.high)
     busy = Cover(work.start, work.end).total
     dropped = _within(launches.lost(), window)
@@ -229,26 +232,21 @@ def window_gaps(launches: Launches, work: Activities, window: Window, *, on_devi
 
 
 def _marked_steps(
-    trace: Trace,
-    launches: Launches,
-    work: Activities,
-    gaps: Gaps,
-    window: Window,
-    *,
-    on_device: bool,
-) -> MarkedSteps | None:
-    """Return the steps of an imported trace; the span includes their markers on a host."""
+    trace: Trace, launches: Launches, work: Activities, window: Window, *, on_device: bool
+) -> tuple[MarkedSteps | None, Gaps | None]:
+    """Return the steps of an imported trace; the span includes their markers."""
     steps = find_steps(trace) if len(work) else None
     if steps is None:
-        return None
-    low, high = window.low, window.high
+        return None, None
+    cuts = device_cuts(steps, work) if on_device else (steps.start, steps.end)
+    low, high = min(window.low, int(cuts[0][0])), max(window.high, int(cuts[1][-1]))
+    gaps = window_gaps(launches, work, Window(low, high), on_device=on_device)
+    clock = "device" if on_device else "host"
+    loading = loader_cover(trace)
     if on_device:
-        cuts, clock = device_cuts(steps, work, low, high), "device"
-    else:
-        cuts, clock = (steps.start, steps.end), "host"
-        low, high = min(low, int(steps.start[0])), max(high, int(steps.end[-1]))
-        gaps = window_gaps(launches, work, Window(low, high), on_device=False)
-    return marked_steps(steps, cuts, work, gaps, low, high, clock=clock)
+        loading = loading.shared(gaps.causes[HOST_LATE])
+    marked = marked_steps(steps, cuts, work, gaps, loading, low, high, clock=clock)
+    return marked, gaps
 
 
 def _select_steps(
@@ -264,7 +262,7 @@ def _select_steps(
     rows = rows_between(marked, *wanted)
     first, last = rows[0], rows[-1]
     window = Window(first.start_ns, last.start_ns + last.ns, len(rows))
-    if not window.length:
+    if not any(row.busy_ns or row.kernels for row in rows):
         raise DamagedFileError(f"nothing ran in {first.name}")
     host_low = first.host_start_ns or 0
     host_high = (last.host_start_ns or 0) + (last.host_ns or 0)
@@ -302,6 +300,42 @@ def devices_by_work(trace: Trace) -> list[int]:
     # bincount's float64 sums may round; they only rank the devices. Ties keep their order.
     busy = np.bincount(index, weights=(events.end - events.start), minlength=len(devices))
     return [int(device) for device in devices[np.argsort(-busy, kind="stable")]]
+
+
+def device_trace(trace: Trace, device: int | None) -> Trace:
+    """Return the trace without the host processes that launched onto other devices only."""
+    return without_processes(trace, processes_elsewhere(trace, device))
+
+
+def processes_elsewhere(trace: Trace, device: int | None) -> Index:
+    """Return the processes that launched work of other devices, but none of this one."""
+    host = trace.host
+    nothing = np.zeros(0, dtype=np.int64)
+    if device is None or not len(host) or not np.ptp(host.thread >> PROCESS_SHIFT):
+        return nothing
+    calls = host.take((host.kind == Kind.RUNTIME) & (host.correlation > 0))
+    is_here = trace.device.device == device
+    here, elsewhere = (
+        np.unique(calls.thread[np.isin(calls.correlation, ids)] >> PROCESS_SHIFT)
+        for ids in (trace.device.correlation[is_here], trace.device.correlation[~is_here])
+    )
+    return np.setdiff1d(elsewhere, here) if len(here) else nothing
+
+
+def without_processes(trace: Trace, processes: Index) -> Trace:
+    if not len(processes):
+        return trace
+    host, functions = trace.host, trace.functions
+    return replace(
+        trace,
+        host=host.take(~np.isin(host.thread >> PROCESS_SHIFT, processes)),
+        functions=functions.take(~np.isin(functions.thread >> PROCESS_SHIFT, processes)),
+    )
+
+
+def shown_device(trace: Trace, chosen: int | None) -> int | None:
+    """Return the device that the tables are of: the chosen one, else the busiest, if any."""
+    return next(iter(devices_by_work(trace)), None) if chosen is None else chosen
 
 
 def chosen_device(trace: Trace, device: int | None) -> int | None:

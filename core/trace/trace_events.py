@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sysbench.core.trace.intervals import Times
 
 MODULE_PREFIX = "nn.Module: "
+PROCESS_SHIFT = 32
 
 Index = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -60,6 +61,7 @@ class HostEvents(EventColumns):
     """Operators, annotations, modules and runtime calls.
 
     ``name`` is an index of `Trace.names`; times are nanoseconds since `Trace.base_ns`.
+    The bits of ``thread`` from `PROCESS_SHIFT` on number its process.
     ``correlation`` links a runtime call to the work it launched, ``sequence`` an autograd node to
     the operator that created it; -1 if none. ``operands`` is an index of `Trace.operands`, -1
     without shapes.
@@ -74,7 +76,11 @@ class HostEvents(EventColumns):
 
 
 class CollectiveCall(NamedTuple):
-    """Arguments that torch records with the kernel of a collective; -1 or empty if absent."""
+    """Arguments that torch records with the kernel of a collective; -1 or empty if absent.
+
+    ``source`` and ``target`` are ranks of the group. ``purpose`` is the description of the group,
+    such as ``mesh_tp``.
+    """
 
     name: str
     dtype: str
@@ -83,6 +89,9 @@ class CollectiveCall(NamedTuple):
     group_size: int
     group: str
     ranks: str
+    source: int
+    target: int
+    purpose: str
 
 
 class NumberedCall(NamedTuple):

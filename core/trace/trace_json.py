@@ -9,10 +9,11 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import BufferedIOBase, BufferedReader
 from math import nan
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -73,6 +74,9 @@ class Args(msgspec.Struct, gc=False):
     group_size: Any = msgspec.field(name="Group size", default=NONE)
     group: Any = msgspec.field(name="Process Group Name", default="")
     ranks: Any = msgspec.field(name="Process Group Ranks", default="")
+    purpose: Any = msgspec.field(name="Process Group Description", default="")
+    source: Any = msgspec.field(name="Src Rank", default=NONE)
+    target: Any = msgspec.field(name="Dst Rank", default=NONE)
     position: Any = msgspec.field(name="Seq", default=NONE)
     bytes: Any = msgspec.field(name="Bytes", default=0)
     copied: Any = msgspec.field(name="bytes", default=NONE)
@@ -362,16 +366,20 @@ def _decode_open_list(decode: Callable[[bytes], D], rest: bytes) -> D:
 MAX_HEAD_BYTES = 2**22
 """Kineto writes all process groups with their ranks before the events."""
 MAX_RANKS = 2**20
+UNNAMED = "undefined"
+"""Description of a process group that the program gave none, as torch writes it."""
 
 
 class TraceOrigin(NamedTuple):
     """Rank and size of the job, if known; ``group`` is the name of the only process group, else
-    empty; ``clock_base_ns`` is the Unix time at which the file's times begin."""
+    empty; ``clock_base_ns`` is the Unix time at which the file's times begin. ``purposes`` are the
+    names that the program gave its process groups, by torch's names."""
 
     rank: int | None = None
     world_size: int | None = None
     group: str = ""
     clock_base_ns: int = 0
+    purposes: Mapping[str, str] = MappingProxyType({})
 
 
 class _Head(msgspec.Struct):
@@ -391,16 +399,21 @@ def read_origin(path: Path) -> TraceOrigin:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return TraceOrigin()  # reading the events reports the error
     facts = document.distributed if isinstance(document.distributed, dict) else {}
-    groups = facts.get("pg_config")
-    only = groups[0] if isinstance(groups, list) and len(groups) == 1 else {}
-    name = only.get("pg_name") if isinstance(only, dict) else ""
+    config = facts.get("pg_config")
+    groups = [group for group in config if isinstance(group, dict)] if type(config) is list else []
+    names = [(_text(group.get("pg_name")), _text(group.get("pg_desc"))) for group in groups]
     base = document.base
     return TraceOrigin(
         rank=_count(facts.get("rank")),
         world_size=_count(facts.get("world_size")),
-        group=name[:256] if isinstance(name, str) else "",
+        group=names[0][0] if len(names) == 1 else "",
+        purposes={name: purpose for name, purpose in names if purpose not in ("", UNNAMED)},
         clock_base_ns=base if type(base) is int and 0 <= base < 2**62 else 0,
     )
+
+
+def _text(value: object) -> str:
+    return value[:256] if isinstance(value, str) else ""
 
 
 def _count(value: object) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import dropwhile
+from itertools import chain, dropwhile
 from pathlib import Path
 
 import msgspec
@@ -87,6 +87,8 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
         yield from category_section(kernels, width)
         if kernels.collectives:
             yield from collectives_section(kernels.collectives, width)
+        if inspection.ranks:
+            yield from _tables_of_ranks(inspection.ranks, width)
         yield from host_sections(kernels, width)
     if nsys := inspection.nsys:
         yield from nsys_section(nsys, width)
@@ -101,14 +103,8 @@ def show_file(arguments: argparse.Namespace) -> int:
     refuse_wide_report(arguments)
     if Path(arguments.file).is_dir():
         return _show_folder(arguments)
-    for flag, given in (
-        ("--section ranks", arguments.section == RANKS),
-        ("--merged", arguments.merged),
-    ):
-        if given:
-            raise NotFoundError(
-                f"{flag} requires a folder of ranks, and {arguments.file} is a file"
-            )
+    if arguments.merged:
+        raise NotFoundError(f"--merged requires a folder of ranks, and {arguments.file} is a file")
     options = tree_options(arguments)
     peak = parse_peak(arguments.peak) if arguments.peak else None
     decoding = Decoding(
@@ -123,6 +119,8 @@ def show_file(arguments: argparse.Namespace) -> int:
     if peak:
         inspection = under_peak(inspection, peak)
     run, record, section = decoding.entry.as_run, inspection.as_record(), arguments.section
+    if section == RANKS:
+        return _show_ranks_of_file(arguments, inspection)
     _require(inspection, section)
 
     def tables() -> list[Table]:
@@ -139,6 +137,23 @@ def show_file(arguments: argparse.Namespace) -> int:
         lines = inspection_lines(inspection, page_width())
     markdown = tables_as_markdown if section else partial(inspection_as_markdown, inspection)
     _print(arguments, tables, markdown, document, lines)
+    return 0
+
+
+def _show_ranks_of_file(arguments: argparse.Namespace, inspection: Inspection) -> int:
+    ranks = inspection.ranks
+    if arguments.steps:
+        raise NotFoundError("--section ranks covers a whole file: leave out --steps")
+    if ranks is None:
+        raise NotFoundError(
+            "--section ranks requires a folder of ranks, or a file with collectives of several "
+            f"devices: {inspection.file} has them of at most one"
+        )
+    width = page_width(in_full=True, wide=arguments.wide)
+    by_section = ranks_tables(ranks)
+    lines = chain.from_iterable(ranks_section_lines(ranks, name, width) for name in by_section)
+    tables = [table for name in by_section for table in by_section[name]]
+    _print(arguments, lambda: tables, tables_as_markdown, lambda: ranks.rows, lines)
     return 0
 
 
@@ -238,12 +253,19 @@ def ranks_lines(ranks: Ranks, width: int) -> Iterator[Line]:
     yield [(literal(ranks.folder), "bold")]
     yield from prose(folder_text(ranks), width)
     yield from findings_lines(ranks.findings, width)
+    yield from _tables_of_ranks(ranks, width)
+
+
+def _tables_of_ranks(ranks: Ranks, width: int) -> Iterator[Line]:
     for section, (table, *_) in ranks_tables(ranks).items():
         shown = table
         if section == "steps":
             summed = [name for name in table.columns if name.endswith("_ns")]
             shown = folded(table, STEPS_SHOWN, "step", summed)
-        lines = table_lines(shown, width, drop=DROPPED.get(section, ()))
+        drop: tuple[str, ...] = DROPPED.get(section, ())
+        if ranks.one_clock:  # the file is the device or process
+            drop = (*(name for name in drop if name != "file"), "clock_ahead_ns")
+        lines = table_lines(shown, width, drop=drop)
         yield from titled(table.title, lines)
         if section == "ranks":
             yield from _notes(ranks, width)

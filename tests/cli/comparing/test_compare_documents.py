@@ -137,6 +137,16 @@ def test_steps_with_common_numbers_are_matched_by_them(
     assert [(row["a_number"], row["b_number"]) for row in steps] == [(1, None), (2, 2), (3, 3)]
 
 
+def test_steps_without_work_are_in_no_median(
+    sysbench_home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    a = write_trace(tmp_path / "a.json", [[("gemm", 90)], [], [], [("gemm", 90)], []], first=1)
+    b = write_trace(tmp_path / "b.json", [[("gemm", 45)]] * 5, first=1)
+    difference = json.loads(compared(capsys, a, b, "--json"))["difference"]
+    assert [row["a_busy_ns"] for row in difference["steps"]] == [90_000, None, None, 90_000, None]
+    assert any("3 of A's 5 marked steps are without work" in note for note in difference["notes"])
+
+
 def test_a_line_above_the_call_changes_no_row_of_a_snapshot(
     sysbench_home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sysbench.core.ranks.rank_rows import Ranks
 from sysbench.core.ranks.ranks_block import ranks_block
@@ -159,6 +160,25 @@ def test_files_that_contradict_each_other_are_not_trusted(make_rank: MakeRank) -
     )
     assert [each.rule for each in found.findings][:1] == ["ranks-clock-conflict"]
     assert found.clock_conflict_ns > MS
+
+
+def test_a_sender_that_did_not_wait_transferred(make_rank: MakeRank) -> None:
+    """All sends fit into buffers, and the clocks are tied by an all-reduce at the end."""
+    kinds = ["send-receive", "send-receive", "all-reduce"]
+
+    def stage(times: list[tuple[int, int]], *, sends: bool) -> RankTrace:
+        trace = make_rank(times, kinds=kinds)
+        ends = [replace(call, source=0, target=1, sends=sends) for call in trace.calls[:2]]
+        return replace(trace, calls=[*ends, trace.calls[2]])
+
+    found = block(
+        stage([(0, 50), (100, 150), (900, 1000)], sends=True),
+        stage([(300, 350), (120, 180), (980, 1000)], sends=False),
+    )
+    first, second = found.rows
+    assert (first.waiting_ns, first.transfer_ns) == (20 + 80, 50 + 30 + 20)
+    assert (second.waiting_ns, second.transfer_ns) == (0, 50 + 60 + 20)
+    assert [each.rule for each in found.findings if "clock" in each.rule] == []
 
 
 def test_a_summary_is_what_its_trace_says_of_a_device(writer: Any) -> None:

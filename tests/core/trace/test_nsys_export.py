@@ -18,6 +18,7 @@ from sysbench.core.record.nsys import NvtxRange
 from sysbench.core.tables.nsys_tables import range_table, record_tables
 from sysbench.core.trace.classify import GRAD_ACCUMULATE
 from sysbench.core.trace.idle_causes import HOST_LATE, ON_SYNC
+from sysbench.core.trace.lanes import decode_lanes
 from sysbench.core.trace.nsys_export import NsysExport, read_export
 from sysbench.core.trace.scopes import STEPS_RANGE
 
@@ -297,7 +298,7 @@ def test_idle_time_has_its_cause_although_calls_carry_versions(writer: Any) -> N
     writer.launch("k", 50, 60, 70)
     writer.launch("k", 90, 100, 110)
     idle = {row.cause: row.ns for row in read_export(writer.write()).folded.idle}
-    assert (idle[ON_SYNC], idle[HOST_LATE]) == (30, 20)
+    assert (idle[ON_SYNC], idle[HOST_LATE]) == (20, 30)
 
 
 def test_the_clocks_count_what_overlaps_once(writer: Any) -> None:
@@ -356,3 +357,13 @@ def test_marked_steps_without_work_were_idle(writer: Any) -> None:
     writer.launch("k", 200, 210, 220)
     kernels = read_export(writer.write()).folded
     assert (kernels.rows, sum(row.ns for row in kernels.idle)) == ([], 100)
+
+
+def test_a_lane_of_a_device_has_the_steps_of_its_process(writer: Any) -> None:
+    for rank in range(2):
+        thread = MAIN + (rank << 24)
+        writer.range("step 1", 10 + rank, 500 + rank, thread=thread)
+        writer.launch("gemm", 20, 100, 200 + rank, thread=thread, device=rank)
+    lanes = decode_lanes(read_export(writer.write()).lanes, Path("lanes"))
+    steps = {lane.group: lane.events.start.tolist() for lane in lanes.lanes if lane.kind == "steps"}
+    assert steps == {"GPU 0": [0], "GPU 1": [1]}

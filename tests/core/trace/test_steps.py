@@ -16,12 +16,13 @@ from sysbench.core.inspection.reading import read_tables
 from sysbench.core.record.steps import MarkedSteps
 from sysbench.core.tables.host_tables import steps_notes, steps_table
 from sysbench.core.trace.kernel_rows import kernel_rows
-from sysbench.core.trace.time_ledger import time_ledger
+from sysbench.core.trace.time_ledger import Window, time_ledger
 from sysbench.core.trace.trace_events import Trace
 from sysbench.core.trace.trace_reader import read_trace
 from tests.core.trace.ledgers import GEMM, NCCL
 
 COPY = "Memcpy HtoD (Pageable -> Device)"
+WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def marked(trace: Trace, **choice: Any) -> MarkedSteps:
@@ -39,17 +40,22 @@ def assert_adds_up(trace: Trace, steps: MarkedSteps) -> None:
         assert row.communication_ns <= row.busy_ns
     assert sum(row.ns for row in rows) == steps.span_ns
     ledger = time_ledger(trace)
+    low = min(ledger.window.low, steps.rows[0].start_ns)
+    high = max(ledger.window.high, steps.rows[-1].start_ns + steps.rows[-1].ns)
+    assert steps.span_ns == high - low
     if steps.clock == "device":
-        assert steps.span_ns == ledger.window.length
-        assert sum(row.busy_ns for row in rows) == ledger.busy
-        assert sum(row.unattributed_ns for row in rows) == ledger.unattributed
-        for cause, ns in ledger.idle.items():
+        whole = time_ledger(trace, Window(low, high))
+        assert sum(row.busy_ns for row in rows) == whole.busy == ledger.busy
+        assert sum(row.unattributed_ns for row in rows) == whole.unattributed
+        for cause, ns in whole.idle.items():
             assert sum(row.idle[cause] for row in rows) == ns
+        for row in steps.rows:
+            assert row.start_ns + row.ns >= (row.host_start_ns or 0) + (row.host_ns or 0)
     assert sum(row.kernels for row in rows) == len(ledger.work)
     for before, after in zip(steps.rows, steps.rows[1:], strict=False):
         assert before.start_ns + before.ns <= after.start_ns
     for row in steps.rows:
-        if row.ns and row.number is not None:
+        if row.number is not None and (row.busy_ns or row.kernels):
             one = time_ledger(trace, steps=(row.number, row.number))
             assert (one.window.length, one.busy) == (row.ns, row.busy_ns)
             assert one.unattributed == row.unattributed_ns
@@ -118,7 +124,8 @@ def test_a_step_is_the_work_it_launched_and_the_gaps_its_marker_was_open_for(wri
     steps = marked(trace)
     one, two = steps.rows
     assert (one.start_ns, one.ns, one.busy_ns, one.communication_ns) == (30, 105, 65, 30)
-    assert (two.start_ns, two.ns, two.busy_ns, two.kernels) == (135, 55, 9 + 10 + 20, 2)
+    assert (two.start_ns, two.ns, two.busy_ns, two.kernels) == (135, 65, 9 + 10 + 20, 2)
+    assert (one.launched, two.launched) == (3, 2)
     assert (steps.outside.ns, steps.outside.busy_ns) == (20, 10)
     assert_adds_up(trace, steps)
 
@@ -166,6 +173,20 @@ def test_the_odd_step_is_named_among_its_kind(
     assert any("odd step: 4" in note for note in steps_notes(steps)) == bool(odd)
 
 
+def test_steps_of_a_device_that_lags_are_compared_without_earlier_work(writer: Any) -> None:
+    """The host launches far ahead: each step takes the device 100 ns, also the first."""
+    for number in range(7):
+        writer.launch(10 * number, GEMM, 100 * number, 100)
+        if number > 1:
+            writer.add("user_annotation", f"ProfilerStep#{number}", 10 * number, 9)
+    trace = read_trace(writer.write())
+    steps = marked(trace)
+    assert [row.ns for row in steps.rows] == [280, 100, 100, 100, 100]
+    assert steps.rows[0].start_ns == 20
+    assert not any(row.is_odd for row in steps.rows)
+    assert_adds_up(trace, steps)
+
+
 def test_one_step_or_a_range_is_what_all_tables_are_of(writer: Any) -> None:
     trace = five_steps(writer, [510, 510, 520, 810, 530])
     table = kernel_rows(time_ledger(trace, steps=(2, 4)))
@@ -190,7 +211,7 @@ def test_a_step_that_ran_nothing_has_no_tables(writer: Any) -> None:
     writer.add("user_annotation", "ProfilerStep#2", 20, 10)
     writer.launch(22, GEMM, 30, 10)
     trace = read_trace(writer.write())
-    assert [row.ns for row in marked(trace).rows] == [0, 10]
+    assert [row.ns for row in marked(trace).rows] == [10, 20]
     with pytest.raises(DamagedFileError, match="nothing ran in ProfilerStep#1"):
         time_ledger(trace, steps=(1, 1))
 
@@ -208,10 +229,14 @@ def test_the_five_steps_of_a_real_training_are_the_integers_of_their_events(
     steps = marked(trace)
     assert {row.name: (row.host_start_ns, row.host_ns) for row in steps.rows} == theirs
     # Each begins on an idle device and ends on one: the device's part is the marker's length.
-    assert [row.ns for row in steps.rows[1:4]] == [
-        theirs[f"ProfilerStep#{n}"][1] for n in (3, 4, 5)
-    ]
-    assert steps.span_ns == oracle["span_ns"]
+    assert {row.name: row.ns for row in steps.rows} == {
+        name: length for name, (_, length) in theirs.items()
+    }
+    work = [event for event in events if event.get("cat") in WORK]
+    last = max(event["ts"] + event["dur"] for event in work)
+    assert 1000 * (last - min(event["ts"] for event in work)) == oracle["span_ns"]
+    last = max(last, *(event["ts"] + event["dur"] for event in ranges))
+    assert steps.span_ns == 1000 * (last - base)
     rows = [*steps.rows, steps.outside]
     assert sum(row.busy_ns for row in rows) == oracle["busy_ns"]
     assert sum(row.communication_ns for row in rows) == oracle["exposed_comm_ns(kernels only)"]

@@ -31,13 +31,13 @@ def test_idle_is_split_by_what_the_host_did(writer: Any, assert_closed: AssertCl
     writer.launch(4, "b", 25, 5)  # launched long before: the device took its time
     writer.launch(50, "c", 57, 3)  # launched late
     writer.call("cudaDeviceSynchronize", 55, 10)
-    writer.launch(80, "d", 84, 6)  # launched late, because of the sync
+    writer.launch(80, "d", 84, 6)  # launched late, after the sync
     ledger = ledger_of(writer)
     assert_closed(ledger)
     assert ledger.window == Window(10, 90)
     assert ledger.idle == {
-        HOST_LATE: 50 - 30,
-        ON_SYNC: 80 - 60,
+        HOST_LATE: (50 - 30) + (80 - 65),
+        ON_SYNC: 65 - 60,
         LAUNCHING: (52 - 50) + (82 - 80),
         BETWEEN: (25 - 20) + (57 - 52) + (84 - 82),
         UNKNOWN: 0,
