@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from sysbench.core.memory.stack_pairs import pair_origins, stack_of
+from sysbench.core.record.memory import Origin
 from sysbench.core.record.record import Memory
 from sysbench.core.trace.module_tree import group_by
 
@@ -70,21 +71,17 @@ def _modules(memory: Memory) -> dict[tuple[str, str], int]:
 
 
 def _origins(a: Memory, b: Memory) -> list[OriginChange]:
-    groups = [
-        group_by(memory.origins, lambda origin: (origin.category, origin.phase))
-        for memory in (a, b)
-    ]
+    groups = [group_by(memory.origins, _owner_in(memory)) for memory in (a, b)]
     changes = []
-    for category, phase in dict.fromkeys([*groups[0], *groups[1]]):
-        key = category, phase
+    for key in dict.fromkeys([*groups[0], *groups[1]]):
         for pair in pair_origins(*(group.get(key, []) for group in groups)):
             a_bytes, b_bytes = (sum(origin.bytes for origin in side) for side in pair)
             a_blocks, b_blocks = (sum(origin.blocks for origin in side) for side in pair)
             if a_bytes != b_bytes:
                 changes.append(
                     OriginChange(
-                        category=category,
-                        phase=phase,
+                        category=_common(origin.category for side in pair for origin in side),
+                        phase=_common(origin.phase for side in pair for origin in side),
                         stack=stack_of(pair),
                         a_bytes=a_bytes,
                         b_bytes=b_bytes,
@@ -93,6 +90,23 @@ def _origins(a: Memory, b: Memory) -> list[OriginChange]:
                     )
                 )
     return sorted(changes, key=lambda change: -abs(change.b_bytes - change.a_bytes))
+
+
+def _owner_in(memory: Memory) -> Callable[[Origin], tuple[str, str]]:
+    """Return a function for the owner and phase of an origin.
+
+    In an imported snapshot all have the same: whether one is older than the recording, and within
+    which annotation, depends on the recording and not on the code.
+    """
+    if memory.device is not None:
+        return lambda _: ("", "")
+    return lambda origin: (origin.category, origin.phase)
+
+
+def _common(texts: Iterable[str]) -> str:
+    """The text that all have; ``""`` if they differ."""
+    distinct = set(texts)
+    return distinct.pop() if len(distinct) == 1 else ""
 
 
 def _changed(a: Mapping[Key, int], b: Mapping[Key, int]) -> Iterable[tuple[Key, int, int]]:

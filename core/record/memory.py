@@ -10,8 +10,12 @@ WORKSPACES = "workspaces"
 """Row of memory that cuBLAS keeps from one product to the next."""
 NO_OWNER = "not attributed"
 """Row of the ledger for allocations without a known owner."""
+BEFORE_RECORDING = "there before the recording"
+"""Row of the ledger for allocations that are older than an imported recording."""
 RESIDUAL = "residual"
 """Row of what a counter has and no other row explains: computed, and 0 if all is right."""
+SMALLER = "smaller"
+"""Category of the last origin of a list: the sum of all smaller ones."""
 
 LARGER_BLOCKS = ("blocks larger than asked for", "rounding to ")
 """Prefixes of rows that no request contains, only the allocator's blocks."""
@@ -36,7 +40,8 @@ class Allocation(msgspec.Struct, frozen=True):
     """One allocation alive at the peak. Times are milliseconds since recording began.
 
     ``bytes`` were requested; ``block_bytes`` are these rounded up to the allocator's granules, null
-    if it has none.
+    if it has none. In an imported snapshot ``phase`` is the innermost annotation around the
+    request, and ``metadata`` the text that the user attached to it.
     """
 
     bytes: int
@@ -47,6 +52,7 @@ class Allocation(msgspec.Struct, frozen=True):
     died_ms: float | None
     stack: list[str]
     block_bytes: int | None = None
+    metadata: str = ""
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -119,7 +125,8 @@ class Origin(msgspec.Struct, frozen=True):
     all.
 
     ``stack`` is innermost first, empty if unknown; the last origin of a list may be the sum of all
-    smaller ones, with the category ``smaller``. ``block_bytes`` are as in an `Allocation`.
+    smaller ones, with the category ``smaller``. ``block_bytes``, ``phase`` and ``metadata`` are as
+    in an `Allocation`.
     """
 
     category: str
@@ -128,6 +135,7 @@ class Origin(msgspec.Struct, frozen=True):
     blocks: int
     stack: list[str]
     block_bytes: int | None = None
+    metadata: str = ""
 
 
 class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
-from sysbench.core.formatting import format_bytes
+from sysbench.core.formatting import counted, format_bytes
 from sysbench.core.memory.oom import out_of_memory
 from sysbench.core.memory.peak_difference import MemoryDifference, OriginChange, RowChange
 from sysbench.core.record.memory import (
+    SMALLER,
     Allocation,
     ClosedForm,
     DeviceMemory,
@@ -35,6 +33,7 @@ ORIGIN_COLUMNS = columns_for(
     "blocks",
     "category",
     "phase",
+    Column("metadata", is_optional=True),
     Column("stack", lambda row: " < ".join(row.stack)),
 )
 """``block_bytes`` are allocator blocks, ``bytes`` the requests."""
@@ -62,7 +61,7 @@ def origins_table(memory: Memory) -> Table:
         memory.origins,
         ORIGIN_COLUMNS,
         name="origins",
-        title="Alive at the peak, by category, phase and stack (bytes as requested)",
+        title=f"Alive {memory.moment}, by category, phase and stack (bytes as requested)",
     )
 
 
@@ -73,6 +72,7 @@ LARGEST_COLUMNS = columns_for(
     Column("category", priority=1),
     Column("phase", priority=2),
     Column("module", priority=4),
+    Column("metadata", priority=3, is_optional=True),
     Column("born_ms", priority=5, about="time of the allocation in the recording"),
     Column("died_ms", priority=6, about="time of the free in the recording"),
     Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
@@ -84,45 +84,79 @@ def largest_table(memory: Memory) -> Table:
 
     Without times, allocations of the same size and place are one row with a count.
     """
-    hidden = ("born_ms", "died_ms") if "times" in memory.missing else ()
-    table = tabulate(
+    if "times" in memory.missing and memory.alike:
+        return largest_alike_table(memory)
+    total = sum(row.blocks for row in memory.origins)
+    of_all = f", {len(memory.largest)} of {total}" if total > len(memory.largest) else ""
+    return tabulate(
         largest_first(memory.largest),
-        [column for column in LARGEST_COLUMNS if column.name not in hidden],
+        LARGEST_COLUMNS,
         name="largest",
-        title="Largest allocations alive at the peak",
-    )
-    if not hidden:
-        return table
-    rows = tuple((count, *row) for row, count in Counter(table.rows).items())
-    about = {"blocks": MEANINGS["blocks"], **table.about}
-    return msgspec.structs.replace(
-        table, columns=("blocks", *table.columns), rows=rows, about=about
+        title=f"Largest allocations alive {memory.moment}{of_all}",
     )
 
 
-def largest_alike_table(memory: Memory) -> Table:
-    """The largest allocations, with equal ones as one row."""
-    alike = Counter(
-        (row.bytes, row.block_bytes, row.category, row.phase, row.module, tuple(row.stack))
-        for row in memory.largest
-    )
-    rows = sorted(alike.items(), key=lambda pair: -pair[0][0] * pair[1])
+def _place(row: Origin) -> str:
+    return " < ".join(row.stack) or (f"({SMALLER})" if row.category == SMALLER else "")
+
+
+def _each(row: Origin, whole: int | None) -> int | None:
+    """Bytes of one of the row's blocks; None for a row of several sizes."""
+    return None if whole is None or row.category == SMALLER else whole // row.blocks
+
+
+ALIKE_COLUMNS = columns_for(
+    Origin,
+    "blocks",
+    Column("bytes", lambda row: _each(row, row.bytes), heading="each"),
+    Column(
+        "block_bytes",
+        lambda row: _each(row, row.block_bytes),
+        is_optional=True,
+        about=f"{MEANINGS['block_bytes']}, of one block",
+    ),
+    Column(
+        "sum_bytes",
+        lambda row: row.bytes,
+        heading="all",
+        about="bytes of all blocks of the row",
+    ),
+    Column("category", priority=3),
+    Column("phase", is_optional=True, priority=1),
+    Column("metadata", is_optional=True, priority=2),
+    Column("stack", _place, is_flexible=True),
+)
+
+
+def largest_alike_table(memory: Memory, most: int | None = None) -> Table:
+    """Allocations by size and place in the code, largest sum first.
+
+    All of them are grouped; what is beyond the listed groups is the row ``smaller``.
+
+    Args:
+        most: Groups to list; None for all of the record.
+    """
+    rows = memory.alike
+    if most is not None and len(rows) > most + 1:
+        rows = [*rows[:most], _sum_of(rows[most:])]
     return tabulate(
         rows,
-        (
-            Column("blocks", lambda pair: pair[1]),
-            Column("bytes", lambda pair: pair[0][0], heading="each"),
-            Column("block_bytes", lambda pair: pair[0][1], is_optional=True),
-            Column(
-                "sum_bytes",
-                lambda pair: pair[0][0] * pair[1],
-                heading="all",
-                about="bytes of all blocks of the row",
-            ),
-            Column("stack", lambda pair: " < ".join(pair[0][5])),
-        ),
+        ALIKE_COLUMNS,
         name="largest",
-        title=f"Largest of {len(memory.largest)} allocations alive at the peak",
+        title=f"Largest of {counted(sum(row.blocks for row in rows), 'allocation')} alive "
+        f"{memory.moment}, by size and place",
+    )
+
+
+def _sum_of(rows: Sequence[Origin]) -> Origin:
+    blocks = [row.block_bytes for row in rows if row.block_bytes is not None]
+    return Origin(
+        category=SMALLER,
+        phase="",
+        bytes=sum(row.bytes for row in rows),
+        blocks=sum(row.blocks for row in rows),
+        stack=[],
+        block_bytes=sum(blocks) if blocks else None,
     )
 
 
@@ -134,7 +168,8 @@ def memory_table(memory: Memory) -> Table:
     """The byte totals, each under its own name."""
     on_cuda = memory.source == "cuda-snapshot"
     values: dict[str, Cell] = {
-        "peak_allocated_bytes": memory.peak_allocated_bytes,
+        **({} if memory.device is None else {"device": memory.device}),
+        "peak_allocated_bytes": None if memory.is_state else memory.peak_allocated_bytes,
         **_requested_bytes(memory, "peak"),
         "peak_reserved_bytes": memory.peak_reserved_bytes,
         "end_allocated_bytes": memory.end_allocated_bytes,
@@ -160,10 +195,15 @@ def _requested_bytes(memory: Memory, when: str) -> dict[str, int | None]:
 def recording_notes(memory: Memory) -> list[str]:
     """Limits of the recording, one sentence each."""
     notes = []
+    if memory.is_state:
+        return [memory.missing.get("peak_allocated_bytes", "")]
     if memory.baseline_blocks:
         count, baseline = memory.baseline_blocks, format_bytes(memory.baseline_bytes)
         blocks = "block is" if count == 1 else "blocks are"
-        why = "" if memory.events_dropped else " (it started late, or its event buffer overflowed)"
+        why = "it started late, or its event buffer overflowed"
+        if memory.ring_overflowed is not None:
+            why = "its ring overflowed" if memory.ring_overflowed else "it started late"
+        why = "" if memory.events_dropped else f" ({why})"
         notes.append(f"{count:,} {blocks} older than the recording: {baseline}{why}")
     if memory.peak_reserved_bytes is not None and (
         memory.peak_reserved_bytes < memory.peak_allocated_bytes
@@ -171,12 +211,36 @@ def recording_notes(memory: Memory) -> list[str]:
         notes.append("reserved memory is only known at the end")
     if memory.events_dropped:
         notes.append(f"the event buffer overflowed: the first {memory.events_dropped:,} are lost")
-    if memory.devices:
-        shown = next(device for device in memory.devices if device.is_described)
-        busiest = shown.events == max(device.events for device in memory.devices)
-        rank = "the busiest" if busiest else "not the busiest"
-        notes.append(f"{len(memory.devices)} devices: this is number {shown.device}, {rank}")
+    if memory.ring_overflowed:
+        size = f" of {memory.ring_events:,} events" if memory.ring_events else " of events"
+        notes.append(
+            f"by the file the ring{size} overflowed: the oldest are lost, and an earlier peak "
+            "would be unknown"
+        )
     return notes
+
+
+def peak_place(memory: Memory) -> str:
+    """``in forward``, or ``between A and B``; empty if unknown."""
+    place = memory.peak_phase
+    return place if not place or place.startswith(OUTSIDE) else f"in {place}"
+
+
+OUTSIDE = ("between ", "before ", "after ")
+"""Beginnings of a place outside all annotations."""
+
+
+def devices_text(memory: Memory) -> list[str]:
+    """``device 1``, and the bytes of the others; empty for a run."""
+    if memory.device is None:
+        return []
+    others = [
+        f"{row.device} ({format_bytes(row.peak_allocated_bytes)})"
+        for row in memory.devices
+        if not row.is_described
+    ]
+    several = "other devices" if len(others) > 1 else "other device"
+    return [f"device {memory.device}", *([f"{several}: {', '.join(others)}"] if others else [])]
 
 
 def devices_table(memory: Memory) -> Table:
@@ -209,7 +273,11 @@ def ledger_table(memory: Memory) -> Table:
         names,
         (
             Column("name", lambda name: name),
-            Column("peak_bytes", lambda name: at_peak.get(name, 0)),
+            Column(
+                "peak_bytes",
+                lambda name: at_peak.get(name, 0),
+                heading="bytes" if memory.is_state else "",
+            ),
             Column("share", lambda name: at_peak.get(name, 0) / peak, about="share of the peak"),
             *(
                 Column(
@@ -221,7 +289,8 @@ def ledger_table(memory: Memory) -> Table:
             ),
         ),
         name="ledger",
-        title=f"Memory ledger: bytes at the peak of {memory.whole}",
+        title=f"Memory ledger: bytes {memory.moment}"
+        + ("" if memory.is_state else f" of {memory.whole}"),
     )
 
 

@@ -26,11 +26,13 @@ from sysbench.core.runs.library import Library
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.tables.cells import cells_as_text, heading
 from sysbench.core.tables.memory_tables import (
+    devices_text,
     difference_tables,
     oom_largest_table,
     oom_ledger_table,
     oom_origins_table,
     oom_table,
+    peak_place,
     recording_notes,
     would_fit_table,
 )
@@ -51,11 +53,11 @@ SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
 def peak_line(memory: Memory) -> Content:
     """The allocated peak, then prediction, reserved and process memory."""
     line = Content.assemble(
-        "peak ",
+        "" if memory.is_state else "peak ",
         (amount(memory.peak_allocated_bytes), "bold $accent"),
-        f" allocated {_peak_place(memory)}",
+        f" allocated {memory.moment if memory.is_state else _peak_place(memory)}",
     )
-    pieces = recording_notes(memory)
+    pieces = [*devices_text(memory), *recording_notes(memory)]
     if memory.predicted_peak_bytes and memory.prediction_error is not None:
         error = signed_percent(memory.prediction_error)
         pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({error})")
@@ -72,8 +74,10 @@ def peak_line(memory: Memory) -> Content:
 
 def _peak_place(memory: Memory) -> str:
     """``in backward of step 2 of 3``; the time into the recording where no phase is known."""
-    place = place_in_steps(memory.timeline, memory.peak_ms) or memory.peak_phase
-    return f"in {place}" if place else f"{format_duration(memory.peak_ms * 1e6)} into the recording"
+    place = place_in_steps(memory.timeline, memory.peak_ms)
+    if place or memory.peak_phase:
+        return f"in {place}" if place else peak_place(memory)
+    return f"{format_duration(memory.peak_ms * 1e6)} into the recording"
 
 
 def _predicted_reserve(memory: Memory) -> str:
@@ -145,7 +149,7 @@ def _steady_step(record: Record, memory: Memory) -> MemoryView:
     return MemoryView(
         head=peak_line(memory),
         tables=_views(record),
-        timeline=memory.timeline if memory.timeline.t_ms else None,
+        timeline=memory.timeline if memory.timeline.t_ms and not memory.is_state else None,
         no_timeline=memory.missing.get("timeline", "no events were recorded"),
         mark_ms=memory.peak_ms,
         mark="peak",

@@ -8,7 +8,8 @@ import msgspec
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.memory.allocations import MAX_OFFSET_US, Notes
-from sysbench.core.memory.block import describe_memory, snapshot_at_oom
+from sysbench.core.memory.block import describe_memory
+from sysbench.core.memory.oom_snapshot import snapshot_at_oom
 from sysbench.core.record.events import (
     Noticed,
     ResultReported,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.allocations import ModuleMark, Notes, PhaseMark, Tag
-from sysbench.core.memory.block import Counters, Recording, snapshot_at_oom
+from sysbench.core.memory.block import Counters, Recording
 from sysbench.core.memory.history import Frame, History, OomEvent
 from sysbench.core.memory.oom import (
     asked_by,
@@ -23,6 +23,7 @@ from sysbench.core.memory.oom import (
     refused,
     what_fits,
 )
+from sysbench.core.memory.oom_snapshot import snapshot_at_oom
 from sysbench.core.memory.snapshot_reading import refusal_in
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.sizes import workspace_bytes
