@@ -12,7 +12,7 @@ from sysbench.core.memory.oom import (
     out_of_memory,
     place,
     refused,
-    what_fits,
+    remedy,
 )
 from sysbench.core.record.environment import device_name, is_simulated, threads
 from sysbench.core.record.memory import Oom
@@ -83,7 +83,7 @@ def ended_early(record: Record) -> Finding | None:
     if bad is None:
         return None
     if bad.outcome == "oom" and (pass_and_oom := out_of_memory(record)) is not None:
-        return _ran_out(*pass_and_oom)
+        return _ran_out(*pass_and_oom, is_trained=record.spec.get("step") == "train")
     signal = SIGNAL.search(bad.detail)
     remedy = {
         "oom": "Lower batch or context, or use bf16; the prediction shows what fits.",
@@ -104,11 +104,10 @@ def ended_early(record: Record) -> Finding | None:
     )
 
 
-def _ran_out(bad: PassRecord, oom: Oom) -> Finding:
+def _ran_out(bad: PassRecord, oom: Oom, *, is_trained: bool) -> Finding:
     parts = [", ".join(part for part in (asked_by(oom), place(oom)) if part), held(oom)]
     if oom.predicted_peak_bytes is not None:
         parts.append(f"the predicted peak is {format_bytes(oom.predicted_peak_bytes)}")
-    fits = what_fits(oom) or "lower batch or context"
     numbers = {
         "requested_bytes": oom.requested_bytes,
         "free_bytes": oom.free_bytes,
@@ -122,7 +121,7 @@ def _ran_out(bad: PassRecord, oom: Oom) -> Finding:
         severity="problem",
         verdict=f"The {bad.name} pass ran out of memory: {refused(oom)}.",
         why=f"{'; '.join(part for part in parts if part)}.",
-        next=f"{fits[0].upper()}{fits[1:]}.",
+        next=remedy(oom, is_trained=is_trained),
         numbers={name: count for name, count in numbers.items() if count is not None},
     )
 

@@ -145,7 +145,8 @@ class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     observers have the size of the segment; else null. ``op`` is the innermost operator that was
     running, ``module`` the module that computed. The rows of ``ledger`` sum to what was allocated;
     ``origins`` and ``largest`` are as in the memory block. ``timeline`` ends with the failure, at
-    ``refused_ms``.
+    ``refused_ms``. ``predicted_peak_bytes`` is the peak of a steady step: of a user's model by a
+    dry run, else by the closed form.
     """
 
     requested_bytes: int | None = None
@@ -157,6 +158,7 @@ class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     largest: list[Allocation] = []
     timeline: Timeline | None = None
     refused_ms: float | None = None
+    predicted_peak_bytes: int | None = None
     missing: dict[str, str] = {}
 
 
@@ -186,7 +188,6 @@ class Oom(OomSnapshot, frozen=True, kw_only=True, tag_field="event", tag="OutOfM
         capacity_bytes: Bytes available to this process in all.
         expression: The code that the innermost frame was evaluating.
         rank: The rank that ran out of memory; null if there is only one.
-        predicted_peak_bytes: Peak of a steady step of this spec, by the closed form.
         would_fit: Values that would fit into ``capacity_bytes``, by the closed form.
     """
 
@@ -202,5 +203,4 @@ class Oom(OomSnapshot, frozen=True, kw_only=True, tag_field="event", tag="OutOfM
     stack: list[str]
     expression: str | None = None
     rank: int | None = None
-    predicted_peak_bytes: int | None = None
     would_fit: list[WouldFit] = []
