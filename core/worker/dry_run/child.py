@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
-    from sysbench.core.worker.failures import users_place  # lazy: `main` times torch
+    from sysbench.core.worker.failures import library_place, users_place  # lazy: as in `main`
 
     place = ""
     try:
@@ -55,7 +55,7 @@ def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
         try:
             prediction = _prediction(question)
         except Exception as error:
-            users = users_place(error, question.spec)
+            users = users_place(error, question.spec) or library_place(error)
             place = users and f"{users}: "
             raise
     except Exception as error:
