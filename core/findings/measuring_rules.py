@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from sysbench.core.compare.rounds import inside, middle
 from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
@@ -83,7 +85,7 @@ def ended_early(record: Record) -> Finding | None:
     if bad is None:
         return None
     if bad.outcome == "oom" and (pass_and_oom := out_of_memory(record)) is not None:
-        return _ran_out(*pass_and_oom, is_trained=record.spec.get("step") == "train")
+        return _ran_out(*pass_and_oom, record.spec)
     signal = SIGNAL.search(bad.detail)
     remedy = {
         "oom": "Lower batch or context, or use bf16; the prediction shows what fits.",
@@ -104,10 +106,12 @@ def ended_early(record: Record) -> Finding | None:
     )
 
 
-def _ran_out(bad: PassRecord, oom: Oom, *, is_trained: bool) -> Finding:
+def _ran_out(bad: PassRecord, oom: Oom, spec: Mapping[str, Any]) -> Finding:
     parts = [", ".join(part for part in (asked_by(oom), place(oom)) if part), held(oom)]
     if oom.predicted_peak_bytes is not None:
         parts.append(f"the predicted peak is {format_bytes(oom.predicted_peak_bytes)}")
+    device = spec.get("device", "cpu")
+    where = "" if device == "cpu" else f" on {device}"
     numbers = {
         "requested_bytes": oom.requested_bytes,
         "free_bytes": oom.free_bytes,
@@ -119,9 +123,9 @@ def _ran_out(bad: PassRecord, oom: Oom, *, is_trained: bool) -> Finding:
     return Finding(
         rule="ended-early",
         severity="problem",
-        verdict=f"The {bad.name} pass ran out of memory: {refused(oom)}.",
+        verdict=f"The {bad.name} pass ran out of memory{where}: {refused(oom)}.",
         why=f"{'; '.join(part for part in parts if part)}.",
-        next=remedy(oom, is_trained=is_trained),
+        next=remedy(oom, is_trained=spec.get("step") == "train"),
         numbers={name: count for name, count in numbers.items() if count is not None},
     )
 

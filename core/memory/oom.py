@@ -133,11 +133,13 @@ def place(oom: Oom) -> str:
 
 
 def held(oom: Oom) -> str:
-    """``196 MiB of 300 MiB allocated``; empty without a count."""
+    """``196 MiB of 300 MiB allocated, 40.0 MiB reserved and free``; empty without a count."""
     if oom.allocated_bytes is None:
         return ""
     capacity = "" if oom.capacity_bytes is None else f" of {format_bytes(oom.capacity_bytes)}"
-    return f"{format_bytes(oom.allocated_bytes)}{capacity} allocated"
+    unused = (oom.reserved_bytes or 0) - oom.allocated_bytes
+    reserved = f", {format_bytes(unused)} reserved and free" if unused > 0 else ""
+    return f"{format_bytes(oom.allocated_bytes)}{capacity} allocated{reserved}"
 
 
 def largest_rows(oom: Oom) -> str:

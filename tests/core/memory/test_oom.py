@@ -249,6 +249,10 @@ class TestDescribing:
         assert refused(oom).startswith("tried to allocate 128 MiB in forward, 200 B free, the all")
         assert asked_by(oom) == "aten::mm in blocks.3"
         assert held(oom) == "1.27 KiB of 300 MiB allocated"
+        on_card = describe_oom(
+            event(allocated_bytes=70 * MIB, reserved_bytes=110 * MIB), None, SPEC
+        )
+        assert held(on_card) == "70.0 MiB of 300 MiB allocated, 40.0 MiB reserved and free"
         assert "batch 7 (not 32) or context 182 (not 512) fits into 300 MiB" in what_fits(oom)
 
     def test_a_spec_that_should_fit_gets_no_smaller_size(self) -> None:
