@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from sysbench.core.memory.stack_pairs import pair_origins, stack_of
-from sysbench.core.record.memory import Origin
+from sysbench.core.record.memory import BEFORE_RECORDING, NO_OWNER, LedgerRow
 from sysbench.core.record.record import Memory
 from sysbench.core.trace.module_tree import group_by
 
@@ -48,7 +49,40 @@ class MemoryDifference(msgspec.Struct, frozen=True, kw_only=True):
     origins: list[OriginChange]
 
 
+def by_code(memory: Memory) -> Memory:
+    """Return the memory with rows that depend on the code alone, to compare it.
+
+    In an imported snapshot, whether a block is older than the recording, and within which
+    annotation it was requested, depends on how it was recorded.
+    """
+    if memory.device is None:
+        return memory
+    ledger: Counter[str] = Counter()
+    for row in memory.ledger:
+        ledger[_owner(row.name)] += row.bytes
+    groups = group_by(memory.origins, lambda row: (_owner(row.category), tuple(row.stack)))
+    origins = [
+        msgspec.structs.replace(
+            rows[0],
+            category=category,
+            phase="",
+            metadata="",
+            bytes=sum(row.bytes for row in rows),
+            blocks=sum(row.blocks for row in rows),
+        )
+        for (category, _), rows in groups.items()
+    ]
+    return msgspec.structs.replace(
+        memory, origins=origins, ledger=[LedgerRow(name, count) for name, count in ledger.items()]
+    )
+
+
+def _owner(category: str) -> str:
+    return NO_OWNER if category == BEFORE_RECORDING else category
+
+
 def memory_difference(a: Memory, b: Memory) -> MemoryDifference:
+    a, b = by_code(a), by_code(b)
     return MemoryDifference(
         rows=[
             RowChange(name=name, a_bytes=before, b_bytes=after)
@@ -71,17 +105,21 @@ def _modules(memory: Memory) -> dict[tuple[str, str], int]:
 
 
 def _origins(a: Memory, b: Memory) -> list[OriginChange]:
-    groups = [group_by(memory.origins, _owner_in(memory)) for memory in (a, b)]
+    groups = [
+        group_by(memory.origins, lambda origin: (origin.category, origin.phase))
+        for memory in (a, b)
+    ]
     changes = []
-    for key in dict.fromkeys([*groups[0], *groups[1]]):
+    for category, phase in dict.fromkeys([*groups[0], *groups[1]]):
+        key = category, phase
         for pair in pair_origins(*(group.get(key, []) for group in groups)):
             a_bytes, b_bytes = (sum(origin.bytes for origin in side) for side in pair)
             a_blocks, b_blocks = (sum(origin.blocks for origin in side) for side in pair)
             if a_bytes != b_bytes:
                 changes.append(
                     OriginChange(
-                        category=_common(origin.category for side in pair for origin in side),
-                        phase=_common(origin.phase for side in pair for origin in side),
+                        category=category,
+                        phase=phase,
                         stack=stack_of(pair),
                         a_bytes=a_bytes,
                         b_bytes=b_bytes,
@@ -90,23 +128,6 @@ def _origins(a: Memory, b: Memory) -> list[OriginChange]:
                     )
                 )
     return sorted(changes, key=lambda change: -abs(change.b_bytes - change.a_bytes))
-
-
-def _owner_in(memory: Memory) -> Callable[[Origin], tuple[str, str]]:
-    """Return a function for the owner and phase of an origin.
-
-    In an imported snapshot all have the same: whether one is older than the recording, and within
-    which annotation, depends on the recording and not on the code.
-    """
-    if memory.device is not None:
-        return lambda _: ("", "")
-    return lambda origin: (origin.category, origin.phase)
-
-
-def _common(texts: Iterable[str]) -> str:
-    """The text that all have; ``""`` if they differ."""
-    distinct = set(texts)
-    return distinct.pop() if len(distinct) == 1 else ""
 
 
 def _changed(a: Mapping[Key, int], b: Mapping[Key, int]) -> Iterable[tuple[Key, int, int]]:

@@ -167,6 +167,7 @@ def largest_first(largest: Sequence[Allocation]) -> list[Allocation]:
 def memory_table(memory: Memory) -> Table:
     """The byte totals, each under its own name."""
     on_cuda = memory.source == "cuda-snapshot"
+    drops_unknown = memory.ring_overflowed and not memory.events_dropped
     values: dict[str, Cell] = {
         **({} if memory.device is None else {"device": memory.device}),
         "peak_allocated_bytes": None if memory.is_state else memory.peak_allocated_bytes,
@@ -178,10 +179,15 @@ def memory_table(memory: Memory) -> Table:
         **attributes(memory, "first_step_peak_bytes", "predicted_peak_bytes"),
         **(attributes(memory, "predicted_reserved_bytes") if on_cuda else {}),
         "peak_phase": memory.peak_phase or None,
-        **attributes(memory, "events", "events_dropped"),
+        "events": memory.events,
+        "events_dropped": None if drops_unknown else memory.events_dropped,
     }
     source = "CPU allocator" if memory.source == "cpu-profiler" else "CUDA allocator"
-    return facts("memory", f"Memory of {memory.whole}, {source}", values, memory.missing)
+    missing = {"events_dropped": RING_OVERFLOWED} | memory.missing
+    return facts("memory", f"Memory of {memory.whole}, {source}", values, missing)
+
+
+RING_OVERFLOWED = "the ring overflowed, and the file does not count what was lost"
 
 
 def _requested_bytes(memory: Memory, when: str) -> dict[str, int | None]:

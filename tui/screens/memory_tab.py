@@ -52,12 +52,14 @@ SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
 
 def peak_line(memory: Memory) -> Content:
     """The allocated peak, then prediction, reserved and process memory."""
+    device, *others = devices_text(memory) or [""]
     line = Content.assemble(
         "" if memory.is_state else "peak ",
         (amount(memory.peak_allocated_bytes), "bold $accent"),
-        f" allocated {memory.moment if memory.is_state else _peak_place(memory)}",
+        f" allocated{device and f' on {device}'} ",
+        memory.moment if memory.is_state else _peak_place(memory),
     )
-    pieces = [*devices_text(memory), *recording_notes(memory)]
+    pieces = [*others, *recording_notes(memory)]
     if memory.predicted_peak_bytes and memory.prediction_error is not None:
         error = signed_percent(memory.prediction_error)
         pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({error})")
@@ -123,7 +125,8 @@ class MemoryView:
 
     Attributes:
         tables: Non-empty tables by view name.
-        timeline: None if nothing was recorded, with the reason in `no_timeline`.
+        timeline: None if nothing was recorded, with the reason in `no_timeline`; without a reason
+            the tab has only tables.
         mark_ms: Initial time of the cursor, named `mark`.
     """
 
@@ -150,7 +153,10 @@ def _steady_step(record: Record, memory: Memory) -> MemoryView:
         head=peak_line(memory),
         tables=_views(record),
         timeline=memory.timeline if memory.timeline.t_ms and not memory.is_state else None,
-        no_timeline=memory.missing.get("timeline", "no events were recorded"),
+        # The line above the views says it of a state.
+        no_timeline=""
+        if memory.is_state
+        else memory.missing.get("timeline", "no events were recorded"),
         mark_ms=memory.peak_ms,
         mark="peak",
     )
@@ -228,6 +234,11 @@ class MemoryTab(ViewsTab[MemoryView]):
     """Screen size when the views were placed."""
     _always_in_sight: Collection[str] = (TIMELINE,)
 
+    @property
+    def _has_timeline(self) -> bool:
+        shown = self.block
+        return shown is not None and (shown.timeline is not None or bool(shown.no_timeline))
+
     @cached_property
     def block(self) -> MemoryView | None:
         """The tab's content; of an OOM, everything until it happened."""
@@ -290,7 +301,7 @@ class MemoryTab(ViewsTab[MemoryView]):
         self._chosen, self._placed_in = name, self.app.size
         is_short = self._is_short
         _, first, *others = self.views
-        above = is_short and name == TIMELINE
+        above = is_short and name == TIMELINE and self._has_timeline
         table = first if name == TIMELINE else name
         is_split = self.app.size.width >= ROOMY and bool(others)
         if not above and is_split and table == first:
@@ -298,10 +309,10 @@ class MemoryTab(ViewsTab[MemoryView]):
         self._always_in_sight = {TIMELINE, first} if is_split else {TIMELINE}
         self.query_one("#cursor").display = self.app.size.width >= NARROWEST
         for bar in self.query(ViewBar):
-            bar.names = [*self.views][not is_short :]
+            bar.names = [*self.views][not (is_short and self._has_timeline) :]
             bar.refresh()
         super().show_view(TIMELINE if above else table)
-        self.query_one("#upper").display = above or not is_short
+        self.query_one("#upper").display = self._has_timeline and (above or not is_short)
         self.query_one("#tables").display = not above
 
     def in_sight(self) -> Collection[str]:

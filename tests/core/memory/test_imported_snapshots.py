@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sysbench.core.compare.difference import memory_difference_tree
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.inspection.inspection import Inspection
 from sysbench.core.inspection.ranks_reading import FolderDecoding
@@ -273,6 +274,12 @@ def test_annotations_and_the_start_of_a_recording_make_no_difference(tmp_path: P
     for one, other in ((plain, TRAIN), (as_state, late)):
         difference = memory_difference(memory_of(tmp_path, one), memory_of(tmp_path, other))
         assert sum(abs(row.a_bytes - row.b_bytes) for row in difference.origins) <= 512
+        tree = memory_difference_tree(memory_of(tmp_path, one), memory_of(tmp_path, other))
+        stacks = [
+            row for part in tree.children for phase in part.children for row in phase.children
+        ]
+        assert stacks and all(abs(row.change) <= 512 for row in stacks)
+    assert tree.name == "allocated memory"  # one side is a state
 
 
 LOST_FREES = [event("alloc", BASE + at * 2 * MIB, MIB, 10 + at) for at in range(6)]
