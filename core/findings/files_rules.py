@@ -13,7 +13,7 @@ from math import fsum
 
 from sysbench.core.findings.kernels_rules import IDLE_LIMIT, heavy_category
 from sysbench.core.formatting import counted, format_bytes, format_duration, percent, short_path
-from sysbench.core.memory.annotations import place_at
+from sysbench.core.memory.annotations import annotated_place
 from sysbench.core.memory.foreign import contradictions
 from sysbench.core.memory.snapshot_reading import Snapshot
 from sysbench.core.record.record import Finding, KernelRow, Kernels, Memory
@@ -119,7 +119,7 @@ def _failed_request(snapshot: Snapshot, memory: Memory, device: int) -> Finding 
     free = "" if failed.free_bytes is None else f"{format_bytes(failed.free_bytes)} free, "
     unused = failed.reserved_bytes - failed.allocated_bytes
     callers = [f"{short_path(row.file)}:{row.line} {row.name}" for row in failed.stack[1:4]]
-    around = place_at(snapshot.history(device).ranges, failed.time_us * 1000)
+    around = annotated_place(snapshot.history(device).ranges, failed.time_us * 1000)
     others = [number for number in snapshot.refusals if number != device]
     sentences = (
         f"The allocator had reserved {format_bytes(failed.reserved_bytes)}, of which "

@@ -127,7 +127,7 @@ def innermost(ranges: Sequence[AnnotationRange], times_ns: Integers) -> list[str
     return names
 
 
-def place_at(ranges: Sequence[AnnotationRange], time_ns: int) -> str:
+def annotated_place(ranges: Sequence[AnnotationRange], time_ns: int) -> str:
     """Where a time lies: ``Optimizer.step#AdamW.step of ProfilerStep#3``; ``""`` without ranges.
 
     Names that occur several times have a number: ``forward 2 of 6``. Outside all ranges it is the

@@ -26,7 +26,7 @@ from sysbench.core.memory.allocations import (
     replay_allocations,
 )
 from sysbench.core.memory.allocations import UNSPLIT as UNSPLIT
-from sysbench.core.memory.annotations import place_at
+from sysbench.core.memory.annotations import annotated_place
 from sysbench.core.memory.card import CardReading, Segments, card_rows
 from sysbench.core.memory.history import (
     Frame,
@@ -480,7 +480,7 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         baseline_bytes=int(live[0]),
         baseline_blocks=int(np.count_nonzero(allocations.born == 0)),
         peak_phase=allocations.phase_at(peak, step)
-        or place_at(clocks.history.ranges, allocations.time_ns(peak)),
+        or annotated_place(clocks.history.ranges, allocations.time_ns(peak)),
         peak_ms=allocations.time_ms(peak),
         first_step_peak_bytes=int(live[instants["first step"]]) if notes.steps else None,
         ledger=ledger,

@@ -28,12 +28,14 @@ from sysbench.core.tables.cells import cells_as_text, heading
 from sysbench.core.tables.memory_tables import (
     devices_text,
     difference_tables,
+    peak_place,
+    recording_notes,
+)
+from sysbench.core.tables.oom_tables import (
     oom_largest_table,
     oom_ledger_table,
     oom_origins_table,
     oom_table,
-    peak_place,
-    recording_notes,
     would_fit_table,
 )
 from sysbench.core.tables.section_tables import SectionSource, tables_in

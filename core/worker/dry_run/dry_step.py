@@ -149,7 +149,7 @@ def _adafactor(gradients: list[Tensor], states: list[dict[str, Tensor]]) -> None
         update.mul_(grad)
 
 
-LABELS = "labels"
+TARGETS_KEY = "labels"
 """Key of the targets in a batch for models that compute their own loss."""
 LEAST_QUANTIZED, QUANTIZED_TOGETHER = 4096, 256
 """Elements of the smallest tensor with moments of a byte, and of a block with one scale."""
@@ -188,8 +188,8 @@ class DryRunWorkload(Workload):
 
     def _forward(self) -> Any:
         whole = self.batch
-        if isinstance(whole, Mapping) and isinstance(whole.get(LABELS), Tensor):
-            self.batch = {**whole, LABELS: self._part(whole[LABELS])}
+        if isinstance(whole, Mapping) and isinstance(whole.get(TARGETS_KEY), Tensor):
+            self.batch = {**whole, TARGETS_KEY: self._part(whole[TARGETS_KEY])}
         try:
             return super()._forward()
         finally:
