@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from sysbench.core.memory.history import AnnotationRange, Integers
+from sysbench.core.memory.history import AnnotationRange, Integers, encodable
 
 START, END = "START", "END"
 ALWAYS_NS, NEVER_NS = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
@@ -78,7 +78,7 @@ class Labels:
             metadata = ", ".join(f"{key}: {value}" for key, value in metadata.items())
         if not metadata or not isinstance(metadata, str):
             return -1
-        return self.numbers.setdefault(metadata[:MAX_LABEL], len(self.numbers))
+        return self.numbers.setdefault(encodable(metadata[:MAX_LABEL]), len(self.numbers))
 
 
 def annotation_ranges(marks: Iterable[AnnotationMark], device: int) -> list[AnnotationRange]:
@@ -92,12 +92,12 @@ def annotation_ranges(marks: Iterable[AnnotationMark], device: int) -> list[Anno
     ranges = []
     for mark in own:
         if mark.stage == START:
-            opened[mark.name].append(mark.time_us * 1000)
+            opened[encodable(mark.name)].append(mark.time_us * 1000)
         elif mark.stage == END:
-            begins = opened[mark.name]
-            begin_ns = begins.pop() if begins else ALWAYS_NS
+            name = encodable(mark.name)
+            begin_ns = opened[name].pop() if opened[name] else ALWAYS_NS
             # The last nanosecond of the microsecond that was recorded.
-            ranges.append(AnnotationRange(begin_ns, mark.time_us * 1000 + 999, mark.name))
+            ranges.append(AnnotationRange(begin_ns, mark.time_us * 1000 + 999, name))
     ranges += [
         AnnotationRange(begin_ns, NEVER_NS, name)
         for name, begins in opened.items()

@@ -52,6 +52,11 @@ class RawFrame(msgspec.Struct, gc=False):
     name: str = ""
 
 
+def encodable(text: str) -> str:
+    """Escape lone surrogates, which a pickle can contain and UTF-8 cannot."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 class Stacks:
     """Numbers distinct stacks. Snapshots share frames, so comparing equal stacks is fast."""
 
@@ -78,7 +83,7 @@ class Stacks:
         typed = msgspec.convert(frames, list[RawFrame])
         python = [frame for frame in typed if is_python(frame.filename)]
         stack = tuple(
-            Frame(frame.filename, frame.line, frame.name)
+            Frame(encodable(frame.filename), frame.line, encodable(frame.name))
             for frame in (python or typed)[:MAX_FRAMES]
         )
         number = self._numbers.setdefault(stack, len(self.distinct))

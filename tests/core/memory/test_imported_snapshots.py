@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sysbench.core.compare.difference import memory_difference_tree
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.inspection.inspection import Inspection
+from sysbench.core.inspection.inspection import Inspection, encode_inspection
 from sysbench.core.inspection.ranks_reading import FolderDecoding
 from sysbench.core.inspection.reading import read_tables
 from sysbench.core.memory.foreign import describe_snapshot
@@ -240,6 +240,16 @@ def test_a_peak_outside_all_annotations_is_between_two(
     rows.sort(key=lambda row: row["time_us"])
     memory = memory_of(tmp_path, TRAIN | {"external_annotations": rows})
     assert memory.peak_phase == place
+
+
+def test_text_that_is_no_utf_8_is_escaped(tmp_path: Path) -> None:
+    """A pickle can contain lone surrogates, as in the name of a file that is not UTF-8."""
+    trace = [event("alloc", BASE, MIB, 5, user_metadata="\ud800", frames=frames("\udcff.py", 3))]
+    marks = [mark("START", "a\ud800", 1), mark("END", "a\ud800", 9)]
+    raw = {"segments": [], "device_traces": [trace], "external_annotations": marks}
+    inspection = inspected_as(tmp_path / "s.pickle", raw)
+    assert encode_inspection(inspection)
+    assert inspection.memory is not None and inspection.memory.peak_phase == "a\\ud800"
 
 
 def test_what_a_snapshot_lacks_is_said_after_looking(tmp_path: Path) -> None:
