@@ -167,11 +167,12 @@ def memory_table(memory: Memory) -> Table:
     drops_unknown = memory.ring_overflowed and not memory.events_dropped
     values: dict[str, Cell] = {
         **({} if memory.device is None else {"device": memory.device}),
-        "peak_allocated_bytes": None if memory.is_state else memory.peak_allocated_bytes,
+        "peak_allocated_bytes": memory.peak_allocated_bytes,
         **_requested_bytes(memory, "peak"),
         "peak_reserved_bytes": memory.peak_reserved_bytes,
         "end_allocated_bytes": memory.end_allocated_bytes,
         **_requested_bytes(memory, "end"),
+        **({"end_reserved_bytes": memory.peak_reserved_bytes} if memory.is_state else {}),
         **attributes(memory, "driver_used_bytes", "baseline_bytes", "baseline_blocks"),
         **attributes(memory, "first_step_peak_bytes", "predicted_peak_bytes"),
         **(attributes(memory, "predicted_reserved_bytes") if on_cuda else {}),
@@ -181,9 +182,19 @@ def memory_table(memory: Memory) -> Table:
     }
     source = "CPU allocator" if memory.source == "cpu-profiler" else "CUDA allocator"
     missing = {"events_dropped": RING_OVERFLOWED} | memory.missing
-    return facts("memory", f"Memory of {memory.whole}, {source}", values, missing)
+    when = f"of {memory.whole}"
+    if memory.is_state:
+        # What a snapshot without a history has is the state, which is neither a peak nor a start.
+        values |= dict.fromkeys(OF_RECORDINGS & values.keys())
+        missing |= dict.fromkeys(OF_RECORDINGS - missing.keys(), "nothing was recorded")
+        when = memory.moment
+    return facts("memory", f"Memory {when}, {source}", values, missing)
 
 
+OF_RECORDINGS = {
+    *("peak_allocated_bytes", "peak_requested_bytes", "peak_reserved_bytes"),
+    *("baseline_bytes", "baseline_blocks"),
+}
 RING_OVERFLOWED = "the ring overflowed, and the file does not count what was lost"
 
 

@@ -293,6 +293,8 @@ def _totals(memory: Memory) -> list[str]:
         *("first_step_peak_bytes", "predicted_peak_bytes", "predicted_reserved_bytes"),
     )
     names = {} if memory.source != "cpu-profiler" else {"driver_used_bytes": "resident set"}
+    if memory.is_state:
+        names = {"peak_reserved_bytes": "reserved", "end_allocated_bytes": "allocated"}
     figures = (
         f"{names.get(key, heading(key))} {_figure(key, value, memory.missing)}"
         for key in keys

@@ -111,7 +111,9 @@ def test_a_state_without_a_history_is_not_called_a_peak(tmp_path: Path) -> None:
         "unknown"
     )
     rows = {row[0]: row[1] for row in memory_table(memory).rows}
-    assert rows["peak_allocated_bytes"] is None
+    assert rows["peak_allocated_bytes"] is rows["peak_reserved_bytes"] is None
+    assert rows["baseline_blocks"] is None
+    assert rows["end_reserved_bytes"] == 64 * MIB
     assert rows["end_allocated_bytes"] == 115 * MIB
     titles = [table.title for table in (ledger_table(memory), origins_table(memory))]
     texts = [*titles, overview_text(inspection.as_record(), 100)]
