@@ -167,7 +167,7 @@ def _contradiction(snapshot: Snapshot, device: int) -> Finding | None:
     )
     return Finding(
         rule="file-contradicts-itself",
-        severity="warning",
+        severity="problem",
         verdict="The events of this snapshot contradict "
         + (
             f"its segments: {ends}." if found.events_bytes != found.segments_bytes else "its state."

@@ -325,6 +325,9 @@ def test_events_that_contradict_the_segments_are_said(tmp_path: Path, name: str)
     memory = inspection.memory
     (found,) = [row for row in inspection.findings if row.rule == "file-contradicts-itself"]
     assert words in found.why.lower()
+    assert "Problem: The events of this snapshot contradict" in overview_text(
+        inspection.as_record(), 100
+    )
     assert memory is not None and words in memory.missing["events"]
     # The end column adds up to what the segments have, whatever the events say.
     assert sum(row.bytes for row in memory.columns["end"]) == memory.end_allocated_bytes == MIB
