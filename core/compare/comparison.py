@@ -53,7 +53,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         change_low, change_high: Its interval; null if the evidence is insufficient.
         step: The verdict in full.
         phases: ``step`` first, then each phase.
-        a_peak_bytes, b_peak_bytes: Peak allocated, null without a memory pass.
+        a_peak_bytes, b_peak_bytes: Peak allocated, null without a memory pass and of a
+            snapshot without a history.
         factors: Differences that may be causes; with several the change has no single cause.
         procedure: Differences in the length of the measurement, which are not causes.
         memory: Differences at the peaks, null without two memory passes.
@@ -80,6 +81,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     of_files: bool = False
 
 
+def _peak_bytes(record: Record) -> int | None:
+    memory = record.memory
+    return None if memory is None or memory.is_state else memory.peak_allocated_bytes
+
+
 def compare(
     a: Record, b: Record, known: Known = NOTHING_KNOWN, *, smallest: float = MIN_EFFECT
 ) -> Comparison:
@@ -97,8 +103,8 @@ def compare(
         change_high=step.high,
         step=step,
         phases=_phases(a, b),
-        a_peak_bytes=a.memory.peak_allocated_bytes if a.memory else None,
-        b_peak_bytes=b.memory.peak_allocated_bytes if b.memory else None,
+        a_peak_bytes=_peak_bytes(a),
+        b_peak_bytes=_peak_bytes(b),
         factors=[factor for factor in differences if factor.name not in _PROCEDURE],
         procedure=[factor for factor in differences if factor.name in _PROCEDURE],
         memory=memory_difference(a.memory, b.memory) if a.memory and b.memory else None,

@@ -23,6 +23,7 @@ from sysbench.core.compare.nodes import (
 from sysbench.core.compare.times import levels_of, time_difference
 from sysbench.core.compare.verdict import Verdict, headline
 from sysbench.core.formatting import counted, format_bytes, shortened, signed_percent
+from sysbench.core.memory.peak_difference import by_code
 from sysbench.core.memory.stack_pairs import OriginPair, pair_origins, stack_of
 from sysbench.core.record.record import Kernels, Memory, Record
 from sysbench.core.record.steps import StepRow
@@ -87,7 +88,7 @@ def time_summary(root: TimeNode) -> list[str]:
 def memory_summary(root: ByteNode) -> str:
     """Summarize the change of the peak: the biggest rows that make up half of the change."""
     if not root.change:
-        same = f"The peak did not change: {format_bytes(root.a_bytes)} on both sides"
+        same = f"The {root.name} did not change: {format_bytes(root.a_bytes)} on both sides"
         biggest = max(root.children, key=lambda node: abs(node.change), default=root)
         return f"{same}{', but ' + _bytes(biggest) if biggest.change else ''}."
     text = "; ".join(map(_bytes, _leading(root.children, root.change)))
@@ -95,7 +96,7 @@ def memory_summary(root: ByteNode) -> str:
     if against:
         text += f"; against it {_bytes(against)}"
     sizes = f"{format_bytes(root.a_bytes)} to {format_bytes(root.b_bytes)}"
-    return f"Peak {signed_bytes(root.change)} ({sizes}): {text}."
+    return f"{root.name.capitalize()} {signed_bytes(root.change)} ({sizes}): {text}."
 
 
 def _leading(parts: Sequence[AnyPart], change: int) -> list[AnyPart]:
@@ -227,6 +228,8 @@ def memory_difference_tree(a: Memory, b: Memory) -> ByteNode:
     are the phases in which the memory was requested, and the stacks, matched by `pair_origins`.
     Bytes of a category outside its listed stacks are a separate row, so that every level adds up.
     """
+    is_state = a.is_state or b.is_state
+    a, b = by_code(a), by_code(b)
     ledger_a, ledger_b = (
         {row.name: row.bytes for row in side.ledger if row.bytes} for side in (a, b)
     )
@@ -240,7 +243,8 @@ def memory_difference_tree(a: Memory, b: Memory) -> ByteNode:
         categories.append(_node("category", name, sizes, children=[*below, *rest]))
     peaks = a.peak_allocated_bytes, b.peak_allocated_bytes
     rest = _rest(UNACCOUNTED, peaks, categories)
-    return _node("peak", "peak", peaks, children=[*categories, *rest])
+    name = "allocated memory" if is_state else "peak"
+    return _node("peak", name, peaks, children=[*categories, *rest])
 
 
 def _rest(name: str, sizes: Sizes, children: Sequence[ByteNode]) -> list[ByteNode]:

@@ -13,6 +13,7 @@ from sysbench.core.formatting import format_bytes, milliseconds, percent
 from sysbench.core.record.record import Finding, Memory, ModuleMemory, Record
 from sysbench.core.tables.context import headline
 from sysbench.core.tables.kernel_tables import top_kernels
+from sysbench.core.tables.memory_tables import peak_place
 from sysbench.core.tables.overview import Role, overview, overview_lines
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.timing_tables import known_words
@@ -122,8 +123,8 @@ def _memory(memory: Memory) -> str:
     peak = format_bytes(memory.peak_allocated_bytes)
     line = tag(
         "p",
-        f"Peak {peak} ({memory.peak_allocated_bytes:,} bytes)",
-        f" in {text(memory.peak_phase)}" if memory.peak_phase else "",
+        f"{'Allocated' if memory.is_state else 'Peak'} {peak} "
+        f"({memory.peak_allocated_bytes:,} bytes) {text(peak_place(memory))}".rstrip(),
         id="peak",
         data_bytes=memory.peak_allocated_bytes,
     )

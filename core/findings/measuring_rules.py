@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections.abc import Mapping
+from typing import Any
 
 from sysbench.core.compare.rounds import inside, middle
 from sysbench.core.formatting import counted, format_bytes, percent, signed_percent
@@ -13,7 +15,7 @@ from sysbench.core.memory.oom import (
     out_of_memory,
     place,
     refused,
-    what_fits,
+    remedy,
 )
 from sysbench.core.record.environment import (
     changed_settings,
@@ -136,7 +138,7 @@ def ended_early(record: Record) -> Finding | None:
     if bad is None:
         return None
     if bad.outcome == "oom" and (pass_and_oom := out_of_memory(record)) is not None:
-        return _ran_out(*pass_and_oom)
+        return _ran_out(*pass_and_oom, record.spec)
     signal = SIGNAL.search(bad.detail)
     remedy = {
         "oom": "Lower batch or context, or use bf16; the prediction shows what fits.",
@@ -158,17 +160,18 @@ def ended_early(record: Record) -> Finding | None:
 
 
 def _after_cuda(detail: str) -> str:
-    for words, remedy in AFTER_CUDA.items():
+    for words, advice in AFTER_CUDA.items():
         if re.search(words, detail, re.IGNORECASE):
-            return remedy
+            return advice
     return AFTER_LAUNCH
 
 
-def _ran_out(bad: PassRecord, oom: Oom) -> Finding:
+def _ran_out(bad: PassRecord, oom: Oom, spec: Mapping[str, Any]) -> Finding:
     parts = [", ".join(part for part in (asked_by(oom), place(oom)) if part), held(oom)]
     if oom.predicted_peak_bytes is not None:
         parts.append(f"the predicted peak is {format_bytes(oom.predicted_peak_bytes)}")
-    fits = what_fits(oom) or "lower batch or context"
+    device = spec.get("device", "cpu")
+    where = "" if device == "cpu" else f" on {device}"
     numbers = {
         "requested_bytes": oom.requested_bytes,
         "free_bytes": oom.free_bytes,
@@ -180,9 +183,9 @@ def _ran_out(bad: PassRecord, oom: Oom) -> Finding:
     return Finding(
         rule="ended-early",
         severity="problem",
-        verdict=f"The {bad.name} pass ran out of memory: {refused(oom)}.",
+        verdict=f"The {bad.name} pass ran out of memory{where}: {refused(oom)}.",
         why=f"{'; '.join(part for part in parts if part)}.",
-        next=f"{fits[0].upper()}{fits[1:]}.",
+        next=remedy(oom, is_trained=spec.get("step") == "train"),
         numbers={name: count for name, count in numbers.items() if count is not None},
     )
 

@@ -130,6 +130,13 @@ def _side_by_side(
         if ranks
         else Ranks(folder=path_text(folder), missing={"rows": "memory snapshots have no times"})
     )
+    states = [rank for rank, path in snapshots.items() if memories[path].peak_bytes is None]
+    if states:
+        names = ", ".join(map(str, sorted(states)))
+        block.missing["peak_bytes"] = (
+            f"snapshots of ranks {names} have no history: their peak is unknown, and the other "
+            "columns are the state when they were taken"
+        )
     known = ranks or snapshots
     held = snapshots or {rank: path for rank, path in traces.items() if path in memories}
     return msgspec.structs.replace(
@@ -149,10 +156,11 @@ def _memory_row(path: Path, memory: Memory) -> RankMemoryRow:
     return RankMemoryRow(
         rank=0,
         file=path_text(path.name),
-        peak_bytes=memory.peak_allocated_bytes,
+        peak_bytes=None if memory.is_state else memory.peak_allocated_bytes,
         reserved_bytes=memory.peak_reserved_bytes,
         end_bytes=memory.end_allocated_bytes,
         baseline_bytes=memory.baseline_bytes,
         largest_bytes=top.bytes if top else None,
         largest=top.stack[0] if top else None,
+        device=memory.device,
     )

@@ -330,14 +330,17 @@ def _read_cpu_memory(path: Path) -> Memory | None:
 def _read_snapshot(path: Path, progress: Progress, device: int | None) -> Tables:
     snapshot = read_snapshot(path, lambda done, total: progress("decode", done, total))
     progress("analyse", 0, 0)
-    shown = snapshot.busiest_device if device is None else device
+    memory = describe_snapshot(snapshot, device)
+    missing = {"kernels": "a memory snapshot has no times of kernels"}
+    if snapshot.is_empty:
+        missing["memory"] = "the snapshot is empty"
     inspection = Inspection(
         kind="memory-snapshot",
         file=path_text(path),
         file_bytes=path.stat().st_size,
-        memory=describe_snapshot(snapshot, shown),
-        findings=findings_of_snapshot(snapshot, shown),
-        missing={"kernels": "a memory snapshot has no times of kernels"},
+        memory=None if snapshot.is_empty else memory,
+        findings=findings_of_snapshot(snapshot, memory),
+        missing=missing,
     )
     return Tables(inspection, None)
 

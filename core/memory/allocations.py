@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sysbench.core.memory.annotations import innermost
 from sysbench.core.memory.card import Segments
 from sysbench.core.memory.history import History, Integers, Lifetimes, pair
-from sysbench.core.record.memory import LIBRARY_WORKSPACE, NO_OWNER, WORKSPACES
+from sysbench.core.record.memory import BEFORE_RECORDING, LIBRARY_WORKSPACE, NO_OWNER, WORKSPACES
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.trace.classify import WHOLE_MODEL
 
@@ -229,7 +230,6 @@ class Notes(msgspec.Struct, frozen=True):
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
 KEPT = "kept between steps"
-BEFORE = "there before the recording"
 UNKNOWN = NO_OWNER
 
 CLOCK_SLACK_NS = 100_000
@@ -243,7 +243,7 @@ class Attribution(NamedTuple):
 
     Attributes:
         category: An `Owner`, ``temporaries (<phase>)``, or one of LIBRARY_WORKSPACE, WORKSPACES,
-            KEPT, BEFORE, UNKNOWN.
+            KEPT, BEFORE_RECORDING, UNKNOWN.
         phase: The phase of its birth; ``""`` if unknown.
         module: Path of the module that owns it, or that computed at its birth; ``""`` without
             notes.
@@ -252,6 +252,14 @@ class Attribution(NamedTuple):
     category: list[str]
     phase: list[str]
     module: list[str]
+
+
+def _annotated_phases(history: History, lifetimes: Lifetimes) -> list[str]:
+    """Innermost range of the file at each birth; ``""`` before the first event."""
+    if not history.ranges:
+        return [""] * len(lifetimes)
+    names = ["", *innermost(history.ranges, history.time_ns)]
+    return [names[instant] for instant in lifetimes.born.tolist()]
 
 
 def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attribution:
@@ -266,10 +274,15 @@ def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attributi
     is_workspace = _library_workspace(history, lifetimes)
     if not (notes.phases or notes.modules or notes.tags or notes.workspaces):
         # An imported file can be large: no loop over its allocations.
-        names = (UNKNOWN, BEFORE, LIBRARY_WORKSPACE)
-        which = np.where(is_workspace, 2, lifetimes.born == 0).tolist()
-        unknown = [""] * len(lifetimes)
-        return Attribution([names[number] for number in which], unknown, unknown)
+        names = (UNKNOWN, BEFORE_RECORDING, LIBRARY_WORKSPACE)
+        # Without a single event nothing is older than the recording: there is none.
+        is_older = (lifetimes.born == 0) & (len(history) > 0)
+        which = np.where(is_workspace, 2, is_older).tolist()
+        return Attribution(
+            [names[number] for number in which],
+            _annotated_phases(history, lifetimes),
+            [""] * len(lifetimes),
+        )
     # By instant: instant i begins with event i - 1. Before the first event it is always, and
     # what no event frees dies NEVER.
     times = np.concatenate([[ALWAYS], history.time_ns, [NEVER]])
@@ -290,7 +303,7 @@ def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attributi
         if freed_later[index] and deaths[index] == NEVER:
             return WORKSPACES
         if births[index] == ALWAYS:
-            return BEFORE
+            return BEFORE_RECORDING
         if mark is None:
             return UNKNOWN
         if deaths[index] > last_ns[mark.step]:
@@ -491,7 +504,7 @@ def _start_ns(history: History, notes: Notes) -> int:
 
 
 def _in_order(categories: Iterable[str]) -> list[str]:
-    order = [*OWNERS, "temporaries", LIBRARY_WORKSPACE, WORKSPACES, KEPT, BEFORE, UNKNOWN]
+    order = [*OWNERS, "temporaries", LIBRARY_WORKSPACE, WORKSPACES, KEPT, BEFORE_RECORDING, UNKNOWN]
 
     def rank(name: str) -> tuple[int, str]:
         return order.index(name.split(" (")[0]), name

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -19,15 +19,14 @@ import numpy as np
 from sysbench.core.formatting import short_path, slashed
 from sysbench.core.memory.allocations import (
     HELD_BY_GRAPHS,
-    NEVER,
     UNKNOWN,
     AllocationHistory,
     Notes,
-    PhaseMark,
     join_clocks,
     replay_allocations,
 )
 from sysbench.core.memory.allocations import UNSPLIT as UNSPLIT
+from sysbench.core.memory.annotations import annotated_place
 from sysbench.core.memory.card import CardReading, Segments, card_rows
 from sysbench.core.memory.history import (
     Frame,
@@ -36,14 +35,14 @@ from sysbench.core.memory.history import (
     OomEvent,
     Stack,
     is_python,
-    pair,
 )
 from sysbench.core.memory.predicted import NOT_PREDICTED
 from sysbench.core.predict.closed_form import ROWS
 from sysbench.core.record.memory import (
+    BEFORE_RECORDING,
     LIBRARY_WORKSPACE,
     RESIDUAL,
-    OomSnapshot,
+    SMALLER,
     Origin,
     Pool,
 )
@@ -85,7 +84,12 @@ def _describe(allocations: AllocationHistory, index: int) -> Allocation:
         died_ms=allocations.time_ms(died) if died < allocations.instants else None,
         stack=list(_text(allocations, int(allocations.stack[index]))),
         block_bytes=None if blocks is None else int(blocks[index]),
+        metadata=_label(allocations, int(allocations.label[index])),
     )
+
+
+def _label(allocations: AllocationHistory, label: int) -> str:
+    return allocations.history.labels[label] if label >= 0 else ""
 
 
 def _text(allocations: AllocationHistory, stack: int) -> tuple[str, ...]:
@@ -168,10 +172,14 @@ def _curves(allocations: AllocationHistory, peak: int) -> dict[str, Integers]:
     code, or whole functions if the lines hold less than half.
     """
     curves = dict(allocations.categories)
-    if UNKNOWN not in curves or allocations.notes.phases:
+    ownerless = [name for name in (UNKNOWN, BEFORE_RECORDING) if name in curves]
+    if not ownerless or allocations.notes.phases:
         return curves
-    is_unknown = np.fromiter((name == UNKNOWN for name in allocations.category), dtype=np.bool_)
-    with_stack = is_unknown & (allocations.stack >= 0)
+    is_of = {
+        name: np.fromiter((each == name for each in allocations.category), dtype=np.bool_)
+        for name in ownerless
+    }
+    with_stack = np.logical_or.reduce([*is_of.values()]) & (allocations.stack >= 0)
     lines = {
         stack: text[0]
         for stack in np.unique(allocations.stack[with_stack]).tolist()
@@ -194,7 +202,9 @@ def _curves(allocations: AllocationHistory, peak: int) -> dict[str, Integers]:
         stacks = [stack for stack, its_name in names.items() if its_name == name]
         is_here = with_stack & np.isin(allocations.stack, stacks)
         curves[name] = allocations.curve(np.where(is_here, allocations.bytes, 0))
-        curves[UNKNOWN] = curves[UNKNOWN] - curves[name]
+        for whole, is_part in is_of.items():
+            part = allocations.curve(np.where(is_here & is_part, allocations.bytes, 0))
+            curves[whole] = curves[whole] - part
     return curves
 
 
@@ -240,41 +250,53 @@ def draw_timeline(allocations: AllocationHistory, first: int, last: int) -> Time
     )
 
 
-SMALLER = "smaller"
-
-
-def origins_alive(allocations: AllocationHistory, instant: int, keep: int) -> list[Origin]:
+def origins_alive(
+    allocations: AllocationHistory, instant: int, keep: int, *, by_size: bool = False
+) -> list[Origin]:
     """The ``keep`` largest origins at an instant, and one for the rest; they sum to its bytes.
 
     Bytes are as requested. Stacks with the same text are one origin.
+
+    Args:
+        by_size: Allocations of another size at the same place are another origin.
     """
     alive = allocations.alive_at(instant)
     blocks = allocations.shown_blocks
-    texts = {
-        number: _text(allocations, number) for number in set(allocations.stack[alive].tolist())
-    }
+    of_blocks = (allocations.rounded if blocks is None else blocks)[alive]
+    numbers = allocations.stack[alive].tolist()
+    texts = {number: _text(allocations, number) for number in set(numbers)}
+    sizes = zip(allocations.bytes[alive].tolist(), of_blocks.tolist(), strict=True)
     keys = [
-        (allocations.category[index], allocations.phase[index], texts[stack])
-        for index, stack in zip(alive.tolist(), allocations.stack[alive].tolist(), strict=True)
+        (
+            allocations.category[index],
+            allocations.phase[index],
+            texts[stack],
+            _label(allocations, label),
+            size if by_size else (0, 0),
+        )
+        for index, stack, label, size in zip(
+            alive.tolist(), numbers, allocations.label[alive].tolist(), sizes, strict=True
+        )
     ]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    places = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     # One row an origin: bytes as requested, count, bytes of blocks.
-    sums = np.zeros((len(numbers), 3), dtype=np.int64)
-    of_blocks = allocations.rounded if blocks is None else blocks
-    amounts = (allocations.bytes[alive], np.ones(len(alive), dtype=np.int64), of_blocks[alive])
-    rows_of = np.array([numbers[key] for key in keys], dtype=np.int64)
+    sums = np.zeros((len(places), 3), dtype=np.int64)
+    amounts = (allocations.bytes[alive], np.ones(len(alive), dtype=np.int64), of_blocks)
+    rows_of = np.array([places[key] for key in keys], dtype=np.int64)
     # ``add.at`` and not ``+=``: several allocations share a row.
     np.add.at(sums, rows_of, np.stack(amounts, axis=1))
 
-    def origin(key: tuple[str, str, tuple[str, ...]], parts: list[int]) -> Origin:
+    def origin(
+        category: str, phase: str, stack: tuple[str, ...], metadata: str, parts: list[int]
+    ) -> Origin:
         block_bytes = None if blocks is None else parts[2]
-        return Origin(key[0], key[1], parts[0], parts[1], list(key[2]), block_bytes)
+        return Origin(category, phase, parts[0], parts[1], list(stack), block_bytes, metadata)
 
-    rows = sorted(zip(numbers, sums.tolist(), strict=True), key=lambda row: (-row[1][0], row[0]))
-    origins = [origin(key, parts) for key, parts in rows[:keep]]
+    rows = sorted(zip(places, sums.tolist(), strict=True), key=lambda row: (-row[1][0], row[0]))
+    origins = [origin(*key[:4], parts) for key, parts in rows[:keep]]
     if rows[keep:]:
         smaller = [sum(column) for column in zip(*(parts for _, parts in rows[keep:]), strict=True)]
-        origins.append(origin((SMALLER, "", ()), smaller))
+        origins.append(origin(SMALLER, "", (), "", smaller))
     return origins
 
 
@@ -291,13 +313,25 @@ class Columns(NamedTuple):
     pools: dict[str, list[Pool]]
 
 
-def instants_of(allocations: AllocationHistory) -> dict[str, int]:
-    """The instants with a column, in order of time; without steps only the peak and the end."""
+def instants_of(allocations: AllocationHistory, refused: int | None = None) -> dict[str, int]:
+    """The instants with a column, in order of time.
+
+    Without steps these are the peak, the failed request if there is one, and the end; without
+    events only the state, as the peak.
+
+    Args:
+        refused: Instant of the failed request.
+    """
     steps: list[int | None] = [*allocations.notes.steps] or [None]
     first, steady = allocations.span(steps[0]), allocations.span(steps[-1])
     peak = allocations.peak(*steady)
     if steps[-1] is None:
-        return {"peak": peak, "end": steady[1]}
+        at_failure = {} if refused is None else {"out of memory": refused}
+        return (
+            {"peak": peak, **at_failure, "end": steady[1]}
+            if len(allocations.history)
+            else {"peak": peak}
+        )
     forward_end_ns = allocations.notes.forward_end_ns(steps[-1])
     forward_end = (
         {}
@@ -352,7 +386,7 @@ def history_columns(
 
 LARGEST = 50
 ORIGINS = 200
-NO_STEPS = "an imported recording has no step or phase markers"
+WHOLE_RECORDING = "the whole recording is shown, not its steps"
 INSIDE_GRAPHS = (
     "a CUDA graph replay emits no allocator events, so its gradients, activations and temporaries "
     "are one row"
@@ -366,6 +400,8 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     peak_allocated: int | None = None
     peak_reserved: int | None = None
     end_allocated: int | None = None
+    end_in_use: int | None = None
+    """Also with blocks that await their free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,7 +413,9 @@ class Recording:
         readings: Of the device, or of the process on the CPU, by column name.
         segments: None without a caching allocator.
         events_dropped: Events that the allocator's ring had no space for.
+        device: Number of the device of an imported snapshot.
         refusal: The last request for which the allocator had no memory.
+        refused: Its instant in an imported snapshot.
         free_at_end: Bytes left under a memory limit when the recording ended; None without a limit.
         missing: Name of an absent value to the reason.
     """
@@ -388,13 +426,16 @@ class Recording:
     readings: Mapping[str, CardReading] = field(default_factory=dict)
     segments: Segments | None = None
     events_dropped: int = 0
+    device: int | None = None
     refusal: OomEvent | None = None
+    refused: int | None = None
     free_at_end: int | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
     def blocks(self) -> dict[str, int]:
         read = {name: reading.allocated for name, reading in self.readings.items()}
         read["peak"] = self.counters.peak_allocated
+        read["end"] = self.counters.end_in_use
         return {name: count for name, count in read.items() if count is not None}
 
 
@@ -414,7 +455,7 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
     allocations = replay_allocations(clocks.history, notes, recording.segments)
     step = notes.steps[-1] if notes.steps else None
     first, last = allocations.span(step)
-    instants = instants_of(allocations)
+    instants = instants_of(allocations, recording.refused)
     peak = instants["peak"]
     columns = history_columns(allocations, recording, instants)
     ledger, card = columns.ledger["peak"], columns.card.get("peak", [])
@@ -438,7 +479,8 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         driver_used_bytes=sum(row.bytes for row in card) if card else None,
         baseline_bytes=int(live[0]),
         baseline_blocks=int(np.count_nonzero(allocations.born == 0)),
-        peak_phase=allocations.phase_at(peak, step),
+        peak_phase=allocations.phase_at(peak, step)
+        or annotated_place(clocks.history.ranges, allocations.time_ns(peak)),
         peak_ms=allocations.time_ms(peak),
         first_step_peak_bytes=int(live[instants["first step"]]) if notes.steps else None,
         ledger=ledger,
@@ -455,6 +497,10 @@ def describe_memory(recording: Recording, notes: Notes, *, step_ms: float | None
         modules=module_rows(allocations, first, last),
         largest=largest_alive(allocations, peak, LARGEST),
         origins=origins_alive(allocations, peak, ORIGINS),
+        device=recording.device,
+        alike=[]
+        if recording.device is None
+        else origins_alive(allocations, peak, LARGEST, by_size=True),
         timeline=draw_timeline(allocations, first, last),
         events=len(allocations.history),
         events_dropped=recording.events_dropped,
@@ -470,7 +516,7 @@ def _missing(instants: Mapping[str, int], allocations: AllocationHistory) -> dic
     if HELD_BY_GRAPHS in allocations.categories:
         missing[f"ledger.{HELD_BY_GRAPHS}"] = INSIDE_GRAPHS
     if "first step" not in instants:
-        missing |= dict.fromkeys(("first_step_peak_bytes", "peak_phase"), NO_STEPS)
+        missing |= dict.fromkeys(("first_step_peak_bytes", "peak_phase"), WHOLE_RECORDING)
     elif "end of forward" not in instants:
         missing["columns.end of forward"] = NO_FORWARD_END
     return missing
@@ -501,74 +547,3 @@ def _predicted_row(category: str, module: str) -> str:
     if category.startswith(TEMPORARIES):
         return TEMPORARIES
     return category if category in ROWS else NOT_PREDICTED
-
-
-NOT_SEEN = "torch recorded no failed request: this is the memory peak of the phase"
-
-
-def snapshot_at_oom(recording: Recording, notes: Notes) -> OomSnapshot:
-    """Describe the memory up to the failed request that ended a recording."""
-    history, notes, _ = join_clocks(recording.history, notes)
-    refusal = recording.refusal
-    allocated_bytes = recording.counters.end_allocated
-    count = _peak_instant(history, notes) if refusal is None else history.instant(refusal.time_ns)
-    allocations = _replay_until(history, count, notes, refusal)
-    live_bytes = int(allocations.live[count])
-    ledger = [row for row in allocations.rows_at(count) if row.bytes]
-    if allocated_bytes is not None and allocated_bytes != live_bytes:
-        ledger.append(LedgerRow(RESIDUAL, allocated_bytes - live_bytes))
-    step = notes.phases[-1].step
-    span = allocations.span(step) if step in notes.steps else (0, count)
-    refused_ns = allocations.notes.phases[-1].time_ns
-    modules = [mark.module for mark in notes.modules if mark.time_ns <= refused_ns]
-    is_exact = refusal is not None and recording.source == "cuda-snapshot"
-    return OomSnapshot(
-        requested_bytes=refusal.bytes if refusal and is_exact else None,
-        op=refusal.op if refusal else None,
-        module=modules[-1] if modules else None,
-        free_bytes=_free_bytes(recording, live_bytes),
-        ledger=ledger,
-        origins=origins_alive(allocations, count, ORIGINS),
-        largest=largest_alive(allocations, count, LARGEST),
-        timeline=draw_timeline(allocations, *span),
-        refused_ms=allocations.since_start_ms(refused_ns),
-        missing={} if refusal else {"op": NOT_SEEN},
-    )
-
-
-def _free_bytes(recording: Recording, live_bytes: int) -> int | None:
-    if recording.free_at_end is None:
-        return None
-    lifetimes = pair(recording.history)
-    at_end = int(lifetimes.curve(lifetimes.rounded)[-1])
-    return max(0, recording.free_at_end - (live_bytes - at_end))
-
-
-def _peak_instant(history: History, notes: Notes) -> int:
-    lifetimes = pair(history)
-    live = lifetimes.curve(lifetimes.rounded)
-    first = history.instant(notes.phases[-1].time_ns)
-    return first + int(np.argmax(live[first:]))
-
-
-def _replay_until(
-    history: History, count: int, notes: Notes, refusal: OomEvent | None
-) -> AllocationHistory:
-    """Replay the first ``count`` events, with the step still open.
-
-    The replay ends the step at NEVER, so that live memory counts as a temporary of the step and not
-    as kept between steps. The result of the failed product and its workspace cannot be
-    distinguished, so both count as temporaries.
-    """
-    columns = ("time_ns", "address", "change", "stack", "product", "block")
-    before = replace(history, **{name: getattr(history, name)[:count] for name in columns})
-    step = notes.phases[-1].step
-    last_ns = max(int(before.time_ns[-1]) if count else 0, notes.phases[-1].time_ns)
-    allocations = replay_allocations(before, _end_step(notes, step, NEVER))
-    return replace(
-        allocations, notes=_end_step(notes, step, refusal.time_ns if refusal else last_ns)
-    )
-
-
-def _end_step(notes: Notes, step: int, time_ns: int) -> Notes:
-    return msgspec.structs.replace(notes, phases=[*notes.phases, PhaseMark(time_ns, step, "")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 
@@ -19,6 +21,14 @@ FREED_BLOCKS = (
     "blocks in use at the end have the file's sizes; for blocks freed earlier a snapshot has only "
     "the request, which is rounded up"
 )
+NO_HISTORY = (
+    "nothing was recorded: this is the state when the snapshot was taken, and its peak is unknown"
+)
+NO_ANNOTATIONS = "the snapshot has no annotations, as of record_function or an optimizer"
+UNREAD_ANNOTATIONS = "the annotations of the snapshot cannot be read"
+NOT_JOINED = "the memory of a trace is not joined with its annotations"
+MAX_TIME_SLACK_NS = 1_000_000
+"""By which an event may be earlier than the one before it; threads read different clocks."""
 
 
 def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
@@ -29,9 +39,9 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
     """
     used = snapshot.used_devices
     if device is None:
-        device = snapshot.busiest_device
-    elif device not in used:
-        numbers = ", ".join(map(str, used)) or "none"
+        device = snapshot.default_device
+    elif used and device not in used:
+        numbers = ", ".join(map(str, used))
         raise DamagedFileError(f"no device {device} in the snapshot, which has {numbers}")
     reserved = snapshot.peak_reserved_bytes(device) or None
     missing = {
@@ -44,26 +54,112 @@ def describe_snapshot(snapshot: Snapshot, device: int | None = None) -> Memory:
     history = snapshot.history(device)
     if len(history):
         missing["block_bytes"] = FREED_BLOCKS
+    else:
+        missing["peak_allocated_bytes"] = NO_HISTORY
+        missing |= dict.fromkeys(("first_step_peak_bytes", "peak_phase"), "nothing was recorded")
+    if len(history) and not history.ranges:
+        is_unread = snapshot.annotations is None
+        missing["peak_phase"] = UNREAD_ANNOTATIONS if is_unread else NO_ANNOTATIONS
     if not history.time_ns[history.time_ns > 1000].size:
         missing["times"] = "the snapshot has no times of its events"
     end_allocated = snapshot.end_allocated_bytes(device)
-    counted = snapshot.counted_allocated_bytes(device)
-    if counted is not None and counted != end_allocated:
+    counters = snapshot.counted_allocated_bytes(device)
+    if counters is not None and counters != end_allocated:
         missing["allocated_size"] = (
-            f"its segments say that {format_bytes(counted)} were allocated at the end, their "
+            f"its segments say that {format_bytes(counters)} were allocated at the end, their "
             f"blocks {format_bytes(end_allocated or 0)}: the file was edited, block sizes are used"
         )
+    found = contradictions(snapshot, device)
+    if found:
+        missing["events"] = f"events and segments contradict each other: {'; '.join(found.words)}"
     recording = Recording(
         source="cuda-snapshot",
         history=history,
-        counters=Counters(peak_reserved=reserved, end_allocated=end_allocated),
+        counters=Counters(
+            peak_reserved=reserved,
+            end_allocated=end_allocated,
+            end_in_use=snapshot.end_in_use_bytes(device),
+        ),
+        device=device,
+        refused=snapshot.refused_instant(device),
         missing=missing,
     )
-    memory = describe_memory(recording, Notes())
+    memory = msgspec.structs.replace(
+        describe_memory(recording, Notes()),
+        ring_events=snapshot.ring_events,
+        ring_overflowed=snapshot.is_overflowed,
+    )
+    if found and memory.peak_allocated_bytes > (reserved or 0):
+        why = {"peak_reserved_bytes": "events and segments contradict each other"}
+        memory = msgspec.structs.replace(
+            memory, peak_reserved_bytes=None, missing=memory.missing | why
+        )
     if len(used) < 2:
         return memory
     devices = [_describe_device(snapshot, number, number == device) for number in used]
     return msgspec.structs.replace(memory, devices=devices)
+
+
+class Contradictions(NamedTuple):
+    """What events and segments of a device disagree about.
+
+    Attributes:
+        events_bytes: Requested bytes in use at the end by the events.
+        segments_bytes: The same by the blocks of the segments.
+        words: One clause each.
+    """
+
+    events_bytes: int
+    segments_bytes: int
+    words: list[str]
+
+
+def contradictions(snapshot: Snapshot, device: int) -> Contradictions | None:
+    """Compare the events of a device with each other and with its segments; None if they agree.
+
+    Events that were overwritten at the beginning are no contradiction; lost ones in the middle,
+    another order, or files that were merged are.
+    """
+    history = snapshot.history(device)
+    if not len(history):
+        return None
+    order = np.argsort(history.address, kind="stable")
+    address, taken = history.address[order], history.change[order] > 0
+    is_last = np.append(np.diff(address) != 0, True)
+    in_use, sizes = dict(history.survivors), history.end_blocks
+    by_events = {
+        start: size
+        for start, size in zip(
+            address[is_last & taken].tolist(),
+            history.change[order][is_last & taken].tolist(),
+            strict=True,
+        )
+    }
+    freed = set(address[is_last & ~taken].tolist())
+    again = int(np.count_nonzero((taken[1:] == taken[:-1]) & ~is_last[:-1]))
+    steps_ns = np.diff(snapshot.events[device].time_us) * 1000
+    counts = {
+        "blocks taken or freed twice": again,
+        "events earlier than the one before": int((steps_ns < -MAX_TIME_SLACK_NS).sum()),
+    }
+    if snapshot.has_segments(device):
+        counts |= {
+            "blocks taken, never freed, and in no segment": len(by_events.keys() - in_use.keys()),
+            "blocks freed and still in use": len(freed & in_use.keys()),
+            "blocks of another size": sum(
+                # torch 2.0 has no size of the request, only that of the block.
+                in_use.get(start, size) not in (size, sizes.get(start))
+                or sizes.get(start, size) < size
+                for start, size in by_events.items()
+            ),
+        }
+    words = [f"{what}: {count:,}" for what, count in counts.items() if count]
+    if not words:
+        return None
+    untouched = sum(
+        size for start, size in in_use.items() if start not in by_events and start not in freed
+    )
+    return Contradictions(untouched + sum(by_events.values()), sum(in_use.values()), words)
 
 
 def describe_counted(counted: CountedHistory) -> tuple[Memory, Finding | None]:
@@ -78,6 +174,7 @@ def describe_counted(counted: CountedHistory) -> tuple[Memory, Finding | None]:
     missing = {
         "driver_used_bytes": "a trace does not record the memory of its process",
         "modules": "a trace does not record the owner of an allocation",
+        "peak_phase": NOT_JOINED,
         "baseline_blocks": "the trace has only the total of memory allocated before it",
     }
     finding = None
@@ -123,6 +220,7 @@ def describe_profiled(history: History) -> Memory:
             "peak_reserved_bytes": "the CPU allocator reserves nothing ahead",
             "driver_used_bytes": "a trace does not record the memory of its process",
             "modules": "a trace does not record the owner of an allocation",
+            "peak_phase": NOT_JOINED,
             "residual_bytes": NO_COUNTER,
         },
     )

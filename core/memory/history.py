@@ -38,10 +38,23 @@ MAX_ALIKE = 64
 """Maximum number of stacks compared per key; a hostile file can have a million."""
 
 
+class AnnotationRange(NamedTuple):
+    """A named range of time, both ends included, in nanoseconds since the Unix epoch."""
+
+    begin_ns: int
+    end_ns: int
+    name: str
+
+
 class RawFrame(msgspec.Struct, gc=False):
     filename: str = ""
     line: int = 0
     name: str = ""
+
+
+def encodable(text: str) -> str:
+    """Escape lone surrogates, which a pickle can contain and UTF-8 cannot."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 class Stacks:
@@ -70,7 +83,7 @@ class Stacks:
         typed = msgspec.convert(frames, list[RawFrame])
         python = [frame for frame in typed if is_python(frame.filename)]
         stack = tuple(
-            Frame(frame.filename, frame.line, frame.name)
+            Frame(encodable(frame.filename), frame.line, encodable(frame.name))
             for frame in (python or typed)[:MAX_FRAMES]
         )
         number = self._numbers.setdefault(stack, len(self.distinct))
@@ -96,6 +109,10 @@ class History:
         survivor_stacks: Address of a survivor to the index of its stack, -1 if unknown.
         end_blocks: Address to block bytes of blocks in use at the end, if the file has them.
         granule: Bytes that the allocator rounds every request up to; 1 if it does not.
+        labels: Texts that the user attached to allocations.
+        label: Index into ``labels``, -1 for none; empty if nothing was attached.
+        survivor_labels: Address of a survivor to its index in ``labels``, -1 for none.
+        ranges: Named ranges of time that the file has, as of ``record_function``.
     """
 
     time_ns: Integers
@@ -109,6 +126,10 @@ class History:
     survivor_stacks: Mapping[int, int] = field(default_factory=dict)
     end_blocks: Mapping[int, int] = field(default_factory=dict)
     granule: int = 1
+    labels: Sequence[str] = ()
+    label: Integers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    survivor_labels: Mapping[int, int] = field(default_factory=dict)
+    ranges: Sequence[AnnotationRange] = ()
 
     def __len__(self) -> int:
         return len(self.change)
@@ -132,6 +153,7 @@ class Lifetimes:
         born: First instant at which it is alive; 0 if it existed before the history began.
         died: First instant at which it is no longer alive; ``instants`` if no event freed it.
         stack: Index into the history's stacks, -1 if unknown.
+        label: Index into the history's labels, -1 for none.
         instants: Number of events plus one.
     """
 
@@ -142,6 +164,7 @@ class Lifetimes:
     born: Integers
     died: Integers
     stack: Integers
+    label: Integers
     instants: int
 
     def __len__(self) -> int:
@@ -188,7 +211,11 @@ def pair(history: History) -> Lifetimes:
     place = np.searchsorted(addresses, survivors[:, 0])
     # The appended -1 is for survivors beyond the largest address.
     untouched = survivors[np.append(addresses, -1)[place] != survivors[:, 0]]
-    stacks = [history.survivor_stacks.get(address, -1) for address in untouched[:, 0].tolist()]
+    before = untouched[:, 0].tolist()
+    stacks = [history.survivor_stacks.get(address, -1) for address in before]
+    labels = [history.survivor_labels.get(address, -1) for address in before]
+    none = np.full(len(orphans), -1)
+    at_birth = history.label[births] if len(history.label) else np.full(len(births), -1)
 
     size = _join(-history.change[orphans], untouched[:, 1], history.change[births])
     born = _join(np.zeros(len(orphans) + len(untouched)), births + 1)
@@ -202,7 +229,8 @@ def pair(history: History) -> Lifetimes:
         blocks=_blocks(history, address, rounded, born, died),
         born=born,
         died=died,
-        stack=_join(np.full(len(orphans), -1), stacks, history.stack[births]),
+        stack=_join(none, stacks, history.stack[births]),
+        label=_join(none, labels, at_birth),
         instants=instants,
     )
 

@@ -88,6 +88,40 @@ def refused(oom: Oom) -> str:
     return text
 
 
+DECIDED_BY_BATCH = ("inputs", "activations", "outputs")
+"""Rows of a ledger that shrink with batch and context, with temporaries of the model's phases."""
+WEIGHT_PHASES = ("build", "clip", "optimizer", "zero-grad")
+"""Phases whose requests do not depend on batch and context."""
+
+
+def remedy(oom: Oom, *, is_trained: bool = True) -> str:
+    """Say what would help, as a sentence: it depends on what holds the memory."""
+    fits = what_fits(oom) or "lower batch or context"
+    by_batch = sum(row.bytes for row in oom.ledger if _is_decided_by_batch(row.name))
+    missing_bytes = (oom.requested_bytes or 0) - (oom.free_bytes or 0)
+    if oom.ledger:
+        # What backward requests for activations is no larger than all of them.
+        is_of_weights = oom.phase in (*WEIGHT_PHASES, "backward") and by_batch < missing_bytes
+    else:
+        is_of_weights = oom.phase in WEIGHT_PHASES
+    if not is_of_weights or any(row.largest for row in oom.would_fit):
+        return f"{fits[0].upper()}{fits[1:]}."
+    what = "another optimizer, a lower precision or shards" if is_trained else "a lower precision"
+    why = "requests of this phase do not depend on batch and context"
+    if oom.ledger:
+        whole = oom.allocated_bytes or sum(row.bytes for row in oom.ledger)
+        why = (
+            f"batch and context cannot help, they decide {format_bytes(by_batch)} of the "
+            f"{format_bytes(whole)}"
+        )
+    return f"Use {what}: {why}. `estimate --savings` predicts what each change saves."
+
+
+def _is_decided_by_batch(row: str) -> bool:
+    of_weights = {f"temporaries ({phase})" for phase in WEIGHT_PHASES}
+    return row in DECIDED_BY_BATCH or (row.startswith("temporaries") and row not in of_weights)
+
+
 def asked_by(oom: Oom) -> str:
     """``aten::div in blocks.0.attention``, or whichever of both is known."""
     return " in ".join(part for part in (oom.op, oom.module) if part)
@@ -99,11 +133,13 @@ def place(oom: Oom) -> str:
 
 
 def held(oom: Oom) -> str:
-    """``196 MiB of 300 MiB allocated``; empty without a count."""
+    """``196 MiB of 300 MiB allocated, 40.0 MiB reserved and free``; empty without a count."""
     if oom.allocated_bytes is None:
         return ""
     capacity = "" if oom.capacity_bytes is None else f" of {format_bytes(oom.capacity_bytes)}"
-    return f"{format_bytes(oom.allocated_bytes)}{capacity} allocated"
+    unused = (oom.reserved_bytes or 0) - oom.allocated_bytes
+    reserved = f", {format_bytes(unused)} reserved and free" if unused > 0 else ""
+    return f"{format_bytes(oom.allocated_bytes)}{capacity} allocated{reserved}"
 
 
 def largest_rows(oom: Oom) -> str:

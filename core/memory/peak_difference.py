@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from sysbench.core.memory.stack_pairs import pair_origins, stack_of
+from sysbench.core.record.memory import BEFORE_RECORDING, NO_OWNER, LedgerRow
 from sysbench.core.record.record import Memory
 from sysbench.core.trace.module_tree import group_by
 
@@ -47,7 +49,40 @@ class MemoryDifference(msgspec.Struct, frozen=True, kw_only=True):
     origins: list[OriginChange]
 
 
+def by_code(memory: Memory) -> Memory:
+    """Return the memory with rows that depend on the code alone, to compare it.
+
+    In an imported snapshot, whether a block is older than the recording, and within which
+    annotation it was requested, depends on how it was recorded.
+    """
+    if memory.device is None:
+        return memory
+    ledger: Counter[str] = Counter()
+    for row in memory.ledger:
+        ledger[_owner(row.name)] += row.bytes
+    groups = group_by(memory.origins, lambda row: (_owner(row.category), tuple(row.stack)))
+    origins = [
+        msgspec.structs.replace(
+            rows[0],
+            category=category,
+            phase="",
+            metadata="",
+            bytes=sum(row.bytes for row in rows),
+            blocks=sum(row.blocks for row in rows),
+        )
+        for (category, _), rows in groups.items()
+    ]
+    return msgspec.structs.replace(
+        memory, origins=origins, ledger=[LedgerRow(name, count) for name, count in ledger.items()]
+    )
+
+
+def _owner(category: str) -> str:
+    return NO_OWNER if category == BEFORE_RECORDING else category
+
+
 def memory_difference(a: Memory, b: Memory) -> MemoryDifference:
+    a, b = by_code(a), by_code(b)
     return MemoryDifference(
         rows=[
             RowChange(name=name, a_bytes=before, b_bytes=after)

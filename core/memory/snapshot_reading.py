@@ -1,7 +1,8 @@
 """Read snapshots of CUDA's caching allocator from untrusted files.
 
 The form is that of ``torch.cuda.memory._snapshot()``, as its documentation describes it: segments
-of blocks, and for each device a ring of events. Keys may be absent.
+of blocks, and for each device a ring of events. Keys may be absent. A bare list of segments is what
+``torch.cuda.memory_snapshot()`` returns: a state without a history.
 """
 
 from __future__ import annotations
@@ -18,7 +19,23 @@ import msgspec
 import numpy as np
 
 from sysbench.core.errors import DamagedFileError
-from sysbench.core.memory.history import Frame, History, Integers, OomEvent, RawFrame, Stack, Stacks
+from sysbench.core.memory.annotations import (
+    AnnotationMark,
+    Labels,
+    annotation_ranges,
+    read_annotations,
+    read_ring,
+)
+from sysbench.core.memory.history import (
+    Frame,
+    History,
+    Integers,
+    OomEvent,
+    RawFrame,
+    Stack,
+    Stacks,
+    pair,
+)
 from sysbench.core.predict.allocator import GRANULE
 from sysbench.core.trace.trace_reader import collector_off
 
@@ -44,20 +61,24 @@ class SnapshotEvent(msgspec.Struct, gc=False):
     size: Size = 0
     time_us: Time = 0
     frames: Any = None
+    user_metadata: Any = None
 
 
 class _RefusedEvent(msgspec.Struct, gc=False):
     size: Size = 0
     device_free: Size | None = None
+    time_us: Time = 0
     frames: Any = None
 
 
 class _LastRefusal(NamedTuple):
-    """The last refused request, and how many events that change the bytes came before it."""
+    """The last of ``failures`` refused requests, after ``changes_before`` events that change the
+    bytes."""
 
     event: _RefusedEvent
     changes_before: int
     stack: int
+    failures: int
 
 
 class PastBlock(msgspec.Struct, gc=False):
@@ -73,6 +94,7 @@ class SnapshotBlock(msgspec.Struct):
     state: str = "inactive"
     frames: Any = None
     history: list[PastBlock] = []
+    user_metadata: Any = None
 
 
 class Segment(msgspec.Struct):
@@ -82,18 +104,23 @@ class Segment(msgspec.Struct):
     allocated_size: Size | None = None
     segment_type: str = ""
     segment_pool_id: tuple[int, int] = (0, 0)
+    is_expandable: bool = False
     blocks: list[SnapshotBlock] = []
 
 
 @dataclass(frozen=True, slots=True)
 class InUse:
-    """A block in use when the snapshot was taken; ``stack`` is -1 if unknown."""
+    """A block in use when the snapshot was taken; ``stack`` and ``metadata`` are -1 if unknown.
+
+    ``requested`` is the size of the block if the file does not have that of the request.
+    """
 
     address: int
     size: int
     requested: int
     stack: int
     is_allocated: bool
+    metadata: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +134,7 @@ class SnapshotEvents:
         size: Bytes as requested.
         time_us: Microseconds since the Unix epoch.
         stack: Index of the stacks, -1 for none.
+        metadata: Index of the texts that the user attached, -1 for none.
     """
 
     move: Integers
@@ -115,6 +143,7 @@ class SnapshotEvents:
     size: Integers
     time_us: Integers
     stack: Integers
+    metadata: Integers
 
     def __len__(self) -> int:
         return len(self.move)
@@ -133,6 +162,8 @@ class FailedRequest(NamedTuple):
         free_bytes: Free memory of the device, None if the file does not have it.
         allocated_bytes, reserved_bytes: Of the allocator at that moment.
         stack: Frames, innermost first; may be empty.
+        time_us: Microseconds since the Unix epoch, 0 if unknown.
+        failures: Failed requests of the device, of which this is the last.
     """
 
     bytes: int
@@ -140,17 +171,30 @@ class FailedRequest(NamedTuple):
     allocated_bytes: int
     reserved_bytes: int
     stack: Stack
+    time_us: int
+    failures: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The allocator's state; ``in_use`` and ``refusals`` are by device."""
+    """The allocator's state; ``in_use`` and ``refusals`` are by device.
+
+    Attributes:
+        labels: Texts that the user attached to allocations.
+        annotations: Marks of all devices, in the order of the file; None if they cannot be read.
+        ring_events: Events that the ring of a device holds, if the file has it.
+        is_overflowed: Whether events were overwritten; None if the file does not contain it.
+    """
 
     segments: list[Segment]
     events: list[SnapshotEvents]
     stacks: list[Stack]
     in_use: Mapping[int, list[InUse]]
     refusals: Mapping[int, _LastRefusal]
+    labels: list[str]
+    annotations: list[AnnotationMark] | None
+    ring_events: int | None
+    is_overflowed: bool | None
 
     def failed_request(self, device: int) -> FailedRequest | None:
         """The last request of the device that ran out of memory, or None."""
@@ -166,25 +210,56 @@ class Snapshot:
             allocated_bytes=allocated - int((events.move * events.size)[later].sum()),
             reserved_bytes=reserved - int((events.reserve * events.size)[later].sum()),
             stack=self.stacks[refusal.stack] if refusal.stack >= 0 else (),
+            time_us=refusal.event.time_us,
+            failures=refusal.failures,
         )
 
     @property
-    def busiest_device(self) -> int:
-        """The device that ran out of memory, else the one with the most events."""
+    def is_empty(self) -> bool:
+        """True without segments, events and failed requests."""
+        return not self.used_devices
+
+    @property
+    def default_device(self) -> int:
+        """The device that ran out of memory last, else the one with the most allocated bytes."""
         if self.refusals:
-            return max(self.refusals)
-        lengths = [len(events) for events in self.events]
-        return lengths.index(max(lengths)) if lengths else 0
+            return max(self.refusals, key=lambda device: self.refusals[device].event.time_us)
+        # Only several devices need the replay.
+        used = self.used_devices
+        return max(used, key=self._most_bytes) if len(used) > 1 else (used or [0])[0]
+
+    def _most_bytes(self, device: int) -> tuple[int, int]:
+        lifetimes = pair(self.history(device))
+        return int(lifetimes.curve(lifetimes.blocks).max()), self.peak_reserved_bytes(device)
 
     @property
     def used_devices(self) -> list[int]:
         with_events = {device for device, events in enumerate(self.events) if len(events)}
-        return sorted(with_events | {segment.device for segment in self.segments})
+        segments = {segment.device for segment in self.segments}
+        return sorted(with_events | segments | set(self.refusals))
+
+    def has_segments(self, device: int) -> bool:
+        return any(segment.device == device for segment in self.segments)
+
+    def refused_instant(self, device: int) -> int | None:
+        """Instant of the last failed request in `history`; None without one."""
+        refusal = self.refusals.get(device)
+        if refusal is None:
+            return None
+        before, events = slice(refusal.changes_before), self.events[device]
+        return int(np.count_nonzero((events.move[before] != 0) & (events.size[before] > 0)))
+
+    def end_in_use_bytes(self, device: int) -> int | None:
+        """Bytes of blocks at the end that are allocated or await their free; None without
+        segments."""
+        if not self.has_segments(device):
+            return None
+        return sum(block.size for block in self.in_use.get(device, ()))
 
     def end_allocated_bytes(self, device: int) -> int | None:
         """Bytes allocated at the end, as ``torch.cuda.memory_allocated`` counts; None without
         segments."""
-        if not any(segment.device == device for segment in self.segments):
+        if not self.has_segments(device):
             return None
         return sum(block.size for block in self.in_use.get(device, ()) if block.is_allocated)
 
@@ -222,6 +297,10 @@ class Snapshot:
             survivor_stacks={block.address: block.stack for block in in_use},
             end_blocks={block.address: block.size for block in in_use},
             granule=GRANULE,
+            labels=self.labels,
+            label=np.where(events.move > 0, events.metadata, -1)[moved],
+            survivor_labels={block.address: block.metadata for block in in_use},
+            ranges=annotation_ranges(self.annotations or (), device),
         )
 
 
@@ -314,22 +393,27 @@ def snapshot_from(raw: object) -> Snapshot:
 
 def _converted(raw: Any) -> Snapshot:
     try:
-        _check_form(raw)
-        stacks = Stacks()
-        segments = msgspec.convert(raw["segments"], list[Segment])
-        traces = [_events(trace, stacks) for trace in raw["device_traces"]]
-        in_use = _in_use(segments, stacks)
+        content = _content_of(raw)
+        stacks, labels = Stacks(), Labels()
+        segments = msgspec.convert(content["segments"], list[Segment])
+        traces = [_events(trace, stacks, labels) for trace in content["device_traces"]]
+        in_use = _in_use(segments, stacks, labels)
         refusals = {
             device: refusal
-            for device, trace in enumerate(raw["device_traces"])
+            for device, trace in enumerate(content["device_traces"])
             if (refusal := _last_refusal(trace, stacks)) is not None
         }
+        ring_events, is_overflowed = read_ring(content)
         return Snapshot(
             segments=segments,
             events=traces,
             stacks=stacks.distinct,
             in_use=in_use,
             refusals=refusals,
+            labels=list(labels.numbers),
+            annotations=read_annotations(content),
+            ring_events=ring_events,
+            is_overflowed=is_overflowed,
         )
     except (
         *(TypeError, KeyError, IndexError, AttributeError, OverflowError, ValueError),
@@ -338,7 +422,33 @@ def _converted(raw: Any) -> Snapshot:
         raise DamagedFileError(f"not a memory snapshot: {error}") from error
 
 
-def _in_use(segments: list[Segment], stacks: Stacks) -> dict[int, list[InUse]]:
+NOTHING_RESERVED = "the process had reserved no GPU memory"
+
+
+def _content_of(raw: Any) -> Mapping[str, Any]:
+    """The snapshot's dictionary, with absent traces as none; its form is checked.
+
+    Raises:
+        TypeError: Neither a snapshot nor a list of segments.
+    """
+    if not raw and isinstance(raw, list):
+        raise TypeError(f"the list of segments is empty: {NOTHING_RESERVED}")
+    if isinstance(raw, list):
+        if not all(isinstance(row, dict) and "blocks" in row for row in raw):
+            raise TypeError("it is a list, but not of segments with blocks")
+        raw = {"segments": raw}
+    if not isinstance(raw, dict):
+        raise TypeError(f"it contains a {type(raw).__name__} and not a dictionary")
+    if not {"segments", "device_traces"} & raw.keys():
+        raise TypeError("it has neither segments nor device_traces")
+    if "device_traces" not in raw and not raw["segments"]:
+        raise TypeError(f"it has no device_traces, and its segments are empty: {NOTHING_RESERVED}")
+    content = {"segments": [], "device_traces": [], **raw}
+    _check_form(content)
+    return content
+
+
+def _in_use(segments: list[Segment], stacks: Stacks, labels: Labels) -> dict[int, list[InUse]]:
     found: dict[int, list[InUse]] = {}
     for segment in segments:
         end = segment.address
@@ -355,6 +465,7 @@ def _in_use(segments: list[Segment], stacks: Stacks) -> dict[int, list[InUse]]:
                     requested=block.size if block.requested_size is None else block.requested_size,
                     stack=stacks.number(frames),
                     is_allocated=block.state == ALLOCATED,
+                    metadata=labels.number(block.user_metadata),
                 )
             )
     return found
@@ -366,14 +477,14 @@ def _last_refusal(trace: list[dict[str, Any]], stacks: Stacks) -> _LastRefusal |
         return None
     event = msgspec.convert(trace[places[-1]], _RefusedEvent)
     before = sum(_is_change(row) for row in trace[: places[-1]])
-    return _LastRefusal(event, before, stacks.number(event.frames))
+    return _LastRefusal(event, before, stacks.number(event.frames), len(places))
 
 
 def _is_change(row: dict[str, Any]) -> bool:
     return row["action"] in MOVES or row["action"] in RESERVING
 
 
-def _events(trace: list[dict[str, Any]], stacks: Stacks) -> SnapshotEvents:
+def _events(trace: list[dict[str, Any]], stacks: Stacks, labels: Labels) -> SnapshotEvents:
     changes = [*filter(_is_change, trace)]
     events = msgspec.convert(changes, list[SnapshotEvent])
 
@@ -391,6 +502,7 @@ def _events(trace: list[dict[str, Any]], stacks: Stacks) -> SnapshotEvents:
             stacks.number(event.frames) if move > 0 else -1
             for event, move in zip(events, moves, strict=True)
         ),
+        metadata=column(labels.number(event.user_metadata) for event in events),
     )
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -22,22 +22,49 @@ from sysbench.core.record.environment import Roof
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import DIMENSION_NAMES, PLACE_NAMES, RunSpec
 
+VariantOptimizer = Literal["", "adamw-8bit", "adafactor", "adamw-on-cpu"]
+"""Optimizers that runs do not support.
+
+- ``adamw-8bit``: both moments in a byte an element, with a float32 scale for each 256; tensors
+  below 4,096 elements in float32. The kernel updates in place, as bitsandbytes does (Dettmers et
+  al. 2021, arXiv:2110.02861).
+- ``adafactor``: a row and a column of second moments for each matrix, no first moment (Shazeer and
+  Stern 2018, arXiv:1804.04235), one parameter after another as torch's with ``foreach=False``.
+- ``adamw-on-cpu``: state and step on the host, gradients on the device until the step ends.
+"""
+
 
 class TrainingVariant(msgspec.Struct, frozen=True, kw_only=True):
     """Differences of a dry run from its spec; the default has none.
 
     Attributes:
         lora_rank: Rank of low-rank adapters on every linear layer but the head, with all else
-            frozen (Hu et al. 2021, arXiv:2106.09685); 0 trains the model itself.
+            frozen (Hu et al. 2021, arXiv:2106.09685); where convolutions hold more weights than
+            these layers, on the convolutions, too. 0 trains the model itself.
         shards: Ranks over which ``fully_shard`` divides parameters, gradients and states, by the
             model's blocks; 1 divides nothing.
+        optimizer: In place of the spec's; ``""`` for that one.
+        loss_chunks: Parts of the tokens whose logits are computed one after another, so that only
+            one part's are alive.
     """
 
     lora_rank: int = 0
     shards: int = 1
+    optimizer: VariantOptimizer = ""
+    loss_chunks: int = 1
+
+    @property
+    def is_alike_in_all_blocks(self) -> bool:
+        """True if a deep model can be extended from shallow ones."""
+        return not self.lora_rank and self.shards == 1
 
 
 PLAIN = TrainingVariant()
+
+NO_LAYER = "the model has no linear layer to adapt"
+NO_HEAD = "the model has no output layer over a vocabulary"
+NOT_APPLICABLE = (NO_LAYER, NO_HEAD)
+"""Refusals of variants that nobody would choose for the model."""
 
 
 _Key = TypeVar("_Key")

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from sysbench.core.errors import SpecError, WorkerFailed
-from sysbench.core.formatting import percent
+from sysbench.core.errors import ModelError, SpecError, WorkerFailed
+from sysbench.core.formatting import format_bytes, percent
 from sysbench.core.predict.closed_form import Prediction
 from sysbench.core.predict.dry_run_client import (
+    NOT_APPLICABLE,
     PLAIN,
     ExactPrediction,
     TrainingVariant,
@@ -46,14 +47,57 @@ CHANGES = (
 RANK = 16
 """Rank of the LoRA adapters."""
 
+CHUNKS = 8
+"""Parts of a chunked loss."""
+
 VARIANTS = (
     SavingChange({"lora_rank": RANK}, variant=TrainingVariant(lora_rank=RANK)),
     *(
         SavingChange({"parallel": "fsdp2", "ranks": n}, variant=TrainingVariant(shards=n))
         for n in (2, 8)
     ),
+    SavingChange(
+        {"optimizer": "adamw-8bit"}, "moments of 8 bits", TrainingVariant(optimizer="adamw-8bit")
+    ),
+    SavingChange(
+        {"optimizer": "adafactor"},
+        "another optimizer, without first moments",
+        TrainingVariant(optimizer="adafactor"),
+    ),
+    SavingChange(
+        {"optimizer": "adamw-on-cpu"},
+        "gradients and weights cross the bus each step",
+        TrainingVariant(optimizer="adamw-on-cpu"),
+    ),
+    SavingChange(
+        {"loss_chunks": CHUNKS},
+        "a loss of its own, more launches",
+        TrainingVariant(loss_chunks=CHUNKS),
+    ),
 )
 """Variants that only the dry run predicts, with their labels."""
+
+LABELS = {
+    "lora_rank": "lora_rank, which runs do not support: adapters on all linear layers but the "
+    "head, and on convolutions if these hold more weights, in their dtype, with all else frozen "
+    "(arXiv:2106.09685)",
+    "fsdp2": "fsdp2: torch's fully_shard by the model's blocks, the batch on each rank; on the CPU "
+    "two ranks used up to 7 % more in the best of four steps",
+    "adamw-8bit": "adamw-8bit, which runs do not support: moments of a byte with a scale for each "
+    "256, tensors below 4,096 elements in fp32, as bitsandbytes (arXiv:2110.02861)",
+    "adafactor": "adafactor, which runs do not support: torch's with foreach=False "
+    "(arXiv:1804.04235)",
+    "adamw-on-cpu": "adamw-on-cpu, which runs do not support: moments and update on the host, "
+    "gradients on the device (arXiv:2101.06840)",
+    "loss_chunks": "loss_chunks, which runs do not support: logits and loss of an eighth of the "
+    "tokens at a time, as fused losses do (Liger)",
+}
+"""What the dry run of a variant counts, by the name of its key or value."""
+
+NEEDS_EXACT = (
+    "with --exact also adapters, shards, moments of 8 bits, Adafactor, an optimizer on the CPU and "
+    "a chunked loss"
+)
 
 MIN_SHARE = 1e-3
 """Smallest saving that is listed, as a share of the peak."""
@@ -85,29 +129,46 @@ class Savings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         savings: The changes that save at least `MIN_SHARE`; of checkpoints only the best.
         unknown: Allowed but unpredicted changes: key to reason.
+        refused: The same by change, ``optimizer=sgd``.
+        costlier: Adapters that need more memory than they save.
+        is_exact: Whether the dry run's variants were tried.
     """
 
     peak_bytes: int
     peak_phase: str
     savings: list[Saving]
     unknown: dict[str, str]
+    refused: dict[str, str] = {}
+    costlier: list[Saving] = []
+    is_exact: bool = False
 
     @property
     def remarks(self) -> Iterator[str]:
-        for why in dict.fromkeys(self.unknown.values()):
-            yield f"not predicted: {why}"
-        if any("lora_rank" in saving.settings for saving in self.savings):
+        for why in dict.fromkeys(self.refused.values()):
+            changes = ", ".join(change for change, other in self.refused.items() if other == why)
+            yield f"not predicted, {changes}: {why}"
+        for saving in self.costlier:
+            more = format_bytes(-saving.saved_bytes)
             yield (
-                "lora_rank, which runs do not support: adapters on all linear layers but the head, "
-                "in their dtype, with all else frozen (arXiv:2106.09685)"
+                f"{setting_words(saving.settings)} saves nothing: it needs {more} more "
+                f"({percent(-saving.saved_bytes / self.peak_bytes)}), because the adapters keep "
+                "activations of their own"
             )
-        if any(saving.settings.get("parallel") for saving in self.savings):
-            yield (
-                "fsdp2: torch's fully_shard by the model's blocks, the batch on each rank; on the "
-                "CPU two ranks used up to 7 % more in the best of four steps"
-            )
+        names = {
+            str(name)
+            for saving in self.savings
+            for name in (*saving.settings, *saving.settings.values())
+        }
+        yield from (label for name, label in LABELS.items() if name in names)
         if len(self.savings) > 1:
             yield "savings do not add up"
+        if not self.is_exact:
+            yield NEEDS_EXACT
+
+
+def setting_words(settings: dict[str, Any]) -> str:
+    """``parallel=fsdp2 ranks=2``."""
+    return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
 def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Savings:
@@ -121,16 +182,21 @@ def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Sav
     why = unsupported_reason(spec)
     if why:
         raise SpecError("--savings", True, f"not for this spec: {why}")
-    now, savings, unknown = predict(spec), list[Saving](), dict[str, str]()
-    variants = VARIANTS if play is not None and _is_trained(spec) else ()
+    now, savings, costlier = predict(spec), list[Saving](), list[Saving]()
+    unknown, refused = dict[str, str](), dict[str, str]()
+    variants = () if play is None else _variants(spec)
     for change in (*_changes(spec), *variants):
         try:
             saving = _saving(now, _predicted(spec, change, predict, play), change)
-        except (SpecError, WorkerFailed) as error:
-            unknown[next(iter(change.settings))] = str(error)
+        except (SpecError, WorkerFailed, ModelError) as error:
+            if not any(why in str(error) for why in NOT_APPLICABLE):
+                unknown[next(iter(change.settings))] = str(error)
+                refused[setting_words(change.settings)] = str(error)
             continue
         if saving.saved_bytes >= MIN_SHARE * now.peak_bytes:
             savings.append(saving)
+        elif change.variant.lora_rank and -saving.saved_bytes >= MIN_SHARE * now.peak_bytes:
+            costlier.append(saving)
     savings.sort(key=lambda saving: -saving.saved_bytes)
     checkpoints = [saving for saving in savings if "checkpoint" in saving.settings]
     return Savings(
@@ -138,7 +204,23 @@ def savings_of(spec: RunSpec, predict: Predict, play: Play | None = None) -> Sav
         peak_phase=now.peak_phase,
         savings=[saving for saving in savings if saving not in checkpoints[1:]],
         unknown=unknown,
+        refused=refused,
+        costlier=costlier,
+        is_exact=play is not None,
     )
+
+
+def _variants(spec: RunSpec) -> Iterator[SavingChange]:
+    """The variants that the spec could have: those of an optimizer replace an AdamW."""
+    for change in VARIANTS if spec.step == "train" else ():
+        optimizer = change.variant.optimizer
+        if spec.optimizer == "custom" and not change.variant.loss_chunks > 1:
+            continue
+        if optimizer and spec.optimizer == "sgd":
+            continue
+        if optimizer == "adamw-on-cpu" and spec.device == "cpu":
+            continue
+        yield change
 
 
 def _predicted(

@@ -89,17 +89,20 @@ class RankMemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one rank from its snapshot, or from a trace with allocations.
 
     Bytes as in the record's memory block, at the peak and at the end of the recording.
-    ``largest`` is the code location with most bytes at the peak, ``largest_bytes``.
+    ``largest`` is the code location with most bytes at the peak, ``largest_bytes``. Without a
+    history ``peak_bytes`` is null, and the others are of the state. ``device`` is that of the
+    snapshot.
     """
 
     rank: int
     file: str
-    peak_bytes: int
+    peak_bytes: int | None
     reserved_bytes: int | None
     end_bytes: int
     baseline_bytes: int
     largest_bytes: int | None = None
     largest: str | None = None
+    device: int | None = None
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):

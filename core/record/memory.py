@@ -10,8 +10,12 @@ WORKSPACES = "workspaces"
 """Row of memory that cuBLAS keeps from one product to the next."""
 NO_OWNER = "not attributed"
 """Row of the ledger for allocations without a known owner."""
+BEFORE_RECORDING = "there before the recording"
+"""Row of the ledger for allocations that are older than an imported recording."""
 RESIDUAL = "residual"
 """Row of what a counter has and no other row explains: computed, and 0 if all is right."""
+SMALLER = "smaller"
+"""Category of the last origin of a list: the sum of all smaller ones."""
 
 LARGER_BLOCKS = ("blocks larger than asked for", "rounding to ")
 """Prefixes of rows that no request contains, only the allocator's blocks."""
@@ -36,7 +40,8 @@ class Allocation(msgspec.Struct, frozen=True):
     """One allocation alive at the peak. Times are milliseconds since recording began.
 
     ``bytes`` were requested; ``block_bytes`` are these rounded up to the allocator's granules, null
-    if it has none.
+    if it has none. In an imported snapshot ``phase`` is the innermost annotation around the
+    request, and ``metadata`` the text that the user attached to it.
     """
 
     bytes: int
@@ -47,6 +52,7 @@ class Allocation(msgspec.Struct, frozen=True):
     died_ms: float | None
     stack: list[str]
     block_bytes: int | None = None
+    metadata: str = ""
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -119,7 +125,8 @@ class Origin(msgspec.Struct, frozen=True):
     all.
 
     ``stack`` is innermost first, empty if unknown; the last origin of a list may be the sum of all
-    smaller ones, with the category ``smaller``. ``block_bytes`` are as in an `Allocation`.
+    smaller ones, with the category ``smaller``. ``block_bytes``, ``phase`` and ``metadata`` are as
+    in an `Allocation`.
     """
 
     category: str
@@ -128,6 +135,7 @@ class Origin(msgspec.Struct, frozen=True):
     blocks: int
     stack: list[str]
     block_bytes: int | None = None
+    metadata: str = ""
 
 
 class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +145,8 @@ class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     observers have the size of the segment; else null. ``op`` is the innermost operator that was
     running, ``module`` the module that computed. The rows of ``ledger`` sum to what was allocated;
     ``origins`` and ``largest`` are as in the memory block. ``timeline`` ends with the failure, at
-    ``refused_ms``.
+    ``refused_ms``. ``predicted_peak_bytes`` is the peak of a steady step: of a user's model by a
+    dry run, else by the closed form.
     """
 
     requested_bytes: int | None = None
@@ -149,6 +158,7 @@ class OomSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     largest: list[Allocation] = []
     timeline: Timeline | None = None
     refused_ms: float | None = None
+    predicted_peak_bytes: int | None = None
     missing: dict[str, str] = {}
 
 
@@ -178,7 +188,6 @@ class Oom(OomSnapshot, frozen=True, kw_only=True, tag_field="event", tag="OutOfM
         capacity_bytes: Bytes available to this process in all.
         expression: The code that the innermost frame was evaluating.
         rank: The rank that ran out of memory; null if there is only one.
-        predicted_peak_bytes: Peak of a steady step of this spec, by the closed form.
         would_fit: Values that would fit into ``capacity_bytes``, by the closed form.
     """
 
@@ -194,5 +203,4 @@ class Oom(OomSnapshot, frozen=True, kw_only=True, tag_field="event", tag="OutOfM
     stack: list[str]
     expression: str | None = None
     rank: int | None = None
-    predicted_peak_bytes: int | None = None
     would_fit: list[WouldFit] = []

@@ -227,8 +227,13 @@ class Memory(Block, frozen=True):
     blocks. ``predicted_reserved_bytes`` is what a model of CUDA's allocator reserves for the
     requests of the step's dry run, to compare with ``peak_reserved_bytes``.
 
-    An imported recording has no known steps. All of it counts as the steady one, the columns are
-    ``peak`` and ``end``, and ``first_step_peak_bytes`` is null.
+    An imported recording is shown as a whole: the columns are ``peak``, ``out of memory`` if a
+    request failed, and ``end``; ``first_step_peak_bytes`` is null. ``device`` is the number of the
+    device of an imported snapshot, and ``alike`` what is alive by size and place in the code: all
+    blocks are grouped before the smaller groups become one row. If ``events`` is 0, nothing was
+    recorded: everything is of the moment of the snapshot, and the peak is unknown. ``ring_events``
+    is how many events fit into the recorder's ring, ``ring_overflowed`` whether some were
+    overwritten; null if the file does not contain it.
     """
 
     source: Literal["cuda-snapshot", "cuda-profiler", "cpu-profiler"]
@@ -265,7 +270,21 @@ class Memory(Block, frozen=True):
     clock_offset_us: float | None = None
     peak_requested_bytes: int | None = None
     end_requested_bytes: int | None = None
+    device: int | None = None
+    alike: list[Origin] = []
+    ring_events: int | None = None
+    ring_overflowed: bool | None = None
     missing: dict[str, str] = {}
+
+    @property
+    def is_state(self) -> bool:
+        """True for a snapshot without a history, whose peak is unknown."""
+        return self.device is not None and not self.events
+
+    @property
+    def moment(self) -> str:
+        """Moment of the ledger, as the end of a sentence."""
+        return "when the snapshot was taken" if self.is_state else "at the peak"
 
     @property
     def prediction_error(self) -> float | None:

@@ -156,7 +156,9 @@ def _contents(record: Record) -> str:
         words = f" ({counted(marked, 'marked step')})" if marked else ""
         texts.append(f"traced {kernels.whole} {milliseconds(kernels.step_ms)}{words}")
     if record.memory:
-        texts.append(f"peak {format_bytes(record.memory.peak_allocated_bytes)}")
+        size = format_bytes(record.memory.peak_allocated_bytes)
+        is_state = record.memory.is_state
+        texts.append(f"{size} {record.memory.moment}" if is_state else f"peak {size}")
     return "; ".join([*texts, *_reasons(record)]) + "."
 
 

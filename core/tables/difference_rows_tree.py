@@ -100,7 +100,8 @@ def change_tables(difference: Difference, cut: Cut | None = None) -> list[Table]
             )
         )
     if difference.memory and (sizes := _rows(difference.memory, cut)):
-        title = f"The peak of memory, row by row{_words(cut)}"
+        of = "peak of memory" if difference.memory.name == "peak" else difference.memory.name
+        title = f"The {of}, row by row{_words(cut)}"
         tables.append(
             tabulate(
                 sizes,

@@ -10,7 +10,7 @@ import msgspec
 from sysbench.core.predict.closed_form import Prediction
 from sysbench.core.predict.dry_run_client import ExactPrediction, PhasePrediction
 from sysbench.core.predict.fit_grid import Fit, FitCell
-from sysbench.core.predict.savings import Saving, Savings
+from sysbench.core.predict.savings import Saving, Savings, setting_words
 from sysbench.core.record.memory import LedgerRow
 from sysbench.core.tables.table import (
     FIRST,
@@ -138,7 +138,7 @@ def savings_table(savings: Savings) -> Table:
 
 
 def saving_words(saving: Saving) -> str:
-    return " ".join(f"{key}={value}" for key, value in saving.settings.items())
+    return setting_words(saving.settings)
 
 
 def _setting(key: str) -> Callable[[FitCell], Any]:

@@ -47,6 +47,7 @@ MEANINGS = {
     "median_ms": "median step of this process",
     "median_ns": "median call",
     "min_ns": "shortest call",
+    "metadata": "text that the user attached to the allocation",
     "module": "path of the module; * is every layer",
     "moved_bytes": "input and output bytes, each once",
     "name": "name of the row",

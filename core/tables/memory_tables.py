@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
-from sysbench.core.formatting import format_bytes
-from sysbench.core.memory.oom import out_of_memory
+from sysbench.core.formatting import counted, format_bytes
 from sysbench.core.memory.peak_difference import MemoryDifference, OriginChange, RowChange
 from sysbench.core.record.memory import (
+    SMALLER,
     Allocation,
     ClosedForm,
     DeviceMemory,
     LedgerRow,
-    Oom,
     Origin,
     Pool,
     ReconciledRow,
-    WouldFit,
 )
-from sysbench.core.record.record import Memory, ModuleMemory, Record
+from sysbench.core.record.record import Memory, ModuleMemory
 from sysbench.core.tables.cells import SIGNED
 from sysbench.core.tables.meanings import MEANINGS
 from sysbench.core.tables.table import Cell, Column, Table, attributes, columns_for, facts, tabulate
@@ -35,6 +30,7 @@ ORIGIN_COLUMNS = columns_for(
     "blocks",
     "category",
     "phase",
+    Column("metadata", is_optional=True),
     Column("stack", lambda row: " < ".join(row.stack)),
 )
 """``block_bytes`` are allocator blocks, ``bytes`` the requests."""
@@ -62,7 +58,7 @@ def origins_table(memory: Memory) -> Table:
         memory.origins,
         ORIGIN_COLUMNS,
         name="origins",
-        title="Alive at the peak, by category, phase and stack (bytes as requested)",
+        title=f"Alive {memory.moment}, by category, phase and stack (bytes as requested)",
     )
 
 
@@ -73,6 +69,7 @@ LARGEST_COLUMNS = columns_for(
     Column("category", priority=1),
     Column("phase", priority=2),
     Column("module", priority=4),
+    Column("metadata", priority=3, is_optional=True),
     Column("born_ms", priority=5, about="time of the allocation in the recording"),
     Column("died_ms", priority=6, about="time of the free in the recording"),
     Column("stack", lambda row: " < ".join(row.stack), is_flexible=True),
@@ -84,45 +81,79 @@ def largest_table(memory: Memory) -> Table:
 
     Without times, allocations of the same size and place are one row with a count.
     """
-    hidden = ("born_ms", "died_ms") if "times" in memory.missing else ()
-    table = tabulate(
+    if "times" in memory.missing and memory.alike:
+        return largest_alike_table(memory)
+    total = sum(row.blocks for row in memory.origins)
+    of_all = f", {len(memory.largest)} of {total}" if total > len(memory.largest) else ""
+    return tabulate(
         largest_first(memory.largest),
-        [column for column in LARGEST_COLUMNS if column.name not in hidden],
+        LARGEST_COLUMNS,
         name="largest",
-        title="Largest allocations alive at the peak",
-    )
-    if not hidden:
-        return table
-    rows = tuple((count, *row) for row, count in Counter(table.rows).items())
-    about = {"blocks": MEANINGS["blocks"], **table.about}
-    return msgspec.structs.replace(
-        table, columns=("blocks", *table.columns), rows=rows, about=about
+        title=f"Largest allocations alive {memory.moment}{of_all}",
     )
 
 
-def largest_alike_table(memory: Memory) -> Table:
-    """The largest allocations, with equal ones as one row."""
-    alike = Counter(
-        (row.bytes, row.block_bytes, row.category, row.phase, row.module, tuple(row.stack))
-        for row in memory.largest
-    )
-    rows = sorted(alike.items(), key=lambda pair: -pair[0][0] * pair[1])
+def _place(row: Origin) -> str:
+    return " < ".join(row.stack) or (f"({SMALLER})" if row.category == SMALLER else "")
+
+
+def _each(row: Origin, whole: int | None) -> int | None:
+    """Bytes of one of the row's blocks; None for a row of several sizes."""
+    return None if whole is None or row.category == SMALLER else whole // row.blocks
+
+
+ALIKE_COLUMNS = columns_for(
+    Origin,
+    "blocks",
+    Column("bytes", lambda row: _each(row, row.bytes), heading="each"),
+    Column(
+        "block_bytes",
+        lambda row: _each(row, row.block_bytes),
+        is_optional=True,
+        about=f"{MEANINGS['block_bytes']}, of one block",
+    ),
+    Column(
+        "sum_bytes",
+        lambda row: row.bytes,
+        heading="all",
+        about="bytes of all blocks of the row",
+    ),
+    Column("category", priority=3),
+    Column("phase", is_optional=True, priority=1),
+    Column("metadata", is_optional=True, priority=2),
+    Column("stack", _place, is_flexible=True),
+)
+
+
+def largest_alike_table(memory: Memory, most: int | None = None) -> Table:
+    """Allocations by size and place in the code, largest sum first.
+
+    All of them are grouped; what is beyond the listed groups is the row ``smaller``.
+
+    Args:
+        most: Groups to list; None for all of the record.
+    """
+    rows = memory.alike
+    if most is not None and len(rows) > most + 1:
+        rows = [*rows[:most], _sum_of(rows[most:])]
     return tabulate(
         rows,
-        (
-            Column("blocks", lambda pair: pair[1]),
-            Column("bytes", lambda pair: pair[0][0], heading="each"),
-            Column("block_bytes", lambda pair: pair[0][1], is_optional=True),
-            Column(
-                "sum_bytes",
-                lambda pair: pair[0][0] * pair[1],
-                heading="all",
-                about="bytes of all blocks of the row",
-            ),
-            Column("stack", lambda pair: " < ".join(pair[0][5])),
-        ),
+        ALIKE_COLUMNS,
         name="largest",
-        title=f"Largest of {len(memory.largest)} allocations alive at the peak",
+        title=f"Largest of {counted(sum(row.blocks for row in rows), 'allocation')} alive "
+        f"{memory.moment}, by size and place",
+    )
+
+
+def _sum_of(rows: Sequence[Origin]) -> Origin:
+    blocks = [row.block_bytes for row in rows if row.block_bytes is not None]
+    return Origin(
+        category=SMALLER,
+        phase="",
+        bytes=sum(row.bytes for row in rows),
+        blocks=sum(row.blocks for row in rows),
+        stack=[],
+        block_bytes=sum(blocks) if blocks else None,
     )
 
 
@@ -133,20 +164,38 @@ def largest_first(largest: Sequence[Allocation]) -> list[Allocation]:
 def memory_table(memory: Memory) -> Table:
     """The byte totals, each under its own name."""
     on_cuda = memory.source == "cuda-snapshot"
+    drops_unknown = memory.ring_overflowed and not memory.events_dropped
     values: dict[str, Cell] = {
+        **({} if memory.device is None else {"device": memory.device}),
         "peak_allocated_bytes": memory.peak_allocated_bytes,
         **_requested_bytes(memory, "peak"),
         "peak_reserved_bytes": memory.peak_reserved_bytes,
         "end_allocated_bytes": memory.end_allocated_bytes,
         **_requested_bytes(memory, "end"),
+        **({"end_reserved_bytes": memory.peak_reserved_bytes} if memory.is_state else {}),
         **attributes(memory, "driver_used_bytes", "baseline_bytes", "baseline_blocks"),
         **attributes(memory, "first_step_peak_bytes", "predicted_peak_bytes"),
         **(attributes(memory, "predicted_reserved_bytes") if on_cuda else {}),
         "peak_phase": memory.peak_phase or None,
-        **attributes(memory, "events", "events_dropped"),
+        "events": memory.events,
+        "events_dropped": None if drops_unknown else memory.events_dropped,
     }
     source = "CPU allocator" if memory.source == "cpu-profiler" else "CUDA allocator"
-    return facts("memory", f"Memory of {memory.whole}, {source}", values, memory.missing)
+    missing = {"events_dropped": RING_OVERFLOWED} | memory.missing
+    when = f"of {memory.whole}"
+    if memory.is_state:
+        # What a snapshot without a history has is the state, which is neither a peak nor a start.
+        values |= dict.fromkeys(OF_RECORDINGS & values.keys())
+        missing |= dict.fromkeys(OF_RECORDINGS - missing.keys(), "nothing was recorded")
+        when = memory.moment
+    return facts("memory", f"Memory {when}, {source}", values, missing)
+
+
+OF_RECORDINGS = {
+    *("peak_allocated_bytes", "peak_requested_bytes", "peak_reserved_bytes"),
+    *("baseline_bytes", "baseline_blocks"),
+}
+RING_OVERFLOWED = "the ring overflowed, and the file does not count what was lost"
 
 
 def _requested_bytes(memory: Memory, when: str) -> dict[str, int | None]:
@@ -160,10 +209,15 @@ def _requested_bytes(memory: Memory, when: str) -> dict[str, int | None]:
 def recording_notes(memory: Memory) -> list[str]:
     """Limits of the recording, one sentence each."""
     notes = []
+    if memory.is_state:
+        return [memory.missing.get("peak_allocated_bytes", "")]
     if memory.baseline_blocks:
         count, baseline = memory.baseline_blocks, format_bytes(memory.baseline_bytes)
         blocks = "block is" if count == 1 else "blocks are"
-        why = "" if memory.events_dropped else " (it started late, or its event buffer overflowed)"
+        why = "it started late, or its event buffer overflowed"
+        if memory.ring_overflowed is not None:
+            why = "its ring overflowed" if memory.ring_overflowed else "it started late"
+        why = "" if memory.events_dropped else f" ({why})"
         notes.append(f"{count:,} {blocks} older than the recording: {baseline}{why}")
     if memory.peak_reserved_bytes is not None and (
         memory.peak_reserved_bytes < memory.peak_allocated_bytes
@@ -171,12 +225,36 @@ def recording_notes(memory: Memory) -> list[str]:
         notes.append("reserved memory is only known at the end")
     if memory.events_dropped:
         notes.append(f"the event buffer overflowed: the first {memory.events_dropped:,} are lost")
-    if memory.devices:
-        shown = next(device for device in memory.devices if device.is_described)
-        busiest = shown.events == max(device.events for device in memory.devices)
-        rank = "the busiest" if busiest else "not the busiest"
-        notes.append(f"{len(memory.devices)} devices: this is number {shown.device}, {rank}")
+    if memory.ring_overflowed:
+        size = f" of {memory.ring_events:,} events" if memory.ring_events else " of events"
+        notes.append(
+            f"by the file the ring{size} overflowed: the oldest are lost, and an earlier peak "
+            "would be unknown"
+        )
     return notes
+
+
+def peak_place(memory: Memory) -> str:
+    """``in forward``, or ``between A and B``; empty if unknown."""
+    place = memory.peak_phase
+    return place if not place or place.startswith(OUTSIDE) else f"in {place}"
+
+
+OUTSIDE = ("between ", "before ", "after ")
+"""Beginnings of a place outside all annotations."""
+
+
+def devices_text(memory: Memory) -> list[str]:
+    """``device 1``, and the bytes of the others; empty for a run."""
+    if memory.device is None:
+        return []
+    others = [
+        f"{row.device} ({format_bytes(row.peak_allocated_bytes)})"
+        for row in memory.devices
+        if not row.is_described
+    ]
+    several = "other devices" if len(others) > 1 else "other device"
+    return [f"device {memory.device}", *([f"{several}: {', '.join(others)}"] if others else [])]
 
 
 def devices_table(memory: Memory) -> Table:
@@ -209,7 +287,11 @@ def ledger_table(memory: Memory) -> Table:
         names,
         (
             Column("name", lambda name: name),
-            Column("peak_bytes", lambda name: at_peak.get(name, 0)),
+            Column(
+                "peak_bytes",
+                lambda name: at_peak.get(name, 0),
+                heading="bytes" if memory.is_state else "",
+            ),
             Column("share", lambda name: at_peak.get(name, 0) / peak, about="share of the peak"),
             *(
                 Column(
@@ -221,7 +303,8 @@ def ledger_table(memory: Memory) -> Table:
             ),
         ),
         name="ledger",
-        title=f"Memory ledger: bytes at the peak of {memory.whole}",
+        title=f"Memory ledger: bytes {memory.moment}"
+        + ("" if memory.is_state else f" of {memory.whole}"),
     )
 
 
@@ -405,91 +488,3 @@ def difference_tables(difference: MemoryDifference) -> list[Table]:
             title="Stacks at the two peaks: what differs",
         ),
     ]
-
-
-FACTS = (
-    *("phase", "op", "module", "expression", "requested_bytes", "free_bytes"),
-    *("largest_free_bytes", "allocated_bytes", "reserved_bytes", "limit_bytes"),
-    *("capacity_bytes", "predicted_peak_bytes", "message"),
-)
-NO_LIMIT = "the spec sets no memory_limit"
-
-
-def oom_tables(record: Record) -> list[Table]:
-    """Return tables of the out-of-memory pass with the most detail."""
-    pass_and_oom = out_of_memory(record)
-    if pass_and_oom is None:
-        return []
-    pass_record, oom = pass_and_oom
-    tables = [oom_table(pass_record.name, oom), would_fit_table(oom), stack_table(oom)]
-    tables += [oom_ledger_table(oom), oom_origins_table(oom)]
-    return [table for table in tables if table.rows]
-
-
-def oom_table(name: str, oom: Oom) -> Table:
-    """The failed request, its place, and the available memory."""
-    rank = {} if oom.rank is None else {"rank": oom.rank}
-    values: dict[str, Cell] = {"pass": name, **rank, **attributes(oom, *FACTS)}
-    title = "Out of memory: requested and available memory"
-    return facts("oom", title, values, {"limit_bytes": NO_LIMIT} | oom.missing)
-
-
-def would_fit_table(oom: Oom) -> Table:
-    """Largest value of each key that fits, other keys unchanged."""
-    return tabulate(
-        oom.would_fit,
-        columns_for(
-            WouldFit,
-            Column("key", about="setting"),
-            Column("asked", about="requested value"),
-            Column("largest", about="largest value that fits by the closed form"),
-            "peak_bytes",
-        ),
-        name="oom_would_fit",
-        title="What would fit, by the closed form, other keys unchanged",
-    )
-
-
-def stack_table(oom: Oom) -> Table:
-    return tabulate(
-        oom.stack,
-        (Column("frame", lambda frame: frame, about="file, line and function"),),
-        name="oom_stack",
-        title="Stack of the failed request, innermost frame first",
-    )
-
-
-def oom_ledger_table(oom: Oom) -> Table:
-    """The ledger at the failed request; rows add up to the allocated bytes."""
-    total = sum(row.bytes for row in oom.ledger) or 1
-    return tabulate(
-        oom.ledger,
-        columns_for(
-            LedgerRow,
-            "name",
-            Column("bytes", about="bytes at the failed request"),
-            Column("share", lambda row: row.bytes / total),
-        ),
-        name="oom_ledger",
-        title="Memory ledger at the failed request: adds up to the allocated bytes",
-    )
-
-
-def oom_origins_table(oom: Oom) -> Table:
-    """Bytes alive at the failed request, by request stack."""
-    return tabulate(
-        oom.origins,
-        ORIGIN_COLUMNS,
-        name="oom_origins",
-        title="Alive at the failed request, by category, phase and stack (bytes as requested)",
-    )
-
-
-def oom_largest_table(oom: Oom) -> Table:
-    """The largest allocations alive at the failed request."""
-    return tabulate(
-        largest_first(oom.largest),
-        [column for column in LARGEST_COLUMNS if column.name != "died_ms"],
-        name="oom_largest",
-        title="Largest allocations alive at the failed request",
-    )

@@ -24,9 +24,10 @@ from sysbench.core.formatting import (
     percent,
 )
 from sysbench.core.record.environment import capacity_bytes
-from sysbench.core.record.memory import NO_OWNER
-from sysbench.core.record.record import Finding, Kernels, Memory, Record
+from sysbench.core.record.memory import BEFORE_RECORDING, NO_OWNER
+from sysbench.core.record.record import Finding, Kernels, LedgerRow, Memory, Record
 from sysbench.core.tables.cells import category_words, literal
+from sysbench.core.tables.memory_tables import devices_text, peak_place
 from sysbench.core.tables.trust import is_perturbed, mark_perturbed
 from sysbench.core.trace.health import is_health
 from sysbench.core.trace.kernel_names import short_kernel_names
@@ -46,6 +47,7 @@ MODULE_LOOK = "gemm"
 """Modules have no colours of their own."""
 
 FREE = "free"
+OWNERLESS = (NO_OWNER, BEFORE_RECORDING)
 MEMORY_CELLS, MIN_WIDTH = 24, 20
 
 Role = Literal["", "strong", "quiet", "good", "note", "warning", "problem", "bar"]
@@ -150,7 +152,15 @@ def _figures(record: Record, kernels: Kernels | None) -> Iterator[str]:
     if memory is not None:
         total = capacity_bytes(record.environment, record.spec)
         of_total = f" of {format_bytes(total)}" if total else ""
-        yield f"{format_bytes(memory.peak_allocated_bytes)} peak{of_total}"
+        what = "allocated" if memory.is_state else "peak"
+        device, *others = devices_text(memory) or [""]
+        yield (
+            f"{format_bytes(memory.peak_allocated_bytes)} {what}{of_total}"
+            f"{device and f' on {device}'}"
+        )
+        yield from others
+        if memory.is_state and memory.peak_allocated_bytes:
+            yield "the peak is unknown: nothing was recorded"
 
 
 def _phases(record: Record, kernels: Kernels | None) -> Iterator[Part]:
@@ -228,7 +238,7 @@ def _largest_names(totals: Mapping[str, float]) -> list[str]:
 def _memory(memory: Memory, total: int | None) -> Iterator[Part]:
     """The largest rows of the ledger as shares of the device, or of the peak without a device."""
     whole = total or memory.peak_allocated_bytes or 1
-    rows = sorted(memory.ledger, key=lambda row: -row.bytes)
+    rows = sorted(_rows_at_peak(memory), key=lambda row: -row.bytes)
     for row in rows[:MEMORY_ROWS]:
         if row.bytes > 0:
             yield Part(literal(row.name), format_bytes(row.bytes), row.bytes / whole, row.name)
@@ -237,6 +247,15 @@ def _memory(memory: Memory, total: int | None) -> Iterator[Part]:
         yield Part("other", format_bytes(rest), rest / whole, "other")
     if total and (free := total - memory.peak_allocated_bytes) > 0:
         yield Part(FREE, format_bytes(free), free / whole, FREE)
+
+
+def _rows_at_peak(memory: Memory) -> list[LedgerRow]:
+    """The ledger; without owners the lines of code that allocated, as in the timeline."""
+    drawn = memory.timeline
+    if not drawn.live_bytes or all(row.name not in OWNERLESS for row in memory.ledger):
+        return memory.ledger
+    peak = max(range(len(drawn.live_bytes)), key=drawn.live_bytes.__getitem__)
+    return [LedgerRow(name, curve[peak]) for name, curve in drawn.categories.items()]
 
 
 def main_finding(record: Record, kernels: Kernels | None) -> Finding | None:
@@ -290,7 +309,7 @@ def _largest_memory(memory: Memory) -> Finding | None:
     if row is None or not memory.peak_allocated_bytes:
         return None
     name, size = row.name, row.bytes
-    if name == NO_OWNER:
+    if name in OWNERLESS:
         # Without owners, the line that holds the most.
         held: defaultdict[str, int] = defaultdict(int)
         for origin in memory.origins:
@@ -298,7 +317,10 @@ def _largest_memory(memory: Memory) -> Finding | None:
         name = max(held, key=held.__getitem__, default=name)
         size = held.get(name, size)
     share = percent(size / memory.peak_allocated_bytes, 0)
-    verdict = f"{literal(name)} holds {format_bytes(size)}, {share} of the peak."
+    of_what = "allocated bytes" if memory.is_state else "peak"
+    # A run's figures have the phase of the peak.
+    where = f", {peak_place(memory)}" if memory.device is not None and memory.peak_phase else ""
+    verdict = f"{literal(name)} holds {format_bytes(size)}, {share} of the {of_what}{where}."
     return Finding("largest-part", "note", verdict, "", "")
 
 

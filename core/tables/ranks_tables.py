@@ -164,7 +164,8 @@ def rank_memory_table(ranks: Ranks) -> Table:
         columns_for(
             RankMemoryRow,
             "rank",
-            "peak_bytes",
+            Column("device", is_optional=True, about="device of the snapshot"),
+            Column("peak_bytes", is_optional=True),
             Column("reserved_bytes", is_optional=True),
             Column("end_bytes", about="bytes alive at the end of the recording"),
             "baseline_bytes",

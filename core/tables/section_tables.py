@@ -30,9 +30,10 @@ from sysbench.core.tables.kernel_tables import (
     question_table,
     roofline_table,
 )
-from sysbench.core.tables.memory_tables import memory_tables, oom_tables
+from sysbench.core.tables.memory_tables import memory_tables
 from sysbench.core.tables.nsys_tables import nsys_tables, record_tables
 from sysbench.core.tables.numerics_tables import numerics_tables
+from sysbench.core.tables.oom_tables import oom_tables
 from sysbench.core.tables.sections import SECTIONS
 from sysbench.core.tables.table import Table
 from sysbench.core.tables.timing_tables import (

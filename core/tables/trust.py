@@ -181,7 +181,9 @@ def _round_words(timing: Timing) -> str:
 
 
 def _of_memory(memory: Memory, *, is_own: bool) -> Iterator[tuple[str, str]]:
-    whole = "the peak allocated" if memory.residual_bytes is None else "the allocator's counter"
+    whole = "what was allocated" if memory.is_state else "the peak allocated"
+    if memory.residual_bytes is not None:
+        whole = "the allocator's counter"
     yield ("ledger", _closing(memory.ledger, memory.peak_allocated_bytes, whole))
     if memory.card and memory.driver_used_bytes:
         counted_by = (

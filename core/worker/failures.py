@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import torch
 
-from sysbench.core.formatting import BINARY_UNITS, first_line
+from sysbench.core.formatting import BINARY_UNITS, first_line, short_path
 from sysbench.core.record.events import OutOfMemory, WorkerFailed
 from sysbench.core.runs.worker_process import Report
 from sysbench.core.spec.spec import RunSpec
@@ -140,6 +140,31 @@ def users_place(error: BaseException, spec: RunSpec) -> str:
             name = os.path.relpath(own[-1].filename, folder)
             place = f"{name}:{own[-1].lineno} in {own[-1].name}: {expression_of(own[-1]) or ''}"
     return place.removesuffix(": ")
+
+
+MAX_EXPRESSION = 80
+NO_PLACE = re.compile(r"(^|[\\/])torch[\\/](_|fx|nn[\\/]modules|overrides|utils|library|autograd)")
+"""Files of torch that only dispatch a call."""
+
+
+def library_place(error: BaseException) -> str:
+    """``optim/_adafactor.py:359 in _single_tensor_adafactor: step_t.item()``: innermost line of a
+    library that reads a value; empty if only this program and torch's dispatch are on the stack."""
+    root, link = os.path.dirname(os.path.dirname(os.path.dirname(__file__))), error
+    while link.__cause__ is not None:
+        link = link.__cause__
+    frames = [
+        frame
+        for frame in traceback.extract_tb(link.__traceback__)
+        if f"{os.sep}site-packages{os.sep}" in frame.filename
+        and not frame.filename.startswith(root)
+        and not NO_PLACE.search(frame.filename)
+    ]
+    if not frames:
+        return ""
+    last = frames[-1]
+    where = f"{short_path(last.filename)}:{last.lineno} in {last.name}"
+    return f"{where}: {(expression_of(last) or '')[:MAX_EXPRESSION]}".removesuffix(": ")
 
 
 def _is_users(filename: str, folder: str) -> bool:

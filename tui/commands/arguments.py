@@ -126,7 +126,8 @@ def add_file_choice(parser: argparse.ArgumentParser) -> None:
         "--device",
         type=int,
         metavar="N",
-        help="device to show if the file has several (default: the busiest)",
+        help="device to show if the file has several (default: the busiest; of a snapshot, the one "
+        "that ran out of memory, else the one with the most bytes)",
     )
     steps = parser.add_mutually_exclusive_group()
     steps.add_argument(

@@ -8,8 +8,6 @@ from functools import partial
 from itertools import chain, dropwhile
 from pathlib import Path
 
-import msgspec
-
 from sysbench.core.errors import NotFoundError
 from sysbench.core.export.report_document import inspection_as_markdown, inspection_tables
 from sysbench.core.export.text_formats import tables_as_csv, tables_as_markdown
@@ -28,7 +26,7 @@ from sysbench.core.tables.overview import overview
 from sysbench.core.tables.ranks_tables import ranks_notes, ranks_tables
 from sysbench.core.tables.section_tables import SectionSource, tables_in
 from sysbench.core.tables.sections import SECTIONS
-from sysbench.core.tables.table import Table, folded
+from sysbench.core.tables.table import Table, folded, select
 from sysbench.core.trace.roofline import roof_points
 from sysbench.tui.commands.arguments import refuse_wide_report
 from sysbench.tui.commands.inspect import NEEDS, OF_FOLDERS, RANKS
@@ -93,9 +91,10 @@ def inspection_lines(inspection: Inspection, width: int) -> Iterator[Line]:
     if nsys := inspection.nsys:
         yield from nsys_section(nsys, width)
     if memory := inspection.memory:
-        largest = largest_alike_table(memory)
-        shown = msgspec.structs.replace(largest, rows=largest.rows[:LARGEST_ROWS])
         yield from memory_section(memory, width)
+        shown = largest_alike_table(memory, LARGEST_ROWS)
+        # Without owners all categories are alike.
+        shown = select(shown, [name for name in shown.columns if name != "category"])
         yield from full_table(shown, width, drop=("block_bytes",))
 
 

@@ -19,8 +19,10 @@ from sysbench.core.tables.context import headline
 from sysbench.core.tables.kernel_tables import category_table, outlier_note, top_kernels
 from sysbench.core.tables.memory_tables import (
     card_table,
+    devices_text,
     largest_table,
     ledger_table,
+    peak_place,
     recording_notes,
 )
 from sysbench.core.tables.nsys_tables import clock_table, range_table
@@ -230,7 +232,7 @@ def memory_section(memory: Memory, width: int) -> Iterator[Line]:
     ledger = ledger_table(memory)
     numbers = tuple(name for name in ledger.columns if name != "name")
     rows = table_lines(
-        with_total(ledger, "name", "peak allocated", numbers),
+        with_total(ledger, "name", "allocated" if memory.is_state else "peak allocated", numbers),
         width,
         drop=[name for name in reversed(numbers) if name not in ("peak_bytes", "share")],
         total=True,
@@ -291,13 +293,15 @@ def _totals(memory: Memory) -> list[str]:
         *("first_step_peak_bytes", "predicted_peak_bytes", "predicted_reserved_bytes"),
     )
     names = {} if memory.source != "cpu-profiler" else {"driver_used_bytes": "resident set"}
+    if memory.is_state:
+        names = {"peak_reserved_bytes": "reserved", "end_allocated_bytes": "allocated"}
     figures = (
         f"{names.get(key, heading(key))} {_figure(key, value, memory.missing)}"
         for key in keys
         if (value := getattr(memory, key)) is not None or key in memory.missing
     )
-    phase = [f"peak in {literal(memory.peak_phase)}"] if memory.peak_phase else []
-    return [*phase, *figures, *recording_notes(memory)]
+    phase = [f"peak {literal(peak_place(memory))}"] if memory.peak_phase else []
+    return [*devices_text(memory), *phase, *figures, *recording_notes(memory)]
 
 
 def _figure(key: str, value: float | None, missing: Mapping[str, str]) -> str:

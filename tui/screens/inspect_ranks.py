@@ -33,7 +33,10 @@ ORDER = {
         *("calls", "kind", "bytes", "waiting_ns", "transfer_ns", "bus_gbs", "ranks"),
         *("most_waiting_ns", "algorithm_gbs", "group"),
     ),
-    "memory": ("rank", "peak_bytes", "reserved_bytes", "end_bytes", "largest_bytes", "largest"),
+    "memory": (
+        *("rank", "peak_bytes", "reserved_bytes", "end_bytes", "largest_bytes", "largest"),
+        "device",
+    ),
 }
 """Columns of some tables, the most important first."""
 FINDINGS = "findings"

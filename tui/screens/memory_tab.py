@@ -26,12 +26,16 @@ from sysbench.core.runs.library import Library
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.tables.cells import cells_as_text, heading
 from sysbench.core.tables.memory_tables import (
+    devices_text,
     difference_tables,
+    peak_place,
+    recording_notes,
+)
+from sysbench.core.tables.oom_tables import (
     oom_largest_table,
     oom_ledger_table,
     oom_origins_table,
     oom_table,
-    recording_notes,
     would_fit_table,
 )
 from sysbench.core.tables.section_tables import SectionSource, tables_in
@@ -50,12 +54,14 @@ SWATCH_WIDTH, AMOUNT_WIDTH = 2, 10
 
 def peak_line(memory: Memory) -> Content:
     """The allocated peak, then prediction, reserved and process memory."""
+    device, *others = devices_text(memory) or [""]
     line = Content.assemble(
-        "peak ",
+        "" if memory.is_state else "peak ",
         (amount(memory.peak_allocated_bytes), "bold $accent"),
-        f" allocated {_peak_place(memory)}",
+        f" allocated{device and f' on {device}'} ",
+        memory.moment if memory.is_state else _peak_place(memory),
     )
-    pieces = recording_notes(memory)
+    pieces = [*others, *recording_notes(memory)]
     if memory.predicted_peak_bytes and memory.prediction_error is not None:
         error = signed_percent(memory.prediction_error)
         pieces.append(f"predicted {amount(memory.predicted_peak_bytes)} ({error})")
@@ -72,8 +78,10 @@ def peak_line(memory: Memory) -> Content:
 
 def _peak_place(memory: Memory) -> str:
     """``in backward of step 2 of 3``; the time into the recording where no phase is known."""
-    place = place_in_steps(memory.timeline, memory.peak_ms) or memory.peak_phase
-    return f"in {place}" if place else f"{format_duration(memory.peak_ms * 1e6)} into the recording"
+    place = place_in_steps(memory.timeline, memory.peak_ms)
+    if place or memory.peak_phase:
+        return f"in {place}" if place else peak_place(memory)
+    return f"{format_duration(memory.peak_ms * 1e6)} into the recording"
 
 
 def _predicted_reserve(memory: Memory) -> str:
@@ -119,7 +127,8 @@ class MemoryView:
 
     Attributes:
         tables: Non-empty tables by view name.
-        timeline: None if nothing was recorded, with the reason in `no_timeline`.
+        timeline: None if nothing was recorded, with the reason in `no_timeline`; without a reason
+            the tab has only tables.
         mark_ms: Initial time of the cursor, named `mark`.
     """
 
@@ -145,8 +154,11 @@ def _steady_step(record: Record, memory: Memory) -> MemoryView:
     return MemoryView(
         head=peak_line(memory),
         tables=_views(record),
-        timeline=memory.timeline if memory.timeline.t_ms else None,
-        no_timeline=memory.missing.get("timeline", "no events were recorded"),
+        timeline=memory.timeline if memory.timeline.t_ms and not memory.is_state else None,
+        # The line above the views says it of a state.
+        no_timeline=""
+        if memory.is_state
+        else memory.missing.get("timeline", "no events were recorded"),
         mark_ms=memory.peak_ms,
         mark="peak",
     )
@@ -224,6 +236,11 @@ class MemoryTab(ViewsTab[MemoryView]):
     """Screen size when the views were placed."""
     _always_in_sight: Collection[str] = (TIMELINE,)
 
+    @property
+    def _has_timeline(self) -> bool:
+        shown = self.block
+        return shown is not None and (shown.timeline is not None or bool(shown.no_timeline))
+
     @cached_property
     def block(self) -> MemoryView | None:
         """The tab's content; of an OOM, everything until it happened."""
@@ -286,7 +303,7 @@ class MemoryTab(ViewsTab[MemoryView]):
         self._chosen, self._placed_in = name, self.app.size
         is_short = self._is_short
         _, first, *others = self.views
-        above = is_short and name == TIMELINE
+        above = is_short and name == TIMELINE and self._has_timeline
         table = first if name == TIMELINE else name
         is_split = self.app.size.width >= ROOMY and bool(others)
         if not above and is_split and table == first:
@@ -294,10 +311,10 @@ class MemoryTab(ViewsTab[MemoryView]):
         self._always_in_sight = {TIMELINE, first} if is_split else {TIMELINE}
         self.query_one("#cursor").display = self.app.size.width >= NARROWEST
         for bar in self.query(ViewBar):
-            bar.names = [*self.views][not is_short :]
+            bar.names = [*self.views][not (is_short and self._has_timeline) :]
             bar.refresh()
         super().show_view(TIMELINE if above else table)
-        self.query_one("#upper").display = above or not is_short
+        self.query_one("#upper").display = self._has_timeline and (above or not is_short)
         self.query_one("#tables").display = not above
 
     def in_sight(self) -> Collection[str]:

@@ -48,7 +48,11 @@ def main() -> int:
 
 
 def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
-    from sysbench.core.worker.failures import message_of, users_place  # lazy: `main` times torch
+    from sysbench.core.worker.failures import (  # lazy: `main` times torch
+        library_place,
+        message_of,
+        users_place,
+    )
 
     place = ""
     try:
@@ -57,7 +61,7 @@ def _answer(line: bytes, import_seconds: float) -> DryRunAnswer:
         try:
             prediction = _prediction(question)
         except Exception as error:
-            users = users_place(error, question.spec)
+            users = users_place(error, question.spec) or library_place(error)
             place = users and f"{users}: "
             raise
     except Exception as error:

@@ -16,6 +16,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 from torch.overrides import TorchFunctionMode
 
+from sysbench.core.errors import ModelError
 from sysbench.core.predict.backward import GRADIENTS
 from sysbench.core.predict.dry_run_client import PLAIN, DryRun, TrainingVariant
 from sysbench.core.predict.forward import LOGITS
@@ -37,21 +38,45 @@ from sysbench.core.worker.dry_run.vary import (
 from sysbench.core.worker.ranges import MakeRange, module_ranges
 from sysbench.core.worker.workloads.factory import FactoryParts
 from sysbench.core.worker.workloads.model_workload import Workload
-from sysbench.core.worker.workloads.stepped_workload import tensors_in
+from sysbench.core.worker.workloads.stepped_workload import EnterPhase, tensors_in
 
 
 class DryRunOptimizer:
-    """Behaves as the optimizer of `stepped_workload.optimizer_over` from its second step on."""
+    """Behaves as the optimizer of `stepped_workload.optimizer_over`, or as that of a variant, from
+    its second step on."""
 
-    def __init__(self, spec: RunSpec, parameters: list[nn.Parameter]) -> None:
-        self._kind = spec.optimizer
+    def __init__(
+        self, spec: RunSpec, parameters: list[nn.Parameter], *, variant: TrainingVariant = PLAIN
+    ) -> None:
+        self._kind = variant.optimizer or spec.optimizer
         self._parameters = parameters
         self.state = {parameter: self._state_of(parameter) for parameter in self._parameters}
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        if self._kind == "sgd":
+        if self._kind in ("sgd", "adamw-on-cpu"):
             return {}
         parameter = local_shard(parameter)
+        if self._kind == "adamw-8bit":
+            count = parameter.numel()
+            parts = [("values", count, torch.float32)]
+            if count >= LEAST_QUANTIZED:
+                scales = -(-count // QUANTIZED_TOGETHER)
+                parts = [("values", count, torch.uint8), ("scales", scales, torch.float32)]
+            return {
+                f"{name} of {moment}": torch.zeros(size, dtype=dtype, device=parameter.device)
+                for moment in ("exp_avg", "exp_avg_sq")
+                for name, size, dtype in parts
+            }
+        if self._kind == "adafactor" and parameter.dim() > 1:
+            rows, columns = [*parameter.shape], [*parameter.shape]
+            rows[-1] = columns[-2] = 1
+            return {
+                "step": torch.tensor(0.0),
+                "row_var": parameter.new_zeros(rows),
+                "col_var": parameter.new_zeros(columns),
+            }
+        if self._kind == "adafactor":
+            return {"step": torch.tensor(0.0), "variance": torch.zeros_like(parameter)}
         fused = self._kind == "adamw-fused"
         return {
             # Only the fused kernel reads it on the device; the others read it on the host.
@@ -65,6 +90,11 @@ class DryRunOptimizer:
         parameters = [one for one in self._parameters if one.grad is not None]
         used = [local_shard(parameter) for parameter in parameters]
         gradients = [local_shard(one.grad) for one in parameters if one.grad is not None]
+        if self._kind in ("adamw-8bit", "adamw-on-cpu"):
+            return  # in place by one kernel, or on the host
+        if self._kind == "adafactor":
+            _adafactor(gradients, [self.state[parameter] for parameter in parameters])
+            return
         if self._kind == "sgd":
             sgd(
                 used,
@@ -97,6 +127,34 @@ class DryRunOptimizer:
         )
 
 
+def _adafactor(gradients: list[Tensor], states: list[dict[str, Tensor]]) -> None:
+    """Allocate what `torch.optim.Adafactor` does in a loop over parameters, without its scalars.
+
+    Names and their lifetimes are torch's: a parameter's update is alive until the next one's.
+    """
+    for grad, state in zip(gradients, states, strict=True):
+        if "row_var" in state:
+            row_var, col_var = state["row_var"], state["col_var"]
+            row_mean = torch.norm(grad, dim=-1, keepdim=True)
+            row_var.lerp_(row_mean, 0.5)
+            col_mean = torch.norm(grad, dim=-2, keepdim=True)
+            col_var.lerp_(col_mean, 0.5)
+            var_estimate = row_var @ col_var
+            var_estimate.div_(row_var.mean(dim=-2, keepdim=True).clamp_(min=1e-30))
+        else:
+            grad_squared = grad * grad
+            state["variance"].lerp_(grad_squared, 0.5)
+            var_estimate = state["variance"].clone()
+        update = var_estimate.clamp_(min=1e-30).rsqrt_()
+        update.mul_(grad)
+
+
+TARGETS_KEY = "labels"
+"""Key of the targets in a batch for models that compute their own loss."""
+LEAST_QUANTIZED, QUANTIZED_TOGETHER = 4096, 256
+"""Elements of the smallest tensor with moments of a byte, and of a block with one scale."""
+
+
 class DryRunWorkload(Workload):
     """Workload of any model on meta tensors.
 
@@ -110,7 +168,7 @@ class DryRunWorkload(Workload):
         super().__init__(
             _runnable(requested_spec),
             torch.device("meta"),
-            DryRunOptimizer,  # type: ignore[arg-type]
+            partial(DryRunOptimizer, variant=variant),  # type: ignore[arg-type]
         )
 
     def _parts(self) -> FactoryParts:
@@ -127,6 +185,31 @@ class DryRunWorkload(Workload):
             again = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), self._casting())}
             model.gradient_checkpointing_enable(again)  # type: ignore[operator]
         return model
+
+    def _forward(self) -> Any:
+        whole = self.batch
+        if isinstance(whole, Mapping) and isinstance(whole.get(TARGETS_KEY), Tensor):
+            self.batch = {**whole, TARGETS_KEY: self._part(whole[TARGETS_KEY])}
+        try:
+            return super()._forward()
+        finally:
+            self.batch = whole
+
+    def _loss_of(self, output: Any, enter: EnterPhase) -> Tensor:
+        if self._variant.loss_chunks > 1 and self.parts.loss is not None:
+            raise ModelError("the factory's loss() is its own, and sees all tokens")
+        whole = self.targets
+        if whole is not None:
+            self.targets = self._part(whole)
+        try:
+            return super()._loss_of(output, enter)
+        finally:
+            self.targets = whole
+
+    def _part(self, targets: Tensor) -> Tensor:
+        """The targets of the first part of a chunked loss."""
+        chunks = self._variant.loss_chunks
+        return targets if chunks == 1 else targets[:, : -(-targets.shape[1] // chunks)]
 
     @contextmanager
     def _casting(self) -> Iterator[None]:

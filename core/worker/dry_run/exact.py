@@ -132,13 +132,17 @@ def dry_run_at_depth(
         Exception: Any error of the user's code.
     """
     if spec.is_own:
-        run = _of_configuration(spec, capability) if variant == PLAIN else None
+        is_alike = variant.is_alike_in_all_blocks
+        run = _of_configuration(spec, capability, variant) if is_alike else None
         if run is not None:
             return run, f", {SHALLOW - 1} and {SHALLOW} blocks extended to {run.layers}"
         return dry_run(spec, capability, variant), " of the whole model"
-    if spec.layers <= SHALLOW or variant != PLAIN:  # the last block gathers no other one ahead
+    # With shards the last block gathers no other one ahead.
+    if spec.layers <= SHALLOW or not variant.is_alike_in_all_blocks:
         return dry_run(spec, capability, variant), ""
-    small, large = (dry_run(spec.changed(layers=layers), capability) for layers in DEPTHS[:2])
+    small, large = (
+        dry_run(spec.changed(layers=layers), capability, variant) for layers in DEPTHS[:2]
+    )
     how = f", {SHALLOW - 1} and {SHALLOW} layers extended to {spec.layers}"
     return _deep(small, large, spec.layers, on_cuda=spec.on_cuda), how
 
@@ -150,19 +154,21 @@ def _deep(small: DryRun, large: DryRun, layers: int, *, on_cuda: bool) -> DryRun
     return replace(extended(small, large, layers), trace=trace)
 
 
-def _of_configuration(spec: RunSpec, capability: str | None) -> DryRun | None:
+def _of_configuration(
+    spec: RunSpec, capability: str | None, variant: TrainingVariant
+) -> DryRun | None:
     """Extend the dry run of a model with repeated blocks; None for other models."""
     if source_of(spec.model).door != "hf" or spec.trust_code:
         return None
     try:
-        return _extend(spec, capability)
+        return _extend(spec, capability, variant)
     except Exception:
         # No shallow model can be built, or the blocks behave differently. The dry run of the
         # whole model follows and raises any error.
         return None
 
 
-def _extend(spec: RunSpec, capability: str | None) -> DryRun | None:
+def _extend(spec: RunSpec, capability: str | None, variant: TrainingVariant) -> DryRun | None:
     _, config = model_class(spec)
     layers = getattr(config, DEPTH, 0)
     if layers <= sum(DEPTHS):  # the whole model takes no longer
@@ -189,7 +195,7 @@ def _extend(spec: RunSpec, capability: str | None) -> DryRun | None:
         changed = {name: list(value[:depth]) for name, value in lists.items()} | {key: depth}
         arguments = canonical_arguments(decoded_arguments(spec.model_args) | changed)
         places = Places(place_of, place_of, depth)
-        return dry_run(spec.changed(model_args=arguments), capability, places=places)
+        return dry_run(spec.changed(model_args=arguments), capability, variant, places)
 
     small, large, third = map(shallow, DEPTHS)
     run = _deep(small, large, layers, on_cuda=spec.on_cuda)

@@ -1,4 +1,4 @@
-"""The reserved memory of a measured step, predicted in the process that measured it."""
+"""Predictions of a measured step, or of one that ran out of memory, in the same process."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sysbench.core.predict.allocator_settings import parse_allocator_settings
 from sysbench.core.predict.dry_run_client import ExactPrediction, canonical_spec, unsupported_reason
 from sysbench.core.predict.requests import Shortage, replay_requests
 from sysbench.core.predict.sizes import workspace_bytes
+from sysbench.core.record.memory import OomSnapshot
 from sysbench.core.record.record import Memory
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.worker.dry_run.exact import exact_prediction
@@ -59,9 +60,27 @@ def with_dry_run(memory: Memory, spec: RunSpec) -> Memory:
         except ShortInModel as short:
             why = str(short)
         except Exception as error:  # code that reads values
-            cause = error.__cause__ or error
-            why = f"the dry run failed: {type(cause).__name__}: {first_line(message_of(cause))}"
+            why = _why_failed(error)
     return msgspec.structs.replace(memory, missing=memory.missing | dict.fromkeys(found, why))
+
+
+def oom_with_dry_run(snapshot: OomSnapshot, spec: RunSpec) -> OomSnapshot:
+    """Add the peak that a dry run of a user's model predicts, or the reason why there is none."""
+    why = unsupported_reason(spec)
+    if why is None:
+        try:
+            peak = exact_prediction(canonical_spec(spec)).peak_bytes
+            return msgspec.structs.replace(snapshot, predicted_peak_bytes=peak)
+        except Exception as error:  # code that reads values
+            why = _why_failed(error)
+    return msgspec.structs.replace(
+        snapshot, missing=snapshot.missing | {"predicted_peak_bytes": why}
+    )
+
+
+def _why_failed(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return f"the dry run failed: {type(cause).__name__}: {first_line(message_of(cause))}"
 
 
 def _reserved_peak(prediction: ExactPrediction, spec: RunSpec) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from sysbench.core.errors import ModelError
-from sysbench.core.predict.dry_run_client import TrainingVariant
+from sysbench.core.predict.dry_run_client import NO_HEAD, NO_LAYER, TrainingVariant
 from sysbench.core.worker.workloads.model_workload import blocks_of
 
 if TYPE_CHECKING:
@@ -123,34 +123,57 @@ SCALE = 2.0
 def adapt(model: nn.Module, rank: int) -> None:
     """Freeze the model and add LoRA adapters to its linear layers, except the head.
 
-    A linear layer with as many rows as an embedding is a head. Adapters have the layer's dtype.
-    Weights outside linear layers, such as fused experts, stay frozen.
+    If convolutions hold more weights than these layers, they get adapters, too. Adapters have the
+    layer's dtype. Weights outside of both, such as fused experts, stay frozen.
 
     Raises:
         ModelError: The model has no such layer.
     """
     model.requires_grad_(False)
-    tables = [one for one in model.modules() if isinstance(one, nn.Embedding)]
-    heads = {table.num_embeddings for table in tables}
-    layers = [
-        (layer, shape)
-        for layer in list(model.modules())
-        if (shape := _shape(layer)) is not None and shape[1] not in heads
-    ]
+    linear = [layer for layer in model.modules() if _widths(layer) is not None]
+    convolutions = [layer for layer in model.modules() if _is_dense_convolution(layer)]
+    heads = _vocabulary_layers(model) or _last_if_unused(linear, convolutions)
+    layers = [layer for layer in linear if all(layer is not head for head in heads)]
+    if _weights_of(convolutions) > _weights_of(layers):
+        layers += convolutions
     if not layers:
-        raise ModelError("the model has no linear layer to adapt")
-    for layer, (width_in, width_out) in layers:
-        options: dict[str, Any] = {
-            "bias": False,
-            "device": layer.weight.device,
-            "dtype": layer.weight.dtype,
-        }
-        layer.add_module("lora_A", nn.Linear(width_in, rank, **options))
-        layer.add_module("lora_B", nn.Linear(rank, width_out, **options))
+        raise ModelError(NO_LAYER)
+    for layer in layers:
+        down, up = _adapters(layer, rank)
+        layer.add_module("lora_A", down)
+        layer.add_module("lora_B", up)
         layer.register_forward_hook(_add_adapter)
 
 
-def _shape(layer: nn.Module) -> tuple[int, int] | None:
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def _is_dense_convolution(layer: nn.Module) -> bool:
+    return isinstance(layer, CONVOLUTIONS) and layer.groups == 1
+
+
+def _weights_of(layers: Sequence[Any]) -> int:
+    return sum(layer.weight.numel() for layer in layers)
+
+
+def _last_if_unused(linear: Sequence[Any], convolutions: Sequence[Any]) -> Sequence[Any]:
+    """The last linear layer if no layer has inputs of its width: then it makes the output."""
+    used = {widths[0] for layer in linear if (widths := _widths(layer)) is not None}
+    used |= {layer.in_channels for layer in convolutions}
+    return [layer for layer in linear[-1:] if layer.weight.shape[0] not in used]
+
+
+def _vocabulary_layers(model: nn.Module) -> list[nn.Module]:
+    """Linear layers with as many outputs as an embedding has rows."""
+    tables = {one.num_embeddings for one in model.modules() if isinstance(one, nn.Embedding)}
+    return [
+        layer
+        for layer in model.modules()
+        if (widths := _widths(layer)) is not None and widths[1] in tables
+    ]
+
+
+def _widths(layer: Any) -> tuple[int, int] | None:
     """Input and output widths of a linear layer; None for other modules."""
     if type(layer) is nn.Linear:
         return layer.in_features, layer.out_features
@@ -160,9 +183,48 @@ def _shape(layer: nn.Module) -> tuple[int, int] | None:
     return None
 
 
+def _adapters(layer: Any, rank: int) -> tuple[nn.Module, nn.Module]:
+    """Both factors of an adapter; of a convolution the second one has a kernel of one element."""
+    options: dict[str, Any] = {
+        "bias": False,
+        "device": layer.weight.device,
+        "dtype": layer.weight.dtype,
+    }
+    widths = _widths(layer)
+    if widths is not None:
+        width_in, width_out = widths
+        return nn.Linear(width_in, rank, **options), nn.Linear(rank, width_out, **options)
+    same = {
+        name: getattr(layer, name)
+        for name in ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+    }
+    down = type(layer)(layer.in_channels, rank, **same, **options)
+    return down, type(layer)(rank, layer.out_channels, 1, **options)
+
+
 def _add_adapter(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     result: Tensor = output + layer.lora_B(layer.lora_A(inputs[0])) * SCALE
     return result
+
+
+def chunk_loss(model: nn.Module, chunks: int) -> None:
+    """Let the output layer see the first part of the tokens.
+
+    What is alive then is what a loss in parts has: logits of one part, the gradient of all hidden
+    states, and that of the layer's weight once.
+
+    Raises:
+        ModelError: No layer has the vocabulary as its outputs.
+    """
+    heads = _vocabulary_layers(model)
+    if not heads:
+        raise ModelError(NO_HEAD)
+
+    def first_part(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        hidden, *others = inputs
+        return hidden[..., : -(-hidden.shape[-2] // chunks), :], *others
+
+    heads[-1].register_forward_pre_hook(first_part)
 
 
 def vary(model: nn.Module, variant: TrainingVariant) -> None:
@@ -173,5 +235,7 @@ def vary(model: nn.Module, variant: TrainingVariant) -> None:
     """
     if variant.lora_rank:
         adapt(model, variant.lora_rank)
+    if variant.loss_chunks > 1:
+        chunk_loss(model, variant.loss_chunks)
     if variant.shards > 1:
         shard(model, variant.shards)

@@ -85,9 +85,7 @@ class Tagger:
     def _hooks(self, workload: SteppedWorkload) -> Iterator[Any]:
         if not is_compiled(workload.model):  # a hook would be compiled in
             yield workload.model.register_forward_hook(self._tag_output)
-        modules: dict[Tensor, str] = {
-            parameter: _module_of(name) for name, parameter in workload.model.named_parameters()
-        }
+        modules = _modules_of(workload.model)
         leaves = modules | dict.fromkeys(workload.inputs, WHOLE_MODEL)
         for parameter, module in leaves.items():
             if parameter.requires_grad:
@@ -131,13 +129,20 @@ class Tagger:
 
     def _state_tagger(self, modules: Mapping[Tensor, str]) -> Callable[..., None]:
         def tag_state(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            for parameter, state in optimizer.state.items():
-                for value in state.values():
-                    if isinstance(value, Tensor):
-                        module = modules.get(parameter, WHOLE_MODEL)
-                        self.tag(value, "optimizer state", module)
+            self._tag_state(optimizer, modules)
 
         return tag_state
+
+    def _tag_state(self, optimizer: torch.optim.Optimizer, modules: Mapping[Tensor, str]) -> None:
+        for parameter, state in optimizer.state.items():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    self.tag(value, "optimizer state", modules.get(parameter, WHOLE_MODEL))
+
+    def tag_optimizer_state(self, workload: SteppedWorkload) -> None:
+        """Tag the state that the optimizer has now, also in the middle of its first step."""
+        if workload.optimizer is not None:
+            self._tag_state(workload.optimizer, _modules_of(workload.model))
 
     def _pack(self, tensor: Tensor) -> tuple[str, Tensor]:
         """Tag a tensor that is saved for backward; parameters are not activations."""
@@ -181,6 +186,10 @@ class _CastWatcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if module is not None and _address(result) not in self._weights:
                 self._tag(result, "autocast weight copies", module)
         return result
+
+
+def _modules_of(model: nn.Module) -> dict[Tensor, str]:
+    return {parameter: _module_of(name) for name, parameter in model.named_parameters()}
 
 
 def _module_of(name: str) -> str:

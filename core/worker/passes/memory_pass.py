@@ -8,7 +8,8 @@ import msgspec
 
 from sysbench.core.errors import SysbenchError
 from sysbench.core.memory.allocations import MAX_OFFSET_US, Notes
-from sysbench.core.memory.block import describe_memory, snapshot_at_oom
+from sysbench.core.memory.block import describe_memory
+from sysbench.core.memory.oom_snapshot import snapshot_at_oom
 from sysbench.core.record.events import (
     Noticed,
     ResultReported,
@@ -19,7 +20,7 @@ from sysbench.core.record.events import (
 from sysbench.core.runs.worker_process import Job, Report
 from sysbench.core.spec.spec import DIMENSION_NAMES, RunSpec
 from sysbench.core.storage import write_atomically
-from sysbench.core.worker.dry_run.reserve import with_dry_run
+from sysbench.core.worker.dry_run.reserve import oom_with_dry_run, with_dry_run
 from sysbench.core.worker.failures import ran_out_of_memory
 from sysbench.core.worker.limits import OOM_RESERVE_BYTES, without_limit
 from sysbench.core.worker.memory.cpu_recorder import CpuRecorder
@@ -49,6 +50,9 @@ def report_oom_snapshot(
         report(Noticed(message=f"live allocations unknown: {type(error).__name__}: {error}"))
         return
     report(ResultReported(block="oom", data=msgspec.to_builtins(snapshot)))
+    if job.spec.is_own:  # reported before: the dry run executes the user's code again
+        snapshot = oom_with_dry_run(snapshot, job.spec)
+        report(ResultReported(block="oom", data=msgspec.to_builtins(snapshot)))
 
 
 WARMUP_STEPS = 2
@@ -119,6 +123,7 @@ def _record(
             _rehearse(job.spec)
         # Mapped memory counts against the limit; free it so that the report can be written.
         reserve = bytearray(OOM_RESERVE_BYTES)
+    workload: SteppedWorkload | None = None
     with recorder:
         try:
             readings = Readings(job.spec, report)
@@ -129,7 +134,9 @@ def _record(
             readings.read(None, "build")
             step_ms = _take_steps(workload, recorder, tagger, readings, report)
         except BaseException:
-            del reserve  # no function call here: the CPU recorder would allocate to record it
+            del reserve  # no function call before: the CPU recorder would allocate to record it
+            if workload is not None:
+                tagger.tag_optimizer_state(workload)  # made by the step that did not finish
             raise
     report_own_model(workload, report)
     report_sdpa_kernel(workload, report)

@@ -281,5 +281,5 @@ class TestWhereTheReplayCannotKnow:
 def test_the_blocks_of_a_real_snapshot_are_not_guessed(shared_data: Path) -> None:
     """Its ring begins late: 17 blocks and all segments are older than its events."""
     raw = pickle.loads((shared_data / "snapshots" / "allocator_test.pickle").read_bytes())
-    sizes = block_sizes(raw, snapshot_from(raw).busiest_device)
+    sizes = block_sizes(raw, snapshot_from(raw).default_device)
     assert (sizes.bytes is None) == bool(sizes.missing)

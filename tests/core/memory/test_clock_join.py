@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sysbench.core.memory.allocations import Notes, PhaseMark, Sounding, Tag, join_clocks
-from sysbench.core.memory.block import Recording, describe_memory, snapshot_at_oom
+from sysbench.core.memory.block import Recording, describe_memory
 from sysbench.core.memory.history import History, OomEvent
+from sysbench.core.memory.oom_snapshot import snapshot_at_oom
 
 START_NS = 1_800_000_000_000_000_000
 MS = 1_000_000

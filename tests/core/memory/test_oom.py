@@ -14,20 +14,22 @@ from hypothesis import strategies as st
 
 from sysbench.core.errors import DamagedFileError
 from sysbench.core.memory.allocations import ModuleMark, Notes, PhaseMark, Tag
-from sysbench.core.memory.block import Counters, Recording, snapshot_at_oom
+from sysbench.core.memory.block import Counters, Recording
 from sysbench.core.memory.history import Frame, History, OomEvent
 from sysbench.core.memory.oom import (
     asked_by,
     describe_oom,
     held,
     refused,
+    remedy,
     what_fits,
 )
+from sysbench.core.memory.oom_snapshot import snapshot_at_oom
 from sysbench.core.memory.snapshot_reading import refusal_in
 from sysbench.core.predict.closed_form import predict
 from sysbench.core.predict.sizes import workspace_bytes
 from sysbench.core.record.events import OutOfMemory
-from sysbench.core.record.memory import OomSnapshot
+from sysbench.core.record.memory import LedgerRow, OomSnapshot
 from sysbench.core.record.record import PassRecord
 from sysbench.core.spec.spec import RunSpec
 
@@ -247,6 +249,10 @@ class TestDescribing:
         assert refused(oom).startswith("tried to allocate 128 MiB in forward, 200 B free, the all")
         assert asked_by(oom) == "aten::mm in blocks.3"
         assert held(oom) == "1.27 KiB of 300 MiB allocated"
+        on_card = describe_oom(
+            event(allocated_bytes=70 * MIB, reserved_bytes=110 * MIB), None, SPEC
+        )
+        assert held(on_card) == "70.0 MiB of 300 MiB allocated, 40.0 MiB reserved and free"
         assert "batch 7 (not 32) or context 182 (not 512) fits into 300 MiB" in what_fits(oom)
 
     def test_a_spec_that_should_fit_gets_no_smaller_size(self) -> None:
@@ -256,6 +262,33 @@ class TestDescribing:
     def test_a_limit_below_the_weights_fits_nothing(self) -> None:
         oom = describe_oom(event(capacity_bytes=MIB), None, SPEC)
         assert "not even batch 1 or context 1" in what_fits(oom)
+
+    @pytest.mark.parametrize(
+        ("phase", "ledger", "words"),
+        [
+            ("optimizer", {"parameters": 60, "gradients": 60, "activations": 1}, "Use another"),
+            ("optimizer", {}, "Use another optimizer, a lower precision or shards: requests of"),
+            ("optimizer", {"parameters": 60, "temporaries (optimizer)": 60}, "cannot help"),
+            # A weight's gradient is larger than all that batch and context decide.
+            ("backward", {"parameters": 90, "gradients": 30, "activations": 1}, "1.00 MiB of the"),
+            ("backward", {"parameters": 90, "activations": 70}, "Lower batch or context."),
+            ("forward", {"parameters": 120, "activations": 1}, "Lower batch or context."),
+            ("forward", {}, "Lower batch or context."),
+            ("build", {"parameters": 120}, "Use another"),
+        ],
+    )
+    def test_advice_asks_who_holds_the_memory(
+        self, phase: str, ledger: dict[str, int], words: str
+    ) -> None:
+        rows = [LedgerRow(name, size * MIB) for name, size in ledger.items()]
+        spec = SPEC.changed(compile="default")  # without a prediction of what fits
+        oom = describe_oom(event(phase=phase), OomSnapshot(free_bytes=70 * MIB, ledger=rows), spec)
+        assert words in remedy(oom)
+        assert ("batch or context" in remedy(oom)) == remedy(oom).startswith("Lower")
+
+    def test_sizes_that_fit_are_the_advice_if_there_are_any(self) -> None:
+        oom = describe_oom(event(phase="optimizer"), self.ALIVE, SPEC)
+        assert remedy(oom).startswith("By the closed form batch 7 (not 32)")
 
 
 def test_a_record_of_before_is_still_read() -> None:

@@ -121,7 +121,7 @@ class TestForm:
                 "device_traces": [[event("alloc", 1, 5)], [event("alloc", 2, 6)] * 2],
             }
         )
-        assert snapshot.busiest_device == 1
+        assert snapshot.default_device == 1
         assert snapshot.history(0).change.tolist() == [5]
         assert list(snapshot.history(0).survivors) == []
         assert list(snapshot.history(1).survivors) == [(1, 9)]

@@ -12,6 +12,7 @@ from sysbench.core.memory.foreign import describe_snapshot
 from sysbench.core.memory.snapshot_reading import snapshot_from
 from sysbench.core.tables.memory_tables import (
     devices_table,
+    devices_text,
     largest_table,
     memory_table,
     origins_table,
@@ -83,7 +84,7 @@ def test_another_device_can_be_chosen() -> None:
     memory = describe_snapshot(snapshot_from(raw), 1)
     assert memory.peak_allocated_bytes == 9216
     assert devices_table(memory).column("is_described") == [False, True]
-    assert "2 devices: this is number 1, not the busiest" in recording_notes(memory)
+    assert devices_text(memory) == ["device 1", "other device: 0 (3.00 KiB)"]
     with pytest.raises(DamagedFileError, match="no device 2 in the snapshot, which has 0, 1"):
         describe_snapshot(snapshot_from(raw), 2)
 
@@ -99,6 +100,7 @@ def test_each_of_several_devices_has_its_own_peak() -> None:
     assert table.column("device") == [0, 1, 3]
     assert table.column("peak_allocated_bytes") == [3072, 9216, 0]
     assert table.column("end_allocated_bytes") == [0, 9216, 0]
-    assert table.column("is_described") == [True, False, False]
-    assert memory.peak_allocated_bytes == 3072
-    assert "3 devices: this is number 0, the busiest" in recording_notes(memory)
+    assert table.column("is_described") == [False, True, False]  # the one with the most bytes
+    assert memory.device == 1
+    assert memory.peak_allocated_bytes == 9216
+    assert devices_text(memory) == ["device 1", "other devices: 0 (3.00 KiB), 3 (0 B)"]

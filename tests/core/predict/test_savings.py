@@ -49,6 +49,11 @@ def test_what_cannot_be_predicted_is_named_and_ends_nothing() -> None:
 
     found = savings_of(RunSpec(**XL), predict_exactly)
     assert found.unknown == {"precision": "exact mode cannot run this step: of its own"}
+    assert found.refused.keys() == {"precision=bf16", "precision=bf16-pure"}
+    assert any(
+        remark.startswith("not predicted, precision=bf16, precision=bf16-pure: exact mode")
+        for remark in found.remarks
+    )
     assert {"optimizer": "sgd"} in [row.settings for row in found.savings]
     with pytest.raises(SpecError, match=r"--savings = True: not for this spec: torch\.compile"):
         savings_of(RunSpec(**XL, compile="default"), predict)

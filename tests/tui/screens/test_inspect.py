@@ -158,6 +158,33 @@ async def test_another_file_follows(
         assert "against" not in [one.binding.action for one in screen.active_bindings.values()]
 
 
+async def test_a_snapshot_names_its_device_and_a_state_has_no_empty_timeline(
+    app: SysbenchApp, tmp_path: Path
+) -> None:
+    blocks = [
+        {"address": at * 2**20, "size": 2**20, "requested_size": 2**20, "state": "active_allocated"}
+        for at in range(1, 4)
+    ]
+    segment = {"device": 3, "address": 2**20, "total_size": 2**23, "blocks": blocks}
+    event = {"action": "alloc", "addr": 4096, "size": 2**10, "time_us": 1, "frames": []}
+    path = tmp_path / "state.pickle"
+    path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": [[event]]}))
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, app, path)
+        await until(pilot, lambda: screen.bar.names == ("findings", "memory") and screen.tab)
+        words = app.export_screenshot().replace("&#160;", " ")
+        assert "other device: 0 (1.00 KiB)" in words
+        assert "3.00 MiB allocated on device 3" in words
+        await pilot.press("2")
+        await until(pilot, lambda: isinstance(screen.tab, MemoryTab))
+        tab = screen.tab
+        assert isinstance(tab, MemoryTab)
+        head = str(tab.query_one(".head", Static).content)
+        assert head.startswith("3.00 MiB allocated on device 3 when the snapshot was taken")
+        assert "peak is unknown" in head
+        assert not tab.query_one("#upper").display and tab.query_one("#tables").display
+
+
 async def test_an_export_has_a_tab_of_what_only_nsys_knows(
     app: SysbenchApp, nsys_export: Path
 ) -> None:

@@ -18,7 +18,7 @@ from sysbench.core.predict.fit_grid import fit
 from sysbench.core.record.events import AnyEvent, OutOfMemory
 from sysbench.core.record.memory import Oom
 from sysbench.core.record.record import Record
-from sysbench.core.runs.run_directory import RunDirectory
+from sysbench.core.runs.run_directory import RunDirectory, find_run
 from sysbench.core.runs.stored_records import replay_events
 from sysbench.core.runs.worker_process import Job, uncaught_refusal
 from sysbench.core.spec.spec import RunSpec
@@ -26,6 +26,7 @@ from sysbench.core.worker.failures import NOT_SAID, OomObserver, cuda_state, rep
 from sysbench.core.worker.limits import leftover_allocation_notice
 from sysbench.core.worker.memory.cuda_recorder import CudaRecorder
 from sysbench.core.worker.workloads.make_workload import StepError
+from sysbench.tui.cli import main
 from tests.core.worker.memory.cuda_double import Cuda
 
 MIB = 2**20
@@ -110,6 +111,41 @@ class TestARealRefusal:
 
     def test_the_events_alone_tell_the_same(self, oom_run: RunDirectory, record: Record) -> None:
         assert replay_events(oom_run).record().passes == record.passes
+
+
+TABLE_MODEL = """
+from torch import nn
+
+
+def make(vocab=40_000, width=320):
+    return nn.Sequential(nn.Embedding(vocab, width), nn.Linear(width, 500))
+"""
+
+
+def test_state_of_a_first_step_that_failed_is_optimizer_state(
+    tmp_path: Path, sysbench_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Many weights, few activations: the first moment is made, the second is refused."""
+    path = tmp_path / "table_model.py"
+    path.write_text(TABLE_MODEL)
+    spec = ("batch=2", "context=16", "device=cpu", "optimizer=adamw-loop")
+    arguments = ("--passes", "memory", "--memory-limit", "185MiB")
+    assert main(["run", f"{path}:make", *spec, *arguments]) == 1
+    record = find_run("last").record()
+    oom = record.passes[0].oom
+    assert oom is not None and oom.phase == "optimizer"
+    table, rest = 4 * 40_000 * 320, 4 * (320 * 500 + 500)
+    rows = {row.name: row.bytes for row in oom.ledger}
+    assert oom.requested_bytes == table
+    assert rows["parameters"] == rows["gradients"] == table + rest
+    assert table <= rows["optimizer state"] <= table + 64
+    assert rows.get("temporaries (optimizer)", 0) <= 64
+    # The dry run predicts the steady step: weights, gradients and both moments at least.
+    assert oom.predicted_peak_bytes is not None
+    assert 4 * (table + rest) <= oom.predicted_peak_bytes < 6 * (table + rest)
+    finding = record.findings[0]
+    assert "the predicted peak is " in finding.why
+    assert finding.next.startswith("Use another optimizer, a lower precision or shards: batch and")
 
 
 UNDER_LIMITS = """
