@@ -15,7 +15,8 @@ from sysbench.core.formatting import milliseconds as milliseconds
 from sysbench.core.formatting import percent as percent
 from sysbench.core.formatting import signed_percent as signed_percent
 from sysbench.core.formatting import significant as significant
-from sysbench.core.spec.own_model import argument_words
+from sysbench.core.spec.command_line import job_command
+from sysbench.core.spec.own_model import JOB, argument_words
 from sysbench.core.spec.spec import NUMERIC_WORKLOADS, RunSpec
 
 if TYPE_CHECKING:
@@ -179,6 +180,8 @@ def _settings(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     workload = spec.get("workload", "transformer")
     if workload in NUMERIC_WORKLOADS:
         return [("workload", str(workload)), ("device", str(spec.get("device", "?")))]
+    if workload == JOB:
+        return [("model", str(spec.get("model", "?"))), ("command", job_command(spec))]
     parts = [
         ("model", bare_attention(spec) if workload == "attention" else str(spec.get("model", "?"))),
         *([] if spec.get("batch") == 0 else [("batch", f"B{spec.get('batch', '?')}")]),

@@ -41,6 +41,7 @@ from sysbench.core.record.record import Record, Timing
 from sysbench.core.record.timing import Round
 from sysbench.core.spec.choices import precision_named
 from sysbench.core.spec.fields import keys_deciding
+from sysbench.core.spec.own_model import JOB
 
 NO_ROUND = "no round counts in"
 _SIDES_TO_BLOCK = 2  # rounds of one side in an ABBA block
@@ -93,7 +94,7 @@ def verdict_of(
         return msgspec.structs.replace(
             verdict, verdict="not the same computation", why=other_work, next="", more_rounds=None
         )
-    if verdict.verdict != "not decidable" or verdict.next:
+    if verdict.verdict != "not decidable" or verdict.next or a.spec.get("workload") == JOB:
         return verdict
     command = shlex.join(("sysbench-tui", "ab", a.id, b.id))
     return msgspec.structs.replace(verdict, next=f"`{command}` runs an A/B test")

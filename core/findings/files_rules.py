@@ -101,6 +101,9 @@ NO_MAIN_CAUSE = ("for several reasons", "See the idle rows of the kernel table."
 FileRule = Callable[[Kernels], Finding | None]
 
 
+LOADER_RULE = "file-data-loader"
+
+
 def findings_of_file(kernels: Kernels, ranks: Ranks | None = None) -> list[Finding]:
     """The findings of all rules, the costliest first, then those of the file's ranks."""
     rules: list[FileRule] = [*RULES, partial(exposed_communication, ranks=ranks)]
@@ -396,7 +399,7 @@ def data_loader(kernels: Kernels) -> Finding | None:
     rows = _loader_ranges(kernels)
     calls, open_ns = sum(row.calls for row in rows), sum(row.host_ns for row in rows)
     return Finding(
-        rule="file-data-loader",
+        rule=LOADER_RULE,
         severity="warning",
         verdict=f"The {who} waits {_ms(waiting_ns)} of {_ms(whole_ns)} ms "
         f"({percent(waiting_ns / whole_ns, 0)}) for the data loader.",

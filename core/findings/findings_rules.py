@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sysbench.core.compare.rounds import inside
+from sysbench.core.findings import job_rules as jobs
 from sysbench.core.findings import kernels_rules as kernels
 from sysbench.core.findings import measuring_rules as measuring
 from sysbench.core.findings import memory_rules as memory
@@ -46,12 +47,36 @@ TIME_RULES: frozenset[Rule] = frozenset(
 """Rules that use times and clocks, which mean nothing on a simulated device."""
 
 
+OF_JOBS: tuple[Rule, ...] = (
+    *(rule for rule in measuring.RULES if rule is not measuring.ended_early),
+    *(kernels.tracing_perturbed, *jobs.RULES),
+)
+"""Rules on a user's command, which ends as it likes and whose settings are its own."""
+
+
 def findings_of(record: Record) -> list[Finding]:
     """The findings of all rules, most severe first."""
-    no_times = measuring.null_gpu(record) is not None
-    rules = [rule for rule in (*RULES, all_is_well) if not (no_times and rule in TIME_RULES)]
-    findings = [finding for rule in rules if (finding := rule(record)) is not None]
+    if record.job is not None:
+        from sysbench.core.findings.files_rules import (  # lazy: numpy
+            LOADER_RULE,
+            findings_of_file,
+        )
+
+        traced = findings_of_file(record.kernels) if record.kernels else []
+        # All steps of the command say more about its loader than the traced ones.
+        findings = [
+            *_found(OF_JOBS, record),
+            *(found for found in traced if found.rule != LOADER_RULE),
+        ]
+    else:
+        findings = _found((*RULES, all_is_well), record)
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _found(rules: Sequence[Rule], record: Record) -> list[Finding]:
+    no_times = measuring.null_gpu(record) is not None
+    used = [rule for rule in rules if not (no_times and rule in TIME_RULES)]
+    return [finding for rule in used if (finding := rule(record)) is not None]
 
 
 def all_is_well(record: Record) -> Finding | None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 PassName = Literal["timing", "trace", "memory", "nsys", "numerics"]
 BlockName = Literal[
-    "timing", "kernels", "memory", "compile", "nsys", "distributed", "oom", "numerics"
+    "timing", "kernels", "memory", "compile", "nsys", "distributed", "oom", "numerics", "job"
 ]
 """Blocks that a worker may report. ``oom`` goes into the record of the pass that ran out of memory;
 each other block is a field of `sysbench.core.record.record.Record`.
@@ -53,7 +53,7 @@ _ROWS = (
     Pass(
         name="timing",
         block="timing",
-        also=("compile", "distributed"),
+        also=("compile", "distributed", "job"),
         step_ms="step.median_ms",
         takes_ranks=True,
     ),

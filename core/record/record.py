@@ -19,6 +19,7 @@ from sysbench.core.record.compile import GeneratedKernel as GeneratedKernel
 from sysbench.core.record.distributed import Distributed as Distributed
 from sysbench.core.record.environment import Roof
 from sysbench.core.record.events import Neighbour, Outcome
+from sysbench.core.record.job import WatchedJob as WatchedJob
 from sysbench.core.record.memory import (
     LARGER_BLOCKS,
     ClosedForm,
@@ -383,6 +384,7 @@ class Record(Block, frozen=True, kw_only=True):
     numerics: Numerics | None = None
     compile: Compile | None = None
     distributed: Distributed | None = None
+    job: WatchedJob | None = None
     telemetry: Telemetry | None = None
     missing: dict[str, str] = {}
 

@@ -46,7 +46,14 @@ from sysbench.core.record.events import (
     WarmupStepTimed,
 )
 from sysbench.core.record.memory import Oom, OomSnapshot
-from sysbench.core.record.record import Distributed, Finding, PassRecord, Record, Timing
+from sysbench.core.record.record import (
+    Distributed,
+    Finding,
+    PassRecord,
+    Record,
+    Timing,
+    WatchedJob,
+)
 from sysbench.core.record.timing import Round
 from sysbench.core.runs.added_rounds import Attempt, RoundLog
 from sysbench.core.runs.run_directory import Header, RunDirectory
@@ -271,6 +278,8 @@ class RecordBuilder:
         block = msgspec.convert(event.data, _TYPES[event.block])
         blocks = self._attempt.blocks if self._attempt else self._blocks
         blocks[event.block] = block
+        if isinstance(block, WatchedJob):
+            self._worker_pids.update(row.pid for row in block.ranks)
         if isinstance(block, Distributed):
             # Process ids of this host: other hosts have their own.
             self._worker_pids.update(row.pid for row in block.rows if not row.host)
@@ -337,7 +346,7 @@ class RecordBuilder:
             status=self.status or "running",
             created_ns=self.header.created_ns,
             ended_ns=self.ended_ns,
-            spec=msgspec.to_builtins(spec),
+            spec=_spec_of_record(spec, self.environment),
             parameters=prediction.parameters or own_parameters(self.environment),
             environment=self.environment,
             prediction=prediction_to_store(prediction, spec),
@@ -358,6 +367,12 @@ class RecordBuilder:
         )
         lost = [lines_lost(self.lines_lost)] if self.lines_lost else []
         return msgspec.structs.replace(record, findings=[*lost, *findings_of(record)])
+
+
+def _spec_of_record(spec: RunSpec, environment: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings; the device of a watched command is known once its processes use it."""
+    device = environment.get("settings", {}).get("device") if spec.is_job else None
+    return spec.known() | ({"device": device} if device else {})
 
 
 def _step_ms(name: str, blocks: dict[str, Any]) -> float | None:

@@ -17,7 +17,8 @@ from sysbench.core.record.environment import device_name
 from sysbench.core.record.record import Record
 from sysbench.core.runs.run_directory import RunDirectory, find_run, list_runs, runs_folder
 from sysbench.core.runs.stored_records import load_record
-from sysbench.core.spec.fields import FIELDS
+from sysbench.core.spec.fields import FIELDS, as_whole_number
+from sysbench.core.spec.own_model import JOB
 from sysbench.core.spec.spec import RunSpec, subject
 from sysbench.core.storage import UNREADABLE_JSON, home, make_folder, read_json, write_atomically
 
@@ -212,7 +213,8 @@ def entry_of(record: Record) -> Entry:
     name = device_name(record.environment) if is_named else None
     step = record.timing.step if record.timing else None
     columns: dict[str, Any] = {name: getattr(step, name, None) for name in STEP_COLUMNS}
-    columns |= {name: spec[name] for name in SPEC_COLUMNS if name != "model"}
+    known = spec if spec.get("workload") != JOB else _OF_A_JOB | spec
+    columns |= {name: known[name] for name in SPEC_COLUMNS if name != "model"}
     return Entry(
         id=record.id,
         created_ns=record.created_ns,
@@ -228,11 +230,15 @@ def entry_of(record: Record) -> Entry:
         settings={
             key: value
             for key, value in spec.items()
-            if key not in SPEC_COLUMNS and value != _DEFAULTS.get(key)
+            if key not in (*SPEC_COLUMNS, "workload", "command") and value != _DEFAULTS.get(key)
         },
     )
 
 
+_OF_A_JOB: dict[str, Any] = {
+    field.name: 0 if field.convert is as_whole_number else "" for field in FIELDS
+} | {"step": JOB}
+"""Columns of a watched command, whose settings are its own."""
 _DEFAULTS: dict[str, Any] = msgspec.to_builtins(RunSpec())
 
 

@@ -17,6 +17,7 @@ from sysbench.core.runs.library import SPEC_COLUMNS, Entry, Library
 from sysbench.core.runs.stored_records import load_record
 from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.fields import COMPILE_KEYS, keys_deciding
+from sysbench.core.spec.own_model import JOB
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.trace.questions import GEMM_STEPS
 
@@ -79,9 +80,9 @@ FREE = keys_deciding("step", "procedure", "conditions")
 def runs_with_other_steps(record: Record, library: Library | None = None) -> list[Record]:
     """Return the newest traced run of each other kind of step, the specs otherwise alike.
 
-    Unreadable runs are skipped. An imported trace has no spec, so no such runs.
+    Unreadable runs are skipped. An imported trace and a watched command have none.
     """
-    if not record.spec:
+    if not record.spec or record.spec.get("workload") == JOB:
         return []
     runs = library or Library()
     by_step: dict[str, Record] = {}

@@ -27,7 +27,7 @@ from sysbench.core.runs.job_directory import (
     job_with_id,
     new_job_folder,
 )
-from sysbench.core.spec.own_model import OWN_MODEL
+from sysbench.core.spec.own_model import JOB, OWN_MODEL
 from sysbench.core.spec.passes import check_passes, check_repeat
 from sysbench.core.spec.spec import RunSpec, subject
 from sysbench.core.storage import (
@@ -190,7 +190,8 @@ _SIZES = {"batch", "context", "d_model", "layers", "heads"}
 
 def _check_spec(record: Record, source: Path) -> None:
     """Raise DamagedFileError if a record's spec lacks required keys or types."""
-    for key, kind in _SPEC_HAS.items():
+    has = {"model": str, "device": str} if record.spec.get("workload") == JOB else _SPEC_HAS
+    for key, kind in has.items():
         if not isinstance(record.spec.get(key), kind):
             raise DamagedFileError(
                 f"{source} is not a run's record: spec.{key} is not of type {kind.__name__}"

@@ -67,6 +67,7 @@ from sysbench.core.runs.worker_process import (
     WorkerProcess,
     signal_name,
 )
+from sysbench.core.spec.command_line import command_line
 from sysbench.core.spec.spec import RunSpec
 from sysbench.core.storage import locked
 
@@ -102,9 +103,10 @@ def supervise(
     Raises:
         DeviceBusyError: At the first step, if ``wait`` is false and the device is held.
         InterpreterError: At the first step, if the run names a Python that was never chosen here.
+        SpecError: At the first step, if the run is of a watched command.
     """
     header = run.header()
-    require_chosen(header.python)
+    _require_worker(header)
     cancel = cancel or Cancellation()
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
@@ -172,11 +174,17 @@ def _resumed(run: RunDirectory, cancel: Cancellation) -> Iterator[Supervision]:
     header = run.header()
     if "timing" not in header.passes:
         raise SpecError("passes", ",".join(header.passes), "only the timing pass has rounds")
-    require_chosen(header.python)
+    _require_worker(header)
     with run.hold(), EventLog(run) as log:
         supervision = Supervision(run, header, log, cancel)
         supervision.resume()
         yield supervision
+
+
+def _require_worker(header: Header) -> None:
+    if header.spec.is_job:
+        raise SpecError("workload", "job", f"run again as `{command_line(header.spec)}`")
+    require_chosen(header.python)
 
 
 LOST_PARTNER = "the other process of its pair was lost"
@@ -190,7 +198,7 @@ def _run_pair(
         supervision.keep_record()
         number = supervision.builder.next_round
         processes.append(_PassProcess(supervision, "timing", number, place))
-    yield from _with_telemetry(pair, _follow_pair(processes))
+    yield from with_telemetry(pair, _follow_pair(processes))
 
 
 def _follow_pair(processes: Sequence[_PassProcess]) -> Iterator[AnyEvent]:
@@ -348,7 +356,7 @@ class Supervision:
                 pid=os.getpid(),
                 identity=spec.identity,
                 passes=list(self.header.passes),
-                spec=msgspec.to_builtins(spec),
+                spec=spec.known(),
                 repeat=self.header.repeat,
                 environment=self.builder.environment,
             )
@@ -363,13 +371,13 @@ class Supervision:
 
     def run_passes(self) -> Iterator[AnyEvent]:
         """Run every pass in its own worker, the rounds of the timing pass one after another."""
-        yield from _with_telemetry([self], self._passes())
+        yield from with_telemetry([self], self._passes())
 
     def run_round(self, place: PassPlace | None) -> Iterator[AnyEvent]:
         """Run one more round of the timing pass, during which the record is ``running``."""
         self.keep_record()
         number = self.builder.next_round
-        yield from _with_telemetry([self], self._run_pass("timing", number, place))
+        yield from with_telemetry([self], self._run_pass("timing", number, place))
 
     def _passes(self) -> Iterator[AnyEvent]:
         for name in self.header.passes:
@@ -434,7 +442,7 @@ class Supervision:
             self.run.write_record(self.builder.record())
 
 
-def _with_telemetry(
+def with_telemetry(
     supervisions: Sequence[Supervision], passes: Iterator[AnyEvent]
 ) -> Iterator[AnyEvent]:
     """Sample the devices during the passes, once for all these runs."""

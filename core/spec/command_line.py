@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from sysbench.core.formatting import BINARY_UNITS
 from sysbench.core.spec.spec import RunSpec
@@ -18,6 +22,8 @@ def command_line(
         repeat: Rounds of the timing pass.
         python: Interpreter of the workers; empty for the program's own.
     """
+    if spec.is_job:
+        return f"sysbench-tui watch -- {job_command(msgspec.to_builtins(spec))}"
     words = ["sysbench-tui", "run"]
     settings = spec.settings()
     if (model := settings.pop("model", None)) is not None:
@@ -30,6 +36,14 @@ def command_line(
     if python:
         words += ["--python", python]
     return shlex.join(words)
+
+
+def job_command(spec: Mapping[str, Any]) -> str:
+    """Return the words of a watched command as a shell takes them, not escaped for display."""
+    try:
+        return shlex.join(map(str, json.loads(str(spec.get("command")))))
+    except (ValueError, TypeError):  # a record that somebody edited
+        return str(spec.get("command"))
 
 
 def as_typed(name: str, value: object) -> str:

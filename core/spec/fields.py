@@ -13,9 +13,10 @@ from typing import Any, Literal
 from sysbench.core.errors import SpecError
 from sysbench.core.formatting import did_you_mean, parse_bytes, parse_ratio
 from sysbench.core.spec.choices import ATTENTIONS, PRECISIONS
-from sysbench.core.spec.own_model import OWN_MODEL, canonical_arguments, is_own
+from sysbench.core.spec.own_model import JOB, OWN_MODEL, canonical_arguments, is_own
 
 MAX_COUNT = 2**31 - 1
+MAX_COMMAND_CHARS = 2**16
 
 Group = Literal["work", "dimensions", "update", "compile", "stop", "machine", ""]
 Decides = Literal["forward", "step", "procedure", "conditions"]
@@ -383,6 +384,7 @@ FIELDS: tuple[Field, ...] = (
             "workload; all but transformer belong to the studies",
             *("transformer", "attention", "accumulation", "autocast-dtypes", "all-reduce"),
             OWN_MODEL,
+            JOB,
         ),
         count("checkpoint", "blocks per recomputed segment", 0, 10_000, zero="keep everything"),
         count("ranks", "processes that work together", 1, 1024),
@@ -435,6 +437,14 @@ FIELDS: tuple[Field, ...] = (
             allowed="16 hexadecimal digits",
             convert=as_text,
             valid=lambda value: bool(re.fullmatch(r"(|[0-9a-f]{16})", value)),
+            is_typed=False,
+        ),
+        Field(
+            name="command",
+            help="words of a watched command, as a JSON list",
+            allowed="a JSON list of texts",
+            convert=as_text,
+            valid=lambda value: len(value) <= MAX_COMMAND_CHARS,
             is_typed=False,
         ),
         switch("trust_code", "run code shipped with a configuration; only with hf:PATH"),

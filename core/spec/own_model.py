@@ -17,6 +17,8 @@ Door = Literal["file", "module", "hf"]
 
 OWN_MODEL = "own-model"
 """Workload of users' models."""
+JOB = "job"
+"""Workload of a command that `watch` starts: its code decides everything else."""
 HF = "hf:"
 ARGUMENT = "model."
 """Prefix of a keyword argument among the settings: ``model.layers``."""

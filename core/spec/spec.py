@@ -26,6 +26,7 @@ from sysbench.core.spec.fields import FIELDS, field_named, group_keys
 from sysbench.core.spec.models import CUSTOM, Dimensions, find_model
 from sysbench.core.spec.own_model import (
     ARGUMENT,
+    JOB,
     OWN_MODEL,
     WAYS,
     argument_settings,
@@ -38,6 +39,9 @@ from sysbench.core.spec.own_model import (
 
 def check_together(spec: RunSpec) -> None:
     """Raise SpecError for the first key that conflicts with the others."""
+    if spec.is_job or spec.command:
+        _check_job(spec)
+        return
     _check_subject(spec)
     if not spec.is_own:
         _check_dimensions(spec)
@@ -45,6 +49,11 @@ def check_together(spec: RunSpec) -> None:
     _check_device(spec)
     _check_cpu_backward(spec)
     _check_parallel(spec)
+
+
+def _check_job(spec: RunSpec) -> None:
+    if not (spec.is_job and spec.command and spec.model):
+        raise SpecError("workload", spec.workload, "`sysbench-tui watch -- COMMAND` sets it")
 
 
 def _check_subject(spec: RunSpec) -> None:
@@ -208,12 +217,14 @@ CompileMode = Literal[
     "off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
 ]
 WorkloadKind = Literal[
-    "transformer", "attention", "accumulation", "autocast-dtypes", "all-reduce", "own-model"
+    "transformer", "attention", "accumulation", "autocast-dtypes", "all-reduce", "own-model", "job"
 ]
 Parallel = Literal["none", "naive", "flat", "overlap", "bucketed", "ddp", "fsdp2"]
 Mask = Literal["auto", "causal", "none"]
 
 DIMENSION_NAMES = group_keys("dimensions")
+JOB_KEYS = ("model", "workload", "command", "device")
+"""Keys of a watched command that say something about it."""
 PLACE_NAMES = ("model_file", "model_source")
 """Keys that follow from ``model`` on a machine, so users need not set them."""
 
@@ -278,6 +289,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     model_args: str = ""
     model_file: str = ""
     model_source: str = ""
+    command: str = ""
     trust_code: bool = False
 
     def __post_init__(self) -> None:
@@ -286,7 +298,10 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for field in FIELDS:
             value = field.parse(getattr(self, field.name))
             msgspec.structs.force_setattr(self, field.name, value)
-        if self.workload == "attention":
+        if self.is_job:
+            for name in ("batch", "context"):  # its own
+                msgspec.structs.force_setattr(self, name, 0)
+        elif self.workload == "attention":
             self._complete_attention()
         elif self.is_own:
             self._complete_own()
@@ -376,7 +391,12 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def is_own(self) -> bool:
-        return is_own(self.model)
+        return not self.is_job and is_own(self.model)
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a command of the user's, of which no other key but the device is known."""
+        return self.workload == JOB
 
     @property
     def has_steps(self) -> bool:
@@ -421,6 +441,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 del values[field.name]
         values.pop("model_file", None)  # the same code elsewhere is the same
         return hashlib.sha256(msgspec.json.encode(values, order="sorted")).hexdigest()[:16]
+
+    def known(self) -> dict[str, Any]:
+        """Return all keys; of a watched command only those that say something about it."""
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return {key: values[key] for key in JOB_KEYS} if self.is_job else values
 
     def changed(self, **changes: object) -> RunSpec:
         """Copy with some fields replaced, checked like a new one."""
@@ -472,7 +497,7 @@ def subject(spec: Mapping[str, Any]) -> str:
     workload = str(spec.get("workload", "transformer"))
     if workload == "attention":
         return f"attention-d{spec['d_model']}"
-    return str(spec["model"]) if workload in ("transformer", OWN_MODEL) else workload
+    return str(spec["model"]) if workload in ("transformer", OWN_MODEL, JOB) else workload
 
 
 def parse_spec(values: Mapping[str, object]) -> RunSpec:

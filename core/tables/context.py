@@ -14,7 +14,8 @@ from sysbench.core.record.environment import (
     torch_version,
 )
 from sysbench.core.record.record import Finding, PassRecord, Record
-from sysbench.core.spec.own_model import OWN_MODEL, argument_words
+from sysbench.core.spec.command_line import job_command
+from sysbench.core.spec.own_model import JOB, OWN_MODEL, argument_words
 from sysbench.core.spec.spec import NUMERIC_WORKLOADS
 from sysbench.core.tables.table import Cell, Column, Table, columns_for, facts, is_number, tabulate
 
@@ -117,6 +118,8 @@ def model_line(spec: Mapping[str, Any], parameters: int) -> str:
         words = argument_words(spec.get("model_args"))
         count = f"{parameters:,} parameters" if parameters else "parameters not counted yet"
         return f"{spec.get('model')}: {count}" + (f" ({words})" if words else "")
+    if workload == JOB:
+        return f"{spec.get('model')}: a command, run unchanged"
     if workload != "transformer":
         return f"{workload}: no model"
     return (
@@ -141,6 +144,8 @@ def settings_line(spec: Mapping[str, Any], environment: Mapping[str, Any] | None
     """
     if spec.get("workload") in NUMERIC_WORKLOADS:
         return "values and types: no batch, no steps"
+    if spec.get("workload") == JOB:
+        return job_command(spec)
     step = str(spec.get("step"))
     parts = [
         *(f"{key} {spec.get(key)}" for key in ("batch", "context") if spec.get(key) != 0),

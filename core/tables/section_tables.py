@@ -21,6 +21,7 @@ from sysbench.core.tables.host_tables import (
     functions_table,
     steps_table,
 )
+from sysbench.core.tables.job_tables import job_tables
 from sysbench.core.tables.kernel_tables import (
     category_table,
     collectives_table,
@@ -50,7 +51,7 @@ MIN_TREE_SHARE = 0.005
 """Share of the step below which tree nodes are summed."""
 
 READING_ORDER = (
-    *("findings", "passes", "oom", "timing", "rounds", "questions", "steps", "categories"),
+    *("findings", "passes", "oom", "timing", "job", "rounds", "questions", "steps", "categories"),
     *(
         "collectives",
         "copies",
@@ -96,6 +97,8 @@ def make_tables(section: str, source: SectionSource) -> Iterator[Table]:
                 yield timing_table(timing)
                 yield speed_table(timing, record.telemetry)
             yield passes_table(record)
+        case "job" if record.job:
+            yield from job_tables(record.job)
         case "rounds" if timing:
             yield rounds_table(timing)
         case "kernels" if kernels:

@@ -21,6 +21,7 @@ class Section:
 SECTIONS = {
     "timing": Section("timing"),
     "rounds": Section("timing"),
+    "job": Section("job"),
     "kernels": Section("kernels", of_files=True),
     "steps": Section("kernels", of_files=True),
     "collectives": Section("kernels", of_files=True),

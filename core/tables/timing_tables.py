@@ -225,7 +225,7 @@ def ending_words(
     Args:
         reason: Why measuring stopped; empty while it runs.
         half_width: Interval inside one process as a share of the median, if known.
-        until: Goal as a share.
+        until: Goal as a share; 0 without one.
         steps: Requested number of steps, which replaces the goal; 0 for nrow.
     """
     goal = f"±{100 * until:.2g} %"
@@ -233,7 +233,7 @@ def ending_words(
     if words == ON_REQUEST:
         yield f"! {words}"
         return
-    if steps:
+    if steps or not until:
         pass
     elif half_width is not None and half_width <= until:
         yield f"✓ within {goal}"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sysbench.core.formatting import milliseconds, percent, percent_of, shortened
 from sysbench.core.record.record import KernelRow, Kernels, Record
+from sysbench.core.spec.own_model import JOB
 from sysbench.core.trace.attention_kernels import (
     Answer,
     Numbers,
@@ -39,7 +40,7 @@ def questions_of(record: Record, others: Sequence[Record] = ()) -> list[Answer]:
             record's step does not have.
     """
     kernels = record.kernels
-    if kernels is None or not record.spec:
+    if kernels is None or not record.spec or record.spec.get("workload") == JOB:
         return []
     questions: list[Callable[[Record, Kernels, Sequence[Record]], Answer]]
     questions = [forward_time, longest_kernel, notable_kernels, gemm_shares]

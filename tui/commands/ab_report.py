@@ -323,7 +323,10 @@ def _python_of(name: str | None) -> str | None:
 
 def side_settings(name: str | None) -> Mapping[str, object]:
     if name is not None and (run := _run(name)) is not None:
-        return run.header().spec.settings()
+        spec = run.header().spec
+        if spec.is_job:
+            raise SpecError("RUN", run.id, "no command of `watch`: `compare` compares two of them")
+        return spec.settings()
     return from_file(name)[0]
 
 

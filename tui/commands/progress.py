@@ -241,10 +241,10 @@ class RunFold(Fold[AnyEvent]):
             return done / total if total else 0.0
         if view.current != "timing" or not view.step_count:
             return 0.0
-        if steps := int(view.spec["steps"]):
+        if steps := int(view.spec.get("steps", 0)):
             return view.step_count / steps
         # The interval narrows with the root of the number of steps.
-        goal, width = float(view.spec["until"]), view.half_width
+        goal, width = float(view.spec.get("until", 0.0)), view.half_width
         return (goal / width) ** 2 if width else 1.0
 
 

@@ -17,6 +17,8 @@ from textual.widgets import Static
 from sysbench.core.errors import SysbenchError
 from sysbench.core.runs.run_directory import RunDirectory
 from sysbench.core.spec.command_line import command_line
+from sysbench.core.spec.own_model import JOB
+from sysbench.core.watch.windows import request_window
 from sysbench.tui.live.earlier import Earlier, earlier_runs
 from sysbench.tui.live.run_watch import LiveView, RunWatch
 from sysbench.tui.screens.ask_dialog import ask_before_stopping
@@ -41,6 +43,9 @@ from sysbench.tui.widgets.key_bar import CommandLine, next_name
 from sysbench.tui.widgets.plot import Plot
 from sysbench.tui.widgets.telemetry_rows import telemetry_lines
 
+WINDOW_STEPS = 3
+"""Steps of a watched command that its key traces."""
+
 
 class LiveScreen(WorkScreen):
     """Follows the app's run; paints only changes, at most twice a second.
@@ -54,6 +59,13 @@ class LiveScreen(WorkScreen):
         Binding("x", "stop", "Stop", id="live.stop", tooltip="Cancel the run; asks first"),
         Binding(
             "d", "leave", "Detach", id="live.leave", tooltip="Leave this screen; the run continues"
+        ),
+        Binding(
+            "t",
+            "window",
+            "Trace",
+            id="live.window",
+            tooltip="Trace the next steps of a watched command",
         ),
         Binding("v", "pass", "Next pass", id="live.pass", tooltip="Show the plot of another pass"),
         Binding(
@@ -326,6 +338,10 @@ class LiveScreen(WorkScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "stop":
             return True if self.app.session.live else None
+        if action == "window":
+            watch = self.app.watch_run
+            is_job = watch is not None and watch.view.spec.get("workload") == JOB
+            return True if is_job and self.app.session.live else None
         return super().check_action(action, parameters)
 
     def action_stop(self) -> None:
@@ -333,6 +349,15 @@ class LiveScreen(WorkScreen):
             text = "The run is cancelled; results so far are kept."
             over = "The run has already ended."
             ask_before_stopping(self, "Stop the run?", text, watch.stop, over)
+
+    def action_window(self) -> None:
+        if (watch := self.app.watch_run) is not None:
+            try:
+                request_window(watch.run, WINDOW_STEPS)
+            except SysbenchError as error:
+                self.notify(str(error), severity="error", markup=False)
+            else:
+                self.notify(f"The next {WINDOW_STEPS} steps are traced.")
 
     def action_leave(self) -> None:
         self.app.action_mode("library")

@@ -88,7 +88,10 @@ def headline_of(timing: Timing, spec: Mapping[str, Any], width: int) -> Content:
     """The median with interval, scope, end reason and outliers; drops parts that do not fit."""
     within = inside(timing)
     ending = ending_words(
-        timing.stop_reason, within.half_width, until=spec["until"], steps=spec["steps"]
+        timing.stop_reason,
+        within.half_width,
+        until=spec.get("until", 0.0),
+        steps=spec.get("steps", 0),
     )
     ends = [Content("  ") + Content.styled(*ending_part(words)) for words in ending]
     median = Content.styled(milliseconds(timing.step.median_ms), "bold $accent")

@@ -59,7 +59,7 @@ def test_a_later_key_s_default_is_no_part_of_the_identity() -> None:
 def test_keys_without_a_use_depend_on_step_and_compile(
     values: dict[str, str], unused: set[str]
 ) -> None:
-    assert unused_keys(values) == unused | OF_OWN_MODELS
+    assert unused_keys(values) == unused | OF_OWN_MODELS | {"command"}
     assert unused_keys(values | {"model": "mine.py:make"}) == unused
 
 
@@ -81,7 +81,7 @@ def test_the_columns_of_the_library_are_keys_in_their_order() -> None:
 
 def test_parts_name_a_key_that_is_no_part() -> None:
     parts = {field.name: field.part_of for field in FIELDS if field.part_of}
-    of_model = {*DIMENSION_NAMES, *OF_OWN_MODELS}
+    of_model = {*DIMENSION_NAMES, *OF_OWN_MODELS, "command"}
     assert parts == {**dict.fromkeys(of_model, "model"), "bucket_mib": "parallel"}
     assert not any(field_named(whole).part_of for whole in parts.values())
 

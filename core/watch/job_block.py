@@ -1,0 +1,160 @@
+"""Sum up the steps of a watched command: its blocks of the record."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from math import fsum
+
+import msgspec
+
+from sysbench.core.compare.statistics import settled, spread
+from sysbench.core.record.job import (
+    MAX_STEPS,
+    PHASES,
+    JobLoader,
+    JobRank,
+    JobStep,
+    JobWindow,
+    WatchedJob,
+    phases_of,
+)
+from sysbench.core.record.timing import AUTO_WARMUP, Timing
+
+MIN_MEASURED = 6
+"""Least steps after the warm-up for an interval of their median."""
+NO_STEPS = (
+    "no process of the command imported torch: one of `python -I`, `-E` or `-S`, in a container, "
+    "or in another language cannot be watched"
+)
+NO_OPTIMIZER = "torch was imported, but no optimizer stepped"
+
+
+def warmup_steps(walls_ms: Sequence[float]) -> int:
+    """Return the number of first steps that are unlike the rest.
+
+    The rule is that of a run's warm-up; a command that ends before it has enough steps for an
+    interval has only its first step left out.
+    """
+    least, most = AUTO_WARMUP
+    count = next(
+        (n for n in range(least, min(most, len(walls_ms))) if settled(walls_ms[1:n])),
+        min(most, len(walls_ms)),
+    )
+    return count if len(walls_ms) - count >= MIN_MEASURED else min(1, max(0, len(walls_ms) - 1))
+
+
+def slowest(steps: Mapping[int, Sequence[JobStep]]) -> list[JobStep]:
+    """Return step by step that of the slowest rank, as far as every rank has one.
+
+    Steps that a profiler slowed down on any rank are left out.
+    """
+    rows = [row for row in zip(*steps.values(), strict=False) if not any(s.traced for s in row)]
+    return [max(row, key=lambda step: step.wall_ms) for row in rows]
+
+
+def job_block(
+    command: Sequence[str],
+    exit_code: int | None,
+    signal: int,
+    wall_ms: float,
+    ranks: Sequence[JobRank],
+    steps: Mapping[int, Sequence[JobStep]],
+    loaders: Sequence[JobLoader] = (),
+    windows: Sequence[JobWindow] = (),
+) -> WatchedJob:
+    """Sum up a command, ended (with its code) or not.
+
+    Args:
+        wall_ms: Time since it started.
+        ranks: Its processes that imported torch.
+        steps: Of each rank that has any.
+    """
+    chosen = slowest(steps)
+    count = warmup_steps([step.wall_ms for step in chosen])
+    measured = chosen[count:]
+    walls = [step.wall_ms for step in measured]
+    missing = {}
+    if not measured:
+        missing["step"] = NO_OPTIMIZER if ranks else NO_STEPS
+    return WatchedJob(
+        command=list(command),
+        exit_code=exit_code,
+        signal=signal,
+        wall_ms=wall_ms,
+        world_size=max(len(steps), 1),
+        ranks=[_with_steps(rank, steps.get(rank.rank, ()), count) for rank in ranks],
+        steps=[step for rows in steps.values() for step in rows[-MAX_STEPS:]],
+        loaders=list(loaders),
+        windows=list(windows),
+        total_steps=min(map(len, steps.values()), default=0),
+        step=spread(walls) if walls else None,
+        input_share=fsum(step.input_ms for step in measured) / fsum(walls) if walls else None,
+        warmup_steps=count,
+        missing=missing,
+    )
+
+
+def _with_steps(rank: JobRank, steps: Sequence[JobStep], warmup: int) -> JobRank:
+    walls = [step.wall_ms for step in steps[warmup:]]
+    median = statistics.median(walls) if walls else None
+    return msgspec.structs.replace(rank, steps=len(steps), median_ms=median)
+
+
+def job_timing(steps: Mapping[int, Sequence[JobStep]], reason: str) -> Timing | None:
+    """Return the timing block, so that a command is shown and compared as a run is.
+
+    Args:
+        reason: Why no further steps were timed.
+    """
+    chosen = slowest(steps)
+    warmup = warmup_steps([step.wall_ms for step in chosen])
+    measured = chosen[warmup:]
+    if not measured:
+        return None
+    samples = [step.wall_ms for step in measured]
+    parts = [phases_of(step) for step in measured]
+    phases = {name: [part[name] for part in parts] for name in PHASES}
+    phases = {name: values for name, values in phases.items() if any(values)}
+    step = spread(samples)
+    tokens = _tokens_per_step(steps, warmup)
+    missing = dict.fromkeys(
+        ("mfu", "model_flops", "tflops"), "the FLOPs of a watched command are not counted"
+    )
+    missing["issue"] = "a watched command is never synchronised"
+    missing |= dict.fromkeys(
+        ("loss_start", "loss_first", "loss_last"), "a watched command keeps its loss"
+    )
+    missing["throttled"] = "its counters were not read"
+    if tokens is None:
+        missing["tokens_per_second"] = "the input of its module is no text of whole numbers"
+    return Timing(
+        clock="host",
+        step=step,
+        phases={name: spread(values) for name, values in phases.items()},
+        issue=None,
+        wall_ms=step.mean_ms,
+        first_step_ms=chosen[0].wall_ms,
+        warmup_ms=[one.wall_ms for one in chosen[:warmup]],
+        warmup_settled=settled([one.wall_ms for one in chosen[1:warmup]]),
+        samples_ms=samples,
+        phase_samples_ms=phases,
+        stop_reason=reason,
+        settled=True,  # nobody asked for a precision
+        tokens_per_second=tokens / step.median_ms * 1e3 if tokens is not None else None,
+        model_flops=None,
+        tflops=None,
+        mfu=None,
+        missing=missing,
+    )
+
+
+def _tokens_per_step(steps: Mapping[int, Sequence[JobStep]], warmup: int) -> float | None:
+    """Median over the steps of the tokens of all ranks; None if they are unknown."""
+    sums = [
+        [step.tokens for step in row]
+        for number, row in enumerate(zip(*steps.values(), strict=False))
+        if number >= warmup
+    ]
+    known = [sum(count or 0 for count in row) for row in sums if None not in row]
+    return statistics.median(known) if known and len(known) == len(sums) else None

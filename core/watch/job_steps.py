@@ -1,0 +1,225 @@
+"""Divide the marks of a watched process into steps."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from math import fsum
+from typing import Any
+
+import msgspec
+
+from sysbench.core.record.job import JobLoader, JobStep, JobWindow
+from sysbench.core.watch.marks import Mark
+
+PROVISIONAL_ENDS = 8
+LEARNED_ENDS = 64
+"""Optimizer steps after which the pattern of several optimizers is known, first and finally."""
+INSIDE_BACKWARD = -1
+
+
+class StepFold:
+    """Takes the marks of one process in order; ``steps`` are those so far.
+
+    A step ends with a call of the function that the user named (``s``), else with the update of a
+    gradient scaler, which also comes when the scaler held the optimizer back, else with a backward
+    that ran optimizers inside of it, else with the last optimizer of the repeating pattern. The
+    pattern is not known before it has repeated: the first marks are kept, and divided again if it
+    turns out to be another one.
+    """
+
+    def __init__(self, rank: int, epoch_ns: int) -> None:
+        self.rank = rank
+        self.epoch_ns = epoch_ns
+        self.steps: list[JobStep] = []
+        self._waits: defaultdict[tuple[str, int | None], list[float]] = defaultdict(list)
+        self._windows: list[Mark] = []
+        self._kept: list[Mark] = []
+        self._ends = 0
+        self._is_final = False
+        self._divider: _Divider | None = None
+
+    @property
+    def windows(self) -> list[JobWindow]:
+        """Traced steps, and what tracing cost: their time beyond that of the median step."""
+        untraced = [step.wall_ms for step in self.steps if not step.traced]
+        rows = []
+        for mark in self._windows:
+            slowed = [step for step in self.steps if self._is_in(step, mark)]
+            cost = fsum(step.wall_ms for step in slowed) - len(slowed) * (
+                statistics.median(untraced) if untraced else 0.0
+            )
+            rows.append(
+                JobWindow(
+                    rank=self.rank,
+                    step=slowed[0].step if slowed else 0,
+                    count=int(mark.facts[0]),
+                    trace=str(mark.facts[1]),
+                    cost_ms=cost if untraced and slowed else None,
+                )
+            )
+        return rows
+
+    def _is_in(self, step: JobStep, window: Mark) -> bool:
+        start_ns = step.start_ns - self.epoch_ns
+        return start_ns < window.end_ns and start_ns + 1e6 * step.wall_ms > window.start_ns
+
+    @property
+    def loaders(self) -> list[JobLoader]:
+        """Loaders that the process waited for, the longest wait first."""
+        rows = [
+            JobLoader(
+                rank=self.rank,
+                place=place,
+                workers=workers,
+                waits=len(waits),
+                input_ms=fsum(waits),
+            )
+            for (place, workers), waits in self._waits.items()
+        ]
+        return sorted(rows, key=lambda row: -row.input_ms)
+
+    def take(self, mark: Mark) -> None:
+        if mark.kind == "w":
+            self._windows.append(mark)
+            self.steps = [self._as_traced(step) for step in self.steps]
+            return
+        if mark.kind == "i":
+            self._waits[(str(mark.facts[0]), mark.facts[1])].append(mark.ms)
+        if not self._is_final:
+            is_end = mark.kind in ("o", "u", "s")
+            self._ends += is_end
+            if is_end and self._ends >= PROVISIONAL_ENDS:
+                self._learn([*self._kept, mark])
+            self._kept.append(mark)
+            if self._ends >= LEARNED_ENDS:
+                self._is_final, self._kept = True, []
+        self._add(mark)
+
+    def finish(self) -> None:
+        """Divide what was kept; call it at the end of the process."""
+        if not self._is_final:
+            self._learn(self._kept)
+            self._is_final, self._kept = True, []
+
+    def _learn(self, marks: Sequence[Mark]) -> None:
+        """Divide the kept marks again if these marks have another rule than the last ones."""
+        divider = _Divider(marks)
+        if self._divider is not None and divider.rule == self._divider.rule:
+            return
+        self._divider, self.steps = divider, []
+        for mark in self._kept:
+            self._add(mark)
+
+    def _add(self, mark: Mark) -> None:
+        if self._divider is None:
+            return
+        marks = self._divider.take(mark)
+        if marks is not None:
+            self.steps.append(self._as_traced(self._step(*marks)))
+
+    def _as_traced(self, step: JobStep) -> JobStep:
+        is_traced = any(self._is_in(step, window) for window in self._windows)
+        return msgspec.structs.replace(step, traced=True) if is_traced else step
+
+    def _step(self, began_ns: int, marks: Sequence[Mark]) -> JobStep:
+        end_ns = marks[-1].end_ns
+        of = {kind: [mark for mark in marks if mark.kind == kind] for kind in "ifbo"}
+        inside_ms = fsum(mark.ms for mark in of["o"] if mark.facts[1])
+        trains = bool(of["b"])
+        forward = [mark for mark in of["f"] if mark.facts[0] or not trains]
+        evaluation = [mark for mark in of["f"] if not mark.facts[0] and trains]
+        wall_ms = (end_ns - began_ns) / 1e6
+        parts: dict[str, Any] = {
+            "input_ms": _sum(of["i"]),
+            "forward_ms": _sum(forward),
+            "backward_ms": max(0.0, _sum(of["b"]) - inside_ms),
+            "optimizer_ms": _sum(of["o"]),
+            "evaluation_ms": _sum(evaluation),
+        }
+        memory = (None, None, None)
+        if marks[-1].kind == "s":
+            memory = marks[-1].facts
+        elif of["o"]:
+            memory = of["o"][-1].facts[2:5]
+        return JobStep(
+            step=len(self.steps),
+            rank=self.rank,
+            start_ns=began_ns + self.epoch_ns,
+            wall_ms=wall_ms,
+            other_ms=max(0.0, wall_ms - fsum(parts.values())),
+            allocated_bytes=memory[0],
+            peak_bytes=memory[1],
+            reserved_bytes=memory[2],
+            tokens=_total(mark.facts[1] for mark in forward),
+            samples=_total(mark.facts[2] for mark in forward),
+            micro_batches=len(of["b"]),
+            skipped=trains and not of["o"],
+            **parts,
+        )
+
+
+class _Divider:
+    """Collects marks until one ends a step."""
+
+    def __init__(self, marks: Sequence[Mark]) -> None:
+        kinds = {mark.kind for mark in marks}
+        optimizers = [mark for mark in marks if mark.kind == "o"]
+        if "s" in kinds or "u" in kinds:
+            self.rule: tuple[str, object] = ("s" if "s" in kinds else "u", 1)
+        elif any(mark.facts[1] for mark in optimizers):
+            self.rule = ("b", 1)
+        else:
+            self.rule = ("o", pattern([mark.facts[0] for mark in optimizers]))
+        self._began_ns: int | None = None
+        self._open: list[Mark] = []
+        self._seen = 0
+
+    def take(self, mark: Mark) -> tuple[int, list[Mark]] | None:
+        """Add a mark; return the step that it ends, with the time at which that began."""
+        if self._began_ns is None:
+            self._began_ns = mark.start_ns
+        self._open.append(mark)
+        if not self._ends_step(mark):
+            return None
+        step = (self._began_ns, self._open)
+        self._began_ns, self._open = mark.end_ns, []
+        return step
+
+    def _ends_step(self, mark: Mark) -> bool:
+        kind, rule = self.rule
+        if kind == "b":
+            return mark.kind == "b" and any(other.kind == "o" for other in self._open)
+        if mark.kind != kind:
+            return False
+        if isinstance(rule, int):
+            self._seen += 1
+            return self._seen % rule == 0
+        return bool(mark.facts[0] == rule[0]) if isinstance(rule, tuple) else True
+
+
+def pattern(numbers: Sequence[int]) -> int | tuple[int]:
+    """Return the number of optimizer steps in a training step.
+
+    It is the length of the shortest sequence that repeats from the first step on, and twice at
+    least. Without one, a training step ends with the optimizer that steps least often: its number
+    is returned in a tuple.
+    """
+    for length in range(1, len(numbers) // 2 + 1):
+        if all(a == b for a, b in zip(numbers, numbers[length:], strict=False)):
+            return length
+    if len(numbers) == len(set(numbers)):
+        return max(1, len(numbers))
+    counts = Counter(numbers)
+    return (min(counts, key=lambda number: (counts[number], -number)),)
+
+
+def _sum(marks: Iterable[Mark]) -> float:
+    return fsum(mark.ms for mark in marks)
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """Return the sum; None if there is none, or one of them is unknown."""
+    known = [*counts]
+    return sum(count or 0 for count in known) if known and None not in known else None
