@@ -94,7 +94,7 @@ def ledger_does_not_close(record: Record) -> Finding | None:
 def previous_output_alive(record: Record) -> Finding | None:
     """The output or the graph of the previous step was alive when a step began."""
     memory = record.memory
-    if memory is None or "after warm-up" not in memory.columns:
+    if memory is None or "after warm-up" not in memory.columns or memory.growth:
         return None
     before = memory.columns["after warm-up"]
     leftover = predicted_amount(before, "activations") + predicted_amount(before, "outputs")
@@ -182,7 +182,9 @@ def first_step_for_steady(record: Record) -> Finding | None:
         return None
     first, peak = memory.first_step_peak_bytes, memory.peak_allocated_bytes
     has_state = predicted_amount(memory.ledger, "optimizer state") > 0
-    stateless = spec["step"] == "train" and spec["optimizer"] != "sgd" and not has_state
+    # A custom optimizer may have no state at all.
+    makes_state = spec["step"] == "train" and spec["optimizer"] not in ("sgd", "custom")
+    stateless = makes_state and not has_state
     unwarmed = spec["warmup"] == 0 and abs(first / peak - 1) > FIRST_STEP_LIMIT
     if not stateless and not unwarmed:
         return None

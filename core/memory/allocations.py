@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sysbench.core.memory.card import Segments
 from sysbench.core.memory.history import History, Integers, Lifetimes, pair
+from sysbench.core.record.memory import KEPT as KEPT
 from sysbench.core.record.memory import LIBRARY_WORKSPACE, NO_OWNER, WORKSPACES
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.trace.classify import WHOLE_MODEL
@@ -67,6 +68,7 @@ def join_clocks(history: History, notes: Notes) -> JoinedClock:
         phases=_shift(notes.phases, offsets),
         modules=_shift(notes.modules, offsets),
         tags=_shift(notes.tags, offsets),
+        inputs=_shift(notes.inputs, offsets),
         released_ns=None
         if notes.released_ns is None
         else notes.released_ns + _offset_at(notes.released_ns, offsets),
@@ -136,6 +138,7 @@ def _remove(history: History, births: Sequence[int]) -> History:
 Owner = Literal[
     "parameters",
     "buffers",
+    "other weights",
     "inputs",
     "optimizer state",
     "gradients",
@@ -143,7 +146,10 @@ Owner = Literal[
     "activations",
     "outputs",
 ]
-"""The owner of a storage. If an allocation has several, the first in this order counts."""
+"""The owner of a storage. If an allocation has several, the first in this order counts.
+
+``other weights`` are those of modules that a step of one's own has besides its model.
+"""
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -161,6 +167,16 @@ class PhaseMark(Note, frozen=True):
 
 class ModuleMark(Note, frozen=True):
     module: str
+
+
+class InputMark(Note, frozen=True):
+    """The model was called with tensors of these dtypes and shapes."""
+
+    step: int
+    shapes: str
+
+    def is_like(self, other: InputMark) -> bool:
+        return (self.step, self.shapes) == (other.step, other.shapes)
 
 
 class Tag(Note, frozen=True):
@@ -196,6 +212,7 @@ class Notes(msgspec.Struct, frozen=True):
     phases: list[PhaseMark] = []
     modules: list[ModuleMark] = []
     tags: list[Tag] = []
+    inputs: list[InputMark] = []
     released_ns: int | None = None
     workspaces: list[int] = []
     soundings: list[Sounding] = []
@@ -228,7 +245,8 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 OWNERS: tuple[Owner, ...] = get_args(Owner)
-KEPT = "kept between steps"
+BUILD = -1
+"""Number of the step that builds the model."""
 BEFORE = "there before the recording"
 UNKNOWN = NO_OWNER
 
@@ -281,11 +299,21 @@ def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attributi
     released_ns = NEVER if notes.released_ns is None else notes.released_ns - CLOCK_SLACK_NS
     freed_later = np.isin(lifetimes.address, notes.workspaces).tolist()
 
+    began_ns = {mark.step: mark.time_ns for mark in reversed(notes.phases)}
+    tagged_in = dict(
+        zip(tags, _latest(notes.phases, [tag.time_ns for tag in tags.values()]), strict=True)
+    )
+
+    def is_older(index: int) -> bool:
+        """Whether the allocation was there before the step whose graph saved it."""
+        step = notes.phases[tagged_in[index]].step if tagged_in[index] >= 0 else BUILD
+        return step > BUILD and births[index] + CLOCK_SLACK_NS < began_ns[step]
+
     def category_of(index: int) -> str:
         mark = notes.phases[phase_at[index]] if phase_at[index] >= 0 else None
         if is_workspace[index]:
             return LIBRARY_WORKSPACE
-        if index in tags:
+        if index in tags and not (tags[index].owner == "activations" and is_older(index)):
             return tags[index].owner
         if freed_later[index] and deaths[index] == NEVER:
             return WORKSPACES
@@ -293,6 +321,8 @@ def attribute(history: History, lifetimes: Lifetimes, notes: Notes) -> Attributi
             return BEFORE
         if mark is None:
             return UNKNOWN
+        if index in tags and mark.step == BUILD:
+            return "inputs"
         if deaths[index] > last_ns[mark.step]:
             return WORKSPACES if released_ns <= deaths[index] < NEVER else KEPT
         return f"temporaries ({mark.phase})"

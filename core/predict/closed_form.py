@@ -32,7 +32,7 @@ from sysbench.core.predict.forward import (
     softmax_of_scores,
 )
 from sysbench.core.predict.sizes import Sizes, workspaces_bytes
-from sysbench.core.record.memory import WORKSPACES
+from sysbench.core.record.memory import KEPT, WORKSPACES
 from sysbench.core.record.record import LedgerRow
 from sysbench.core.spec.spec import RunSpec
 
@@ -160,7 +160,9 @@ ROWS = (
     "gradients",
     "optimizer state",
     "buffers",
+    "other weights",
     "inputs",
+    KEPT,
     "activations",
     "autocast weight copies",
     "logits and loss",

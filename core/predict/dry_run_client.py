@@ -81,6 +81,7 @@ class DryRun:
         products: Number of times that each phase computes each product.
         moved_bytes: Bytes that all other operations read and write, by phase.
         trace: Its memory requests in order; None if the step was extrapolated.
+        limits: Where the result is not exact, a sentence each.
     """
 
     layers: int
@@ -92,6 +93,7 @@ class DryRun:
     products: Counter[tuple[str, Product]]
     moved_bytes: Counter[str]
     trace: RequestTrace | None = field(default=None, compare=False)
+    limits: tuple[str, ...] = ()
 
 
 def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
@@ -125,6 +127,7 @@ def extended(small: DryRun, large: DryRun, layers: int) -> DryRun:
         saved_bytes=_line(small.saved_bytes, large.saved_bytes, times),
         products=_counts(small.products, large.products, times),
         moved_bytes=_counts(small.moved_bytes, large.moved_bytes, times),
+        limits=large.limits,
     )
 
 
@@ -224,6 +227,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
         block_ledger: The rows of ``ledger`` in blocks of CUDA's allocator; None on the CPU.
         requests: Its requests to CUDA's allocator; None on the CPU.
         held: What the allocator holds for them on a device of unlimited memory.
+        limits: Where it is not exact, a sentence each.
         seconds: Duration of the prediction, without ``import_seconds`` of torch, once per process.
     """
 
@@ -231,6 +235,7 @@ class ExactPrediction(Prediction, frozen=True, kw_only=True):
     block_ledger: list[LedgerRow] | None
     requests: Requests | None = None
     held: AllocatorPeak | None = None
+    limits: tuple[str, ...] = ()
     trained_parameters: int = 0
     seconds: float = 0.0
     import_seconds: float = 0.0

@@ -23,10 +23,12 @@ from sysbench.core.record.memory import (
     LARGER_BLOCKS,
     ClosedForm,
     DeviceMemory,
+    Growth,
     Oom,
     Origin,
     Pool,
     ReconciledRow,
+    StepMemory,
     prediction_error,
 )
 from sysbench.core.record.memory import Allocation as Allocation
@@ -223,6 +225,9 @@ class Memory(Block, frozen=True):
     older than the recording, which began after them or whose ring of events wrapped. ``devices`` is
     filled for several devices.
 
+    ``steps`` has all recorded steps if those after the warm-up differ; the other tables are of the
+    one with the highest peak. ``growth`` is what each step leaves more of than the one before.
+
     ``peak_requested_bytes`` and ``end_requested_bytes`` are of requests, without the rounding to
     blocks. ``predicted_reserved_bytes`` is what a model of CUDA's allocator reserves for the
     requests of the step's dry run, to compare with ``peak_reserved_bytes``.
@@ -265,6 +270,8 @@ class Memory(Block, frozen=True):
     clock_offset_us: float | None = None
     peak_requested_bytes: int | None = None
     end_requested_bytes: int | None = None
+    steps: list[StepMemory] = []
+    growth: list[Growth] = []
     missing: dict[str, str] = {}
 
     @property

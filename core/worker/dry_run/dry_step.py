@@ -16,13 +16,15 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 from torch.overrides import TorchFunctionMode
 
+from sysbench.core.formatting import format_bytes
 from sysbench.core.predict.backward import GRADIENTS
 from sysbench.core.predict.dry_run_client import PLAIN, DryRun, TrainingVariant
 from sysbench.core.predict.forward import LOGITS
-from sysbench.core.predict.requests import STEP
+from sysbench.core.predict.requests import OWN_STEPS, STEP, WARMUP_STEPS
 from sysbench.core.spec.choices import without_autocast
 from sysbench.core.spec.own_model import source_of
 from sysbench.core.spec.spec import RunSpec
+from sysbench.core.step_patterns import growth_of, period_of
 from sysbench.core.trace.scopes import MODULE_RANGE
 from sysbench.core.trace.trace_reader import collector_off
 from sysbench.core.worker.dry_run.building import BuildTracker, request_initialisation
@@ -36,6 +38,7 @@ from sysbench.core.worker.dry_run.vary import (
 )
 from sysbench.core.worker.ranges import MakeRange, module_ranges
 from sysbench.core.worker.workloads.factory import FactoryParts
+from sysbench.core.worker.workloads.held_tensors import HeldTensors
 from sysbench.core.worker.workloads.model_workload import Workload
 from sysbench.core.worker.workloads.stepped_workload import tensors_in
 
@@ -106,7 +109,7 @@ class DryRunWorkload(Workload):
 
     def __init__(self, requested_spec: RunSpec, variant: TrainingVariant = PLAIN) -> None:
         self.requested_spec = requested_spec
-        self._variant = variant
+        self.variant = variant
         super().__init__(
             _runnable(requested_spec),
             torch.device("meta"),
@@ -121,7 +124,7 @@ class DryRunWorkload(Workload):
 
     def _prepare(self, model: nn.Module) -> nn.Module:
         model = super()._prepare(model)
-        vary(model, self._variant)
+        vary(model, self.variant)
         if self.spec.checkpoint:
             # Recomputation runs in the backward pass, outside of `_casting`.
             again = {"use_reentrant": False, "context_fn": lambda: (nullcontext(), self._casting())}
@@ -223,7 +226,9 @@ def dry_run(
 ) -> DryRun:
     """Run the step of the whole model on meta tensors; optimizer state already exists.
 
-    A custom optimizer or step creates its state in a first step, which is not tracked.
+    A custom optimizer or step creates its state in earlier steps, which are not tracked. Steps of
+    one's own are run until they repeat; of those that differ, the one with the highest peak is
+    tracked.
 
     Raises:
         Exception: Any error of the user's code, also because a tensor has no data.
@@ -235,30 +240,38 @@ def dry_run(
 def _dry_run(
     spec: RunSpec, capability: str | None, variant: TrainingVariant, places: Places
 ) -> DryRun:
-    built = BuildTracker()
-    with built:
-        workload = DryRunWorkload(spec, variant)
-        if spec.optimizer == "custom":
-            workload.step(lambda phase: None)
+    stepped = _Stepped(spec, variant)
+    limits = []
+    if stepped.workload.parts.step is not None:
+        stepped.step_until_steady()
+        if not stepped.is_steady:
+            limits.append(stepped.differences())
+            again = _Stepped(spec, variant)
+            for _ in range(stepped.highest):
+                again.step()
+            stepped = again
+    elif spec.optimizer == "custom":
+        stepped.step()
+    workload, built, held = stepped.workload, stepped.built, stepped.held
     tracker = StorageTracker(built, capability, on_cuda=spec.on_cuda)
-    _own_residents(tracker, workload, places)
+    _own_residents(tracker, workload, places, held)
     built.label_the_rest()
     tracker.trace.mark(STEP)
     used: set[Tensor] = set()
-    _watch(tracker, workload, places, used)
     gc.collect()  # a collection within the step would free storages that a real step keeps
     with (
         module_ranges(workload.model, _place_ranges(tracker, places)),
+        _watching(tracker, workload, places, used, held),
         tracker,
         track_resizes(tracker, variant.shards),
         collector_off(),
     ):
         workload.step(tracker.enter)
-    optimizer = workload.optimizer
-    for parameter, state in optimizer.state.items() if optimizer else ():
-        if parameter not in used:  # a step makes no state for it
-            for value in tensors_in(state):
-                tracker.forget(value)
+    if spec.optimizer != "custom":
+        for parameter, state in workload.states.items():
+            if parameter not in used:  # a step makes no state for it
+                for value in tensors_in(state):
+                    tracker.forget(value)
     parameters = list(workload.model.parameters())
     return DryRun(
         layers=places.layers,
@@ -270,12 +283,76 @@ def _dry_run(
         products=tracker.products,
         moved_bytes=tracker.moved,
         trace=tracker.whole_trace(),
+        limits=tuple(limits),
     )
 
 
-def _own_residents(tracker: StorageTracker, workload: DryRunWorkload, places: Places) -> None:
-    states = workload.optimizer.state if workload.optimizer else {}
-    tracker.begin_state(value for state in states.values() for value in tensors_in(state))
+class _Stepped:
+    """A workload on meta tensors with its peaks in the steps that it has done.
+
+    Attributes:
+        held: What the user's code keeps besides the model; None for built-in models.
+        peaks, ends: Live bytes at each step's peak and at its end.
+    """
+
+    def __init__(self, spec: RunSpec, variant: TrainingVariant) -> None:
+        self.built = BuildTracker()
+        self.peaks, self.ends = list[int](), list[int]()
+        with self.built:
+            self.workload = DryRunWorkload(spec, variant)
+        self.held = HeldTensors(self.workload.model) if spec.is_own else None
+
+    def step(self) -> None:
+        self.built.peak_bytes = self.built.live_bytes
+        with self.built, collector_off():
+            self.workload.step(lambda phase: None)
+        self.peaks.append(self.built.peak_bytes)
+        self.ends.append(self.built.live_bytes)
+
+    def step_until_steady(self) -> None:
+        """Step until two steps are alike after the first; longer if inputs have several sizes."""
+        assert self.held is not None
+        while len(self.peaks) < OWN_STEPS:
+            self.step()
+            if len(self.peaks) > WARMUP_STEPS and self.is_steady and not self.held.sizes_differ:
+                break
+
+    @property
+    def is_steady(self) -> bool:
+        measured = [*zip(self.peaks, self.ends, strict=True)][1:]
+        return len(set(measured)) == 1
+
+    @property
+    def highest(self) -> int:
+        """Number of steps before the one with the highest peak, not counting the first."""
+        return max(range(1, len(self.peaks)), key=lambda index: self.peaks[index])
+
+    def differences(self) -> str:
+        """How the steps after the first differ, in a sentence."""
+        later, ends = self.peaks[1:], self.ends[1:]
+        growth = growth_of(ends)
+        if growth:
+            return (
+                f"each step leaves {format_bytes(growth)} more than the one before: this is step "
+                f"{self.highest + 1} of {len(self.peaks)} that ran on meta tensors"
+            )
+        period = period_of(later)
+        every = f", which repeat every {period} steps" if period else ""
+        return (
+            f"the steps differ, with peaks from {format_bytes(min(later))} to "
+            f"{format_bytes(max(later))}: this is step {self.highest + 1}, the highest of "
+            f"{len(self.peaks)} that ran on meta tensors{every}"
+        )
+
+
+def _own_residents(
+    tracker: StorageTracker, workload: DryRunWorkload, places: Places, held: HeldTensors | None
+) -> None:
+    states = workload.states
+    is_custom = workload.spec.optimizer == "custom"
+    # The state of a custom one was made within a step that is replayed as a part of the build.
+    made = () if is_custom else (leaf for state in states.values() for leaf in tensors_in(state))
+    tracker.begin_state(made)
     spec = workload.requested_spec
     for name, parameter in workload.model.named_parameters():
         place = places.of_parameters(name.rpartition(".")[0] or MODEL)
@@ -289,6 +366,17 @@ def _own_residents(tracker: StorageTracker, workload: DryRunWorkload, places: Pl
         tracker.own(buffer, "buffers")
     for tensor in workload.inputs:
         tracker.own(tensor, "inputs")
+    if held is None or workload.variant.shards > 1:
+        return
+    for tensor, owner, of in held.owned():
+        # On the host an optimizer's number of steps is a tensor like any other.
+        is_counted = tensor.is_meta or not spec.on_cuda
+        if is_counted and tracker.knows(of) and not tracker.has_owner(tensor):
+            tracker.own(tensor, owner)
+    for parameter in (*workload.model.parameters(), *held.parameters):
+        if parameter.grad is not None and parameter.grad.is_meta:
+            tracker.own(parameter.grad, GRADIENTS)
+    tracker.adopt_the_rest()
 
 
 def _place_ranges(tracker: StorageTracker, places: Places) -> MakeRange:
@@ -308,9 +396,14 @@ def _place_ranges(tracker: StorageTracker, places: Places) -> MakeRange:
     return at
 
 
-def _watch(
-    tracker: StorageTracker, workload: DryRunWorkload, places: Places, used: set[Tensor]
-) -> None:
+@contextmanager
+def _watching(
+    tracker: StorageTracker,
+    workload: DryRunWorkload,
+    places: Places,
+    used: set[Tensor],
+    held: HeldTensors | None,
+) -> Iterator[None]:
     """Hook the model so that the tracker sees its outputs and gradients."""
 
     def done(module: nn.Module, args: object, output: object) -> None:
@@ -319,16 +412,20 @@ def _watch(
         if not workload.spec.has_backward:
             tracker.graph_is_complete()
 
-    workload.model.register_forward_hook(done)
+    handles = [workload.model.register_forward_hook(done)]
 
     def own_gradient(place: Place, parameter: Tensor) -> None:
         assert parameter.grad is not None
         used.add(parameter)
         tracker.own(local_shard(parameter.grad), GRADIENTS, place)
 
-    named = [*workload.model.named_parameters(), *((MODEL, one) for one in workload.inputs)]
+    others = [*workload.inputs, *(held.parameters if held else ())]
+    named = [*workload.model.named_parameters(), *((MODEL, one) for one in others)]
     for name, leaf in named:
         if leaf.requires_grad:
             place = places.of_parameters(name.rpartition(".")[0] or MODEL)
             keep = partial(own_gradient, place)
-            leaf.register_post_accumulate_grad_hook(keep)  # type: ignore[no-untyped-call]
+            handles.append(leaf.register_post_accumulate_grad_hook(keep))  # type: ignore[no-untyped-call]
+    yield
+    for handle in handles:  # else the model would outlive its dry run, and be found by the next
+        handle.remove()

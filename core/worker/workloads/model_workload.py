@@ -23,6 +23,7 @@ from sysbench.core.worker.compile.apply import compiled
 from sysbench.core.worker.workloads.factory import (
     SIZES,
     FactoryParts,
+    a_kind,
     built_parts,
     guarded,
     import_factory,
@@ -34,6 +35,7 @@ from sysbench.core.worker.workloads.stepped_workload import (
     SteppedWorkload,
     optimizer_over,
     phases_of,
+    shape_words,
     tensors_in,
     weight_dtype,
 )
@@ -112,7 +114,7 @@ class Workload(SteppedWorkload):
         self.batch = self._to_device(self.batch)
         self.loss_words = ""
         self.model = self._prepare(model)
-        self.optimizer = self._optimizer() if spec.step == "train" else None
+        self.optimizers = self._optimizers() if spec.step == "train" else ()
         self.phases = self._phases()
 
     @property
@@ -131,9 +133,7 @@ class Workload(SteppedWorkload):
             "trainable_parameters": sum(one.numel() for one in parameters if one.requires_grad),
             "parameter_bytes": sum(one.nbytes for one in parameters),
             "buffer_bytes": sum(one.nbytes for one in model.buffers()),
-            "inputs": [
-                f"{str(one.dtype).removeprefix('torch.')} {tuple(one.shape)}" for one in self.inputs
-            ],
+            "inputs": [shape_words(one) for one in self.inputs],
             "loss": self.loss_words,
             "source": spec.model_source,
             "libraries": libraries_of(source, path),
@@ -148,7 +148,7 @@ class Workload(SteppedWorkload):
 
     def _phases(self) -> tuple[str, ...]:
         absent = {"loss"} if self.parts.loss else set[str]()
-        if self.optimizer is None:
+        if not self.optimizers:
             absent |= {"clip", "optimizer"}
         return tuple(phase for phase in phases_of(self.spec) if phase not in absent)
 
@@ -168,7 +168,7 @@ class Workload(SteppedWorkload):
                 f"{' and '.join(unused)}"
             )
             raise SpecError(unused[0], getattr(spec, unused[0]), allowed)
-        brings = parts.optimizer is not None or parts.step is not None
+        brings = any((parts.optimizer, parts.optimizers, parts.step))
         if spec.step == "train" and brings != (spec.optimizer == "custom"):
             allowed = "custom: the model brings its own" if brings else "a name: it brings none"
             raise SpecError("optimizer", spec.optimizer, allowed)
@@ -207,17 +207,23 @@ class Workload(SteppedWorkload):
 
         return tree_map(move, batch)
 
-    def _optimizer(self) -> torch.optim.Optimizer | None:
-        if self.parts.step is not None:
-            return None
+    def _optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        parts = self.parts
+        if parts.step is not None:
+            return ()
         parameters = [one for one in self.model.parameters() if one.requires_grad]
-        if self.parts.optimizer is None:
-            return self._make_optimizer(self.spec, parameters)
-        with guarded("optimizer()"):
-            optimizer = self.parts.optimizer(parameters)
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise ModelError(f"optimizer() returned a {type(optimizer).__name__}, not an Optimizer")
-        return optimizer
+        if parts.optimizers is None and parts.optimizer is None:
+            return (self._make_optimizer(self.spec, parameters),)
+        door = "optimizer()" if parts.optimizers is None else "optimizers()"
+        with guarded(door):
+            made = (parts.optimizers or parts.optimizer)(parameters)  # type: ignore[misc]
+        made = [made] if parts.optimizers is None else made
+        if not isinstance(made, (list, tuple)) or not made:
+            raise ModelError(f"{door} returned {a_kind(made)}, not a list of Optimizers")
+        for one in made:
+            if not isinstance(one, torch.optim.Optimizer):
+                raise ModelError(f"{door} returned {a_kind(one)}, not an Optimizer")
+        return tuple(made)
 
     def _step(self, enter: EnterPhase) -> None:
         self.loss = None
@@ -278,8 +284,9 @@ class Workload(SteppedWorkload):
         super()._update(enter)
         for tensor in self.inputs:
             tensor.grad = None
-        if self.optimizer is not None and self.parts.optimizer is not None:
-            self.optimizer.zero_grad()  # it may also have parameters outside the model
+        if self.spec.optimizer == "custom":
+            for optimizer in self.optimizers:
+                optimizer.zero_grad()  # it may also have parameters outside the model
 
 
 def parts_of(spec: RunSpec) -> FactoryParts:
